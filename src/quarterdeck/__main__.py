@@ -1,0 +1,137 @@
+"""`python -m quarterdeck`: what needs the server's own code. The `qd` command hands over to this.
+
+    up                 serve, until told to stop
+    db upgrade|status  the schema
+    config show        every setting and where it came from
+    token              a bearer token of the local issuer
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import msgspec
+
+from quarterdeck.client.place import place_of
+from quarterdeck.core.errors import EXIT_FAILED, Problem
+from quarterdeck.settings import SEED_NAMES, Settings, SettingsError, environment, load, mask
+from quarterdeck.store.port import StoreError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    asked = _parser().parse_args(arguments)
+    try:
+        settings = _settings(asked)
+        code: int = asked.run(asked, settings)
+        return code
+    except (SettingsError, StoreError, Problem, OSError) as refusal:
+        sys.stderr.write(f"qd: {getattr(refusal, 'detail', refusal)}\n")
+        return EXIT_FAILED
+
+
+def _settings(asked: argparse.Namespace) -> Settings:
+    flags = {name: value for name, value in vars(asked).items() if name in _FLAGS and value is not None}
+    if asked.database is not None:
+        flags["database_url"] = asked.database
+    data = Path(place_of(asked.data, environment()).path)
+    return load(data, flags, seeds=not (asked.auto_started or asked.ignore_seed_environment))
+
+
+_FLAGS = ("host", "port")
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--data")
+    common.add_argument("--database")
+    common.add_argument("--json", action="store_true")
+    common.add_argument("--auto-started", action="store_true")
+    common.add_argument("--ignore-seed-environment", action="store_true")
+    parser = argparse.ArgumentParser("quarterdeck")
+    verbs = parser.add_subparsers(required=True)
+    up = verbs.add_parser("up", parents=[common])
+    up.add_argument("--host")
+    up.add_argument("--port")
+    up.add_argument("--migrate", action="store_true")
+    up.add_argument("--ready-fd", type=int)
+    up.set_defaults(run=_up)
+    for noun, steps in (("db", {"upgrade": _db_upgrade, "status": _db_status}), ("config", {"show": _config_show})):
+        group = verbs.add_parser(noun).add_subparsers(required=True)
+        for name, run in steps.items():
+            group.add_parser(name, parents=[common]).set_defaults(run=run)
+    token = verbs.add_parser("token", parents=[common])
+    token.add_argument("--zone", default="default")
+    token.add_argument("--app", default="local")
+    token.add_argument("--scope", action="append")
+    token.add_argument("--ttl", type=int, default=3600)
+    token.add_argument("--session")
+    token.set_defaults(run=_token)
+    return parser
+
+
+def _up(asked: argparse.Namespace, settings: Settings) -> int:
+    from quarterdeck.run import Running
+
+    return Running(settings, migrate=asked.migrate, ready_fd=asked.ready_fd).until_stopped()
+
+
+def _db_upgrade(asked: argparse.Namespace, settings: Settings) -> int:
+    from quarterdeck.store import migrate
+
+    before = migrate.current_revision(settings.database_url)
+    after = migrate.upgrade(settings.database_url)
+    moved = f"upgraded from {before or 'nothing'} to {after}" if before != after else f"already at {after}"
+    _show(asked, {"database": mask(settings.database_url), "before": before, "revision": after}, moved)
+    return 0
+
+
+def _db_status(asked: argparse.Namespace, settings: Settings) -> int:
+    from quarterdeck.store import migrate
+
+    current = migrate.current_revision(settings.database_url)
+    complaint = migrate.complaint(current)
+    told = {"database": mask(settings.database_url), "revision": current, "known": migrate.revisions()}
+    _show(asked, {**told, "complaint": complaint}, complaint or f"up to date, at revision {current}")
+    return 0 if complaint is None else EXIT_FAILED
+
+
+def _config_show(asked: argparse.Namespace, settings: Settings) -> int:
+    rows = [(s.name, s.shown(), s.source, SEED_NAMES.get(s.name, "")) for s in settings.found.values()]
+    if asked.json:
+        told = {name: {"value": value, "source": source} for name, value, source, _ in rows}
+        _show(asked, told, "")
+        return 0
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    for name, value, source, _ in rows:
+        sys.stdout.write(f"{name:{widths[0]}}  {value:{widths[1]}}  {source}\n")
+    return 0
+
+
+def _token(asked: argparse.Namespace, settings: Settings) -> int:
+    from quarterdeck.core.wire import COORDINATOR_ADMIN
+    from quarterdeck.http.auth import AuthSettings, Grant
+    from quarterdeck.run import open_issuer
+
+    lifecycle = settings.section(AuthSettings).lifecycle_scope
+    scopes = tuple(asked.scope) if asked.scope else (lifecycle, COORDINATOR_ADMIN) if asked.app == "local" else (lifecycle,)
+    grant = Grant(
+        zone_id=asked.zone,
+        client_id=asked.app,
+        subject=asked.app,
+        sid=asked.session or asked.app,
+        session_id=asked.session,
+        scopes=scopes,
+    )
+    token = open_issuer(settings).mint(grant, asked.ttl)
+    _show(asked, {"token": token, "expires_in": asked.ttl, "scope": " ".join(scopes)}, token)
+    return 0
+
+
+def _show(asked: argparse.Namespace, told: object, text: str) -> None:
+    sys.stdout.write((msgspec.json.encode(told).decode() if asked.json else text) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

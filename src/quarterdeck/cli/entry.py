@@ -1,0 +1,90 @@
+"""From `sys.argv` to an exit code. Every way a command can end is on this page."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Nothing else up here: `typing` alone would double the time that `qd --version` takes.
+
+
+def main() -> int:
+    """What the `qd` script calls."""
+    argv = sys.argv[1:]
+    if argv == ["--version"]:
+        # Asked by scripts to see whether qd is there at all; it needs none of the rest.
+        from quarterdeck import __version__
+
+        sys.stdout.write(f"quarterdeck {__version__}\n")
+        return 0
+    try:
+        return _ended(argv)
+    except KeyboardInterrupt:
+        return _end_by("SIGINT")
+    except BrokenPipeError:
+        return _end_by("SIGPIPE")
+
+
+def _ended(argv: list[str]) -> int:
+    """Runs the command; what is raised becomes a sentence and an exit code."""
+    from quarterdeck.core.errors import Problem
+
+    _prepare_streams()
+    try:
+        code = _run(argv)
+        sys.stdout.flush()
+    except Problem as problem:
+        from quarterdeck.cli import failing
+
+        return failing.tell(problem, as_json="--json" in argv)
+    except BrokenPipeError:
+        raise
+    except OSError as wrong:
+        from quarterdeck.cli import failing
+
+        return failing.tell(failing.of_system(wrong), as_json="--json" in argv)
+    return code
+
+
+def _run(argv: list[str]) -> int:
+    from quarterdeck.cli import thin
+    from quarterdeck.cli.context import Context
+
+    instruction = os.environ.get("_QD_COMPLETE")
+    if instruction:
+        from quarterdeck.cli import full
+
+        return full.complete(instruction)
+    found = thin.walk(argv)
+    ask = thin.parse(found.command, found.rest) if found else None
+    if ask is None:
+        from quarterdeck.cli import full
+
+        outcome = full.parse(argv)
+        if isinstance(outcome, int):
+            return outcome
+        ask = outcome
+    return ask.command.run(Context(ask, os.environ))
+
+
+def _prepare_streams() -> None:
+    """A closed stream swallows, and a narrow encoding escapes: neither is a reason for a traceback."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - until the process ends
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _end_by(name: str) -> int:
+    """Ends as the signal itself would have ended us, so that the shell (and a loop in it) sees what
+    happened."""
+    import signal
+
+    number = signal.Signals[name]
+    # What is left in the buffer has no reader any more; Python would complain about it on its way out.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    return 128 + number

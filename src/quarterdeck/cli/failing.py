@@ -1,0 +1,42 @@
+"""How a problem is told: a sentence for people, the document for programs, an exit code for both."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from quarterdeck.cli.output import cell
+from quarterdeck.client.problems import to_document
+from quarterdeck.core.errors import Fault, Problem
+
+
+class SystemRefused(Fault):
+    """The operating system said no: a directory that may not be written, a full disk."""
+
+    status = 500
+    title = "Refused by the system"
+
+
+def tell(problem: Problem, *, as_json: bool) -> int:
+    """Writes the problem to stderr and returns the exit code it stands for."""
+    text = json.dumps(to_document(problem), ensure_ascii=False) if as_json else sentence(problem)
+    sys.stderr.write(f"{text}\n")
+    return problem.exit_code
+
+
+def sentence(problem: Problem) -> str:
+    """`qd: …`, and for a bound that holds a second line: which, its limit, what is used, what frees it."""
+    lines = [f"qd: {problem.detail}"]
+    members = problem.members
+    if "bound" in members:
+        line = f"    {cell(members['bound'])}: limit {cell(members.get('limit'))}, used {cell(members.get('used'))}"
+        frees = members.get("frees")
+        lines.append(f"{line}; what frees it: {cell(frees)}" if frees else line)
+    elif problem.retry_after is not None:
+        lines.append(f"    asking again may help after {problem.retry_after} s")
+    return "\n".join(lines)
+
+
+def of_system(wrong: OSError) -> Problem:
+    what = f"{wrong.filename}: " if wrong.filename else ""
+    return SystemRefused("system_refused", f"{what}{wrong.strerror or wrong}.")

@@ -1,0 +1,101 @@
+"""Text for people: aligned tables and fields, colours, spans of time. Pure functions of their arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+NOTHING = "-"
+
+
+class Paint:
+    """Colours on a terminal, nothing elsewhere."""
+
+    def __init__(self, on: bool) -> None:
+        self.on = on
+
+    def dim(self, text: str) -> str:
+        return self._wrap("2", text)
+
+    def bold(self, text: str) -> str:
+        return self._wrap("1", text)
+
+    def status(self, word: str, text: str) -> str:
+        """A text in the colour of a status."""
+        return self._wrap({"active": "32", "suspended": "33", "terminated": "2"}.get(word, ""), text)
+
+    def _wrap(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.on and code else text
+
+
+def cell(value: object) -> str:
+    """One value as one line of text that cannot move the cursor: names and reasons are written by
+    strangers."""
+    if value is None or value == "":
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        text = ", ".join(value) or NOTHING
+    else:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in text
+    )
+
+
+def width(text: str) -> int:
+    """Columns on a terminal: ideographs take two, combining marks none."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def pad(text: str, columns: int) -> str:
+    return text + " " * (columns - width(text))
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]], paint: Paint) -> str:
+    """Columns as wide as their widest cell; the last one is left ragged."""
+    body = [[cell(value) for value in row] for row in rows]
+    columns = [max(map(width, column)) for column in zip(heads, *body, strict=True)]
+    lines = [paint.bold(_line(heads, columns))]
+    lines += [_line(row, columns) for row in body]
+    return "\n".join(lines)
+
+
+def fields(pairs: Iterable[tuple[str, object]], paint: Paint) -> str:
+    """One name and value per line, the values aligned."""
+    named = [(name, cell(value)) for name, value in pairs]
+    columns = max((width(name) for name, _ in named), default=0)
+    return "\n".join(f"{paint.bold(pad(name, columns))}  {value}" for name, value in named)
+
+
+def span(seconds: float) -> str:
+    """The two largest units: 45s, 12m 5s, 3h 20m, 2d 4h."""
+    left = max(int(seconds), 0)
+    for size, unit, small, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if left >= size:
+            rest = left % size // small
+            return f"{left // size}{unit} {rest}{below}" if rest else f"{left // size}{unit}"
+    return f"{left}s"
+
+
+def instant(value: object) -> float | None:
+    """Seconds since 1970 of an ISO-8601 instant; None where there is none."""
+    if not isinstance(value, str):
+        return None
+    from datetime import datetime  # 2 ms, and not every answer has an age to show
+
+    try:
+        return datetime.fromisoformat(value).timestamp()
+    except ValueError:
+        return None
+
+
+def _line(cells: Sequence[str], columns: Sequence[int]) -> str:
+    return "  ".join(pad(text, columns[at]) for at, text in enumerate(cells)).rstrip()

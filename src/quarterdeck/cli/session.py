@@ -1,0 +1,141 @@
+"""Sessions: spawn, list, show, draw as a tree, stop."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from quarterdeck.cli.context import Context
+from quarterdeck.cli.output import cell, fields, instant, span, table
+from quarterdeck.cli.table import DURATION, ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, choice
+from quarterdeck.cli.tree import draw, life, lines_for
+from quarterdeck.client.server import Document, items_of
+
+
+def noun() -> Noun:
+    one = (Argument("id", "ID", ID),)
+    return Noun(
+        (
+            Command(("session", "spawn"), "Start a session and print its id.", spawn, options=_SPAWN),
+            Command(("session", "list"), "List sessions, newest first.", list_, options=_LIST),
+            Command(("session", "show"), "Show one session.", show, one),
+            Command(("session", "tree"), "Draw a session and all below it.", tree, one),
+            Command(("session", "stop"), "End a session and all below it.", stop, one, _STOP),
+        ),
+        {"session": "Live runs of agents. Sessions form trees."},
+    )
+
+
+_KINDS = choice("instance", "service", "ephemeral")
+_STATUSES = choice("active", "suspended", "terminated")
+_SPAWN = (
+    Option("--app", "The application that owns it.", ID, required=True),
+    Option("--parent", "The session it is spawned under.", ID),
+    Option("--ttl", "How long it may live: 90, 15m, 2h [default: 1h].", DURATION),
+    Option("--capability", "A capability it has; may be repeated.", TEXT, many=True),
+    Option("--metadata", "A JSON object to keep with it.", OBJECT),
+    Option("--key", "Idempotency key: repeating the command gives the same session.", TEXT),
+    Option("--sid", "The sid of the sign-in behind it [default: the token's].", TEXT),
+    Option("--kind", "What it is for.", _KINDS),
+)
+_LIST = (
+    Option("--status", "Only those in this status.", _STATUSES),
+    Option("--app", "Only those of this application.", ID),
+    Option("--parent", "Only those right below this session.", ID),
+    Option("--root", "Only those of the tree with this root.", ID),
+    Option("--limit", "How many on a page, 1 to 500 [default: 100].", NUMBER),
+    Option("--cursor", "Begin where an earlier page ended.", TEXT),
+    Option("--all", "Every page."),
+)
+_STOP = (
+    Option("--reason", "Why, for the record [default: requested].", TEXT),
+    Option("--receipt", "Print what was stopped, and what was left."),
+)
+
+
+def spawn(context: Context) -> int:
+    """The id alone on stdout, because it is what the next command wants: `qd session tree $(qd session
+    spawn …)`."""
+    asked = {
+        "application_id": context.given("app"),
+        "parent_id": context.text("parent"),
+        "ttl_seconds": context.number("ttl"),
+        "capabilities": context.many("capability") or None,
+        "metadata": context.ask.values["metadata"],
+        "session_sid": context.text("sid"),
+        "kind": context.text("kind"),
+    }
+    body = {name: value for name, value in asked.items() if value is not None}
+    reply = context.server().call("POST", context.in_zone("agents"), body=body, key=context.text("key"))
+    context.show(reply.document, lambda session: cell(session.get("id")))
+    return 0
+
+
+def list_(context: Context) -> int:
+    query = {
+        "status": context.text("status"),
+        "application_id": context.text("app"),
+        "parent_id": context.text("parent"),
+        "root_id": context.text("root"),
+        "limit": context.number("limit"),
+        "cursor": context.text("cursor"),
+    }
+    path, server = context.in_zone("agents"), context.server()
+    pages = server.pages(path, query) if context.flag("all") else [server.get(path, query)]
+    items: list[object] = []
+    cursor: object = None
+    for page in pages:
+        items += items_of(page)
+        cursor = page.get("next_cursor")
+    context.show({"items": items, "next_cursor": cursor}, lambda page: _table(context, items_of(page)))
+    if cursor and not context.as_json:
+        context.note(f"there are more: --all, or --cursor {cell(cursor)}")
+    return 0
+
+
+def show(context: Context) -> int:
+    session = context.server().get(context.in_zone("agents", context.given("id")))
+    context.show(session, lambda told: fields(_told(told, time.time()), context.paint))
+    return 0
+
+
+def tree(context: Context) -> int:
+    subtree = context.server().get(context.in_zone("agents", context.given("id"), "tree"))
+    lines = lines_for(sys.stdout.encoding)
+    context.show(subtree, lambda told: draw(items_of(told), time.time(), context.paint, lines))
+    return 0
+
+
+def stop(context: Context) -> int:
+    target, receipt = context.given("id"), context.flag("receipt")
+    query = {"reason": context.text("reason"), "receipt": receipt}
+    reply = context.server().call("DELETE", context.in_zone("agents", target), query=query)
+    if receipt:
+        context.show(reply.document, lambda told: fields(told.items(), context.paint))
+    else:
+        context.show({"id": target, "status": "terminated"}, lambda told: f"stopped {cell(told['id'])}")
+    return 0
+
+
+def _table(context: Context, sessions: list[Document]) -> str:
+    if not sessions:
+        return f"no such sessions in zone {context.zone}"
+    now = time.time()
+    named = ("id", "application_id", "status", "depth", "parent_id")
+    rows = [[*(session.get(name) for name in named), *life(session, now)] for session in sessions]
+    return table(("ID", "APPLICATION", "STATUS", "DEPTH", "PARENT", "AGE", "LIFE"), rows, context.paint)
+
+
+def _told(session: Document, now: float) -> list[tuple[str, object]]:
+    """As the server tells it, with the same value once, and instants also as people say them."""
+    pairs: list[tuple[str, object]] = []
+    for name, value in session.items():
+        if name == "agent_session_id" or value is None:
+            continue
+        at = instant(value) if name.endswith("_at") else None
+        pairs.append((name, value if at is None else f"{cell(value)} ({_when(at - now)})"))
+    return pairs
+
+
+def _when(seconds: float) -> str:
+    return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"

@@ -1,0 +1,159 @@
+"""What a command is: a row that both parsers read.
+
+Plain named tuples and small converters, because every `qd` imports this. A converter takes the text of one
+value and returns what it means, or raises ValueError with a sentence for the user.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from quarterdeck.core.ids import is_path_id
+
+if TYPE_CHECKING:
+    from quarterdeck.cli.context import Context
+
+Values = Mapping[str, object]
+
+
+class Kind(NamedTuple):
+    """How the text of a value is shown in help, read, and completed."""
+
+    metavar: str
+    convert: Callable[[str], object]
+    choices: tuple[str, ...] = ()
+
+
+class Option(NamedTuple):
+    """`--name VALUE`, or a flag where `kind` is None."""
+
+    name: str
+    help: str
+    kind: Kind | None = None
+    many: bool = False
+    required: bool = False
+    short: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.name.removeprefix("--").replace("-", "_")
+
+
+class Argument(NamedTuple):
+    key: str
+    metavar: str
+    kind: Kind
+    required: bool = True
+
+
+class Command(NamedTuple):
+    """One row. `words` are what the user types: `("session", "show")`."""
+
+    words: tuple[str, ...]
+    summary: str
+    run: Callable[[Context], int]
+    arguments: tuple[Argument, ...] = ()
+    options: tuple[Option, ...] = ()
+    description: str = ""
+    is_default: bool = False
+    """The noun alone means this command: `qd events` is `qd events list`."""
+    passes_on: bool = False
+    """What neither parser knows is kept under the key `more`: whom the command is handed to may know it."""
+
+
+class Noun(NamedTuple):
+    """What a module offers: its commands, and what its nouns are about."""
+
+    commands: tuple[Command, ...]
+    summaries: Mapping[str, str]
+
+
+class Ask(NamedTuple):
+    """A command line, understood. Every option and argument has a key; what was not said is None, False
+    or ()."""
+
+    command: Command
+    values: Values
+
+
+def choice(*allowed: str) -> Kind:
+    def convert(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"{text!r} is not one of {', '.join(allowed)}")
+        return text
+
+    return Kind("|".join(allowed), convert, allowed)
+
+
+def _identifier(text: str) -> str:
+    if not is_path_id(text):
+        raise ValueError(f"{text!r} is not an id: 1 to 128 of letters, digits and _ . - :")
+    return text
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _seconds(text: str) -> int:
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
+    try:
+        return _whole(number) * _UNITS[unit]
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time: 90, 90s, 15m, 2h and 1d are") from None
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e9:
+        raise ValueError(f"{text!r} is not a number of seconds above 0")
+    return number
+
+
+def _json_object(text: str) -> dict[str, object]:
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError) as wrong:
+        raise ValueError(f"this is not JSON: {wrong}") from None
+    if not isinstance(value, dict):
+        raise ValueError('this is not a JSON object, such as {"purpose": "review"}')
+    return value
+
+
+def _limit(text: str) -> tuple[str, int | None]:
+    """`max_depth=5`; `max_depth=default` takes the zone's own setting away."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ValueError(f"{text!r} is not NAME=NUMBER or NAME=default")
+    return name, None if value == "default" else _whole(value)
+
+
+TEXT = Kind("TEXT", str)
+ID = Kind("ID", _identifier)
+NUMBER = Kind("N", _whole)
+DURATION = Kind("TIME", _seconds)
+SECONDS = Kind("SECONDS", _positive)
+OBJECT = Kind("JSON", _json_object)
+LIMIT = Kind("NAME=N", _limit)
+PATH = Kind("DIR", str)
+
+GLOBALS = (
+    Option("--json", "Answer in JSON, also errors (on stderr)."),
+    Option("--zone", "The zone to work in [env QD_ZONE; default: default].", ID),
+    Option("--data", "The data directory whose server to use [env QD_DATA].", PATH),
+    Option("--url", "Use the server at this address, and never start one [env QD_URL].", Kind("URL", str)),
+    Option("--token", "The bearer token [env QD_TOKEN; default: the data directory's admin token].", TEXT),
+    Option("--timeout", "How long to wait for an answer [default: 30].", SECONDS),
+    Option("--no-color", "No colours, also on a terminal [env NO_COLOR]."),
+)
+"""Accepted before, between and after the words of every command."""

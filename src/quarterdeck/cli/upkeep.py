@@ -1,0 +1,71 @@
+"""Commands that need the server's own code: they are handed over to `python -m quarterdeck`.
+
+The process is replaced, not wrapped: signals, exit code and terminal are the server's own, and `qd` stays
+free of its imports. What is handed over is what both parsers understood, spelled plainly.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from quarterdeck.cli.context import Context
+from quarterdeck.cli.table import DURATION, GLOBALS, ID, TEXT, Command, Noun, Option
+
+
+def noun() -> Noun:
+    return Noun(
+        (
+            Command(("token",), "Print a bearer token of the local issuer.", token, options=_TOKEN),
+            handed_over(("db", "upgrade"), "Bring the database's schema up to date.", _DATABASE),
+            handed_over(("db", "status"), "Compare the database's schema with this release.", _DATABASE),
+            handed_over(("config", "show"), "Print every setting and where it came from.", _DATABASE),
+        ),
+        {"db": "The database's schema.", "config": "The settings a server would start with."},
+    )
+
+
+def handed_over(words: tuple[str, ...], summary: str, options: tuple[Option, ...]) -> Command:
+    """A command of the server's settings: each of them is a flag there, and they are not listed twice."""
+    return Command(words, summary, hand_over, (), options, _SETTINGS, passes_on=True)
+
+
+_SETTINGS = "Every setting that `qd config show` lists may be given as an option: --log-level debug."
+_TOKEN = (
+    Option("--app", "The application it speaks for.", ID),
+    Option("--scope", "A scope it carries; may be repeated.", TEXT, many=True),
+    Option("--ttl", "How long it is good: 90, 15m, 2h.", DURATION),
+    Option("--session", "The session it speaks for; it ends with that session.", ID),
+)
+_DATABASE = (Option("--database", "The database's URL.", TEXT),)
+
+
+def token(context: Context) -> int:
+    zone = context.text("zone") or context.environ.get("QD_ZONE")
+    return hand_over(context, [] if zone is None else [f"--zone={zone}"])
+
+
+def hand_over(context: Context, more: Sequence[str] = ()) -> int:
+    """Does not return: this process becomes the server's."""
+    command = context.ask.command
+    # Of the options that every command has, these two mean something there.
+    known = [option for option in GLOBALS if option.key in ("json", "data")]
+    words = [*command.words, *more]
+    for option in (*command.options, *known):
+        words += spelled(option, context.ask.values[option.key])
+    words += [str(word) for word in context.many("more")]
+    sys.stdout.flush()
+    # -P: a directory named quarterdeck where the user happens to stand must not run in place of the package.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "quarterdeck", *words])  # noqa: S606 - ourselves
+
+
+def spelled(option: Option, value: object) -> list[str]:
+    """An option as one would type it; nothing where it was not said."""
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [option.name]
+    told = value if isinstance(value, tuple) else (value,)
+    # One word each: a value that begins with a dash cannot be taken for an option.
+    return [f"{option.name}={one}" for one in told]

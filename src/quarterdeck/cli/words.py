@@ -1,0 +1,39 @@
+"""Which module knows which first word. The one list to extend when a noun gets commands."""
+
+from __future__ import annotations
+
+import importlib
+
+from quarterdeck.cli.table import Command, Noun
+
+MODULES = {
+    "up": "server",
+    "status": "server",
+    "stop": "server",
+    "logs": "server",
+    "zone": "zone",
+    "session": "session",
+    "events": "events",
+    "token": "upkeep",
+    "db": "upkeep",
+    "config": "upkeep",
+    "completion": "about",
+    "version": "about",
+}
+
+
+def noun_of(word: str) -> Noun | None:
+    """The table of the module that knows this first word; only that module is imported."""
+    name = MODULES.get(word)
+    if name is None:
+        return None
+    module = importlib.import_module(f"quarterdeck.cli.{name}")
+    table = module.noun()
+    assert isinstance(table, Noun)  # what import_module returns has no type
+    return table
+
+
+def commands_of(word: str) -> list[Command]:
+    """The commands that begin with this word."""
+    table = noun_of(word)
+    return [] if table is None else [command for command in table.commands if command.words[0] == word]

@@ -1,0 +1,112 @@
+"""From flags and environment to a server that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from quarterdeck.client.http import Address, TimedOut, Unreachable, parse_address
+from quarterdeck.client.place import Place, Record, place_of
+from quarterdeck.client.server import Server
+
+TIMEOUT = 30.0
+
+
+class Where(NamedTuple):
+    """What a caller said about the server it wants; what is None was not said."""
+
+    data: str | None = None
+    url: str | None = None
+    token: str | None = None
+    timeout: float | None = None
+
+    def place(self, environ: Mapping[str, str]) -> Place:
+        return place_of(self.data, environ)
+
+    def address(self, environ: Mapping[str, str]) -> str | None:
+        """The address that was given, if one was: then the data directory decides nothing."""
+        return self.url or environ.get("QD_URL") or None
+
+
+def reach(where: Where, environ: Mapping[str, str], say: Callable[[str], None]) -> Server:
+    """The server asked for, connected; started first where DESIGN §8 allows it."""
+    url = where.address(environ)
+    if url is not None:
+        return at_address(where, environ, url)
+    place = where.place(environ)
+    found = of_place(where, environ, place)
+    if found is None:
+        found = _started(where, environ, place, say)
+    return found
+
+
+def at_address(where: Where, environ: Mapping[str, str], url: str) -> Server:
+    """A server at an address that was given: it is used as it is, and never started."""
+    token = where.token or environ.get("QD_TOKEN") or _token_for(where, environ, url)
+    return Server(parse_address(url), token, where.timeout or TIMEOUT)
+
+
+def of_place(where: Where, environ: Mapping[str, str], place: Place) -> Server | None:
+    """The running server of a directory, connected; None where none answers."""
+    record = place.record()
+    if record is None:
+        return None
+    for address in _addresses(place, record):
+        # Read anew for each start: the server renews it before it becomes ready.
+        token = where.token or environ.get("QD_TOKEN") or place.admin_token()
+        server = Server(address, token, where.timeout or TIMEOUT)
+        try:
+            server.connection.open()
+        except (Unreachable, TimedOut):
+            continue
+        return server
+    return None
+
+
+def _addresses(place: Place, record: Record) -> Iterator[Address]:
+    """The socket first. Its name is made from the directory, so whoever listens there is this directory's
+    server; a TCP port may be a stranger's by now, and is trusted (with our token) only while the directory
+    is held and the process of the record lives."""
+    if record.socket:
+        yield Address("unix", record.socket)
+    if record.url and record.is_alive() and place.is_served():
+        yield parse_address(record.url)
+
+
+def _started(where: Where, environ: Mapping[str, str], place: Place, say: Callable[[str], None]) -> Server:
+    from quarterdeck.client import start  # only where no server answered
+
+    found: list[Server] = []
+
+    def answers() -> bool:
+        server = of_place(where, environ, place)
+        if server is not None:
+            found.append(server)
+        return server is not None
+
+    start.ensure(place, say, answers)
+    if found or answers():
+        return found[0]
+    raise Unreachable(
+        "server_unreachable", f"The server of {place.path} was ready and does not answer; see {place.log}."
+    )
+
+
+def _token_for(where: Where, environ: Mapping[str, str], url: str) -> str | None:
+    """The directory's admin token, if the address is this directory's server or the directory was named too.
+
+    Else an address from a config file or an environment variable would be enough to make us send an
+    administrator's token to a stranger.
+    """
+    place = where.place(environ)
+    record = place.record()
+    if where.data or (record is not None and record.url and _same(url, record.url)):
+        return place.admin_token()
+    return None
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two URLs name one listener of this machine, by whichever name of its loopback."""
+    first, second = parse_address(one), parse_address(other)
+    loopback = {"localhost": "127.0.0.1"}
+    return first._replace(host=loopback.get(first.host, first.host)) == second

@@ -1,0 +1,125 @@
+"""A server one can call: an address, a token, JSON in and out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from quarterdeck.client.http import Address, Answer, Connection, Lost, Request
+from quarterdeck.client.problems import from_answer
+from quarterdeck.core.errors import Unauthenticated
+
+Document = dict[str, object]
+Query = Mapping[str, str | int | bool | None]
+
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:")
+
+
+class Reply(NamedTuple):
+    status: int
+    document: Document
+    """Empty where the answer had no content."""
+
+
+class Server:
+    def __init__(self, address: Address, token: str | None, timeout: float) -> None:
+        self.address = address
+        self.connection = Connection(address, timeout)
+        self._token = token
+
+    @property
+    def is_authorised(self) -> bool:
+        """Whether there is a token to send."""
+        return self._token is not None
+
+    def get(self, path: str, query: Query | None = None) -> Document:
+        return self.call("GET", path, query=query).document
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: Document | None = None,
+        key: str | None = None,
+    ) -> Reply:
+        """One authorised call; `key` is its idempotency key. What the server refuses is raised as a
+        `Problem`."""
+        if self._token is None:
+            raise Unauthenticated(
+                "missing_token",
+                f"There is no token for {self.address}: give one with --token or QD_TOKEN.",
+            )
+        headers = {"Authorization": f"Bearer {self._token}"}
+        if key is not None:
+            headers["Idempotency-Key"] = key
+        answer = self.ask(method, with_query(path, query), headers, body)
+        if answer.status >= 300:
+            raise from_answer(answer)
+        return Reply(answer.status, _decode(answer))
+
+    def ask(
+        self, method: str, target: str, headers: Mapping[str, str] | None = None, body: Document | None = None
+    ) -> Answer:
+        """One exchange as it is: public routes need no token, and an answer of any status is an answer."""
+        sent = {"Accept": "application/json", "User-Agent": "qd", **(headers or {})}
+        data = None
+        if body is not None:
+            sent["Content-Type"] = "application/json"
+            data = json.dumps(body, separators=(",", ":")).encode()
+        return self.connection.exchange(Request(method, target, sent, data))
+
+    def pages(self, path: str, query: Query) -> Iterator[Document]:
+        """Every page of a list, following `next_cursor`."""
+        asked = dict(query)
+        while True:
+            page = self.get(path, asked)
+            yield page
+            cursor = page.get("next_cursor")
+            if not isinstance(cursor, str) or cursor == asked.get("cursor"):
+                return
+            asked["cursor"] = cursor
+
+
+def path_of(*segments: str) -> str:
+    """`/zones/z/agents/a`, each segment escaped: an id can never reach into another route."""
+    return "".join(f"/{_escape(segment)}" for segment in segments)
+
+
+def with_query(path: str, query: Query | None) -> str:
+    """Leaves out what is None; True is `true`."""
+    told = {name: value for name, value in (query or {}).items() if value is not None and value is not False}
+    if not told:
+        return path
+    pairs = (f"{name}={_escape('true' if value is True else str(value))}" for name, value in told.items())
+    return f"{path}?{'&'.join(pairs)}"
+
+
+def _escape(text: str) -> str:
+    # `.` and `..` alone are rewritten by some proxies, even though each character is a plain one.
+    if text in (".", ".."):
+        return text.replace(".", "%2E")
+    data = text.encode("utf-8", "surrogateescape")
+    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in data)
+
+
+def _decode(answer: Answer) -> Document:
+    if not answer.body:
+        return {}
+    try:
+        document: object = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise Lost(
+            "garbled_answer", "The server's answer is not a JSON object: is this a Quarterdeck server?"
+        )
+    return document
+
+
+def items_of(page: Document) -> list[Document]:
+    """The items of a list, as far as they are what a list should hold."""
+    items = page.get("items")
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []

@@ -1,0 +1,157 @@
+"""Starting a server where none runs: once, however many ask, and known to be ready by an event.
+
+Who starts holds `start.lock`; the others wait for that lock and find the server there. The child inherits
+the writing end of a pipe (`--ready-fd`): one line `ready URL` means that it serves, the end of the pipe
+without that line means that it will not, and the reason is at the end of its log.
+"""
+
+# ruff: noqa: PTH103
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Callable
+
+from quarterdeck.client import locks
+from quarterdeck.client.http import TimedOut, Unreachable
+from quarterdeck.client.place import Place
+from quarterdeck.core.errors import Fault
+
+READY_WITHIN = 60.0
+"""A first start migrates a new database, perhaps on a slow disk of a busy machine."""
+_LOG_TAIL = 20
+_CLIENT_ONLY = ("QD_TOKEN", "QD_URL", "QD_ZONE")
+
+
+class NotStarted(Fault):
+    """The server was started and gave up before it was ready."""
+
+    status = 503
+    title = "Server not started"
+
+
+def ensure(place: Place, say: Callable[[str], None], answers: Callable[[], bool]) -> None:
+    """Returns when the server of this directory answers, having started it if need be."""
+    os.makedirs(place.path, mode=0o700, exist_ok=True)
+    try:
+        with locks.exclusive(place.start_lock, READY_WITHIN):
+            if answers():
+                return
+            if place.is_served():
+                await_other(place, answers)
+            if not place.is_served():
+                _refuse_foreign(place)
+                _start(place, say)
+    except TimeoutError:
+        raise TimedOut(
+            "start_timeout", f"Another process has been starting a server in {place.path} for too long."
+        ) from None
+
+
+def await_other(place: Place, answers: Callable[[], bool]) -> None:
+    """A server holds the directory and does not answer: it is starting, or draining. Returns when it
+    answers or ends.
+
+    Somebody else's child offers no event to wait for (its end would be one, its readiness is none), so this
+    asks.
+    """
+    deadline = time.monotonic() + READY_WITHIN
+    while place.is_served():
+        if answers():
+            return
+        if time.monotonic() > deadline:
+            raise TimedOut(
+                "server_silent", f"A server holds {place.path} and does not answer; see `qd status`."
+            )
+        time.sleep(0.05)
+
+
+def _refuse_foreign(place: Place) -> None:
+    record = place.record()
+    if record is not None and record.database == "postgresql":
+        raise Unreachable(
+            "server_not_running",
+            f"No server runs for {place.path}. Its database is PostgreSQL, so none is started automatically: "
+            "start it with `qd up`.",
+        )
+
+
+def _start(place: Place, say: Callable[[str], None]) -> None:
+    say(f"no server runs for {place.path}: starting one (log: {place.log}; `qd stop` ends it)")
+    reading, writing = os.pipe()
+    try:
+        begun = _spawn(place, writing)
+        line = _read_line(reading, READY_WITHIN)
+    finally:
+        os.close(reading)
+    if line is None:
+        raise TimedOut(
+            "start_timeout", f"The server was not ready within {READY_WITHIN:g} s; see {place.log}."
+        )
+    if not line.startswith("ready"):
+        raise NotStarted("server_not_started", _why(place, begun), log=place.log)
+
+
+def _spawn(place: Place, writing: int) -> int:
+    """Starts the server in a session of its own and returns how long its log was before."""
+    import subprocess  # 8 ms, and a command that finds its server never gets here
+
+    # -P: a directory named quarterdeck where the user happens to stand must not be run in place of the
+    # package.
+    command = [sys.executable, "-P", "-m", "quarterdeck", "up", "--data", place.path, "--port", "0"]
+    command += ["--auto-started", "--ready-fd", str(writing)]
+    environ = {name: value for name, value in os.environ.items() if name not in _CLIENT_ONLY}
+    try:
+        log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            begun = os.fstat(log).st_size
+            # The directory of its own, because a server must not pin the one its first user stood in.
+            child = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=place.path,
+                env=environ,
+                pass_fds=(writing,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+    finally:
+        os.close(writing)
+    # It outlives us on purpose; without this Popen would call that a leak.
+    child.returncode = 0
+    return begun
+
+
+def _read_line(reading: int, seconds: float) -> str | None:
+    """The first line from the pipe, what there was of it if the pipe ended, or None if the time did."""
+    deadline = time.monotonic() + seconds
+    data = b""
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    while b"\n" not in data:
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            return None
+        chunk = os.read(reading, 4096)
+        if not chunk:
+            break
+        data += chunk
+    return data.decode("utf-8", "replace").partition("\n")[0]
+
+
+def _why(place: Place, begun: int) -> str:
+    """The end of what this start wrote to the log: the reason is in its last lines."""
+    descriptor = os.open(place.log, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        tail = os.pread(descriptor, 16_384, max(begun, size - 16_384))
+    finally:
+        os.close(descriptor)
+    lines = tail.decode("utf-8", "replace").splitlines()[-_LOG_TAIL:]
+    said = "\n".join(f"  {line}" for line in lines) or "  (it wrote nothing)"
+    return f"The server did not start. The end of {place.log}:\n{said}"

@@ -1,0 +1,17 @@
+"""The pure part of the house: no I/O, no clock of its own, no chance.
+
+Everything above imports from here and nothing here imports from above.
+
+| module  | what it decides                                                             |
+|---------|------------------------------------------------------------------------------|
+| errors  | the kinds of refusal and fault, and how each looks from outside               |
+| ids     | UUIDv7 text: sortable by time, made before the statement that stores it       |
+| clock   | instants as integer milliseconds, and how they are shown                      |
+| moves   | state machines as data: which verb may take which state where                 |
+| retry   | when the next attempt is due, with time and chance as arguments               |
+| keys    | idempotency keys: their scope, and when two requests are the same             |
+| paging  | opaque cursors that stay good when their row is gone                          |
+| wire    | what a room says about its routes, so that one shell can serve all rooms      |
+
+A bug here is a bug everywhere, so each module has a test in `tests/rules/` that walks all of its cases.
+"""

@@ -1,0 +1,70 @@
+"""Idempotency keys, the pure part: what a key is, what it stands for, and when two requests are the same.
+
+The scope of a key is (zone, application, operation, key). A key binds only when its operation succeeds: a
+refusal binds nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from quarterdeck.core.errors import Invalid, KeyConflict
+
+KEY_BYTES_MAX = 255
+
+
+class Key(msgspec.Struct, frozen=True):
+    """The scope of a key, whole."""
+
+    zone_id: str
+    application_id: str
+    operation: str
+    key: str
+
+
+class Binding(msgspec.Struct, frozen=True, array_like=True):
+    """What a key stands for, as stored."""
+
+    zone_id: str
+    application_id: str
+    operation: str
+    key: str
+    digest: str
+    subject_id: str
+
+    def scope(self) -> Key:
+        return Key(self.zone_id, self.application_id, self.operation, self.key)
+
+
+def one_key(header: str | None, body: str | None) -> str | None:
+    """The key of a request that may give it in its header, its body, or both alike."""
+    if header is not None and body is not None and header != body:
+        raise Invalid(
+            "idempotency_key_mismatch",
+            "The Idempotency-Key header and the body's idempotency_key differ.",
+            field="idempotency_key",
+        )
+    key = header if header is not None else body
+    if key is None:
+        return None
+    if not key or len(key.encode()) > KEY_BYTES_MAX or not key.isprintable():
+        raise Invalid(
+            "invalid_idempotency_key",
+            f"An Idempotency-Key is 1 to {KEY_BYTES_MAX} bytes without control characters.",
+            field="Idempotency-Key",
+        )
+    return key
+
+
+def digest(asked: msgspec.Struct) -> str:
+    """A digest over the decoded, defaulted body: spelling and field order do not matter, values do."""
+    return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()
+
+
+def conflict(key: Key) -> KeyConflict:
+    return KeyConflict(
+        "idempotency_key_conflict",
+        f"The key {key.key!r} was already used in this zone with another body. Use a new key for a new request.",
+    )

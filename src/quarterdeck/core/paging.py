@@ -1,0 +1,41 @@
+"""Opaque cursors.
+
+A cursor names a place in an order, not a row: it holds the sort key after which the next page begins, so it
+stays good when the row it was made from is gone. It also holds the name of the listing, so that a cursor of
+one list is refused by another instead of quietly paging through nonsense.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+
+from quarterdeck.core.errors import Invalid
+
+_FORM = re.compile(r"[A-Za-z0-9_\-]{1,512}")
+
+
+def encode(listing: str, after: str) -> str:
+    return base64.urlsafe_b64encode(f"{listing}\n{after}".encode()).rstrip(b"=").decode()
+
+
+def decode(listing: str, cursor: str) -> str:
+    """The sort key within a cursor; a refusal if this is no cursor of this listing."""
+    if _FORM.fullmatch(cursor):
+        try:
+            text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            text = ""
+        name, newline, after = text.partition("\n")
+        if name == listing and newline and after and after.isprintable():
+            return after
+    raise Invalid("invalid_cursor", "This cursor was not given out by this list.", field="cursor")
+
+
+def clip(items: list[str], limit: int) -> tuple[int, str | None]:
+    """Given the sort keys of up to `limit + 1` rows: how many to show, and the key the next page starts
+    after."""
+    if len(items) <= limit:
+        return len(items), None
+    return limit, items[limit - 1]

@@ -1,0 +1,42 @@
+"""When the next attempt is due. Time and chance are arguments, so every case can be tested without
+waiting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quarterdeck.core.clock import Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Exponential backoff with a cap. `jitter` is the share of the delay that chance may take away (0..1)."""
+
+    max_attempts: int
+    base_ms: int
+    multiplier: float = 2.0
+    cap_ms: int = 300_000
+    jitter: float = 0.5
+
+
+def delay(policy: Policy, *, attempt: int, chance: float) -> Millis:
+    """How long to wait after the attempt numbered `attempt` (from 1) failed; `chance` is in [0, 1)."""
+    return int(_grown(policy, attempt) * (1 - policy.jitter * chance))
+
+
+def _grown(policy: Policy, attempt: int) -> float:
+    """The delay before chance takes its share."""
+    if policy.base_ms == 0:
+        return 0
+    try:
+        return min(policy.base_ms * float(policy.multiplier) ** (attempt - 1), policy.cap_ms)
+    except OverflowError:
+        # Attempt 5,000, or a caller's multiplier of a million: what no float can hold is beyond every cap.
+        return policy.cap_ms
+
+
+def decide(policy: Policy, *, attempt: int, now: Millis, chance: float) -> Millis | None:
+    """The instant of the next attempt, or None when attempts are exhausted."""
+    if attempt >= policy.max_attempts:
+        return None
+    return now + delay(policy, attempt=attempt, chance=chance)

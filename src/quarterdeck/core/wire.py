@@ -1,0 +1,104 @@
+"""What a room says about its routes, so that one shell can serve all rooms.
+
+A room's `routes.py` returns a list of `Route`. The shell decodes and validates the body and the query with
+msgspec, authenticates, checks scope and zone, calls `handler(call)`, and encodes the answer. The same table
+yields OpenAPI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+LIFECYCLE = "agent:lifecycle"
+"""The scope of the agent plane. AGENT_COORDINATOR_SCOPE may give it another name on the wire."""
+ADMIN = "quarterdeck.admin"
+"""Crosses zones; honoured only from the local issuer or QD_ADMIN_ISSUER."""
+COORDINATOR_ADMIN = "coordinator.admin"
+"""May act for every application of its own zone."""
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who is asking, as far as a verified credential says. Never built from anything else."""
+
+    subject: str
+    client_id: str
+    zone_id: str
+    scopes: frozenset[str]
+    sid: str | None = None
+    session_id: str | None = None
+    """The session the credential speaks for: it is good only while that session lives."""
+    delegation_edge_id: str | None = None
+    is_admin: bool = False
+    """Holds ADMIN from an issuer that may grant it."""
+
+    def may_act_for(self, application_id: str, power: str) -> bool:
+        """Ownership: the application itself, one who was given that power over it, or the zone's
+        administrator."""
+        return (
+            self.client_id == application_id
+            or f"coordinator.{power}:{application_id}" in self.scopes
+            or COORDINATOR_ADMIN in self.scopes
+            or self.is_admin
+        )
+
+
+class Call(msgspec.Struct):
+    """One request, decoded, validated and authorised."""
+
+    caller: Caller
+    params: Mapping[str, str]
+    body: object = None
+    query: object = None
+    idempotency_key: str | None = None
+    trace: str | None = None
+    request_id: str = ""
+    url: str = ""
+    """Path and query as they were sent, for links to the next page."""
+
+    @property
+    def zone(self) -> str:
+        return self.params["zone"]
+
+    def link_to_next(self, cursor: str | None) -> list[tuple[str, str]]:
+        """The `Link` header of a list that goes on."""
+        if cursor is None:
+            return []
+        path, _, query = self.url.partition("?")
+        kept = [part for part in query.split("&") if part and not part.startswith("cursor=")]
+        return [("link", f'<{path}?{"&".join([*kept, "cursor=" + cursor])}>; rel="next"')]
+
+
+class Reply(msgspec.Struct):
+    """An answer that is more than 200 and a body. `body` None sends no content."""
+
+    body: object = None
+    status: int = 200
+    headers: Sequence[tuple[str, str]] = ()
+
+
+Handler = Callable[[Call], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One row of a room's table."""
+
+    method: str
+    path: str
+    """`/zones/{zone}/agents/{id}`: a segment is literal or one parameter, and parameters are path ids."""
+    handler: Handler
+    summary: str
+    scope: str | None
+    """The scope a bearer must hold; None means public, and a test lists all that are."""
+    body: type[msgspec.Struct] | None = None
+    query: type[msgspec.Struct] | None = None
+    answer: object = None
+    """The type of the answer's body, for OpenAPI."""
+    status: int = 200
+    description: str = ""
+    refusals: tuple[str, ...] = ()
+    """The codes a caller should be ready for, beyond those every route has."""
+    tags: tuple[str, ...] = field(default=())

@@ -1,0 +1,153 @@
+-- The row of a session, in the order of `model.Session`.
+-- columns: id, zone_id, application_id, parent_id, root_id, session_sid, kind, status, depth, capabilities, metadata
+-- columns: ttl_seconds, limits, spawned_at, expires_at, suspended_at, terminated_at, termination_reason
+-- columns: created_at, updated_at
+
+-- name: sessions_get
+-- Gathered: one statement answers every caller that waits, whether for a session it named, a parent, or its own token.
+select columns(s)
+from rows(:batch as b, zone_id text, id text)
+join agent_sessions s on s.zone_id = b.zone_id and s.id = b.id;
+
+-- name: sessions_of_keys
+-- What the keys of a batch stand for, so that a replay is answered without another round trip.
+select columns(s)
+from rows(:batch as b, zone_id text, application_id text, operation text, key text)
+join idempotency_keys k on k.zone_id = b.zone_id and k.application_id = b.application_id
+  and k.operation = b.operation and k.key = b.key
+join agent_sessions s on s.zone_id = k.zone_id and s.id = k.subject_id;
+
+-- name: counts_load
+-- The counts a batch of roots is judged by.
+select c.zone_id, c.scope, c.key, c.live, c.ever
+from rows(:batch as b, zone_id text, scope text, key text)
+join admission_counts c on c.zone_id = b.zone_id and c.scope = b.scope and c.key = b.key;
+
+-- name: counts_of_trees
+-- The counts of the trees that the parents of a batch stand in.
+select distinct c.zone_id, c.scope, c.key, c.live, c.ever
+from rows(:batch as b, zone_id text, id text)
+join agent_sessions p on p.zone_id = b.zone_id and p.id = b.id
+join admission_counts c on c.zone_id = p.zone_id and c.scope = 'tree' and c.key = p.root_id;
+
+-- name: counts_raise
+-- One row per thing that is bounded, made when the first session is counted in it.
+insert into admission_counts (zone_id, scope, key, live, ever)
+select zone_id, scope, key, n, n from rows(:batch as b, zone_id text, scope text, key text, n bigint)
+where true
+on conflict (zone_id, scope, key)
+do update set live = admission_counts.live + excluded.live, ever = admission_counts.ever + excluded.ever;
+
+-- name: counts_lower
+-- The check on the column keeps a count that would fall below nothing from being committed.
+update admission_counts
+set live = live - b.n
+from rows(:batch as b, zone text, scope_name text, key_name text, n bigint)
+where zone_id = b.zone and scope = b.scope_name and key = b.key_name;
+
+-- name: counts_drop
+-- What nothing can be counted in any more: the children of an ended session, the tree of an ended root.
+delete from admission_counts
+where (zone_id, scope, key) in (select b.zone_id, b.scope, b.key from rows(:batch as b, zone_id text, scope text, key text));
+
+-- name: expired_unswept
+-- Read only when a bound would refuse: what has expired no longer holds a place, whether a sweep has come or not.
+select s.zone_id, s.application_id, s.parent_id, s.root_id, count(*)
+from agent_sessions s
+where s.zone_id in (select b.zone_id from rows(:batch as b, zone_id text))
+  and s.status <> 'terminated' and s.expires_at <= :now
+group by s.zone_id, s.application_id, s.parent_id, s.root_id;
+
+-- name: sessions_insert
+-- Ids are made by the server before this statement, so nothing needs to be paired with what it returns.
+insert into agent_sessions (id, zone_id, application_id, parent_id, root_id, session_sid, kind, status, depth,
+    capabilities, metadata, ttl_seconds, limits, spawned_at, expires_at, suspended_at, terminated_at,
+    termination_reason, created_at, updated_at)
+select columns(b)
+from rows(:batch as b, id text, zone_id text, application_id text, parent_id text, root_id text, session_sid text,
+    kind text, status text, depth bigint, capabilities text, metadata text, ttl_seconds bigint, limits text,
+    spawned_at bigint, expires_at bigint, suspended_at bigint, terminated_at bigint, termination_reason text,
+    created_at bigint, updated_at bigint);
+
+-- name: sessions_page
+-- Newest first: ids are made in order of time, so the primary key is the order. A filter that is null matches all.
+select columns(s)
+from agent_sessions s
+where s.zone_id = :zone_id
+  and (cast(:before as text) is null or s.id < cast(:before as text))
+  and (cast(:application_id as text) is null or s.application_id = cast(:application_id as text))
+  and (cast(:root_id as text) is null or s.root_id = cast(:root_id as text))
+  and (cast(:ended as bigint) is null
+       or cast(:ended as bigint) = case when s.status = 'terminated' or s.expires_at <= now_ms() then 1 else 0 end)
+order by s.id desc
+limit :limit;
+
+-- name: sessions_page_of_status
+-- For the states that are live: an index of their own finds the few among the many that have ended.
+select columns(s)
+from agent_sessions s
+where s.zone_id = :zone_id and s.status = :status and s.expires_at > now_ms()
+  and (cast(:before as text) is null or s.id < cast(:before as text))
+  and (cast(:application_id as text) is null or s.application_id = cast(:application_id as text))
+  and (cast(:root_id as text) is null or s.root_id = cast(:root_id as text))
+order by s.id desc
+limit :limit;
+
+-- name: sessions_page_of_application
+-- By the application's index.
+select columns(s)
+from agent_sessions s
+where s.zone_id = :zone_id and s.application_id = :application_id
+  and (cast(:before as text) is null or s.id < cast(:before as text))
+  and (cast(:root_id as text) is null or s.root_id = cast(:root_id as text))
+  and (cast(:ended as bigint) is null
+       or cast(:ended as bigint) = case when s.status = 'terminated' or s.expires_at <= now_ms() then 1 else 0 end)
+order by s.id desc
+limit :limit;
+
+-- name: sessions_page_of_parent
+-- By the parent's index.
+select columns(s)
+from agent_sessions s
+where s.zone_id = :zone_id and s.parent_id = :parent_id
+  and (cast(:before as text) is null or s.id < cast(:before as text))
+  and (cast(:application_id as text) is null or s.application_id = cast(:application_id as text))
+  and (cast(:root_id as text) is null or s.root_id = cast(:root_id as text))
+  and (cast(:status as text) is null or s.status = cast(:status as text))
+  and (cast(:ended as bigint) is null
+       or cast(:ended as bigint) = case when s.status = 'terminated' or s.expires_at <= now_ms() then 1 else 0 end)
+order by s.id desc
+limit :limit;
+
+-- name: sessions_subtrees
+-- Whole subtrees, each row with the session it was reached from. A union without duplicates ends even on a cycle.
+with recursive reached (top, zone_id, id) as (
+    select b.id, s.zone_id, s.id
+    from rows(:batch as b, zone_id text, id text)
+    join agent_sessions s on s.zone_id = b.zone_id and s.id = b.id
+    union
+    select r.top, s.zone_id, s.id
+    from reached r
+    join agent_sessions s on s.zone_id = r.zone_id and s.parent_id = r.id
+)
+select r.top, columns(s)
+from reached r
+join agent_sessions s on s.zone_id = r.zone_id and s.id = r.id
+order by s.depth, s.id;
+
+-- name: sessions_end
+-- The guard names where the move may come from; what did not move is not in the answer.
+update agent_sessions
+set status = 'terminated', terminated_at = :now, updated_at = :now, termination_reason = b.reason
+from rows(:batch as b, zone text, session text, reason text)
+where zone_id = b.zone and id = b.session and status in ('active', 'suspended')
+returning id;
+
+-- name: sessions_expired
+-- The topmost expired session of each branch: ending it takes the rest along. By each zone's own index.
+select s.zone_id, s.id
+from zones z
+join agent_sessions s on s.zone_id = z.id and s.status <> 'terminated' and s.expires_at <= now_ms()
+left join agent_sessions p on p.zone_id = s.zone_id and p.id = s.parent_id
+where p.id is null or p.status = 'terminated' or p.expires_at > now_ms()
+limit :limit;

@@ -1,0 +1,356 @@
+"""The pure part of sessions: their states, and who is admitted.
+
+`admit` is the specification of the quota table. It is given everything it may know (the zones' terms, the parents, what
+keys stand for, the counts, the time) and decides each ask in order of arrival, counting what it has admitted itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from quarterdeck.core.clock import SECOND, Millis, iso, iso_or_none
+from quarterdeck.core.errors import Forbidden, Frozen, LimitReached, NotFound, Problem, Unauthenticated
+from quarterdeck.core.keys import Binding, Key, conflict
+from quarterdeck.core.moves import Machine
+from quarterdeck.domain.sessions.model import Session, SessionView, Spawn, Spawned, State, Verb
+from quarterdeck.domain.zones.model import CEILINGS, Limits, Terms
+
+SESSION: Machine[State, Verb] = Machine(
+    "session",
+    State,
+    State.ACTIVE,
+    {
+        Verb.SUSPEND: {State.ACTIVE: State.SUSPENDED},
+        Verb.RESUME: {State.SUSPENDED: State.ACTIVE},
+        Verb.TERMINATE: {State.ACTIVE: State.TERMINATED, State.SUSPENDED: State.TERMINATED},
+    },
+)
+SPAWN = "spawn"
+"""The operation's name in the scope of an idempotency key."""
+RETRY_SECONDS = 5
+"""A hint for whoever met a bound that others can free."""
+
+
+# -- counting ----------------------------------------------------------------------------------------------------
+
+CountKey = tuple[str, str, str]
+"""(zone, scope, key): what one row of `admission_counts` counts."""
+
+
+class Count(msgspec.Struct, frozen=True):
+    live: int = 0
+    ever: int = 0
+
+
+NOTHING = Count()
+Counts = Mapping[CountKey, Count]
+
+
+class Expired(msgspec.Struct, frozen=True, array_like=True):
+    """So many sessions of one kind that have expired and were not swept."""
+
+    zone_id: str
+    application_id: str
+    parent_id: str | None
+    root_id: str
+    number: int
+
+
+def counted_in(session: Session | Expired) -> Iterator[CountKey]:
+    """Every row of `admission_counts` that a session is counted in."""
+    zone = session.zone_id
+    yield (zone, "zone", "")
+    yield (zone, "application", session.application_id)
+    yield (zone, "tree", session.root_id)
+    if session.parent_id is not None:
+        yield (zone, "concurrent", "")
+        yield (zone, "parent", session.parent_id)
+
+
+def emptied_by(session: Session) -> Iterator[CountKey]:
+    """The rows of `admission_counts` in which nothing can be counted any more once a session has ended."""
+    yield (session.zone_id, "parent", session.id)
+    if session.parent_id is None:
+        yield (session.zone_id, "tree", session.id)
+
+
+def tally(sessions: Sequence[Session]) -> dict[CountKey, int]:
+    counted: dict[CountKey, int] = {}
+    for session in sessions:
+        for key in counted_in(session):
+            counted[key] = counted.get(key, 0) + 1
+    return counted
+
+
+def without(counts: Counts, gone: Sequence[Expired]) -> dict[CountKey, Count]:
+    """Counts less what has expired but was not swept: it no longer holds a place, though it once took one."""
+    corrected = dict(counts)
+    for group in gone:
+        for key in counted_in(group):
+            if known := corrected.get(key):
+                corrected[key] = Count(known.live - group.number, known.ever)
+    return corrected
+
+
+# -- the bounds --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One row of the quota table: its name on the wire, its refusal code, and what would free it."""
+
+    name: str
+    code: str
+    counts: str
+    frees: str
+    waiting_helps: bool = True
+
+
+MAX_SESSIONS = Bound(
+    "max_sessions", "agent_zone_limit_exceeded", "live sessions in the zone", "a session of the zone ends"
+)
+MAX_PER_APPLICATION = Bound(
+    "max_sessions_per_application", "agent_limit_exceeded", "live sessions of the application in the zone",
+    "a session of the application ends",
+)  # fmt: skip
+MAX_CHILDREN = Bound(
+    "max_children", "agent_children_limit_exceeded", "live children of the parent", "a child of the parent ends"
+)
+MAX_DEPTH = Bound(
+    "max_depth", "agent_depth_limit_exceeded", "distance of the parent from its root", "spawn under a session nearer "
+    "to the root", waiting_helps=False,
+)  # fmt: skip
+MAX_TREE_SIZE = Bound(
+    "max_tree_size", "agent_tree_limit_exceeded", "live sessions of the tree", "a session of the tree ends"
+)
+MAX_TREE_SPAWNS = Bound(
+    "max_tree_spawns", "agent_tree_spawns_exceeded", "sessions ever admitted in the tree", "nothing within this tree: "
+    "start a new one", waiting_helps=False,
+)  # fmt: skip
+MAX_CONCURRENT = Bound(
+    "max_concurrent", "agent_concurrency_limit_exceeded", "live child sessions in the zone",
+    "a child session of the zone ends",
+)  # fmt: skip
+BOUNDS = (
+    MAX_SESSIONS, MAX_PER_APPLICATION, MAX_CHILDREN, MAX_DEPTH, MAX_TREE_SIZE, MAX_TREE_SPAWNS, MAX_CONCURRENT,
+)  # fmt: skip
+"""In the order in which they are checked: the first that holds is the one that is named."""
+
+
+# -- admission ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Everything admission may know, read under the zones' locks."""
+
+    now: Millis
+    terms: Mapping[str, Terms]
+    sessions: Mapping[tuple[str, str], Session] = field(default_factory=dict)
+    """By (zone, id): parents, the sessions that callers' tokens speak for, and what keys stand for."""
+    keys: Mapping[Key, Binding] = field(default_factory=dict)
+    counts: Counts = field(default_factory=dict)
+
+
+EXPIRED = "ttl_expired"
+"""The reason of what ended by its time."""
+
+
+def as_read(session: Session, now: Millis) -> Session:
+    """A session as it reads at this moment: expired is terminated, whether a sweep has come or not."""
+    if session.status is State.TERMINATED or session.expires_at > now:
+        return session
+    return msgspec.structs.replace(
+        session, status=State.TERMINATED, terminated_at=session.expires_at, termination_reason=EXPIRED
+    )
+
+
+def is_live(session: Session, now: Millis) -> bool:
+    return session.status is not State.TERMINATED and session.expires_at > now
+
+
+def admit(asks: Sequence[Spawn], known: Known) -> list[Spawned | Problem]:
+    """Decides each ask in order. What is admitted counts against those after it; what is refused does not."""
+    ledger = _Ledger(known)
+    return [ledger.decide(ask) for ask in asks]
+
+
+class _Ledger:
+    """Known counts and keys, plus what this batch has added to them so far."""
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._added: dict[CountKey, int] = {}
+        self._bound: dict[Key, tuple[str, Session]] = {}
+        self._limits_text: dict[str, str] = {}
+
+    def decide(self, ask: Spawn) -> Spawned | Problem:
+        return self._stranger(ask) or self._replay(ask) or self._refusal(ask) or self._enter(ask)
+
+    def _stranger(self, ask: Spawn) -> Problem | None:
+        return bearer_problem(ask.zone_id, ask.caller.session_id, self._known.sessions, self._known.now)
+
+    def _replay(self, ask: Spawn) -> Spawned | Problem | None:
+        """A key that stands for a live session decides before every bound."""
+        if ask.key is None:
+            return None
+        scope = Key(ask.zone_id, ask.application_id, SPAWN, ask.key)
+        found = self._bound.get(scope)
+        if found is None and (binding := self._known.keys.get(scope)):
+            session = self._known.sessions.get((ask.zone_id, binding.subject_id))
+            if session is not None and is_live(session, self._known.now):
+                found = (binding.digest, session)
+        if found is None:
+            return None
+        digest, session = found
+        return Spawned(session, created=False) if digest == ask.digest else conflict(scope)
+
+    def _refusal(self, ask: Spawn) -> Problem | None:
+        terms = self._known.terms[ask.zone_id]
+        if terms.frozen:
+            return Frozen(
+                "zone_frozen", f"Admission to zone {ask.zone_id!r} is frozen.", frees="an administrator thaws the zone"
+            )
+        parent = None
+        if ask.parent_id is not None:
+            parent = self._known.sessions.get((ask.zone_id, ask.parent_id))
+            if parent is None or parent.status is not State.ACTIVE or parent.expires_at <= self._known.now:
+                return NotFound("parent_not_found", f"There is no active session {ask.parent_id!r} to spawn under.")
+            if not ask.caller.may_act_for(parent.application_id, "spawn_under"):
+                return Forbidden("parent_ownership_required", "The parent belongs to another application.")
+        for bound, used in self._used(ask, parent):
+            limit = getattr(terms.limits, bound.name)
+            if used + 1 > limit:
+                return exceeded(bound, limit, used)
+        return None
+
+    def _used(self, ask: Spawn, parent: Session | None) -> Iterator[tuple[Bound, int]]:
+        """How much of each bound is used, in the order of BOUNDS."""
+        zone = ask.zone_id
+        tree = (zone, "tree", parent.root_id if parent else ask.id)
+        yield MAX_SESSIONS, self._live((zone, "zone", ""))
+        yield MAX_PER_APPLICATION, self._live((zone, "application", ask.application_id))
+        if parent:
+            yield MAX_CHILDREN, self._live((zone, "parent", parent.id))
+            yield MAX_DEPTH, parent.depth
+        yield MAX_TREE_SIZE, self._live(tree)
+        yield MAX_TREE_SPAWNS, self._known.counts.get(tree, NOTHING).ever + self._added.get(tree, 0)
+        if parent:
+            yield MAX_CONCURRENT, self._live((zone, "concurrent", ""))
+
+    def _live(self, key: CountKey) -> int:
+        return self._known.counts.get(key, NOTHING).live + self._added.get(key, 0)
+
+    def _enter(self, ask: Spawn) -> Spawned:
+        parent = self._known.sessions[ask.zone_id, ask.parent_id] if ask.parent_id is not None else None
+        session = admitted(ask, parent, self._snapshot(ask.zone_id), self._known.now)
+        for key in counted_in(session):
+            self._added[key] = self._added.get(key, 0) + 1
+        if ask.key is not None:
+            self._bound[Key(ask.zone_id, ask.application_id, SPAWN, ask.key)] = (ask.digest, session)
+        return Spawned(session, created=True)
+
+    def _snapshot(self, zone_id: str) -> str:
+        text = self._limits_text.get(zone_id)
+        if text is None:
+            text = self._limits_text[zone_id] = limits_text(self._known.terms[zone_id].limits)
+        return text
+
+
+def limits_text(limits: Limits) -> str:
+    return msgspec.json.encode(limits).decode()
+
+
+def admitted(ask: Spawn, parent: Session | None, limits: str, now: Millis) -> Session:
+    """The session an admitted ask becomes. It never outlives its parent."""
+    expires_at = now + ask.ttl_seconds * SECOND
+    return Session(
+        id=ask.id,
+        zone_id=ask.zone_id,
+        application_id=ask.application_id,
+        parent_id=ask.parent_id,
+        root_id=parent.root_id if parent else ask.id,
+        session_sid=ask.session_sid,
+        kind=ask.kind,
+        status=SESSION.start,
+        depth=parent.depth + 1 if parent else 0,
+        capabilities=ask.capabilities,
+        metadata=ask.metadata,
+        ttl_seconds=ask.ttl_seconds,
+        limits=limits,
+        spawned_at=now,
+        expires_at=min(expires_at, parent.expires_at) if parent else expires_at,
+        suspended_at=None,
+        terminated_at=None,
+        termination_reason=None,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------
+
+
+def exceeded(bound: Bound, limit: int, used: int) -> LimitReached:
+    helps: dict[str, object] = {"retry_after": RETRY_SECONDS} if bound.waiting_helps else {}
+    return LimitReached(
+        bound.code,
+        f"{bound.name} is {limit}, and {used} are used ({bound.counts}).",
+        bound=bound.name,
+        limit=limit,
+        used=used,
+        frees=f"{bound.frees}; or an administrator raises {bound.name} (ceiling {CEILINGS[bound.name]})",
+        **helps,
+    )
+
+
+def not_found(session_id: str) -> NotFound:
+    return NotFound("agent_not_found", f"There is no session {session_id!r} in this zone.")
+
+
+def ownership_required(application_id: str) -> Forbidden:
+    return Forbidden(
+        "application_ownership_required", f"This token may not act for the application {application_id!r}."
+    )
+
+
+def bearer_problem(
+    zone_id: str, bearer: str | None, sessions: Mapping[tuple[str, str], Session], now: Millis
+) -> Unauthenticated | None:
+    """A token that speaks for a session is good only while that session lives."""
+    if bearer is None:
+        return None
+    session = sessions.get((zone_id, bearer))
+    if session is not None and is_live(session, now):
+        return None
+    return Unauthenticated("session_ended", "The session this token speaks for has ended.")
+
+
+def view(session: Session) -> SessionView:
+    """A session as it is shown. What is JSON already is passed through as it is."""
+    return SessionView(
+        id=session.id,
+        agent_session_id=session.id,
+        zone_id=session.zone_id,
+        application_id=session.application_id,
+        parent_id=session.parent_id,
+        root_id=session.root_id,
+        session_sid=session.session_sid,
+        kind=session.kind,
+        status=session.status,
+        depth=session.depth,
+        capabilities=msgspec.Raw(session.capabilities),
+        metadata=msgspec.Raw(session.metadata),
+        ttl_seconds=session.ttl_seconds,
+        spawned_at=iso(session.spawned_at),
+        expires_at=iso(session.expires_at),
+        suspended_at=iso_or_none(session.suspended_at),
+        terminated_at=iso_or_none(session.terminated_at),
+        termination_reason=session.termination_reason,
+        created_at=iso(session.created_at),
+        updated_at=iso(session.updated_at),
+        limits=msgspec.Raw(session.limits),
+    )

@@ -1,0 +1,96 @@
+"""What can be done with zones, each over a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from quarterdeck.core.errors import Problem
+from quarterdeck.domain.zones import rules
+from quarterdeck.domain.zones.model import Overrides, PutZone, Zone, ZoneRef, ZoneUse
+from quarterdeck.domain.zones.queries import Q
+from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.lanes import BUSY, Busy
+from quarterdeck.engine.tx import Tx
+from quarterdeck.store.port import Row, decode
+from quarterdeck.store.sql import Bound
+
+
+def lock(tx: Tx, zone_ids: Iterable[str]) -> Bound:
+    """The statement that locks the zones of a batch. It goes first, and what decides is read after it."""
+    batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted(set(zone_ids))]
+    return Q.zones_lock_waiting(batch=batch) if tx.waits else Q.zones_lock_ready(batch=batch)
+
+
+def locked(rows: list[Row]) -> dict[str, Zone]:
+    return {zone.id: zone for zone in decode(rows, Zone)}
+
+
+async def unlocked(tx: Tx, zone_ids: set[str]) -> dict[str, Problem | Busy]:
+    """Why each of these zones could not be locked: it is busy, or it does not exist."""
+    if not zone_ids:
+        return {}
+    [rows] = await tx.read(Q.zones_known(batch=[(zone_id,) for zone_id in sorted(zone_ids)]))
+    known = {str(row[0]) for row in rows}
+    return {zone_id: BUSY if zone_id in known else rules.not_found(zone_id) for zone_id in zone_ids}
+
+
+class ZonePut(msgspec.Struct, frozen=True):
+    """What became of a PUT: the zone as it is now, and whether it was made by it."""
+
+    zone: Zone
+    created: bool
+
+
+async def put(tx: Tx, asks: Sequence[PutZone]) -> list[ZonePut | Problem | Busy]:
+    """Makes zones, or changes what is named of them. In order, so that of two changes the later one holds."""
+    made_rows: list[Row] = []
+    wanted: list[tuple[object, ...]] = [(ask.zone_id, ask.name or ask.zone_id) for ask in asks if ask.creates]
+    locking = lock(tx, (ask.zone_id for ask in asks))
+    if wanted:
+        made_rows, locked_rows = await tx.read(Q.zone_insert(batch=wanted), locking)
+    else:
+        [locked_rows] = await tx.read(locking)
+    made = {str(row[0]) for row in made_rows}
+    zones = locked(locked_rows)
+    why_not = await unlocked(tx, {ask.zone_id for ask in asks} - zones.keys())
+    outcomes: list[ZonePut | Problem | Busy] = []
+    for ask in asks:
+        zone = zones.get(ask.zone_id)
+        if zone is None:
+            outcomes.append(why_not[ask.zone_id])
+            continue
+        created = ask.zone_id in made
+        made.discard(ask.zone_id)
+        zones[ask.zone_id] = changed = _change(tx, zone, ask, created)
+        outcomes.append(ZonePut(changed, created))
+    return outcomes
+
+
+def _change(tx: Tx, zone: Zone, ask: PutZone, created: bool) -> Zone:
+    quotas = rules.stored(rules.merge(rules.overrides_of(zone), ask.quotas or Overrides()))
+    changed = msgspec.structs.replace(zone, name=ask.name or zone.name, quotas=quotas, updated_at=tx.now)
+    moved = (changed.name, changed.quotas) != (zone.name, zone.quotas)
+    if moved:
+        tx.write(Q.zone_update(id=zone.id, name=changed.name, quotas=quotas))
+    if moved or created:
+        data = msgspec.json.encode({"name": changed.name, "quotas": msgspec.Raw(quotas.encode())}).decode()
+        kind = "zone.create" if created else "zone.change"
+        tx.emit(NewEvent(kind, zone.id, zone.id, ask.actor, data=data, trace=ask.trace))
+    return changed
+
+
+async def show(tx: Tx, asks: Sequence[ZoneRef]) -> list[ZoneUse | Problem | Busy]:
+    """Zones with what is used of their limits."""
+    [rows] = await tx.read(Q.zone_use(batch=[(ask.zone_id,) for ask in asks]))
+    uses = {}
+    for row in rows:
+        [zone] = decode([row[:6]], Zone)
+        uses[zone.id] = ZoneUse(zone, int(str(row[6])), int(str(row[7])))
+    return [uses.get(ask.zone_id) or rules.not_found(ask.zone_id) for ask in asks]
+
+
+async def page(tx: Tx, after: str, limit: int) -> list[Zone]:
+    [rows] = await tx.read(Q.zone_list(after=after, limit=limit))
+    return decode(rows, Zone)

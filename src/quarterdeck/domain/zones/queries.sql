@@ -1,0 +1,48 @@
+-- The row of a zone, in the order of `model.Zone`.
+-- columns: id, name, frozen, quotas, created_at, updated_at
+
+-- name: zones_lock_waiting
+-- The one lock of admission, in order of id so that two batches never wait for each other.
+select columns(z)
+from zones z
+where z.id in (select b.id from rows(:batch as b, id text))
+order by id
+for update;
+
+-- name: zones_lock_ready
+-- The same, passing over zones that another transaction holds: one busy zone must not stall the others.
+select columns(z)
+from zones z
+where z.id in (select b.id from rows(:batch as b, id text))
+order by id
+for update skip locked;
+
+-- name: zones_known
+-- Tells a zone that is busy from one that does not exist.
+select id from zones where id in (select b.id from rows(:batch as b, id text));
+
+-- name: zone_use
+-- Zones with what is counted in them.
+select columns(z), coalesce(s.live, 0), coalesce(c.live, 0)
+from rows(:batch as b, id text)
+join zones z on z.id = b.id
+left join admission_counts s on s.zone_id = z.id and s.scope = 'zone' and s.key = ''
+left join admission_counts c on c.zone_id = z.id and c.scope = 'concurrent' and c.key = '';
+
+-- name: zone_list
+-- By id: the order of creation is nobody's business but an administrator's, and ids are what they type.
+select columns(z)
+from zones z where z.id > :after order by id limit :limit;
+
+-- name: zone_insert
+-- Nothing happens if another transaction made it meanwhile; the lock that follows finds it either way.
+insert into zones (id, name, frozen, quotas, created_at, updated_at)
+select id, name, 0, '{}', now_ms(), now_ms()
+from rows(:batch as b, id text, name text)
+where true
+on conflict (id) do nothing
+returning id;
+
+-- name: zone_update
+-- Made under the zone's lock.
+update zones set name = :name, quotas = :quotas, updated_at = now_ms() where id = :id;

@@ -1,0 +1,65 @@
+"""The pure part: how overrides and defaults become the limits in force."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET
+
+from quarterdeck.core.clock import iso
+from quarterdeck.core.errors import NotFound
+from quarterdeck.domain.zones.model import CEILINGS, Limits, Overrides, QuotasView, Terms, Used, Zone, ZoneUse, ZoneView
+
+_decode_overrides = msgspec.json.Decoder(Overrides).decode
+
+
+def stored(overrides: Overrides) -> str:
+    return msgspec.json.encode(overrides).decode()
+
+
+def overrides_of(zone: Zone) -> Overrides:
+    return _decode_overrides(zone.quotas)
+
+
+def merge(old: Overrides, new: Overrides) -> Overrides:
+    """The new ones set what they name, and take back what they name as null; the rest stays."""
+    values = {name: getattr(old, name) for name in Overrides.__struct_fields__}
+    for name in Overrides.__struct_fields__:
+        value = getattr(new, name)
+        if value is not UNSET:
+            values[name] = UNSET if value is None else value
+    return Overrides(**values)
+
+
+def in_force(overrides: Overrides, defaults: Limits) -> Limits:
+    """What the zone sets, else the platform's default; never beyond a ceiling, should a ceiling have been lowered."""
+    chosen = {}
+    for name, ceiling in CEILINGS.items():
+        own = getattr(overrides, name)
+        chosen[name] = min(getattr(defaults, name) if own is UNSET or own is None else own, ceiling)
+    return Limits(**chosen)
+
+
+def terms(zone: Zone, defaults: Limits) -> Terms:
+    return Terms(in_force(overrides_of(zone), defaults), bool(zone.frozen))
+
+
+def not_found(zone_id: str) -> NotFound:
+    return NotFound("zone_not_found", f"There is no zone {zone_id!r}.")
+
+
+def view(zone: Zone) -> ZoneView:
+    return ZoneView(
+        zone.id, zone.name, bool(zone.frozen), overrides_of(zone), iso(zone.created_at), iso(zone.updated_at)
+    )
+
+
+def quotas_view(use: ZoneUse, defaults: Limits) -> QuotasView:
+    overrides = overrides_of(use.zone)
+    return QuotasView(
+        zone_id=use.zone.id,
+        limits=in_force(overrides, defaults),
+        overrides=overrides,
+        ceilings=CEILINGS,
+        used=Used(use.sessions, use.concurrent),
+        frozen=bool(use.zone.frozen),
+    )

@@ -1,0 +1,18 @@
+"""The machinery every room stands on: group commit, one ordered log, leases, sweeps.
+
+| module       | what it decides                                                                            |
+|--------------|--------------------------------------------------------------------------------------------|
+| tx           | what an operation may do in a transaction: read, write, emit; `within` listeners; the commit |
+| lanes        | which commands share a transaction, and what becomes of each when that goes wrong            |
+| queue        | whose turn it is when a lane is full, and who is refused when its queue is                    |
+| events       | the log: one row per transition, numbered in commit order                                    |
+| idempotency  | whether a key has been used, and for what                                                    |
+| leases       | who alone may run a pass, by numbered terms that fence the ones before                       |
+| sweeps       | how bounded passes repeat, and how a test waits for one                                      |
+
+How it fails. A refusal is an outcome of its own command and costs its neighbours nothing. A value the database
+refuses is found by bisecting its batch. A lost connection, a lock that timed out or a database that is away is
+retried with jitter, then answered 503. A connection lost during COMMIT is asked about until the answer is certain;
+after five seconds without one the answer is 503 `outcome_unknown`. Nothing is guessed, and nothing leaves this
+process before it is committed.
+"""

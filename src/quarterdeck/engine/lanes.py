@@ -1,0 +1,312 @@
+"""Lanes: group commit.
+
+A lane belongs to one kind of operation. Callers hand it one command each and await one outcome each. While one batch
+commits, commands gather; what has gathered is the next batch. There are no timers: an idle lane commits at once.
+
+    submit ─► ZoneQueue ─► _pump: take a batch ─► _serve ─► each caller's future
+                                                    │
+              ContentError, a bug in the rules ─────┤ bisect until the guilty command stands alone
+              TransientError ───────────────────────┤ again, with jitter, bounded; then 503
+              CommitUnknown ────────────────────────┤ ask until certain; then hand out, or again
+              BUSY for a zone ──────────────────────┘ first in the next batch; after 50 ms, wait for its lock aside
+
+One busy zone must not stall the others: operations pass over zones whose lock another transaction holds and answer
+`BUSY` for their commands. Those are tried again with the next batch; when a zone has been busy for long, or nothing
+else is there to do, a waiter takes the zone's commands out of the lane's way and waits for the lock on a connection
+of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from quarterdeck.core.errors import Conflict, Internal, Invalid, OutcomeUnknown, Problem, Unavailable
+from quarterdeck.core.retry import Policy, delay
+from quarterdeck.engine.queue import ZoneQueue
+from quarterdeck.engine.settings import EngineSettings
+from quarterdeck.engine.tx import Attempt, Engine, Tx
+from quarterdeck.store.port import CommitUnknown, ContentError, StoreError, TransientError
+
+log = logging.getLogger("quarterdeck.lanes")
+
+
+class Busy(Enum):
+    BUSY = "busy"
+
+
+BUSY: Final = Busy.BUSY
+"""The outcome of a command whose zone another transaction holds: nothing was decided, try again."""
+
+
+class Command(Protocol):
+    @property
+    def zone_id(self) -> str: ...
+
+
+C = TypeVar("C", bound=Command)
+R = TypeVar("R")
+Outcomes = Sequence[R | Problem | Busy]
+Operation = Callable[[Tx, Sequence[C]], Awaitable[Outcomes[R]]]
+Run = Callable[[Sequence[C], bool, Attempt], Awaitable[Outcomes[R]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a lane goes on before it gives an answer it does not like."""
+
+    retry: Policy = Policy(max_attempts=5, base_ms=20, multiplier=3.0, cap_ms=1_000)
+    busy_seconds: float = 0.05
+    unknown_seconds: float = 5.0
+    waiters: int = 4
+
+
+class Observer(Protocol):
+    """Hears what lanes do; metrics are one."""
+
+    def batch(self, lane: str, size: int, seconds: float) -> None: ...
+    def refused(self, lane: str, reason: str) -> None: ...
+
+
+class _Waiting(Generic[C, R]):
+    """One command and the future its caller awaits."""
+
+    __slots__ = ("busy_since", "command", "future", "place", "zone_id")
+
+    def __init__(self, command: C, future: asyncio.Future[R], place: int) -> None:
+        self.command = command
+        self.zone_id = command.zone_id
+        self.future = future
+        self.place = place
+        self.busy_since: float | None = None
+
+
+@dataclass(slots=True)
+class Lanes:
+    """Makes the lanes of a server, which share an engine and its bounds, and knows when all of them are at rest."""
+
+    engine: Engine
+    settings: EngineSettings
+    observer: Observer | None = None
+    patience: Patience = field(default_factory=Patience)
+    made: list[Lane[Any, Any]] = field(default_factory=list)
+
+    def writing(self, name: str, operation: Operation[C, R]) -> Lane[C, R]:
+        """A lane whose batches are durable transactions."""
+
+        def run(commands: Sequence[C], waits: bool, attempt: Attempt) -> Awaitable[Outcomes[R]]:
+            return self.engine.transact(lambda tx: operation(tx, commands), waits=waits, attempt=attempt)
+
+        return self._make(name, run)
+
+    def reading(self, name: str, operation: Operation[C, R]) -> Lane[C, R]:
+        """A lane that gathers point reads: one statement answers everybody who waits."""
+
+        def run(commands: Sequence[C], waits: bool, attempt: Attempt) -> Awaitable[Outcomes[R]]:
+            return self.engine.read(lambda tx: operation(tx, commands))
+
+        return self._make(name, run)
+
+    async def drain(self) -> None:
+        """Returns when every command that was let in has its answer."""
+        for lane in self.made:
+            await lane.drain()
+
+    def _make(self, name: str, run: Run[C, R]) -> Lane[C, R]:
+        lane = Lane(name, self, run)
+        self.made.append(lane)
+        return lane
+
+
+class Lane(Generic[C, R]):
+    def __init__(self, name: str, common: Lanes, run: Run[C, R]) -> None:
+        self.name = name
+        self._run = run
+        self._engine = common.engine
+        self._batch_max = common.settings.batch_max
+        self._patience = common.patience
+        self._observer = common.observer
+        self._queue: ZoneQueue[_Waiting[C, R]] = ZoneQueue(common.settings.queue_max)
+        self._placed = 0
+        self._pumping: asyncio.Task[None] | None = None
+        self._waiters: set[asyncio.Task[None]] = set()
+        self._to_wait_for: deque[str] = deque()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def submit(self, command: C) -> asyncio.Future[R]:
+        """Queues a command. The future gives its outcome, or raises the Problem that it met."""
+        loop = asyncio.get_running_loop()
+        self._placed += 1
+        entry = _Waiting[C, R](command, loop.create_future(), self._placed)
+        if evicted := self._queue.put(entry):
+            self._answer(evicted, self._full())
+        self._wake()
+        return entry.future
+
+    async def drain(self) -> None:
+        """Returns when every command that was let in has its answer."""
+        await self._idle.wait()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    # -- the pump: takes batches while there are any ------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if self._pumping is None and self._queue.ready():
+            self._idle.clear()
+            self._pumping = asyncio.get_running_loop().create_task(self._pump(), name=f"lane {self.name}")
+
+    async def _pump(self) -> None:
+        try:
+            while batch := self._queue.take(self._batch_max):
+                busy = await self._serve(batch, waits=False)
+                self._stand_aside(busy, alone=len(busy) == len(batch))
+        finally:
+            self._pumping = None
+            self._rest()
+
+    def _stand_aside(self, busy: list[_Waiting[C, R]], *, alone: bool) -> None:
+        """Busy zones stand first in the next batch; those busy for long, or with nobody beside them, are waited for."""
+        if not busy:
+            return
+        now = asyncio.get_running_loop().time()
+        self._queue.put_back(busy)
+        for zone_id in dict.fromkeys(entry.zone_id for entry in busy):
+            since = min(e.busy_since or now for e in busy if e.zone_id == zone_id)
+            if alone or now - since >= self._patience.busy_seconds:
+                self._queue.hold(zone_id)
+                self._to_wait_for.append(zone_id)
+        for entry in busy:
+            entry.busy_since = entry.busy_since or now
+        for _ in range(min(len(self._to_wait_for), self._patience.waiters - len(self._waiters))):
+            task = asyncio.get_running_loop().create_task(self._wait_for_zones(), name=f"lane {self.name}, waiting")
+            self._waiters.add(task)
+            task.add_done_callback(self._waiter_done)
+
+    async def _wait_for_zones(self) -> None:
+        while self._to_wait_for:
+            zone_id = self._to_wait_for.popleft()
+            try:
+                if batch := self._queue.take_zone(zone_id, self._batch_max):
+                    await self._serve(batch, waits=True)
+            finally:
+                self._queue.release(zone_id)
+                self._wake()
+
+    def _waiter_done(self, task: asyncio.Task[None]) -> None:
+        self._waiters.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("a waiter of lane %s failed", self.name, exc_info=error)
+        self._rest()
+
+    def _rest(self) -> None:
+        self._wake()
+        if self._pumping is None and not self._waiters:
+            self._idle.set()
+
+    # -- one batch: every command of it is answered, or comes back as busy ---------------------------------------
+
+    async def _serve(self, batch: list[_Waiting[C, R]], *, waits: bool) -> list[_Waiting[C, R]]:
+        try:
+            outcomes = await self._persist(batch, waits=waits)
+        except Problem as problem:
+            for entry in batch:
+                self._answer(entry, problem)
+            return []
+        except TransientError:
+            for entry in batch:
+                self._answer(entry, self._away())
+            return []
+        except Exception as error:  # whatever it is, it belongs to one command: find it, answer it, and say so
+            if len(batch) == 1:
+                self._answer(batch[0], self._guilty(batch[0].command, error))
+                return []
+            middle = len(batch) // 2
+            busy = await self._serve(batch[:middle], waits=waits)
+            return busy + await self._serve(batch[middle:], waits=waits)
+        return self._hand_out(batch, outcomes)
+
+    async def _persist(self, batch: list[_Waiting[C, R]], *, waits: bool) -> Outcomes[R]:
+        """Runs a batch until its outcome is certain, or patience ends."""
+        loop = asyncio.get_running_loop()
+        commands = [entry.command for entry in batch]
+        tries = 0
+        while True:
+            tries += 1
+            attempt = Attempt(key=random.getrandbits(62))
+            began = loop.time()
+            try:
+                outcomes = await self._run(commands, waits, attempt)
+                if self._observer:
+                    self._observer.batch(self.name, len(commands), loop.time() - began)
+                return outcomes
+            except CommitUnknown:
+                if await self._find_out(attempt):
+                    return attempt.outcomes  # type: ignore[return-value]
+            except TransientError as error:
+                if tries >= self._patience.retry.max_attempts:
+                    log.warning("lane %s gave up after %d tries: %s", self.name, tries, error)
+                    raise
+                await asyncio.sleep(delay(self._patience.retry, attempt=tries, chance=random.random()) / 1000)
+
+    async def _find_out(self, attempt: Attempt) -> bool:
+        """Whether a COMMIT nobody heard of happened. Asks until certain."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience.unknown_seconds
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return await self._engine.was_committed(attempt)
+            except TransientError as error:
+                pause = delay(self._patience.retry, attempt=tries, chance=random.random()) / 1000
+                if loop.time() + pause >= deadline:
+                    raise OutcomeUnknown(
+                        "outcome_unknown",
+                        "The connection to the database was lost during COMMIT and it could not be asked again in "
+                        "time. Repeat the request with the same Idempotency-Key, or look before repeating.",
+                        retry_after=1,
+                    ) from error
+                await asyncio.sleep(pause)
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def _hand_out(self, batch: list[_Waiting[C, R]], outcomes: Outcomes[R]) -> list[_Waiting[C, R]]:
+        busy = []
+        for entry, outcome in zip(batch, outcomes, strict=True):
+            if outcome is BUSY:
+                busy.append(entry)
+            elif isinstance(outcome, Problem):
+                self._answer(entry, outcome)
+            elif not entry.future.done():
+                entry.future.set_result(outcome)
+        return busy
+
+    def _answer(self, entry: _Waiting[C, R], problem: Problem) -> None:
+        if not entry.future.done():
+            entry.future.set_exception(problem)
+        if self._observer:
+            self._observer.refused(self.name, problem.code)
+
+    def _guilty(self, command: C, error: Exception) -> Problem:
+        if isinstance(error, ContentError) and error.code.startswith("22"):
+            return Invalid("invalid_value", "The database cannot hold a value of this request.")
+        if isinstance(error, ContentError):
+            return Conflict("conflict", "This request contradicts what is stored.")
+        level = logging.WARNING if isinstance(error, StoreError) else logging.ERROR
+        log.log(level, "lane %s: a command failed", self.name, exc_info=error)
+        return Internal("internal_error", "This request met a defect of the server; its log has the details.")
+
+    def _full(self) -> Problem:
+        return Unavailable("queue_full", f"Too many requests wait for {self.name}; try again.", retry_after=1)
+
+    def _away(self) -> Problem:
+        return Unavailable("database_unavailable", "The database is away or too busy; try again.", retry_after=1)

@@ -1,0 +1,113 @@
+"""One transaction, as an operation sees it.
+
+`read` and `write` are the store's (one round trip each time something is read; what is queued goes out with COMMIT).
+`emit` tells of a transition. `now` is the database's clock, read right after the locks of the first read. When the
+operation is done, the `within` listeners hear of its events, in the same transaction, until no new events arise;
+then the log is appended to, and the whole is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from quarterdeck.core.clock import Millis
+from quarterdeck.engine import events as log
+from quarterdeck.engine.events import NewEvent, Witness
+from quarterdeck.engine.queries import Q
+from quarterdeck.store.port import Row, Store, StoreTx
+from quarterdeck.store.sql import Bound
+
+T = TypeVar("T")
+ROUNDS_MAX = 32
+"""Listeners that still cause events after this many rounds are a cycle, and a bug."""
+
+
+class Tx:
+    def __init__(self, port: StoreTx, waits: bool) -> None:
+        self._port = port
+        self._now: Millis | None = None
+        self.waits = waits
+        """Whether to wait for a zone's lock, or to pass over the zones that are busy."""
+        self.events: list[NewEvent] = []
+
+    @property
+    def now(self) -> Millis:
+        if self._now is None:
+            raise RuntimeError("a transaction has no time before its first read")
+        return self._now
+
+    async def read(self, *statements: Bound) -> list[list[Row]]:
+        if self._now is not None:
+            return await self._port.read(*statements)
+        *answers, clock = await self._port.read(*statements, Q.clock())
+        self._now = int(str(clock[0][0]))
+        return answers
+
+    def write(self, statement: Bound) -> None:
+        self._port.write(statement)
+
+    def emit(self, event: NewEvent) -> None:
+        self.events.append(event)
+
+
+Listener = Callable[[Tx, Sequence[NewEvent]], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try at a transaction: what was decided before COMMIT was sent, in case nobody hears of the COMMIT."""
+
+    key: int
+    outcomes: object = None
+    witness: Witness | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Runs operations in transactions. Made once, in the composition root."""
+
+    store: Store
+    within: Sequence[Listener] = field(default=())
+    after_commit: Callable[[Sequence[NewEvent]], None] = lambda events: None
+    """Told what was committed: wakes whoever follows the log in this process, and counts."""
+
+    async def transact(
+        self, operation: Callable[[Tx], Awaitable[T]], *, waits: bool = True, attempt: Attempt | None = None
+    ) -> T:
+        async def work(port: StoreTx) -> tuple[T, list[NewEvent]]:
+            tx = Tx(port, waits)
+            outcome = await operation(tx)
+            await self._tell(tx)
+            witness = log.append(port, tx.events, tx.now) if tx.events else None
+            if attempt:
+                attempt.outcomes, attempt.witness = outcome, witness
+            return outcome, tx.events
+
+        outcome, events = await self.store.transact(work, attempt.key if attempt else None)
+        if events:
+            self.after_commit(events)
+        return outcome
+
+    async def read(self, operation: Callable[[Tx], Awaitable[T]]) -> T:
+        return await self.store.read(lambda port: operation(Tx(port, waits=False)))
+
+    async def was_committed(self, attempt: Attempt) -> bool:
+        """Waits until the transaction is surely over, then looks for its witness."""
+        await self.store.settled(attempt.key)
+        witness = attempt.witness
+        if witness is None:
+            return False
+        return await self.store.read(lambda port: log.committed(port, witness))
+
+    async def _tell(self, tx: Tx) -> None:
+        told = 0
+        for _ in range(ROUNDS_MAX):
+            fresh = tx.events[told:]
+            if not fresh or not self.within:
+                return
+            told = len(tx.events)
+            for listener in self.within:
+                await listener(tx, fresh)
+        raise RuntimeError("listeners keep causing events for each other")

@@ -1,0 +1,21 @@
+"""The HTTP shell: one ASGI application that serves the route tables of all rooms.
+
+| module   | what it decides                                                                             |
+|----------|---------------------------------------------------------------------------------------------|
+| router   | which route a method and a path mean: by segment, at a cost that does not grow with the table |
+| intake   | whether a body, a query and a header may come in: sizes, depth, types, characters             |
+| auth     | who is asking, and whether they may                                                          |
+| shell    | the order of all that for one request, its log line and its figures                            |
+| problems | how a refusal or a fault looks outside: RFC 9457                                             |
+| openapi  | the description of the table; `docs` renders it for people, without a network                  |
+| metrics  | what is counted, and `/metrics`                                                               |
+| logs     | one JSON object a line, gathered and written once per turn of the loop                          |
+| serve    | sockets, signals and draining                                                                 |
+
+The order for each request: route (404, 405) → credential (401) → scope and zone (403) → size (413) → body and query
+(400) → the operation → the answer. Nothing is read of a body before its sender is known to be allowed to send it.
+
+How it fails. Whatever a request contains, the answer is a 4xx with a sentence that names the field; what escapes a
+handler is a 500 without a trace of its insides, and the whole of it in the log. A client that goes away does not undo
+what it asked for: the operation is committed or not, and an Idempotency-Key tells which.
+"""

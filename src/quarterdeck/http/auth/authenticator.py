@@ -1,0 +1,89 @@
+"""The judge: from an Authorization header to a `Caller`, and from a `Caller` to yes or no."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import sha256
+
+from quarterdeck.core.errors import Forbidden
+from quarterdeck.core.wire import LIFECYCLE, Caller
+from quarterdeck.http.auth import tokens
+from quarterdeck.http.auth.fetch import Fetcher
+from quarterdeck.http.auth.issuer import LocalIssuer
+from quarterdeck.http.auth.keysets import KeySets
+from quarterdeck.http.auth.model import AuthSettings
+from quarterdeck.http.auth.trust import Issuers
+
+_CANONICAL = b"Bearer "
+_MAX_HEADER = len(_CANONICAL) + tokens.MAX_CREDENTIAL
+
+
+class Authenticator:
+    """Holds a server's verified tokens and issuers' keys. `clock` is the wall's; `ticks` never goes back."""
+
+    def __init__(
+        self,
+        settings: AuthSettings,
+        local: LocalIssuer | None,
+        clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._leeway = settings.leeway_seconds
+        self._lifecycle_scope = settings.lifecycle_scope
+        self._max_verified = settings.token_cache_max
+        self._keysets = KeySets(settings, Fetcher(settings.jwks_timeout_seconds), ticks)
+        self._issuers = Issuers(settings, local, self._keysets)
+        self._verified: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+
+    def known(self, authorization: bytes) -> Caller | None:
+        """Who sent this very header before, if it held then and has not expired. Every request pays this."""
+        if len(authorization) > _MAX_HEADER:
+            return None
+        digest = sha256(authorization).digest()
+        entry = self._verified.get(digest)
+        if entry is None:
+            return None
+        if self._clock() < entry[0]:
+            return entry[1]
+        del self._verified[digest]
+        return None
+
+    async def verify(self, authorization: bytes | None) -> Caller:
+        """Check a credential whole. Raises Unauthenticated, or Unavailable if no key for it can be had."""
+        token = tokens.parse(tokens.credential(authorization))
+        issuer = self._issuers.issuer_of(token)
+        tokens.judge(token.claims, self._clock(), self._leeway)
+        key = await issuer.key(token)
+        if key is None:
+            tokens.refuse("The token is signed with a key that its issuer does not have.")
+        # The key says which algorithm it is for; the token may only agree.
+        if token.header.alg != key.alg or not key.verifies(token.signed, token.signature):
+            tokens.refuse("The token's signature does not hold.")
+        issuer.proved(token)
+        caller = tokens.caller(token.claims, may_grant_admin=issuer.may_grant_admin)
+        self._remember(authorization or b"", token.claims.exp, caller)
+        return caller
+
+    def check(self, caller: Caller, scope: str, zone: str | None) -> None:
+        """Whether a caller may: the scope first, then the zone. Raises Forbidden."""
+        wanted = self._lifecycle_scope if scope == LIFECYCLE else scope
+        if wanted not in caller.scopes:
+            raise Forbidden("missing_scope", f"This needs a token with the scope {wanted}.", scope=wanted)
+        if zone is not None and zone != caller.zone_id and not caller.is_admin:
+            raise Forbidden("zone_mismatch", "The token is for another zone.")
+
+    async def close(self) -> None:
+        """Give up what is being fetched, and forget everybody."""
+        await self._keysets.close()
+        self._verified.clear()
+
+    def _remember(self, authorization: bytes, until: float, caller: Caller) -> None:
+        # One spelling only: "bearer" in sixty-four cases before any number of spaces is still one token.
+        if not authorization.startswith(_CANONICAL) or authorization.startswith(b" ", len(_CANONICAL)):
+            return
+        self._verified[sha256(authorization).digest()] = (until, caller)
+        if len(self._verified) > self._max_verified:
+            self._verified.popitem(last=False)

@@ -1,0 +1,119 @@
+"""Public keys, and the one algorithm each is good for.
+
+A key that is too weak, meant for something else or of a kind we do not know is left out of its set, and is
+no error of the set: issuers publish encryption keys and next year's algorithms beside the keys we need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import jwt
+import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from jwt.algorithms import Algorithm, ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+
+PublicKey = EllipticCurvePublicKey | Ed25519PublicKey | RSAPublicKey
+
+MAX_KEYS = 100
+_MAX_MEMBER = 1400  # base64url characters: a modulus of 8192 bits has 1366
+_RSA_BITS = range(2048, 8192 + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyingKey:
+    """A public key bound to its algorithm when it is loaded, so that no token has a say in it."""
+
+    kid: str | None
+    alg: str
+    public: PublicKey
+    algorithm: Algorithm
+
+    def verifies(self, signed: bytes, signature: bytes) -> bool:
+        return self.algorithm.verify(signed, self.public, signature)
+
+
+def verifying_key(kid: str | None, public: object) -> VerifyingKey | None:
+    """The pinning: the type of a key is its algorithm. None for a key we would not trust a signature of."""
+    if isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1):
+        return VerifyingKey(kid, "ES256", public, jwt.get_algorithm_by_name("ES256"))
+    if isinstance(public, Ed25519PublicKey):
+        return VerifyingKey(kid, "EdDSA", public, jwt.get_algorithm_by_name("EdDSA"))
+    if isinstance(public, RSAPublicKey) and public.key_size in _RSA_BITS:
+        return VerifyingKey(kid, "RS256", public, jwt.get_algorithm_by_name("RS256"))
+    return None
+
+
+class KeySet:
+    """The usable keys of one JWKS document."""
+
+    def __init__(self, keys: Iterable[VerifyingKey] = ()) -> None:
+        self._keys = tuple(keys)
+
+    def find(self, kid: str | None) -> VerifyingKey | None:
+        """The key a token names. A token that names none is good only where there is nothing to choose."""
+        if kid is None:
+            return self._keys[0] if len(self._keys) == 1 else None
+        return next((key for key in self._keys if key.kid == kid), None)
+
+
+class _Jwk(msgspec.Struct, frozen=True):
+    """The public members of a JWK; a private key published by mistake is read as the public key in it."""
+
+    kty: str
+    kid: str | None = None
+    use: str | None = None
+    alg: str | None = None
+    key_ops: list[str] | None = None
+    crv: str = ""
+    x: str = ""
+    y: str = ""
+    n: str = ""
+    e: str = ""
+
+
+class _Jwks(msgspec.Struct, frozen=True):
+    keys: list[msgspec.Raw]
+
+
+_jwks = msgspec.json.Decoder(_Jwks)
+_jwk = msgspec.json.Decoder(_Jwk)
+
+
+def read_key_set(document: bytes) -> KeySet:
+    """A JWKS document's usable keys. Raises ValueError if it is no JWKS document at all."""
+    try:
+        published = _jwks.decode(document).keys
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ValueError("not a JWKS document") from None
+    return KeySet(key for raw in published[:MAX_KEYS] if (key := _read_key(raw)) is not None)
+
+
+def _read_key(raw: msgspec.Raw) -> VerifyingKey | None:
+    try:
+        jwk = _jwk.decode(raw)
+        public = _public_key(jwk)
+    except (ValueError, RecursionError, jwt.InvalidKeyError, UnsupportedAlgorithm):
+        return None
+    key = verifying_key(jwk.kid, public)
+    if key is None or jwk.alg not in (None, key.alg):
+        return None
+    meant_for_signatures = jwk.use in (None, "sig") and (jwk.key_ops is None or "verify" in jwk.key_ops)
+    return key if meant_for_signatures else None
+
+
+def _public_key(jwk: _Jwk) -> object:
+    if max(len(jwk.x), len(jwk.y), len(jwk.n), len(jwk.e)) > _MAX_MEMBER:
+        return None
+    match jwk.kty:
+        case "EC":
+            return ECAlgorithm.from_jwk({"kty": "EC", "crv": jwk.crv, "x": jwk.x, "y": jwk.y})
+        case "OKP":
+            return OKPAlgorithm.from_jwk({"kty": "OKP", "crv": jwk.crv, "x": jwk.x})
+        case "RSA":
+            return RSAAlgorithm.from_jwk({"kty": "RSA", "n": jwk.n, "e": jwk.e})
+    return None

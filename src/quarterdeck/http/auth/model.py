@@ -1,0 +1,43 @@
+"""The plain data of this package: what is configured, and what a token of the local issuer shall say."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quarterdeck.core.wire import LIFECYCLE
+
+
+class AuthSettings(msgspec.Struct, frozen=True):
+    """How to tell callers apart. Read from the environment by `settings.py` alone."""
+
+    issuer_url: str | None = None
+    """ISSUER_URL: the external issuer's name, both iss and aud. None: the local issuer is the only one."""
+    sts_url: str | None = None
+    """STS_URL: where the external issuer's keys are fetched instead. Means nothing without ISSUER_URL."""
+    admin_issuer: str | None = None
+    """QD_ADMIN_ISSUER: the issuer beside the local one whose quarterdeck.admin is honoured."""
+    lifecycle_scope: str = LIFECYCLE
+    """AGENT_COORDINATOR_SCOPE: what tokens call the scope of the agent plane."""
+    leeway_seconds: int = 5
+    """How far the issuer's clock and ours may differ."""
+    token_cache_max: int = 10_000
+    jwks_cache_max: int = 256
+    """JWKS_CACHE_MAX: how many key sets (issuer and zone) are kept."""
+    jwks_fresh_seconds: float = 600
+    jwks_stale_seconds: float = 3600
+    """For how long fetched keys may be used while the issuer cannot be reached."""
+    jwks_refetch_seconds: float = 10
+    """One URL is asked at most once in this time, whatever the reason."""
+    jwks_timeout_seconds: float = 3
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """What a token of the local issuer shall say of its bearer."""
+
+    zone_id: str
+    client_id: str
+    subject: str
+    scopes: tuple[str, ...] = ()
+    sid: str | None = None
+    session_id: str | None = None
+    delegation_edge_id: str | None = None

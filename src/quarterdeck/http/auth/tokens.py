@@ -1,0 +1,156 @@
+"""A bearer token as text, and what can be said of it without a key. Pure: no keys, no clock, no I/O.
+
+    credential → parse → judge (form, audience, time) → caller
+
+The claims are decoded once, before the signature is checked, and the very same value is used after: two
+parsers that read one token differently are a classic way in.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import Annotated, NoReturn, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from quarterdeck.core.errors import Unauthenticated
+from quarterdeck.core.ids import is_path_id
+from quarterdeck.core.wire import ADMIN, Caller
+
+T = TypeVar("T")
+
+MAX_CREDENTIAL = 8 * 1024
+_SCHEME = re.compile(rb"bearer +", re.IGNORECASE)
+_COMPACT = re.compile(rb"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+_YEAR_9999 = 253_402_300_799
+Instant = Annotated[float, Meta(ge=0, le=_YEAR_9999)]
+"""RFC 7519's NumericDate: seconds, possibly with a fraction. Bounded: arithmetic on it cannot overflow."""
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+OptionalName = Annotated[str, Meta(max_length=255)] | None
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What is read of a token's header. Members that carry or point to keys are left out on purpose."""
+
+    alg: str
+    kid: str | None = None
+    crit: object = msgspec.UNSET
+
+
+class Claims(msgspec.Struct, frozen=True):
+    """The contract's claims; others are ignored."""
+
+    iss: str
+    aud: str | list[str]
+    exp: Instant
+    zone_id: Name
+    sub: Name
+    client_id: Name
+    nbf: Instant | None = None
+    iat: Instant | None = None
+    scope: str | None = None
+    sid: OptionalName = None
+    agent_session_id: OptionalName = None
+    delegation_edge_id: OptionalName = None
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A well-formed token of which nothing is believed yet."""
+
+    header: Header
+    claims: Claims
+    signed: bytes
+    signature: bytes
+
+
+_header = msgspec.json.Decoder(Header)
+_claims = msgspec.json.Decoder(Claims)
+
+
+def refuse(sentence: str) -> NoReturn:
+    # No chain: what a parser says of its input may quote the input.
+    raise Unauthenticated("invalid_token", sentence) from None
+
+
+def credential(authorization: bytes | None) -> bytes:
+    """The bearer credential of an Authorization header. Another scheme is no bearer token at all."""
+    found = _SCHEME.match(authorization or b"")
+    if authorization is None or found is None or found.end() == len(authorization):
+        raise Unauthenticated("missing_token", "This needs a bearer token in the Authorization header.")
+    return authorization[found.end() :]
+
+
+def parse(text: bytes) -> Token:
+    """Take a compact JWS apart, strictly."""
+    if len(text) > MAX_CREDENTIAL:
+        refuse(f"The bearer token is longer than {MAX_CREDENTIAL} bytes.")
+    compact = _COMPACT.fullmatch(text)
+    if compact is None:
+        refuse("The bearer token is not a signed JWT of three segments.")
+    head, body, tail = compact.groups()
+    header = _decoded(_header, head, "header")
+    if header.crit is not msgspec.UNSET:
+        refuse("The token's header demands extensions (crit), and none are supported.")
+    claims = _decoded(_claims, body, "claims")
+    return Token(header, claims, signed=text[: compact.end(2)], signature=_unarmoured(tail))
+
+
+def judge(claims: Claims, now: float, leeway: float) -> None:
+    """Everything about the claims that needs no key."""
+    if not is_path_id(claims.zone_id):
+        refuse("The claim zone_id is not of the form of an id.")
+    names = (claims.sub, claims.client_id, claims.sid, claims.agent_session_id, claims.delegation_edge_id)
+    if any(_CONTROL.search(name) for name in names if name is not None):
+        refuse("A claim holds control characters.")
+    if claims.iss not in ([claims.aud] if isinstance(claims.aud, str) else claims.aud):
+        refuse("The token is meant for another audience.")
+    if now >= claims.exp + leeway:
+        refuse("The token has expired.")
+    if claims.nbf is not None and now + leeway < claims.nbf:
+        refuse("The token is not valid yet.")
+    if claims.iat is not None and now + leeway < claims.iat:
+        refuse("The token says that it was issued in the future.")
+
+
+def caller(claims: Claims, *, may_grant_admin: bool) -> Caller:
+    """Who that is. Only for claims whose signature holds."""
+    scopes = frozenset((claims.scope or "").split(" ")) - {""}
+    if not may_grant_admin:
+        # Struck out rather than flagged: whoever asks later for the scope alone must not find it.
+        scopes -= {ADMIN}
+    return Caller(
+        subject=claims.sub,
+        client_id=claims.client_id,
+        zone_id=claims.zone_id,
+        scopes=scopes,
+        sid=claims.sid or None,
+        session_id=claims.agent_session_id or None,
+        delegation_edge_id=claims.delegation_edge_id or None,
+        is_admin=ADMIN in scopes,
+    )
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], segment: bytes, part: str) -> T:
+    try:
+        return decoder.decode(_unarmoured(segment))
+    except msgspec.ValidationError as flaw:
+        # Names the claim and the type that was wanted, never the value that was found.
+        refuse(f"The token is refused for its {part}: {flaw}.")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        refuse(f"The token's {part} cannot be read as JSON.")
+
+
+def _unarmoured(segment: bytes) -> bytes:
+    """base64url without padding, in its one canonical spelling: one token must not have sixteen digests."""
+    try:
+        data = base64.urlsafe_b64decode(segment + b"=" * (-len(segment) % 4))
+    except binascii.Error:
+        refuse("The bearer token is not base64url.")
+    if base64.urlsafe_b64encode(data).rstrip(b"=") != segment:
+        refuse("The bearer token is not base64url in its canonical spelling.")
+    return data

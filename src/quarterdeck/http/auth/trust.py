@@ -1,0 +1,92 @@
+"""Whom this server believes, and with which keys.
+
+An issuer is a name and its own keys. `issuer_of` picks one by what the token says of itself; what the token
+says is then checked with that issuer's keys and no others.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+from urllib.parse import quote
+
+from quarterdeck.http.auth.fetch import check_url
+from quarterdeck.http.auth.issuer import LocalIssuer
+from quarterdeck.http.auth.keys import VerifyingKey
+from quarterdeck.http.auth.keysets import KeySets
+from quarterdeck.http.auth.model import AuthSettings
+from quarterdeck.http.auth.tokens import Token, refuse
+
+
+class Issuer(Protocol):
+    """What the judge needs of an issuer."""
+
+    @property
+    def may_grant_admin(self) -> bool: ...
+
+    async def key(self, token: Token) -> VerifyingKey | None:
+        """The key the token names, or None if the issuer has no such key."""
+
+    def proved(self, token: Token) -> None:
+        """Learn that a token held."""
+
+
+class Issuers:
+    """The trusted issuers. Raises ValueError, with a sentence, for an address that can never be asked."""
+
+    def __init__(self, settings: AuthSettings, local: LocalIssuer | None, keysets: KeySets) -> None:
+        self._local = _Local(local) if local is not None else None
+        self._external: dict[str, _External] = {}
+        admin = settings.admin_issuer
+        if settings.issuer_url:
+            at = settings.sts_url or settings.issuer_url
+            check_url("STS_URL" if settings.sts_url else "ISSUER_URL", at)
+            self._external[settings.issuer_url] = _External(at, keysets, settings.issuer_url == admin)
+        if admin and admin not in self._external and (local is None or admin != local.issuer):
+            check_url("QD_ADMIN_ISSUER", admin)
+            self._external[admin] = _External(admin, keysets, may_grant_admin=True)
+
+    def issuer_of(self, token: Token) -> Issuer:
+        """Whose token this claims to be. Refuses the tokens of strangers."""
+        if self._local is not None and self._local.signed(token):
+            return self._local
+        external = self._external.get(token.claims.iss)
+        if external is None:
+            refuse("The token comes from an issuer, or a key of it, that this server does not trust.")
+        return external
+
+
+class _Local:
+    """The built-in issuer. It always names its key, by thumbprint, so that a shared name decides nothing."""
+
+    may_grant_admin = True
+
+    def __init__(self, issuer: LocalIssuer) -> None:
+        self._issuer = issuer
+
+    def signed(self, token: Token) -> bool:
+        return token.claims.iss == self._issuer.issuer and token.header.kid == self._issuer.kid
+
+    async def key(self, token: Token) -> VerifyingKey:
+        return self._issuer.verifying_key
+
+    def proved(self, token: Token) -> None:
+        """Its one key needs no praise."""
+
+
+class _External:
+    """An issuer whose keys are fetched: a set for each zone, so that its keys sign for that zone only."""
+
+    def __init__(self, base_url: str, keysets: KeySets, may_grant_admin: bool) -> None:
+        self.may_grant_admin = may_grant_admin
+        self._jwks_url = base_url.rstrip("/") + "/.well-known/jwks.json"
+        self._keysets = keysets
+
+    async def key(self, token: Token) -> VerifyingKey | None:
+        return await self._keysets.find(self._url(token), token.header.kid)
+
+    def proved(self, token: Token) -> None:
+        self._keysets.proved(self._url(token))
+
+    def _url(self, token: Token) -> str:
+        # The zone is a forger's to choose, but `judge` has seen to it that it is of the form of a path id.
+        return f"{self._jwks_url}?zone_id={quote(token.claims.zone_id, safe='')}"

@@ -1,0 +1,56 @@
+"""The log as a route: a zone's events, oldest first, from a position on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from quarterdeck.core.wire import LIFECYCLE, Call, Route
+from quarterdeck.domain.sessions.model import PathId
+from quarterdeck.domain.sessions.operations import require_bearer
+from quarterdeck.engine import events as log
+from quarterdeck.engine.events import Event, EventFilter, EventView
+from quarterdeck.engine.tx import Engine, Tx
+
+
+class EventsQuery(msgspec.Struct, frozen=True):
+    after: Annotated[int, Meta(ge=0, le=2**63 - 1, description="the position after which to begin")] = 0
+    limit: Annotated[int, Meta(ge=1, le=log.EVENTS_MAX)] = 100
+    type: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    subject: PathId | None = None
+
+
+class EventList(msgspec.Struct, frozen=True):
+    items: list[EventView]
+    next_after: int | None
+    """Where the next page begins; null when this one is the last so far."""
+
+
+class LogDesk:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def list_events(self, call: Call) -> EventList:
+        query = call.query
+        assert isinstance(query, EventsQuery)  # noqa: S101 - the shell decoded it as the table says
+        wanted = EventFilter(call.zone, query.after, query.limit + 1, query.type, query.subject)
+
+        async def read(tx: Tx) -> list[Event]:
+            await require_bearer(tx, call.zone, call.caller.session_id)
+            return await log.page(tx, wanted)
+
+        found = await self._engine.read(read)
+        shown = found[: query.limit]
+        following = shown[-1].pos if len(found) > query.limit else None
+        return EventList([log.view(event) for event in shown], following)
+
+
+def routes(desk: LogDesk) -> list[Route]:
+    return [
+        Route(
+            "GET", "/zones/{zone}/events", desk.list_events, "List a zone's events, oldest first", LIFECYCLE,
+            query=EventsQuery, answer=EventList, tags=("events",),
+        )
+    ]  # fmt: skip

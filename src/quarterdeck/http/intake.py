@@ -1,0 +1,135 @@
+"""What may come in.
+
+Bodies are bounded before they are read, decoded by msgspec against the type the route names, and refused with the
+path of the field. What only one of the two engines would refuse is refused here, for both: U+0000 and lone
+surrogates, integers beyond 64 bits, nesting deeper than 64.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from quarterdeck.core.errors import Invalid, Problem, TooLarge
+
+BODY_MAX = 256 * 1024
+QUERY_MAX = 8 * 1024
+DEPTH_MAX = 64
+_SUSPICIOUS = re.compile(rb"\\u(?:0000|[dD][89abAB])|\d{19}")
+"""Bodies without any of these need no second look: an escaped NUL, a surrogate, or a very long number."""
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"?')
+_WHERE = re.compile(r" - at `\$\.?(.*?)`$")
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class Gone(Exception):
+    """The client went away before it had said what it wanted."""
+
+
+async def read_body(receive: Receive, declared: int | None) -> bytes:
+    """The whole body, or a refusal as soon as it is known to be too large."""
+    if declared is not None and declared > BODY_MAX:
+        raise _too_large()
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise Gone
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        if len(body) > BODY_MAX:
+            raise _too_large()
+        return body
+    parts, size = [body], len(body)
+    while message.get("more_body"):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > BODY_MAX:
+            raise _too_large()
+    return b"".join(parts)
+
+
+def decode_body(decoder: msgspec.json.Decoder[object], body: bytes) -> object:
+    """The body as the route's type. An empty one is an empty object: what is required is then named as missing."""
+    raw = body if body.strip() else b"{}"
+    # Fewer brackets than the bound cannot be nested deeper than it; only others are worth measuring.
+    if raw.count(b"{") + raw.count(b"[") > DEPTH_MAX:
+        _check_depth(raw)
+    try:
+        if _SUSPICIOUS.search(raw):
+            check_text(msgspec.json.decode(raw))
+        return decoder.decode(raw)
+    except msgspec.DecodeError as error:
+        raise explained(error) from None
+    except (UnicodeDecodeError, RecursionError):
+        raise Invalid("invalid_body", "The body is not JSON in UTF-8.") from None
+
+
+def decode_query(raw: bytes, kind: type[msgspec.Struct]) -> object:
+    """The query string as the route's type. Unknown parameters are ignored; of a repeated one the last counts."""
+    if len(raw) > QUERY_MAX:
+        raise Invalid("invalid_query", f"The query is longer than {QUERY_MAX} bytes.")
+    try:
+        pairs = dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100))
+    except (UnicodeDecodeError, ValueError):
+        raise Invalid("invalid_query", "The query is not percent-encoded UTF-8.") from None
+    check_text(pairs)
+    try:
+        return msgspec.convert(pairs, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise explained(error, "invalid_query") from None
+
+
+def explained(error: msgspec.DecodeError, code: str = "invalid_body") -> Problem:
+    """msgspec's complaint as a sentence, with the path of the field apart."""
+    text = str(error)
+    where = _WHERE.search(text)
+    if where is None:
+        return Invalid(code, f"{text}.")
+    return Invalid(code, f"{_WHERE.sub('', text)}.", field=where[1] or "$")
+
+
+def check_text(value: object) -> None:
+    """Refuses characters and numbers that one engine would store and the other would not."""
+    for leaf in _leaves(value):
+        if isinstance(leaf, str):
+            if "\x00" in leaf:
+                raise Invalid("invalid_characters", "Text may not hold U+0000.")
+            if not leaf.isascii() and any("\ud800" <= c <= "\udfff" for c in leaf):
+                raise Invalid("invalid_characters", "Text may not hold lone surrogates.")
+        elif isinstance(leaf, int) and not -(2**63) <= leaf < 2**63:
+            raise Invalid("invalid_number", "Integers may not need more than 64 bits.")
+
+
+def _leaves(value: object) -> Iterator[object]:
+    pending = [value]
+    while pending:
+        found = pending.pop()
+        if isinstance(found, dict):
+            pending += found.keys()
+            pending += found.values()
+        elif isinstance(found, list):
+            pending += found
+        else:
+            yield found
+
+
+def _check_depth(raw: bytes) -> None:
+    depth = 0
+    for byte in _STRINGS.sub(b"", raw):
+        if byte in b"{[":
+            depth += 1
+            if depth > DEPTH_MAX:
+                raise Invalid("invalid_body", f"The body is nested deeper than {DEPTH_MAX} levels.")
+        elif byte in b"}]":
+            depth -= 1
+
+
+def _too_large() -> TooLarge:
+    return TooLarge("body_too_large", f"The body is larger than {BODY_MAX} bytes.")

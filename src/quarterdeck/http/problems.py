@@ -1,0 +1,32 @@
+"""How a refusal or a fault looks outside: RFC 9457 `application/problem+json`, extended with the seed's `error` code."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quarterdeck.core.errors import Problem
+
+CONTENT_TYPE = b"application/problem+json"
+
+
+def body(problem: Problem, request_id: str) -> bytes:
+    """The members of RFC 9457, then the code, then whatever the refusal explains itself by (bound, limit, used, frees)."""
+    members: dict[str, object] = {
+        "type": f"urn:quarterdeck:problem:{problem.code}",
+        "title": problem.title,
+        "status": problem.status,
+        "detail": problem.detail,
+        "error": problem.code,
+        "request_id": request_id,
+        **problem.members,
+    }
+    return msgspec.json.encode(members)
+
+
+def headers(problem: Problem) -> list[tuple[bytes, bytes]]:
+    found = [(b"content-type", CONTENT_TYPE), (b"cache-control", b"no-store")]
+    if problem.retry_after is not None:
+        found.append((b"retry-after", str(problem.retry_after).encode()))
+    if problem.status == 401:
+        found.append((b"www-authenticate", f'Bearer error="{problem.code}"'.encode()))
+    return found

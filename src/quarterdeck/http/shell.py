@@ -1,0 +1,221 @@
+"""One request, from its first byte to its log line."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+import msgspec
+
+from quarterdeck.core.clock import iso, system_now
+from quarterdeck.core.errors import Internal, MethodNotAllowed, NotFound, Problem
+from quarterdeck.core.ids import is_path_id, new_id
+from quarterdeck.core.wire import Call, Caller, Reply, Route
+from quarterdeck.http import problems
+from quarterdeck.http.auth import Authenticator
+from quarterdeck.http.intake import Gone, decode_body, decode_query, read_body
+from quarterdeck.http.logs import LineWriter
+from quarterdeck.http.metrics import Metrics
+from quarterdeck.http.router import Router
+
+log = logging.getLogger("quarterdeck.http")
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+JSON = b"application/json"
+ANYBODY = Caller(subject="", client_id="", zone_id="", scopes=frozenset())
+_encode = msgspec.json.Encoder().encode
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A body that is not JSON: documentation, metrics."""
+
+    content: bytes
+    content_type: str
+
+
+class _Served:
+    """A route with its decoder made and its label spelt."""
+
+    __slots__ = ("decoder", "label", "needs_zone", "route")
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        self.label = f"{route.method} {route.path}"
+        self.decoder: msgspec.json.Decoder[object] | None = msgspec.json.Decoder(route.body) if route.body else None
+        self.needs_zone = "{zone}" in route.path
+
+
+class Head:
+    """The headers this shell cares for, found in one pass."""
+
+    __slots__ = ("authorization", "content_length", "idempotency_key", "request_id", "trace")
+
+    def __init__(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        self.authorization: bytes | None = None
+        self.content_length: int | None = None
+        self.idempotency_key: str | None = None
+        self.trace: str | None = None
+        self.request_id = ""
+        for name, value in headers:
+            if name == b"authorization":
+                self.authorization = value
+            elif name == b"content-length":
+                self.content_length = int(value) if value.isdigit() else None
+            elif name == b"idempotency-key":
+                self.idempotency_key = value.decode("utf-8", "replace")
+            elif name == b"traceparent":
+                self.trace = value.decode("latin-1") if len(value) <= 128 else None
+            elif name == b"x-request-id":
+                text = value.decode("latin-1")
+                self.request_id = text if is_path_id(text) else ""
+        self.request_id = self.request_id or new_id()
+
+
+class Shell:
+    def __init__(
+        self, routes: Sequence[Route], authenticator: Authenticator, metrics: Metrics, lines: LineWriter | None
+    ) -> None:
+        self._router: Router[_Served] = Router()
+        for route in routes:
+            self._router.add(route.method, route.path, _Served(route))
+        self._authenticator = authenticator
+        self._metrics = metrics
+        self._lines = lines
+        self.draining = False
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await _decline(scope, receive, send)
+            return
+        began = time.perf_counter()
+        head = Head(scope["headers"])
+        label = "unmatched"
+        try:
+            served, params = self._match(scope)
+            label = served.label
+            reply = await self._answer(served, params, scope, receive, head)
+            status = await self._send(send, reply, head.request_id)
+        except Problem as problem:
+            status = await self._send_problem(send, problem, head.request_id)
+        except (Gone, asyncio.CancelledError):
+            status = 499
+        except Exception:  # the last resort: a defect must cost its caller a 500, not its neighbours the server
+            log.exception("a defect in %s, request %s", label, head.request_id)
+            status = await self._send_problem(send, _defect(), head.request_id)
+        self._record(scope, label, status, head.request_id, time.perf_counter() - began)
+
+    # -- the steps, in order --------------------------------------------------------------------------------------
+
+    def _match(self, scope: Message) -> tuple[_Served, dict[str, str]]:
+        method, path = scope["method"], scope["path"]
+        match = self._router.find("GET" if method == "HEAD" else method, path)
+        if match is None:
+            raise NotFound("route_not_found", "There is nothing at this path; /docs lists what there is.")
+        if match.target is None:
+            allowed = ", ".join(sorted(match.methods))
+            raise MethodNotAllowed("method_not_allowed", f"This path answers to {allowed}.", allow=allowed)
+        return match.target, match.params
+
+    async def _answer(
+        self, served: _Served, params: dict[str, str], scope: Message, receive: Receive, head: Head
+    ) -> object:
+        route = served.route
+        caller = await self._admit(served, params, head)
+        body = None
+        if served.decoder is not None:
+            body = decode_body(served.decoder, await read_body(receive, head.content_length))
+        query = decode_query(scope["query_string"], route.query) if route.query else None
+        return await route.handler(
+            Call(
+                caller,
+                params,
+                body,
+                query,
+                head.idempotency_key,
+                head.trace,
+                head.request_id,
+                f"{scope['path']}?{scope['query_string'].decode('latin-1')}" if query is not None else "",
+            )
+        )
+
+    async def _admit(self, served: _Served, params: dict[str, str], head: Head) -> Caller:
+        scope = served.route.scope
+        if scope is None:
+            return ANYBODY
+        caller = self._authenticator.known(head.authorization) if head.authorization else None
+        if caller is None:
+            caller = await self._authenticator.verify(head.authorization)
+        self._authenticator.check(caller, scope, params["zone"] if served.needs_zone else None)
+        return caller
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    async def _send(self, send: Send, answer: object, request_id: str) -> int:
+        reply = answer if isinstance(answer, Reply) else Reply(answer)
+        headers = [(b"x-request-id", request_id.encode())]
+        if isinstance(reply.body, Page):
+            content = reply.body.content
+            headers.append((b"content-type", reply.body.content_type.encode()))
+        elif reply.body is None:
+            content = b""
+        else:
+            content = _encode(reply.body)
+            headers.append((b"content-type", JSON))
+            headers.append((b"cache-control", b"no-store"))
+        headers += [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
+        await self._write(send, reply.status, headers, content)
+        return reply.status
+
+    async def _send_problem(self, send: Send, problem: Problem, request_id: str) -> int:
+        headers = problems.headers(problem)
+        headers.append((b"x-request-id", request_id.encode()))
+        allow = problem.members.get("allow")
+        if isinstance(allow, str):
+            headers.append((b"allow", allow.encode()))
+        bound = problem.members.get("bound")
+        if isinstance(bound, str):
+            self._metrics.denied(bound)
+        await self._write(send, problem.status, headers, problems.body(problem, request_id))
+        return problem.status
+
+    async def _write(self, send: Send, status: int, headers: list[tuple[bytes, bytes]], content: bytes) -> None:
+        if status != 204:
+            headers.append((b"content-length", str(len(content)).encode()))
+        if self.draining:
+            # Every connection says goodbye with its next answer, so that none has to be cut.
+            headers.append((b"connection", b"close"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+    def _record(self, scope: Message, label: str, status: int, request_id: str, seconds: float) -> None:
+        self._metrics.request(label, status, seconds)
+        if self._lines is not None:
+            self._lines.write(
+                b'{"time":"%b","level":"info","message":"request","route":"%b","path":%b,"status":%d,"ms":%.2f,"request_id":"%b"}\n'
+                % (
+                    iso(system_now()).encode(),
+                    label.encode(),
+                    _encode(scope["path"][:300]),
+                    status,
+                    seconds * 1000,
+                    request_id.encode(),
+                )
+            )
+
+
+def _defect() -> Internal:
+    return Internal("internal_error", "This request met a defect of the server; its log has the details.")
+
+
+async def _decline(scope: Message, receive: Receive, send: Send) -> None:
+    """There are no websockets here; a lifespan is the server's own affair."""
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1000})
+        return
+    raise RuntimeError(f"{scope['type']} is not served")

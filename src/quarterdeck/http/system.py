@@ -1,0 +1,91 @@
+"""The routes that belong to no room: how the server is, what it serves, and its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import msgspec
+
+from quarterdeck.core.errors import Unavailable
+from quarterdeck.core.wire import Call, Reply, Route
+from quarterdeck.http.metrics import CONTENT_TYPE, Metrics
+from quarterdeck.http.shell import Page
+from quarterdeck.store.port import Store, TransientError
+
+PAGE_HEADERS = (
+    ("content-security-policy", "default-src 'none'; style-src 'unsafe-inline'; img-src data:"),
+    ("x-content-type-options", "nosniff"),
+)
+
+
+class Health(msgspec.Struct, frozen=True):
+    ok: bool = True
+
+
+class System:
+    """Handlers for everything but the rooms."""
+
+    def __init__(self, store: Store, metrics: Metrics, jwks: object, version: str) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._jwks = jwks
+        self._version = version
+        self._table: Sequence[Route] = ()
+        self._is_draining: Callable[[], bool] = lambda: False
+
+    def serves(self, table: Sequence[Route], is_draining: Callable[[], bool]) -> None:
+        """Told afterwards, because the table it describes has its own routes in it."""
+        self._table = table
+        self._is_draining = is_draining
+
+    async def health(self, call: Call) -> Health:
+        return Health()
+
+    async def ready(self, call: Call) -> Health:
+        if self._is_draining():
+            raise Unavailable("draining", "The server is shutting down.", retry_after=1)
+        try:
+            await self._store.ping()
+        except TransientError as error:
+            raise Unavailable("database_unavailable", "The database is away.", retry_after=1) from error
+        return Health()
+
+    async def metrics(self, call: Call) -> Page:
+        return Page(self._metrics.render(), CONTENT_TYPE)
+
+    async def jwks(self, call: Call) -> object:
+        return self._jwks
+
+    async def openapi(self, call: Call) -> object:
+        return self._description
+
+    async def docs(self, call: Call) -> Reply:
+        return Reply(Page(self._page, "text/html; charset=utf-8"), 200, PAGE_HEADERS)
+
+    @cached_property
+    def _description(self) -> dict[str, object]:
+        from quarterdeck.http import openapi  # worth loading when somebody asks
+
+        return openapi.describe(self._table, self._version)
+
+    @cached_property
+    def _page(self) -> bytes:
+        from quarterdeck.http import docs
+
+        return docs.render(self._description)
+
+
+def routes(system: System, metrics_scope: str | None) -> list[Route]:
+    tags = ("server",)
+    return [
+        Route("GET", "/health", system.health, "Whether the process answers", None, answer=Health, tags=tags),
+        Route(
+            "GET", "/ready", system.ready, "Whether the server can do work", None, answer=Health, tags=tags,
+            refusals=("draining", "database_unavailable"),
+        ),
+        Route("GET", "/metrics", system.metrics, "Figures for Prometheus", metrics_scope, tags=tags),
+        Route("GET", "/openapi.json", system.openapi, "This API, described", None, tags=tags),
+        Route("GET", "/docs", system.docs, "This API, for people", None, tags=tags),
+        Route("GET", "/.well-known/jwks.json", system.jwks, "The local issuer's public keys", None, tags=tags),
+    ]  # fmt: skip

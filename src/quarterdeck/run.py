@@ -1,0 +1,195 @@
+"""A server's life on its data directory: one at a time, from the lock to the last answer."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import uvicorn
+import uvloop
+
+from quarterdeck import __version__
+from quarterdeck.app import build
+from quarterdeck.core.clock import DAY, iso, system_now
+from quarterdeck.engine.sweeps import Sweep, SweepRunner
+from quarterdeck.http import logs, serve
+from quarterdeck.http.auth import AuthSettings, LocalIssuer
+from quarterdeck.http.shell import Shell
+from quarterdeck.settings import Settings, SettingsError, environment, mask
+from quarterdeck.store import migrate
+
+LOCK_TRIES = 5
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What a server leaves in its directory for whoever wants to find it."""
+
+    pid: int
+    url: str
+    socket: str
+    database: str
+    version: str
+    started_at: str
+
+
+class Running:
+    def __init__(self, settings: Settings, *, migrate: bool, ready_fd: int | None) -> None:
+        self._settings = settings
+        self._migrate = migrate
+        self._ready_fd = ready_fd
+
+    def until_stopped(self) -> int:
+        """Runs until told to stop. What cannot be is said in a sentence, before anything is touched."""
+        self._settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = take_lock(self._settings.data / "server.lock")
+        try:
+            self._say_database()
+            self._check_schema()
+            issuer = open_issuer(self._settings)
+            uvloop.run(self._run(issuer))
+        finally:
+            os.close(lock)
+        return 0
+
+    # -- before serving -------------------------------------------------------------------------------------------
+
+    def _say_database(self) -> None:
+        source = self._settings.found["database_url"].source
+        where = "the data directory" if source == "default" else source
+        _say(f"database {mask(self._settings.database_url)} (from {where})")
+
+    def _check_schema(self) -> None:
+        url = self._settings.database_url
+        current = migrate.current_revision(url)
+        complaint = migrate.complaint(current)
+        if complaint is None:
+            return
+        ours = current is None or current in migrate.revisions()
+        if ours and (self._migrate or migrate.sqlite_path(url)):
+            # In a process of its own: what migrating imports is a third of what a serving process should weigh.
+            command = [sys.executable, "-P", "-m", "quarterdeck", "db", "upgrade", f"--data={self._settings.data}"]
+            done = subprocess.run(  # noqa: S603 - our own interpreter and arguments
+                [*command, f"--database={url}"], check=False, stdout=subprocess.DEVNULL
+            )
+            if done.returncode == 0:
+                return
+            raise SettingsError("The database could not be upgraded; the lines above say why.")
+        raise SettingsError(complaint)
+
+    # -- serving --------------------------------------------------------------------------------------------------
+
+    async def _run(self, issuer: LocalIssuer) -> None:
+        server = self._settings.server
+        lines = logs.set_up(server.log_level)
+        app = await build(self._settings, issuer, lines if logs.LEVELS[server.log_level] <= logs.LEVELS["info"] else None)
+        tokens = SweepRunner([self._token_renewal(issuer)])
+        await tokens.run_now("admin-token")
+        socket_file = socket_path(self._settings.data)
+        tcp = serve.listen_tcp(server.host, server.port)
+        local = serve.listen_unix(socket_file)
+        url = serve.url_of(tcp)
+        uvicorn_server = self._uvicorn(app.shell, lambda: self._ready(url, str(socket_file)))
+        app.sweeps.start()
+        tokens.start()
+        # What was made while starting lives as long as the process: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 50)
+        try:
+            await uvicorn_server.serve([tcp, local])
+        finally:
+            await tokens.stop()
+            await app.stop()
+            socket_file.unlink(missing_ok=True)
+            lines.flush()
+
+    def _uvicorn(self, shell: Shell, on_ready: Callable[[], None]) -> serve.Server:
+        connections = serve.Connections()
+        config = uvicorn.Config(
+            shell,
+            loop="none",
+            http=serve.protocol_for(connections),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=max(1, self._settings.server.shutdown_grace_ms // 1000),
+            backlog=1024,
+        )
+
+        def drain() -> None:
+            shell.draining = True
+
+        return serve.Server(config, connections, on_ready, drain)
+
+    def _token_renewal(self, issuer: LocalIssuer) -> Sweep:
+        scope = self._settings.section(AuthSettings).lifecycle_scope
+
+        async def renew(batch: int) -> int:
+            issuer.write_admin_token(self._settings.data / "admin-token", lifecycle_scope=scope)
+            return 0
+
+        return Sweep("admin-token", DAY, 1, renew)
+
+    def _ready(self, url: str, local: str) -> None:
+        kind = "sqlite" if migrate.sqlite_path(self._settings.database_url) else "postgresql"
+        record = Record(os.getpid(), url, local, kind, __version__, iso(system_now()))
+        _replace(self._settings.data / "server.json", msgspec.json.encode(record))
+        sys.stdout.write(f"ready {url}\n")
+        sys.stdout.flush()
+        _say(f"documentation {url}/docs")
+        _say(f"token         {self._settings.data / 'admin-token'} (or: qd token)")
+        _say("try           qd session spawn --app demo")
+        if self._ready_fd is not None:
+            os.write(self._ready_fd, f"ready {url}\n".encode())
+            os.close(self._ready_fd)
+
+
+def open_issuer(settings: Settings) -> LocalIssuer:
+    named = settings.server.signing_key
+    return LocalIssuer.open(Path(named) if named else settings.data / "signing-key.pem")
+
+
+def socket_path(data: Path) -> Path:
+    """In the runtime directory, because the path of a socket must be short; named after the data directory."""
+    digest = hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:12]
+    runtime = environment().get("XDG_RUNTIME_DIR")
+    directory = Path(runtime) if runtime else Path(tempfile.gettempdir()) / f"quarterdeck-{os.getuid()}"
+    return directory / f"qd-{digest}.sock"
+
+
+def take_lock(path: Path) -> int:
+    """The lock of a data directory, held until the descriptor is closed or the process is gone."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            # Whoever merely looks whether a server runs holds the lock for an instant, shared: ask again.
+            time.sleep(0.02)
+    os.close(descriptor)
+    raise SettingsError(f"Another server runs on {path.parent}. `qd status` tells where; `qd stop` stops it.")
+
+
+def _replace(path: Path, content: bytes) -> None:
+    beside = path.with_suffix(".new")
+    beside.write_bytes(content)
+    beside.replace(path)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,159 @@
+"""The only reader of the environment.
+
+Flag > environment > `quarterdeck.toml` > default. Each room declares a struct of what it can be told, with bounds and a
+sentence; this module gathers them. A field `batch_max` is the flag `--batch-max`, the variable `QD_BATCH_MAX` and the
+key `batch_max` of the file; the seeds' variables are honoured by their own names too, unless the start was automatic
+(a laptop's shell may hold another project's DATABASE_URL). An unknown QD_* name or a malformed value stops the start
+with a sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import FieldInfo, fields
+
+from quarterdeck.domain.sessions.model import SessionSettings
+from quarterdeck.domain.zones.model import Limits
+from quarterdeck.engine.settings import EngineSettings
+from quarterdeck.http.auth.model import AuthSettings
+
+S = TypeVar("S", bound=msgspec.Struct)
+FILE = "quarterdeck.toml"
+
+
+class ServerSettings(msgspec.Struct, frozen=True):
+    host: Annotated[str, Meta(min_length=1, description="address to listen on")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65_535, description="port to listen on; 0 takes a free one")] = 4000
+    database_url: Annotated[str, Meta(description="postgresql://… or sqlite:///FILE; default: a file in the data directory")] | None = None
+    db_pool_max: Annotated[int, Meta(ge=2, le=1_000, description="connections to PostgreSQL at most")] = 20
+    signing_key: Annotated[str, Meta(description="file of the local issuer's key, so that replicas share one")] | None = None
+    shutdown_grace_ms: Annotated[int, Meta(ge=0, le=600_000, description="how long draining may take")] = 15_000
+    log_level: Annotated[Literal["debug", "info", "warning", "warn", "error", "fatal", "critical"], Meta(description="what is logged")] = "info"
+
+
+SECTIONS: tuple[type[msgspec.Struct], ...] = (ServerSettings, AuthSettings, EngineSettings, SessionSettings, Limits)
+SEED_NAMES = {
+    "port": "PORT",
+    "database_url": "DATABASE_URL",
+    "db_pool_max": "DB_POOL_MAX",
+    "issuer_url": "ISSUER_URL",
+    "sts_url": "STS_URL",
+    "lifecycle_scope": "AGENT_COORDINATOR_SCOPE",
+    "jwks_cache_max": "JWKS_CACHE_MAX",
+    "ttl_sweep_interval_ms": "TTL_SWEEP_INTERVAL_MS",
+    "shutdown_grace_ms": "SHUTDOWN_GRACE_MS",
+    "log_level": "LOG_LEVEL",
+}
+NOT_SETTINGS = ("QD_DATA", "QD_URL", "QD_TOKEN", "QD_ZONE", "QD_ROUNDS", "QD_TEST_", "QD_WRITE_", "QD_BENCH_")
+"""Names that mean something to the CLI or to the tests, and nothing to the server."""
+
+
+class SettingsError(Exception):
+    """A sentence about a value that cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value, and where it came from."""
+
+    name: str
+    value: object
+    source: str
+
+    def shown(self) -> str:
+        """For people: what a URL's password is stays hidden."""
+        return "" if self.value is None else mask(str(self.value))
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    data: Path
+    found: Mapping[str, Setting]
+
+    def section(self, kind: type[S]) -> S:
+        return kind(**{field.name: self.found[field.name].value for field in fields(kind)})
+
+    @property
+    def server(self) -> ServerSettings:
+        return self.section(ServerSettings)
+
+    @property
+    def database_url(self) -> str:
+        return self.server.database_url or f"sqlite:///{self.data / 'quarterdeck.db'}"
+
+
+def load(
+    data: Path,
+    flags: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    seeds: bool = True,
+) -> Settings:
+    """Gathers every setting. `seeds` says whether the seeds' variables count."""
+    environment = os.environ if environment is None else environment
+    file = _read_file(data / FILE)
+    known = {field.name: field for section in SECTIONS for field in fields(section)}
+    _refuse_unknown(known, environment, file)
+    found = {}
+    for name, field in known.items():
+        variable = f"QD_{name.upper()}"
+        seed = SEED_NAMES.get(name) if seeds else None
+        if name in flags:
+            found[name] = _parse(field, flags[name], f"--{name.replace('_', '-')}")
+        elif variable in environment:
+            found[name] = _parse(field, environment[variable], variable)
+        elif seed and environment.get(seed):
+            found[name] = _parse(field, environment[seed], seed)
+        elif name in file:
+            found[name] = _parse(field, file[name], FILE)
+        else:
+            found[name] = Setting(name, field.default, "default")
+    return Settings(data, found)
+
+
+def environment() -> Mapping[str, str]:
+    """For the composition root, which hands it on: nothing else asks."""
+    return os.environ
+
+
+def mask(text: str) -> str:
+    """A URL without its password."""
+    scheme, separator, rest = text.partition("://")
+    user, at, host = rest.rpartition("@")
+    if not separator or not at or ":" not in user:
+        return text
+    return f"{scheme}://{user.split(':')[0]}:***@{host}"
+
+
+def _read_file(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not TOML: {error}.") from error
+
+
+def _refuse_unknown(known: Mapping[str, FieldInfo], environment: Mapping[str, str], file: Mapping[str, object]) -> None:
+    for name in sorted(environment):
+        if name.startswith("QD_") and not name.startswith(NOT_SETTINGS) and name[3:].lower() not in known:
+            raise SettingsError(f"{name} is set, but there is no such setting. `qd config show` lists what there is.")
+    for name in sorted(file):
+        if name not in known:
+            raise SettingsError(f"{FILE} sets {name}, but there is no such setting. `qd config show` lists what there is.")
+
+
+def _parse(field: FieldInfo, value: object, source: str) -> Setting:
+    try:
+        parsed: object = msgspec.convert(value, field.type, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{source} is {mask(str(value))!r}: {error}.") from None
+    return Setting(field.name, parsed, source)

@@ -1,0 +1,129 @@
+"""Schema changes: one Alembic tree for both engines, and the sentences a server says about a schema it cannot serve.
+
+`upgrade` imports Alembic and SQLAlchemy, so it runs in a process of its own (`python -m quarterdeck db upgrade`, which
+`qd up` starts when a SQLite file needs it); the checks below import neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from quarterdeck.store.port import StoreError, TransientError
+
+VERSIONS = Path(__file__).parent / "migrations" / "versions"
+MIGRATION_LOCK = 0x71756172746572
+"""The advisory lock under which PostgreSQL is migrated ("quarter" in ASCII)."""
+ALSO_RUNS_ON: tuple[str, ...] = ()
+"""Revisions of the release before this one, which this release can serve until it is upgraded."""
+
+
+def revisions() -> list[str]:
+    """Every revision this release knows, oldest first: the files are named by them."""
+    return sorted(path.name.split("_")[0] for path in VERSIONS.glob("[0-9]*.py"))
+
+
+def complaint(current: str | None) -> str | None:
+    """Why this release cannot serve a schema at this revision, with the command that mends it; or None."""
+    known = revisions()
+    if current == known[-1] or current in ALSO_RUNS_ON:
+        return None
+    if current is None:
+        return "The database has no schema yet. Run `qd db upgrade` (or `qd up --migrate`)."
+    if current in known:
+        return (
+            f"The database is at revision {current}, behind this release ({known[-1]}). "
+            "Run `qd db upgrade` (or `qd up --migrate`)."
+        )
+    return (
+        f"The database is at revision {current}, which is ahead of this release ({known[-1]}). "
+        "Run a release that knows it, or restore a backup made before the upgrade."
+    )
+
+
+def current_revision(url: str) -> str | None:
+    """The revision a database is at, or None if it has no schema. Imports no migration machinery."""
+    if path := sqlite_path(url):
+        if not path.exists():
+            return None
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            if not connection.execute("select 1 from sqlite_master where name = 'alembic_version'").fetchone():
+                return None
+            row = connection.execute("select version_num from alembic_version").fetchone()
+            return str(row[0]) if row else None
+    return _postgres_revision(url)
+
+
+def _postgres_revision(url: str) -> str | None:
+    import psycopg
+
+    try:
+        with psycopg.connect(url, connect_timeout=5, autocommit=True) as connection:
+            found = connection.execute("select to_regclass('alembic_version')").fetchone()
+            if not found or found[0] is None:
+                return None
+            row = connection.execute("select version_num from alembic_version").fetchone()
+            return str(row[0]) if row else None
+    except psycopg.OperationalError as error:
+        raise TransientError("08001", f"the database cannot be reached: {error}") from error
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The file of a `sqlite:///path` URL (four slashes for an absolute path), or None for another engine."""
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        return Path(unquote(parts.path[1:]))
+    if parts.scheme in ("postgresql", "postgres"):
+        return None
+    raise StoreError("url", f"{re.sub('://.*', '://…', url)} is neither sqlite:///FILE nor postgresql://HOST/DATABASE.")
+
+
+def upgrade(url: str, to: str = "head") -> str:
+    """Brings a database to a revision, and returns the revision it is at. Two at once do no harm."""
+    from alembic import command
+    from alembic.config import Config
+    from sqlalchemy import Connection
+
+    with _locked(url) as connection:
+        assert isinstance(connection, Connection)  # noqa: S101 - narrows the lazily imported type
+        config = Config()
+        config.set_main_option("script_location", str(VERSIONS.parent))
+        config.attributes["connection"] = connection
+        command.upgrade(config, to)
+    reached = current_revision(url)
+    if reached is None:
+        raise StoreError("migration", "the upgrade left no revision behind")
+    return reached
+
+
+@contextlib.contextmanager
+def _locked(url: str) -> Iterator[object]:
+    """A connection in a transaction that nobody else migrates beside."""
+    import sqlalchemy
+
+    path = sqlite_path(url)
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+        def connect() -> sqlite3.Connection:
+            # Autocommit for the driver, so that our own BEGIN IMMEDIATE is the one that counts, DDL included.
+            return sqlite3.connect(path, isolation_level=None, timeout=30)
+
+        engine = sqlalchemy.create_engine("sqlite://", creator=connect, poolclass=sqlalchemy.NullPool)
+        lock = "begin immediate"
+    else:
+        import psycopg
+
+        engine = sqlalchemy.create_engine(
+            "postgresql+psycopg://", creator=lambda: psycopg.connect(url), poolclass=sqlalchemy.NullPool
+        )
+        lock = f"select pg_advisory_xact_lock({MIGRATION_LOCK})"
+    with engine.begin() as connection:
+        if path:
+            connection.exec_driver_sql("pragma journal_mode = wal")
+        connection.exec_driver_sql(lock)
+        yield connection

@@ -1,0 +1,156 @@
+"""Named statements, one text for both engines.
+
+A `queries.sql` holds statements like this, each with its reason:
+
+    -- name: session_get
+    -- Gathered: one statement answers every caller that is waiting.
+    select s.id, s.status
+    from rows(:batch as b, zone_id text, id text)
+    join agent_sessions s on s.zone_id = b.zone_id and s.id = b.id
+
+The list of fragments that are spelt differently by the engines is closed:
+
+| fragment                                 | PostgreSQL                            | SQLite                           |
+|------------------------------------------|---------------------------------------|----------------------------------|
+| `rows(:p as b, id text, n bigint)`       | `jsonb_array_elements` of arrays      | `json_each` of arrays            |
+| `now_ms()`                               | `clock_timestamp()` in milliseconds   | a function the engine registers  |
+| `for update`, `… skip locked`, `for share` | as written                          | nothing: there is one writer     |
+| `:name`                                  | `$1`                                  | as written                       |
+
+A file that selects the same row in many places names its columns once, `-- columns: id, zone_id, …`, and writes
+`columns(s)` for `s.id, s.zone_id, …`; the struct that the rows become has its fields in that order.
+
+A statement that must differ beyond that is written twice, under one name, marked `-- engine: sqlite` and
+`-- engine: postgresql`, with a `-- differs:` line that says why. A test counts those; the count may only fall.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Literal
+
+import msgspec
+
+Engine = Literal["sqlite", "postgresql"]
+Param = str | int | None | list[tuple[object, ...]]
+
+_NAME = re.compile(r"^-- name: (\w+)\s*$")
+_ENGINE = re.compile(r"^-- engine: (sqlite|postgresql)\s*$")
+_COLUMNS = re.compile(r"^-- columns: (.+)$", re.MULTILINE)
+_COLUMNS_OF = re.compile(r"\bcolumns\((\w+)\)")
+_ROWS = re.compile(r"\brows\(:(\w+) as (\w+),([^()]*)\)")
+_PARAM = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+_LOCK = re.compile(r"\bfor (update|share)( skip locked)?\b")
+_POSTGRES_NOW = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One named statement, rendered for both engines."""
+
+    name: str
+    sqlite: str
+    postgresql: str
+    order: tuple[str, ...]
+    """Parameter names in PostgreSQL's order of $1, $2, …"""
+
+    def __call__(self, **params: Param) -> Bound:
+        return Bound(self, params)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A statement with its parameters, ready for either engine."""
+
+    statement: Statement
+    params: Mapping[str, Param]
+
+    def named(self) -> dict[str, str | int | None]:
+        return {name: _plain(value) for name, value in self.params.items()}
+
+    def positional(self) -> list[str | int | None]:
+        return [_plain(self.params[name]) for name in self.statement.order]
+
+
+class Statements:
+    """The statements of one package, as attributes: `Q.session_get(batch=…)`."""
+
+    def __init__(self, found: Mapping[str, Statement]) -> None:
+        self._found = dict(found)
+
+    def __getattr__(self, name: str) -> Statement:
+        try:
+            return self._found[name]
+        except KeyError:
+            raise AttributeError(f"no statement is named {name!r}") from None
+
+    def __iter__(self) -> Iterator[Statement]:
+        return iter(self._found.values())
+
+
+def load(package: str, file: str = "queries.sql") -> Statements:
+    """Reads a package's statements. Called once, when the package's `queries` module is imported."""
+    text = resources.files(package).joinpath(file).read_text(encoding="utf-8")
+    return Statements(parse(text))
+
+
+def parse(text: str) -> dict[str, Statement]:
+    columns = [name.strip() for match in _COLUMNS.finditer(text) for name in match[1].split(",")]
+    text = _COLUMNS_OF.sub(lambda of: ", ".join(f"{of[1]}.{name}" for name in columns), text)
+    texts: dict[str, dict[Engine | None, list[str]]] = {}
+    lines: list[str] = []
+    name = ""
+    for line in text.splitlines():
+        if match := _NAME.match(line):
+            name = match[1]
+            lines = texts.setdefault(name, {}).setdefault(None, [])
+        elif match := _ENGINE.match(line):
+            engine: Engine = "sqlite" if match[1] == "sqlite" else "postgresql"
+            lines = texts[name].setdefault(engine, [])
+        elif name and not line.lstrip().startswith("--"):
+            lines.append(line)
+    return {name: _statement(name, by_engine) for name, by_engine in texts.items()}
+
+
+def _statement(name: str, by_engine: dict[Engine | None, list[str]]) -> Statement:
+    def written(engine: Engine) -> str:
+        lines = by_engine.get(engine) or by_engine.get(None) or []
+        return "\n".join(lines).strip().rstrip(";")
+
+    postgresql, order = _postgresql(written("postgresql"))
+    return Statement(name, _sqlite(written("sqlite")), postgresql, order)
+
+
+def _sqlite(text: str) -> str:
+    def rows(match: re.Match[str]) -> str:
+        columns = [column.split()[0] for column in match[3].split(",")]
+        values = ", ".join(f"json_extract(value, '$[{i}]') as {column}" for i, column in enumerate(columns))
+        return f"(select {values} from json_each(:{match[1]})) as {match[2]}"
+
+    return _LOCK.sub("", _ROWS.sub(rows, text)).strip()
+
+
+def _postgresql(text: str) -> tuple[str, tuple[str, ...]]:
+    def rows(match: re.Match[str]) -> str:
+        values = []
+        for i, column in enumerate(match[3].split(",")):
+            title, kind = column.split()
+            values.append(f"e.v->>{i} as {title}" if kind == "text" else f"(e.v->>{i})::{kind} as {title}")
+        return f"(select {', '.join(values)} from jsonb_array_elements(:{match[1]}::jsonb) as e(v)) as {match[2]}"
+
+    order: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in order:
+            order.append(match[1])
+        return f"${order.index(match[1]) + 1}"
+
+    text = _ROWS.sub(rows, text).replace("now_ms()", _POSTGRES_NOW)
+    return _PARAM.sub(number, text), tuple(order)
+
+
+def _plain(value: Param) -> str | int | None:
+    return msgspec.json.encode(value).decode() if isinstance(value, list) else value

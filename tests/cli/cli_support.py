@@ -1,0 +1,187 @@
+"""What the CLI's tests share: `qd` as a user runs it, a scripted HTTP peer, and a stand-in for the
+server's program."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from quarterdeck.client.place import Place
+from tests.support.children import plain_environment
+from tests.support.eventually import eventually_sync
+from tests.support.source import SRC
+
+RUN_LIMIT = 90.0
+_PROGRAM = f"""
+import sys
+sys.path.insert(0, {str(SRC.parent)!r})
+from quarterdeck.cli.entry import main
+sys.exit(main())
+"""
+
+
+class Qd:
+    """`qd`, with a data directory of its own and nothing of this shell's settings."""
+
+    def __init__(self, data: Path, **environment: str) -> None:
+        self.data = data
+        paths = [str(SRC.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.environment = {
+            **plain_environment(),
+            "PYTHONPATH": os.pathsep.join(paths),
+            "QD_DATA": str(data),
+            **environment,
+        }
+
+    def __call__(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        process = self.begin(*words, **environment)
+        stdout, stderr = process.communicate(timeout=RUN_LIMIT)
+        return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
+
+    def begin(self, *words: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(words),
+            env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        return [sys.executable, "-P", "-c", _PROGRAM, *words]
+
+    def good(self, *words: str, **environment: str) -> str:
+        """The answer of a command that must succeed."""
+        done = self(*words, **environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.rstrip("\n")
+
+    def json(self, *words: str, **environment: str) -> Any:
+        return json.loads(self.good(*words, "--json", **environment))
+
+    def end_server(self) -> None:
+        """Whatever a test left running on this directory is gone when this returns."""
+        place = Place(str(self.data))
+        record = place.record()
+        if record is not None and place.is_served():
+            os.kill(record.pid, signal.SIGKILL)
+            eventually_sync(lambda: not place.is_served(), "the server's lock is free")
+
+
+class Peer:
+    """An HTTP peer that answers each connection's requests with the bytes it was given, in order."""
+
+    def __init__(self, answers: Sequence[bytes]) -> None:
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self._answers = list(answers)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        # A thread that sits in accept() is not woken by close(), but it is by a connection.
+        self._answers.clear()
+        with socket.create_connection(self._listener.getsockname()):
+            pass
+        self._thread.join(10)
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while self._answers:
+            connection, _ = self._listener.accept()
+            self.connections += 1
+            with connection:
+                while self._answers and (request := _read_request(connection)):
+                    self.requests.append(request)
+                    answer = self._answers.pop(0)
+                    connection.sendall(answer)
+                    if b"content-length" not in answer.lower() and b"chunked" not in answer.lower():
+                        break
+
+
+@contextmanager
+def peer(*answers: bytes) -> Iterator[Peer]:
+    made = Peer(answers)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def answer(
+    status: int, document: Mapping[str, object] | None = None, headers: Mapping[str, str] | None = None
+) -> bytes:
+    body = b"" if document is None else json.dumps(document).encode()
+    lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def _read_request(connection: socket.socket) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        chunk = connection.recv(65536)
+        if not chunk:
+            return b""
+        data += chunk
+    head, _, body = data.partition(b"\r\n\r\n")
+    for line in head.split(b"\r\n"):
+        if line.lower().startswith(b"content-length:"):
+            missing = int(line.split(b":")[1]) - len(body)
+            while missing > 0:
+                chunk = connection.recv(65536)
+                data, missing = data + chunk, missing - len(chunk)
+    return data
+
+
+STAND_IN = '''
+"""Stands in for the server's program: holds the lock, listens, writes the record, says ready."""
+import fcntl, json, os, signal, socket, sys
+
+words = sys.argv[1:]
+data = words[words.index("--data") + 1]
+ready = int(words[words.index("--ready-fd") + 1])
+print("began", *words, flush=True)
+print("sees", sorted(name for name in os.environ if name.startswith("QD_")), flush=True)
+lock = os.open(f"{data}/server.lock", os.O_RDWR | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+if os.environ.get("STAND_IN") == "gives up":
+    sys.exit("the database is on fire")
+path = os.environ["STAND_IN_SOCKET"]
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(path)
+listener.listen()
+signal.signal(signal.SIGTERM, lambda *_: (os.unlink(path), os._exit(0)))
+record = {"pid": os.getpid(), "url": "", "socket": path, "database": "sqlite", "version": "0", "started_at": ""}
+with open(f"{data}/server.json.new", "w") as file:
+    json.dump(record, file)
+os.rename(f"{data}/server.json.new", f"{data}/server.json")
+os.write(ready, b"ready unix\\n")
+os.close(ready)
+while True:
+    connection, _ = listener.accept()
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\nConnection: close\\r\\n\\r\\n{}")
+    connection.close()
+'''
+
+
+def stand_in(directory: Path) -> Path:
+    """A folder to put on PYTHONPATH, whose `quarterdeck` is the stand-in."""
+    package = directory / "stand-in" / "quarterdeck"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(STAND_IN)
+    return package.parent

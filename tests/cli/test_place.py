@@ -1,0 +1,258 @@
+"""The data directory from outside: who serves it, what its record is worth, and starting a server exactly
+once."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from quarterdeck.client import find, locks, start
+from quarterdeck.client.find import Where
+from quarterdeck.client.http import Unreachable
+from quarterdeck.client.place import Place, place_of
+from quarterdeck.client.process import listener_pid
+from tests.cli.cli_support import Qd, answer, peer, stand_in
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "data").mkdir()
+    return Place(str(tmp_path / "data"))
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory with a short name: the path of a socket must be one."""
+    with tempfile.TemporaryDirectory(prefix="qd-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def qd(tmp_path: Path, short: Path) -> Iterator[Qd]:
+    """`qd`, where what it starts is the stand-in."""
+    program = Qd(tmp_path / "data", STAND_IN_SOCKET=str(short / "qd.sock"))
+    program.environment["PYTHONPATH"] = str(stand_in(tmp_path))
+    yield program
+    program.end_server()
+
+
+@contextmanager
+def held(path: str) -> Iterator[None]:
+    """Somebody else holds the lock: flocks belong to the open file, so another opening of it will do."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def holder(path: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process holds the lock until its stdin is closed."""
+    script = "import fcntl,os,sys; d=os.open(sys.argv[1],os.O_RDWR|os.O_CREAT); fcntl.flock(d,fcntl.LOCK_EX)"
+    script += "; print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", script, path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def write_record(place: Place, **told: object) -> None:
+    Path(place.path, "server.json").write_text(json.dumps(told))
+
+
+def refuse_to_speak(text: str) -> None:
+    raise AssertionError(f"nothing was to be started, but: {text}")
+
+
+def test_the_directory_is_the_flag_then_the_variable_then_the_users_own() -> None:
+    environ = {"QD_DATA": "/from/variable", "XDG_DATA_HOME": "/xdg"}
+    assert place_of("/from/flag", environ).path == "/from/flag"
+    assert place_of(None, environ).path == "/from/variable"
+    if sys.platform == "linux":
+        assert place_of(None, {"XDG_DATA_HOME": "/xdg"}).path == "/xdg/quarterdeck"
+        assert place_of(None, {"XDG_DATA_HOME": "not/absolute"}).path.endswith("/.local/share/quarterdeck")
+
+
+def test_a_relative_directory_is_made_absolute_because_the_server_stands_elsewhere() -> None:
+    assert place_of("here", {}).path == str(Path.cwd() / "here")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"pid": "x", "url": 5}'])
+def test_a_record_that_is_none_stops_nobody(place: Place, text: str) -> None:
+    Path(place.path, "server.json").write_text(text)
+    record = place.record()
+    assert record is None or (record.pid, record.url) == (0, "")
+
+
+def test_only_the_lock_says_whether_a_server_runs(place: Place) -> None:
+    write_record(place, pid=os.getpid(), url="http://127.0.0.1:1", socket="/nowhere")
+    assert not place.is_served(), "the pid of the record lives, and is somebody else's"
+    with held(place.server_lock):
+        assert place.is_served()
+    assert not place.is_served()
+
+
+def test_waiting_for_a_lock_ends_when_its_holder_ends(place: Place) -> None:
+    with holder(place.server_lock) as process:
+        assert not locks.wait_until_free(place.server_lock, 0.05)
+        process.kill()
+        assert locks.wait_until_free(place.server_lock, 10)
+
+
+def test_a_lock_that_cannot_be_had_in_time_is_a_timeout(place: Place) -> None:
+    with held(place.start_lock), pytest.raises(TimeoutError), locks.exclusive(place.start_lock, 0.05):
+        raise AssertionError("it was held")
+
+
+def test_waiting_for_a_lock_puts_back_the_timer_that_was_there(place: Place) -> None:
+    handler = signal.getsignal(signal.SIGALRM)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, 1000)
+    try:
+        with locks.exclusive(place.start_lock, 5):
+            pass
+        assert 900 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
+        assert signal.getsignal(signal.SIGALRM) is handler
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left, interval)
+
+
+def test_an_address_that_was_given_is_used_and_nothing_is_started(place: Place) -> None:
+    server = find.reach(Where(data=place.path, url="http://127.0.0.1:9"), {}, refuse_to_speak)
+    assert str(server.address) == "http://127.0.0.1:9"
+    server = find.reach(Where(data=place.path), {"QD_URL": "http://127.0.0.1:9"}, refuse_to_speak)
+    assert str(server.address) == "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
+    ("url", "named", "sent"),
+    [
+        ("http://127.0.0.1:4000", False, True),
+        ("http://localhost:4000/", False, True),
+        ("http://127.0.0.1:4001", False, False),
+        ("https://quarterdeck.example", False, False),
+        ("https://quarterdeck.example", True, True),
+    ],
+)
+def test_the_admin_token_goes_to_its_own_server_or_where_it_was_sent_on_purpose(
+    place: Place, url: str, named: bool, sent: bool
+) -> None:
+    write_record(place, pid=1, url="http://127.0.0.1:4000", socket="/nowhere")
+    Path(place.path, "admin-token").write_text("secret\n")
+    where = Where(url=url, data=place.path if named else None)
+    server = find.at_address(where, {"QD_DATA": place.path}, url)
+    assert server.is_authorised == sent
+
+
+def test_a_token_that_was_given_is_used_everywhere(place: Place) -> None:
+    for where, environ in ((Where(token="t"), {}), (Where(), {"QD_TOKEN": "t"})):
+        assert find.at_address(where, environ, "https://quarterdeck.example").is_authorised
+
+
+def test_a_tcp_port_of_an_old_record_is_not_trusted_while_nobody_holds_the_directory(place: Place) -> None:
+    with peer(answer(200, {})) as stranger:
+        write_record(place, pid=os.getpid(), url=stranger.url, socket="/nowhere")
+        assert find.of_place(Where(), {}, place) is None
+        with held(place.server_lock):
+            assert find.of_place(Where(), {}, place) is not None
+
+
+def test_a_directory_of_postgresql_is_never_started_automatically(place: Place) -> None:
+    write_record(place, pid=1, url="http://127.0.0.1:1", socket="/nowhere", database="postgresql")
+    with pytest.raises(Unreachable, match="PostgreSQL") as told:
+        find.reach(Where(data=place.path), {}, refuse_to_speak)
+    assert "qd up" in told.value.detail
+
+
+def test_a_server_that_starts_elsewhere_is_waited_for_and_not_doubled(place: Place) -> None:
+    asked: list[int] = []
+
+    def answers() -> bool:
+        asked.append(1)
+        return len(asked) == 3
+
+    with held(place.server_lock):
+        start.ensure(place, refuse_to_speak, answers)
+    assert len(asked) == 3
+
+
+def test_the_kernel_tells_which_process_listens(short: Path) -> None:
+    path = str(short / "a.sock")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as connection:
+        listener.bind(path)
+        listener.listen()
+        connection.connect(path)
+        assert listener_pid(connection) in (os.getpid(), None)
+
+
+def test_a_server_is_started_where_none_runs_and_the_user_is_told(qd: Qd) -> None:
+    done = qd("zone", "list", "--json", "--token", "t", QD_ZONE="z", DATABASE_URL="postgresql://elsewhere/db")
+    assert (done.returncode, done.stdout) == (0, "{}\n")
+    assert done.stderr.startswith("qd: no server runs")
+    assert done.stderr.count("\n") == 1
+    log = (qd.data / "server.log").read_text()
+    assert f"began up --data {qd.data} --port 0 --auto-started --ready-fd" in log
+    assert "sees ['QD_DATA']" in log, "what concerns the client alone is not handed on"
+    assert (qd.data / "server.log").stat().st_mode & 0o077 == 0
+    assert qd.data.stat().st_mode & 0o077 == 0
+
+
+def test_the_second_command_finds_the_server_of_the_first_and_says_nothing(qd: Qd) -> None:
+    qd.good("zone", "list", "--token", "t")
+    again = qd("zone", "list", "--json", "--token", "t")
+    assert (again.stdout, again.stderr) == ("{}\n", "")
+
+
+def test_many_commands_at_once_start_one_server(qd: Qd) -> None:
+    running = [qd.begin("zone", "list", "--json", "--token", "t") for _ in range(6)]
+    told = [process.communicate(timeout=60) for process in running]
+    assert [out for out, _ in told] == ["{}\n"] * 6
+    assert sum("starting one" in err for _, err in told) == 1
+    assert (qd.data / "server.log").read_text().count("began") == 1
+
+
+def test_a_start_that_fails_shows_the_end_of_the_log(qd: Qd) -> None:
+    done = qd("zone", "list", "--token", "t", STAND_IN="gives up")
+    assert done.returncode == 1
+    assert "The server did not start" in done.stderr
+    assert "the database is on fire" in done.stderr
+
+
+def test_the_server_of_an_earlier_start_is_replaced_when_it_is_gone(qd: Qd) -> None:
+    qd.good("zone", "list", "--token", "t")
+    first = Place(str(qd.data)).record()
+    qd.end_server()
+    assert first is not None
+    Path(first.socket).unlink()
+    qd.good("zone", "list", "--token", "t")
+    second = Place(str(qd.data)).record()
+    assert second is not None
+    assert second.pid != first.pid
+
+
+def test_stop_ends_the_process_that_listens_whatever_pid_the_record_bears(qd: Qd) -> None:
+    qd.good("zone", "list", "--token", "t")
+    path = qd.data / "server.json"
+    true = json.loads(path.read_text())
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
+        path.write_text(json.dumps({**true, "pid": stranger.pid}))
+        told = qd.json("stop")
+        assert (told["stopped"], told["pid"]) == (True, true["pid"])
+        assert stranger.poll() is None, "a stranger with a reused pid must live"
+        stranger.kill()

@@ -1,0 +1,111 @@
+"""Fixtures of every test. What they hand out is stopped and removed when the test, or the run, is over.
+
+| fixture        | gives                                                                                   |
+|----------------|-----------------------------------------------------------------------------------------|
+| `engine_url`   | URL of a fresh, migrated database; the test runs once on each engine                      |
+| `blank_url`    | the same without a schema                                                                 |
+| `sqlite_url`   | URL of a fresh, migrated SQLite file                                                      |
+| `postgres_url` | URL of a fresh, migrated PostgreSQL database                                              |
+| `postgres`     | the `PostgresDatabases` of the run: more fresh databases; never stop its server           |
+| `own_postgres` | a `PostgresServer` for this test alone, to stop, restart or kill                          |
+| `launch`       | a `Launch`: how to start a server on `engine_url`; the test runs once on each engine       |
+| `servers`      | a `Servers`: starts real server processes; their logs are shown when the test fails       |
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.children import terminated_is_interrupted
+from tests.support.databases import PostgresDatabases, SqliteDatabases
+from tests.support.postgres import PostgresServer
+from tests.support.server import Launch, Servers, launch_on
+
+
+def pytest_configure() -> None:
+    terminated_is_interrupted()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    servers = getattr(item, "funcargs", {}).get("servers")
+    if report.when == "call" and report.failed and isinstance(servers, Servers):
+        report.sections.append(("logs of the servers", servers.logs()))
+    return report
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresDatabases]:
+    given = os.environ.get("QD_TEST_POSTGRES_URL")
+    if given:
+        databases = PostgresDatabases(given)
+        yield databases
+        databases.close()
+        return
+    server = PostgresServer()
+    try:
+        server.start()
+        yield PostgresDatabases(server.url())
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def sqlite_databases(tmp_path_factory: pytest.TempPathFactory) -> SqliteDatabases:
+    return SqliteDatabases(tmp_path_factory.mktemp("template"))
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresDatabases) -> Iterator[str]:
+    url = postgres.fresh()
+    yield url
+    postgres.drop(url)
+
+
+@pytest.fixture
+def sqlite_url(sqlite_databases: SqliteDatabases, tmp_path: Path) -> str:
+    return sqlite_databases.fresh(tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def engine_url(request: pytest.FixtureRequest) -> str:
+    # Asked for by name, so that a run of the SQLite half starts no PostgreSQL.
+    return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def blank_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'quarterdeck.db'}"
+        return
+    databases: PostgresDatabases = request.getfixturevalue("postgres")
+    url = databases.blank()
+    yield url
+    databases.drop(url)
+
+
+@pytest.fixture
+def launch(engine_url: str, tmp_path: Path) -> Launch:
+    return launch_on(engine_url, tmp_path)
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    started = Servers(tmp_path)
+    yield started
+    started.close()

@@ -1,0 +1,210 @@
+"""The local issuer's files: made once, whoever starts first; private, or refused."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    KeySerializationEncryption,
+    NoEncryption,
+    PrivateFormat,
+)
+
+from quarterdeck.core.wire import ADMIN, COORDINATOR_ADMIN, LIFECYCLE, Caller
+from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, KeyFileError, LocalIssuer
+from quarterdeck.http.auth.keyfile import read_secret
+from tests.http.auth_support import NOW, Clock, bearer, rsa_key
+from tests.support.rounds import ROUNDS
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.fixture(autouse=True)
+def careless_umask() -> object:
+    """Nothing may depend on the umask being strict."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def test_the_first_start_makes_a_private_key_and_the_next_finds_it(tmp_path: Path) -> None:
+    key_file = tmp_path / "new" / "data" / "signing-key.pem"
+    first = LocalIssuer.open(key_file)
+    assert (mode(key_file), mode(key_file.parent)) == (0o600, 0o700)
+    assert names_in(key_file.parent) == ["signing-key.pem"]
+    again = LocalIssuer.open(key_file)
+    assert (again.kid, again.issuer) == (first.kid, first.issuer)
+    assert first.issuer == f"urn:quarterdeck:{first.kid}"
+    assert LocalIssuer.open(key_file, "https://issuer.example").issuer == "https://issuer.example"
+
+
+@pytest.mark.parametrize("attempt", range(ROUNDS))
+def test_many_who_start_at_once_share_one_key(tmp_path: Path, attempt: int) -> None:
+    at_once = threading.Barrier(16)
+
+    def start(_: int) -> str:
+        at_once.wait()
+        return LocalIssuer.open(tmp_path / "data" / "signing-key.pem").kid
+
+    with ThreadPoolExecutor(16) as starters:
+        names = list(starters.map(start, range(16)))
+    assert len(set(names)) == 1
+    assert names_in(tmp_path / "data") == ["signing-key.pem"]
+
+
+@pytest.mark.parametrize("open_to", [0o604, 0o640, 0o644, 0o660, 0o602, 0o620, 0o601, 0o666])
+def test_a_key_file_open_to_others_is_refused_with_the_command_that_mends_it(
+    tmp_path: Path, open_to: int
+) -> None:
+    key_file = tmp_path / "signing-key.pem"
+    LocalIssuer.open(key_file)
+    key_file.chmod(open_to)
+    with pytest.raises(KeyFileError, match="chmod 600"):
+        LocalIssuer.open(key_file)
+    key_file.chmod(0o400)
+    LocalIssuer.open(key_file)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_key_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    key_file = tmp_path / "signing-key.pem"
+    LocalIssuer.open(key_file)
+    os.chown(key_file, 54321, -1)
+    with pytest.raises(KeyFileError, match="another user"):
+        LocalIssuer.open(key_file)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root owns files of root")
+@pytest.mark.parametrize(("bits", "accepted"), [(0o440, True), (0o640, True), (0o644, False), (0o660, False)])
+def test_a_mounted_key_of_root_may_be_read_by_our_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int, accepted: bool
+) -> None:
+    key_file = tmp_path / "signing-key.pem"
+    LocalIssuer.open(key_file)
+    key_file.chmod(bits)
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    if accepted:
+        LocalIssuer.open(key_file)
+    else:
+        with pytest.raises(KeyFileError, match="open to others"):
+            LocalIssuer.open(key_file)
+
+
+def pem(key: object, encryption: KeySerializationEncryption | None = None) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption or NoEncryption())  # type: ignore[attr-defined,no-any-return]
+
+
+P256 = ec.generate_private_key(ec.SECP256R1())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"s3cret, but no key",
+        b"x" * 20_000,
+        pem(P256)[:-30],
+        pem(ec.generate_private_key(ec.SECP384R1())),
+        pem(ed25519.Ed25519PrivateKey.generate()),
+        pem(rsa_key(2048)),
+        pem(P256, BestAvailableEncryption(b"passphrase")),
+    ],
+)
+def test_a_file_that_holds_no_es256_key_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    key_file = tmp_path / "signing-key.pem"
+    key_file.write_bytes(content)
+    key_file.chmod(0o600)
+    with pytest.raises(KeyFileError) as refusal:
+        LocalIssuer.open(key_file)
+    assert str(key_file) in str(refusal.value)
+    assert "s3cret" not in str(refusal.value)
+    assert key_file.read_bytes() == content
+
+
+def test_what_is_no_regular_file_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match="regular file"):
+        LocalIssuer.open(tmp_path)
+    with pytest.raises(KeyFileError, match="regular file"):
+        LocalIssuer.open(Path("/dev/null"))
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(KeyFileError, match="regular file"):
+        LocalIssuer.open(tmp_path / "pipe")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KeyFileError, match="cannot be"):
+        LocalIssuer.open(tmp_path / "file" / "signing-key.pem")
+
+
+def test_a_key_file_may_be_a_link_to_where_secrets_are_mounted(tmp_path: Path) -> None:
+    kid = LocalIssuer.open(tmp_path / "mounted.pem").kid
+    (tmp_path / "signing-key.pem").symlink_to(tmp_path / "mounted.pem")
+    assert LocalIssuer.open(tmp_path / "signing-key.pem").kid == kid
+    (tmp_path / "dangling.pem").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(KeyFileError, match="link to nothing"):
+        LocalIssuer.open(tmp_path / "dangling.pem")
+
+
+async def test_the_admin_token_is_private_whole_and_honoured(tmp_path: Path) -> None:
+    issuer = LocalIssuer.open(tmp_path / "signing-key.pem", clock=Clock())
+    path = tmp_path / "admin-token"
+    path.write_text("an old one, open to all")
+    path.chmod(0o644)
+    issuer.write_admin_token(path)
+    assert mode(path) == 0o600
+    assert names_in(tmp_path) == ["admin-token", "signing-key.pem"]
+    judge = Authenticator(AuthSettings(), issuer, Clock())
+    assert await judge.verify(bearer(path.read_text())) == Caller(
+        subject="local",
+        client_id="local",
+        zone_id="default",
+        scopes=frozenset({LIFECYCLE, COORDINATOR_ADMIN, ADMIN}),
+        sid="local",
+        is_admin=True,
+    )
+
+
+async def test_the_admin_token_bears_the_configured_scope_of_the_agent_plane(tmp_path: Path) -> None:
+    issuer = LocalIssuer.open(tmp_path / "signing-key.pem", clock=Clock())
+    issuer.write_admin_token(tmp_path / "admin-token", lifecycle_scope="fleet:run", ttl=60)
+    clock = Clock()
+    judge = Authenticator(AuthSettings(lifecycle_scope="fleet:run"), issuer, clock)
+    header = bearer((tmp_path / "admin-token").read_text())
+    judge.check(await judge.verify(header), LIFECYCLE, "any-zone")
+    clock.now = NOW + 60
+    assert judge.known(header) is None
+
+
+def test_an_admin_token_that_cannot_be_written_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    issuer = LocalIssuer.open(tmp_path / "signing-key.pem")
+    (tmp_path / "admin-token").mkdir()
+    with pytest.raises(KeyFileError, match="cannot be written"):
+        issuer.write_admin_token(tmp_path / "admin-token")
+    assert names_in(tmp_path) == ["admin-token", "signing-key.pem"]
+
+
+async def test_servers_with_keys_of_their_own_do_not_believe_each_other_and_replicas_do(
+    tmp_path: Path,
+) -> None:
+    one, other = LocalIssuer.open(tmp_path / "one.pem"), LocalIssuer.open(tmp_path / "other.pem")
+    replica = LocalIssuer.open(tmp_path / "one.pem")
+    header = bearer(one.mint(Grant(zone_id="z", client_id="c", subject="s"), 60))
+    await Authenticator(AuthSettings(), replica).verify(header)
+    with pytest.raises(Exception, match="does not trust"):
+        await Authenticator(AuthSettings(), other).verify(header)
+
+
+def test_no_secret_file_is_none(tmp_path: Path) -> None:
+    assert read_secret(tmp_path / "absent") is None

@@ -1,0 +1,481 @@
+"""Tokens of the local issuer, real and forged: what is believed, what is refused, in which order."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quarterdeck.core.errors import Forbidden, Invalid, Problem, Unauthenticated
+from quarterdeck.core.wire import ADMIN, COORDINATOR_ADMIN, LIFECYCLE, Caller
+from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, LocalIssuer
+from tests.http.auth_support import NOW, Clock, Signer, assemble, base64url, bearer, claims_of, rsa_key
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+LOCAL = LocalIssuer(KEY, None, Clock())
+SIGNER = Signer(LOCAL.kid, "ES256", KEY)
+
+
+def authenticator(clock: Clock | None = None, **changes: Any) -> Authenticator:
+    return Authenticator(AuthSettings(**changes), LOCAL, clock or Clock())
+
+
+def local_claims(**changes: object) -> dict[str, object]:
+    return claims_of(LOCAL.issuer, **changes)
+
+
+def verified(header: bytes | None, judge: Authenticator | None = None) -> Caller:
+    """Local tokens are verified without waiting for anything, so the coroutine ends at its first step."""
+    steps = (judge or authenticator()).verify(header)
+    try:
+        steps.send(None)
+    except StopIteration as end:
+        caller: Caller = end.value
+        return caller
+    raise AssertionError("a local token must not wait")
+
+
+def refused(header: bytes | None, judge: Authenticator | None = None) -> Unauthenticated:
+    with pytest.raises(Unauthenticated) as refusal:
+        verified(header, judge)
+    return refusal.value
+
+
+def test_a_good_token_says_who_is_asking() -> None:
+    claims = local_claims(sid="s", agent_session_id="session-1", delegation_edge_id="edge-1", scope="a b  c")
+    assert verified(bearer(SIGNER.sign(claims))) == Caller(
+        subject="user-1",
+        client_id="app-1",
+        zone_id="z1",
+        scopes=frozenset({"a", "b", "c"}),
+        sid="s",
+        session_id="session-1",
+        delegation_edge_id="edge-1",
+        is_admin=False,
+    )
+
+
+@pytest.mark.parametrize("absent", [..., None, ""])
+def test_optional_claims_may_be_absent_null_or_empty(absent: object) -> None:
+    claims = local_claims(sid=absent, agent_session_id=absent, delegation_edge_id=absent, scope=absent)
+    caller = verified(bearer(SIGNER.sign(claims)))
+    assert (caller.sid, caller.session_id, caller.delegation_edge_id) == (None, None, None)
+    assert caller.scopes == frozenset()
+
+
+@pytest.mark.parametrize(
+    "header", [None, b"", b"Bearer", b"Bearer ", b"Bearer    ", b"Basic dTpw", b"Bearerx y"]
+)
+def test_no_bearer_token_is_missing_token(header: bytes | None) -> None:
+    assert refused(header).code == "missing_token"
+
+
+def test_the_scheme_is_read_in_any_case() -> None:
+    token = SIGNER.sign(local_claims())
+    assert verified(b"bEARER  " + token.encode()).subject == "user-1"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"exp": NOW - 5}, "expired"),
+        ({"exp": 0}, "expired"),
+        ({"nbf": NOW + 6}, "not valid yet"),
+        ({"iat": NOW + 6}, "future"),
+        ({"aud": "urn:another"}, "audience"),
+        ({"aud": ["urn:another", "urn:third"]}, "audience"),
+        ({"aud": []}, "audience"),
+        ({"iss": "urn:quarterdeck:another"}, "issuer"),
+        ({"iss": LOCAL.issuer + "x"}, "issuer"),
+        ({"zone_id": "a/b"}, "zone_id"),
+        ({"zone_id": "z1\n"}, "zone_id"),
+        ({"zone_id": "z" * 129}, "zone_id"),
+        ({"sub": "a\x00b"}, "control"),
+        ({"sid": "a\nb"}, "control"),
+    ],
+)
+def test_a_token_that_does_not_hold_here_and_now_is_refused(change: dict[str, object], said: str) -> None:
+    refusal = refused(bearer(SIGNER.sign(local_claims(**change))))
+    assert refusal.code == "invalid_token"
+    assert said in refusal.detail
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"exp": NOW - 4}, {"nbf": NOW + 5}, {"iat": NOW + 5}, {"aud": ["x", LOCAL.issuer]}, {"exp": NOW + 0.5}],
+)
+def test_clocks_may_differ_by_the_leeway_and_audiences_may_be_several(change: dict[str, object]) -> None:
+    assert verified(bearer(SIGNER.sign(local_claims(**change)))).subject == "user-1"
+
+
+@pytest.mark.parametrize("name", ["iss", "aud", "exp", "zone_id", "sub", "client_id"])
+@pytest.mark.parametrize("value", [..., None, "", 7, True, {}, [7]])
+def test_a_required_claim_that_is_missing_empty_or_of_another_type_is_refused(
+    name: str, value: object
+) -> None:
+    if (name, value) == ("exp", 7):
+        value = "7"
+    assert refused(bearer(SIGNER.sign(local_claims(**{name: value})))).code == "invalid_token"
+
+
+@pytest.mark.parametrize("name", ["sub", "client_id", "sid", "agent_session_id", "delegation_edge_id"])
+def test_a_name_longer_than_255_characters_is_refused(name: str) -> None:
+    verified(bearer(SIGNER.sign(local_claims(**{name: "x" * 255}))))
+    assert name in refused(bearer(SIGNER.sign(local_claims(**{name: "x" * 256})))).detail
+
+
+@pytest.mark.parametrize("exp", [1e300, 10**30, -1, "1800000300", True, [], 2**63])
+def test_an_expiry_that_is_no_instant_is_refused(exp: object) -> None:
+    assert refused(bearer(SIGNER.sign(local_claims(exp=exp)))).code == "invalid_token"
+
+
+def test_a_signature_by_another_key_is_refused() -> None:
+    forger = Signer(LOCAL.kid, "ES256")
+    assert "signature" in refused(bearer(forger.sign(local_claims()))).detail
+
+
+@pytest.mark.parametrize("kid", ["unknown", None, ""])
+def test_a_local_token_must_name_the_local_key(kid: str | None) -> None:
+    assert refused(bearer(Signer(kid, "ES256", KEY).sign(local_claims()))).code == "invalid_token"
+
+
+def test_a_token_for_other_claims_does_not_borrow_a_signature() -> None:
+    head, _, tail = SIGNER.sign(local_claims()).split(".")
+    body = base64url(json.dumps(local_claims(zone_id="z2")).encode()).decode()
+    assert "signature" in refused(bearer(f"{head}.{body}.{tail}")).detail
+
+
+@pytest.mark.parametrize(
+    "alg", ["none", "None", "nOnE", "", "ES384", "HS256", "RS256", "EdDSA", "ES256K", "es256"]
+)
+def test_only_the_algorithm_of_the_key_is_accepted(alg: str) -> None:
+    header = {"alg": alg, "kid": LOCAL.kid}
+    for sign in (SIGNER.signature, lambda _: b"\0"):
+        assert refused(bearer(assemble(header, local_claims(), sign))).code == "invalid_token"
+    unsigned = assemble(header, local_claims(), lambda _: b"")
+    assert refused(bearer(unsigned)).code == "invalid_token"
+
+
+def published_forms() -> list[bytes]:
+    public = KEY.public_key()
+    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    point = public.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    return [pem, pem.strip(), der, point, json.dumps(LOCAL.jwks()["keys"][0]).encode(), b""]
+
+
+@pytest.mark.parametrize("secret", published_forms())
+def test_the_published_key_is_no_hmac_secret(secret: bytes) -> None:
+    def sign(signed: bytes) -> bytes:
+        return hmac.digest(secret, signed, "sha256")
+
+    for alg in ("HS256", "ES256"):
+        forged = assemble({"alg": alg, "kid": LOCAL.kid}, local_claims(), sign)
+        assert refused(bearer(forged)).code == "invalid_token"
+
+
+def test_an_rsa_signature_does_not_pass_for_the_local_key() -> None:
+    for alg in ("RS256", "ES256"):
+        forger = Signer(LOCAL.kid, "RS256", rsa_key(2048))
+        assert refused(bearer(forger.sign(local_claims(), alg=alg))).code == "invalid_token"
+
+
+def test_a_token_cannot_bring_its_own_key() -> None:
+    forger = Signer(LOCAL.kid, "ES256")
+    for header in (
+        {"jwk": forger.jwk()},
+        {"jku": "http://127.0.0.1:1/jwks.json"},
+        {"x5u": "http://127.0.0.1:1/cert.pem"},
+        {"x5c": ["AAAA"]},
+    ):
+        assert "signature" in refused(bearer(forger.sign(local_claims(), **header))).detail
+        assert verified(bearer(SIGNER.sign(local_claims(), **header))).subject == "user-1"
+
+
+@pytest.mark.parametrize("crit", [["b64"], ["exp"], [], None])
+def test_a_header_with_critical_extensions_is_refused(crit: object) -> None:
+    assert "crit" in refused(bearer(SIGNER.sign(local_claims(), crit=crit))).detail
+
+
+def test_a_token_of_more_than_8_kib_is_refused_unread() -> None:
+    token = SIGNER.sign(local_claims(padding="x" * 8192))
+    assert "longer" in refused(bearer(token)).detail
+    assert authenticator().known(bearer(token)) is None
+
+
+def test_a_signature_has_one_spelling() -> None:
+    token = SIGNER.sign(local_claims())
+    alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    # 64 bytes are 86 characters, of which the last carries two bits: fifteen others decode to the same bytes.
+    last = alphabet.index(token[-1].encode())
+    twins = [token[:-1] + chr(alphabet[last ^ bits]) for bits in range(1, 16)]
+    data = {base64.urlsafe_b64decode(twin.rsplit(".", 1)[1] + "==") for twin in [*twins, token]}
+    assert len(data) == 1
+    for twin in [*twins, token + "=", token + "=="]:
+        assert refused(bearer(twin)).code == "invalid_token"
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"\xff\xfe",
+        b"{",
+        b'{"iss":"\\ud800"}',
+        nested(3000),
+        b'{"x":' + nested(2500) + b"}",
+    ],
+)
+def test_claims_that_are_no_json_object_are_refused(claims: bytes) -> None:
+    head = base64url(json.dumps({"alg": "ES256", "kid": LOCAL.kid}).encode())
+    signed = head + b"." + base64url(claims)
+    header = b"Bearer " + signed + b"." + base64url(SIGNER.signature(signed))
+    assert refused(header).code == "invalid_token"
+    swapped = b"Bearer " + base64url(claims) + b"." + head + b".AAAA"
+    assert refused(swapped).code == "invalid_token"
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.one_of(st.binary(max_size=200), st.binary(max_size=200).map(lambda raw: b"Bearer " + raw)))
+def test_any_bytes_are_refused_and_nothing_worse(header: bytes) -> None:
+    assert refused(header).code in ("missing_token", "invalid_token")
+    assert authenticator().known(header) is None
+
+
+SEGMENT = st.text("ABCab01-_=. +/", max_size=30)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(SEGMENT, max_size=5))
+def test_anything_with_dots_is_refused_and_nothing_worse(segments: list[str]) -> None:
+    refused(bearer(".".join(segments)))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = ["iss", "aud", "exp", "nbf", "iat", "zone_id", "sub", "client_id", "scope", "sid", "agent_session_id"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from(NAMES), JSON, max_size=3),
+    st.dictionaries(st.sampled_from(["kid", "alg"]), JSON),
+)
+def test_any_claims_even_well_signed_are_believed_or_refused_and_nothing_else(
+    claims: dict[str, object], header: dict[str, object]
+) -> None:
+    token = SIGNER.sign(local_claims(**claims), **header)
+    try:
+        caller = verified(bearer(token))
+    except Unauthenticated:
+        return
+    assert caller.zone_id and caller.subject and caller.client_id
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_token_with_one_byte_changed_is_refused(data: st.DataObject) -> None:
+    token = SIGNER.sign(local_claims()).encode()
+    at = data.draw(st.integers(0, len(token) - 1))
+    byte = data.draw(st.integers(0, 255).filter(lambda value: value != token[at]))
+    refused(b"Bearer " + token[:at] + bytes([byte]) + token[at + 1 :])
+
+
+def test_a_scope_is_matched_whole_and_before_the_zone() -> None:
+    judge = authenticator()
+    for scope in (
+        "agent:lifecycle2",
+        "agent",
+        "xagent:lifecycle",
+        "agent:lifecycle,x",
+        "",
+        "agent:lifecycle\tx",
+    ):
+        caller = verified(bearer(SIGNER.sign(local_claims(scope=scope))), judge)
+        with pytest.raises(Forbidden) as refusal:
+            judge.check(caller, LIFECYCLE, "another zone")
+        assert refusal.value.code == "missing_scope"
+    caller = verified(bearer(SIGNER.sign(local_claims(scope="x agent:lifecycle"))), judge)
+    judge.check(caller, LIFECYCLE, "z1")
+    judge.check(caller, LIFECYCLE, None)
+    with pytest.raises(Forbidden) as refusal:
+        judge.check(caller, LIFECYCLE, "z2")
+    assert refusal.value.code == "zone_mismatch"
+
+
+def test_the_scope_of_the_agent_plane_may_bear_another_name() -> None:
+    judge = authenticator(lifecycle_scope="fleet:run")
+    named = verified(bearer(SIGNER.sign(local_claims(scope="fleet:run"))), judge)
+    judge.check(named, LIFECYCLE, "z1")
+    plain = verified(bearer(SIGNER.sign(local_claims())), judge)
+    with pytest.raises(Forbidden) as refusal:
+        judge.check(plain, LIFECYCLE, "z1")
+    assert refusal.value.members["scope"] == "fleet:run"
+
+
+def test_an_administrator_of_the_local_issuer_crosses_zones_but_still_needs_the_scope() -> None:
+    judge = authenticator()
+    caller = verified(bearer(SIGNER.sign(local_claims(scope=f"{LIFECYCLE} {ADMIN}"))), judge)
+    assert caller.is_admin
+    judge.check(caller, LIFECYCLE, "z2")
+    judge.check(caller, ADMIN, None)
+    with pytest.raises(Forbidden):
+        judge.check(caller, COORDINATOR_ADMIN, "z1")
+
+
+def test_a_verified_token_is_known_until_it_expires_and_not_a_moment_longer() -> None:
+    clock = Clock()
+    judge = authenticator(clock)
+    header = bearer(SIGNER.sign(local_claims(exp=NOW + 10)))
+    assert judge.known(header) is None
+    caller = verified(header, judge)
+    assert judge.known(header) is caller
+    clock.now = NOW + 9.999
+    assert judge.known(header) is caller
+    clock.now = NOW + 10
+    assert judge.known(header) is None
+    # Within the leeway the full check still accepts it, but never remembers it past its time.
+    verified(header, judge)
+    assert judge.known(header) is None
+    clock.now = NOW + 15
+    assert "expired" in refused(header, judge).detail
+
+
+def test_refusals_are_not_remembered_and_never_become_knowledge() -> None:
+    judge = authenticator()
+    header = bearer(Signer(LOCAL.kid).sign(local_claims()))
+    for _ in range(3):
+        refused(header, judge)
+        assert judge.known(header) is None
+
+
+def test_the_cache_is_bounded_and_lets_the_oldest_go() -> None:
+    judge = authenticator(token_cache_max=3)
+    headers = [bearer(SIGNER.sign(local_claims(sub=f"user-{n}"))) for n in range(5)]
+    for header in headers:
+        verified(header, judge)
+    assert [judge.known(header) is not None for header in headers] == [False, False, True, True, True]
+
+
+def test_one_token_takes_one_place_in_the_cache() -> None:
+    judge = authenticator(token_cache_max=2)
+    token = SIGNER.sign(local_claims()).encode()
+    other = bearer(SIGNER.sign(local_claims(sub="other")))
+    verified(other, judge)
+    for spelling in (b"Bearer ", b"bearer ", b"BEARER ", b"Bearer  ", b"Bearer   "):
+        verified(spelling + token, judge)
+    assert judge.known(other) is not None
+    assert judge.known(b"Bearer " + token) is not None
+    assert judge.known(b"bearer " + token) is None
+
+
+async def test_a_closed_authenticator_has_forgotten_everybody() -> None:
+    judge = authenticator()
+    header = bearer(SIGNER.sign(local_claims()))
+    await judge.verify(header)
+    await judge.close()
+    assert judge.known(header) is None
+
+
+def spoilt(token: str) -> list[str]:
+    head, body, tail = token.split(".")
+    return [
+        f"{head}.{body}.{tail[:-6]}AAAAAA",
+        f"{head}.{body}",
+        f"{head}.{body}.{tail}.{tail}",
+        f"{body}.{head}.{tail}",
+    ]
+
+
+def test_no_part_of_a_token_is_in_an_error_or_a_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    secrets = ["s3cret-subject", "s3cret-client", "s3cret-scope"]
+    good = local_claims(sub=secrets[0], client_id=secrets[1], scope=secrets[2])
+    bad = [
+        {**good, "exp": 1},
+        {**good, "aud": "s3cret-aud"},
+        {**good, "sub": {"s3cret": 1}},
+        {**good, "zone_id": "s3cret/"},
+    ]
+    tokens = [*spoilt(SIGNER.sign(good)), *[SIGNER.sign(claims) for claims in bad]]
+    for token in tokens:
+        refusal: Problem = refused(bearer(token))
+        shown = f"{refusal!r} {refusal} {refusal.detail} {refusal.members} {caplog.text}"
+        assert "s3cret" not in shown
+        assert not any(part in shown for part in token.split("."))
+        assert refusal.__suppress_context__ or refusal.__context__ is None
+
+
+def test_the_local_issuer_signs_what_its_server_believes() -> None:
+    grant = Grant(
+        zone_id="z9",
+        client_id="app",
+        subject="me",
+        scopes=("a", ADMIN),
+        sid="s",
+        session_id="x",
+        delegation_edge_id="e",
+    )
+    caller = verified(bearer(LOCAL.mint(grant, 60)))
+    assert caller == Caller("me", "app", "z9", frozenset({"a", ADMIN}), "s", "x", "e", True)
+    clock = Clock(NOW + 64)
+    verified(bearer(LOCAL.mint(grant, 60)), authenticator(clock))
+    clock.now += 1
+    refused(bearer(LOCAL.mint(grant, 60)), authenticator(clock))
+
+
+GRANT = Grant(zone_id="z", client_id="c", subject="s")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: LOCAL.mint(GRANT, 0),
+        lambda: LOCAL.mint(GRANT, 10**15),
+        lambda: LOCAL.mint(Grant(zone_id="a b", client_id="c", subject="s"), 60),
+        lambda: LOCAL.mint(Grant(zone_id="z", client_id="", subject="s"), 60),
+        lambda: LOCAL.mint(Grant(zone_id="z", client_id="c", subject="\ud800"), 60),
+        lambda: LOCAL.mint(Grant(zone_id="z", client_id="c", subject="s", scopes=("a b",)), 60),
+        lambda: LOCAL.mint(Grant(zone_id="z", client_id="c", subject="s", scopes=("",)), 60),
+        lambda: LOCAL.mint(Grant(zone_id="z", client_id="c", subject="s", scopes=("x" * 9000,)), 60),
+    ],
+)
+def test_the_local_issuer_does_not_sign_what_its_server_would_refuse(ask: Callable[[], str]) -> None:
+    with pytest.raises(Invalid):
+        ask()
+
+
+def test_the_local_issuer_is_named_after_its_key() -> None:
+    (jwk,) = LOCAL.jwks()["keys"]
+    assert {
+        "kty": "EC",
+        "crv": "P-256",
+        "use": "sig",
+        "alg": "ES256",
+        "kid": LOCAL.kid,
+    }.items() <= jwk.items()
+    assert "d" not in jwk
+    required = f'{{"crv":"P-256","kty":"EC","x":"{jwk["x"]}","y":"{jwk["y"]}"}}'
+    assert base64url(hashlib.sha256(required.encode()).digest()).decode() == LOCAL.kid
+    assert LOCAL.issuer == f"urn:quarterdeck:{LOCAL.kid}"
+    assert len(base64.urlsafe_b64decode(jwk["x"] + "=")) == 32

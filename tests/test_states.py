@@ -1,0 +1,60 @@
+"""docs/states/ is drawn from the tables the code runs on; `make states` draws it again."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+
+import pytest
+
+from quarterdeck.app import MACHINES
+from quarterdeck.core.moves import Machine
+from tests.support.source import ROOT
+
+STATES = ROOT / "docs" / "states"
+WRITE = bool(os.environ.get("QD_WRITE_STATES"))
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_the_page_of_a_noun_shows_the_arrows_the_code_runs_on(machine: Machine[StrEnum, StrEnum]) -> None:
+    file = STATES / f"{machine.name}.md"
+    if WRITE:
+        STATES.mkdir(parents=True, exist_ok=True)
+        file.write_text(page(machine), encoding="utf-8")
+    assert file.exists(), f"run `make states`: {file.name} is missing"
+    assert file.read_text(encoding="utf-8") == page(machine), (
+        f"run `make states`: {file.name} is not what the code says"
+    )
+
+
+def test_every_page_belongs_to_a_noun_that_exists() -> None:
+    known = {f"{machine.name}.md" for machine in MACHINES} | {"README.md"}
+    assert {file.name for file in STATES.glob("*.md")} <= known
+
+
+def page(machine: Machine[StrEnum, StrEnum]) -> str:
+    """The diagram, and the same as a table in which the refused pairs can be seen."""
+    states = list(machine.states)
+    rows = [
+        [f"**{verb}**", *(str(machine.target(verb, state) or "·") for state in states)]
+        for verb in machine.moves
+    ]
+    lines = [
+        f"# States of a {machine.name}",
+        "",
+        "Drawn by `make states` from the table in the code; a test compares.",
+        "",
+        "```mermaid",
+        machine.diagram(),
+        "```",
+        "",
+        "Where each verb leads from each state; a dot is a refusal.",
+        "",
+        *table(["verb", *(str(state) for state in states)], rows),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    return ["| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows]]
