@@ -10,20 +10,24 @@
 | `own_postgres` | a `PostgresServer` for this test alone, to stop, restart or kill                          |
 | `launch`       | a `Launch`: how to start a server on `engine_url`; the test runs once on each engine       |
 | `servers`      | a `Servers`: starts real server processes; their logs are shown when the test fails       |
+| `server`       | a server that the whole run shares; the test runs once on each engine                     |
+| `zone`         | a `FreshZone` on `server`, which nobody else knows of: what most tests over HTTP need       |
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.children import terminated_is_interrupted
+from tests.support.children import tail, terminated_is_interrupted
 from tests.support.databases import PostgresDatabases, SqliteDatabases
 from tests.support.postgres import PostgresServer
-from tests.support.server import Launch, Servers, launch_on
+from tests.support.server import Launch, ServerProcess, Servers, launch_on
+from tests.support.zone import FreshZone, fresh_zone
 
 
 def pytest_configure() -> None:
@@ -33,9 +37,12 @@ def pytest_configure() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    servers = getattr(item, "funcargs", {}).get("servers")
+    used = getattr(item, "funcargs", {})
+    servers, server = used.get("servers"), used.get("server")
     if report.when == "call" and report.failed and isinstance(servers, Servers):
         report.sections.append(("logs of the servers", servers.logs()))
+    if report.when == "call" and report.failed and isinstance(server, ServerProcess):
+        report.sections.append(("log of the shared server", tail(server.log)))
     return report
 
 
@@ -109,3 +116,44 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
     started = Servers(tmp_path)
     yield started
     started.close()
+
+
+@pytest.fixture(scope="session")
+def sqlite_server(
+    tmp_path_factory: pytest.TempPathFactory, sqlite_databases: SqliteDatabases
+) -> Iterator[ServerProcess]:
+    directory = tmp_path_factory.mktemp("shared-sqlite")
+    yield from _shared(launch_on(sqlite_databases.fresh(directory), directory), directory)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(
+    tmp_path_factory: pytest.TempPathFactory, postgres: PostgresDatabases
+) -> Iterator[ServerProcess]:
+    directory = tmp_path_factory.mktemp("shared-postgresql")
+    url = postgres.fresh()
+    yield from _shared(launch_on(url, directory), directory)
+    postgres.drop(url)
+
+
+def _shared(launch: Launch, directory: Path) -> Iterator[ServerProcess]:
+    started = Servers(directory)
+    try:
+        yield asyncio.run(started.start(launch))
+    finally:
+        started.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def server(request: pytest.FixtureRequest) -> ServerProcess:
+    shared = request.getfixturevalue("sqlite_server" if request.param == "sqlite" else "postgres_server")
+    assert isinstance(shared, ServerProcess)
+    assert shared.running, (
+        f"a test before this one ended the shared server; its log ends:\n{tail(shared.log)}"
+    )
+    return shared
+
+
+@pytest.fixture
+async def zone(server: ServerProcess) -> FreshZone:
+    return await fresh_zone(server)

@@ -1,9 +1,9 @@
 """`python -m quarterdeck`: what needs the server's own code. The `qd` command hands over to this.
 
-    up                 serve, until told to stop
-    db upgrade|status  the schema
-    config show        every setting and where it came from
-    token              a bearer token of the local issuer
+up                 serve, until told to stop
+db upgrade|status  the schema
+config show        every setting and where it came from
+token              a bearer token of the local issuer
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--migrate", action="store_true")
     up.add_argument("--ready-fd", type=int)
     up.set_defaults(run=_up)
-    for noun, steps in (("db", {"upgrade": _db_upgrade, "status": _db_status}), ("config", {"show": _config_show})):
+    for noun, steps in (
+        ("db", {"upgrade": _db_upgrade, "status": _db_status}),
+        ("config", {"show": _config_show}),
+    ):
         group = verbs.add_parser(noun).add_subparsers(required=True)
         for name, run in steps.items():
             group.add_parser(name, parents=[common]).set_defaults(run=run)
@@ -115,7 +118,8 @@ def _token(asked: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.run import open_issuer
 
     lifecycle = settings.section(AuthSettings).lifecycle_scope
-    scopes = tuple(asked.scope) if asked.scope else (lifecycle, COORDINATOR_ADMIN) if asked.app == "local" else (lifecycle,)
+    usual = (lifecycle, COORDINATOR_ADMIN) if asked.app == "local" else (lifecycle,)
+    scopes = tuple(asked.scope) if asked.scope else usual
     grant = Grant(
         zone_id=asked.zone,
         client_id=asked.app,

@@ -76,7 +76,15 @@ class Running:
         ours = current is None or current in migrate.revisions()
         if ours and (self._migrate or migrate.sqlite_path(url)):
             # In a process of its own: what migrating imports is a third of what a serving process should weigh.
-            command = [sys.executable, "-P", "-m", "quarterdeck", "db", "upgrade", f"--data={self._settings.data}"]
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "quarterdeck",
+                "db",
+                "upgrade",
+                f"--data={self._settings.data}",
+            ]
             done = subprocess.run(  # noqa: S603 - our own interpreter and arguments
                 [*command, f"--database={url}"], check=False, stdout=subprocess.DEVNULL
             )
@@ -90,7 +98,9 @@ class Running:
     async def _run(self, issuer: LocalIssuer) -> None:
         server = self._settings.server
         lines = logs.set_up(server.log_level)
-        app = await build(self._settings, issuer, lines if logs.LEVELS[server.log_level] <= logs.LEVELS["info"] else None)
+        app = await build(
+            self._settings, issuer, lines if logs.LEVELS[server.log_level] <= logs.LEVELS["info"] else None
+        )
         tokens = SweepRunner([self._token_renewal(issuer)])
         await tokens.run_now("admin-token")
         socket_file = socket_path(self._settings.data)
@@ -122,6 +132,7 @@ class Running:
             lifespan="off",
             log_config=None,
             access_log=False,
+            proxy_headers=False,
             server_header=False,
             date_header=False,
             timeout_keep_alive=75,

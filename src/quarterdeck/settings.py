@@ -32,14 +32,32 @@ FILE = "quarterdeck.toml"
 class ServerSettings(msgspec.Struct, frozen=True):
     host: Annotated[str, Meta(min_length=1, description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535, description="port to listen on; 0 takes a free one")] = 4000
-    database_url: Annotated[str, Meta(description="postgresql://… or sqlite:///FILE; default: a file in the data directory")] | None = None
+    database_url: (
+        Annotated[
+            str, Meta(description="postgresql://… or sqlite:///FILE; default: a file in the data directory")
+        ]
+        | None
+    ) = None
     db_pool_max: Annotated[int, Meta(ge=2, le=1_000, description="connections to PostgreSQL at most")] = 20
-    signing_key: Annotated[str, Meta(description="file of the local issuer's key, so that replicas share one")] | None = None
-    shutdown_grace_ms: Annotated[int, Meta(ge=0, le=600_000, description="how long draining may take")] = 15_000
-    log_level: Annotated[Literal["debug", "info", "warning", "warn", "error", "fatal", "critical"], Meta(description="what is logged")] = "info"
+    signing_key: (
+        Annotated[str, Meta(description="file of the local issuer's key, so that replicas share one")] | None
+    ) = None
+    shutdown_grace_ms: Annotated[int, Meta(ge=0, le=600_000, description="how long draining may take")] = (
+        15_000
+    )
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "warn", "error", "fatal", "critical"],
+        Meta(description="what is logged"),
+    ] = "info"
 
 
-SECTIONS: tuple[type[msgspec.Struct], ...] = (ServerSettings, AuthSettings, EngineSettings, SessionSettings, Limits)
+SECTIONS: tuple[type[msgspec.Struct], ...] = (
+    ServerSettings,
+    AuthSettings,
+    EngineSettings,
+    SessionSettings,
+    Limits,
+)
 SEED_NAMES = {
     "port": "PORT",
     "database_url": "DATABASE_URL",
@@ -142,13 +160,19 @@ def _read_file(path: Path) -> dict[str, object]:
         raise SettingsError(f"{path} is not TOML: {error}.") from error
 
 
-def _refuse_unknown(known: Mapping[str, FieldInfo], environment: Mapping[str, str], file: Mapping[str, object]) -> None:
+def _refuse_unknown(
+    known: Mapping[str, FieldInfo], environment: Mapping[str, str], file: Mapping[str, object]
+) -> None:
     for name in sorted(environment):
         if name.startswith("QD_") and not name.startswith(NOT_SETTINGS) and name[3:].lower() not in known:
-            raise SettingsError(f"{name} is set, but there is no such setting. `qd config show` lists what there is.")
+            raise SettingsError(
+                f"{name} is set, but there is no such setting. `qd config show` lists what there is."
+            )
     for name in sorted(file):
         if name not in known:
-            raise SettingsError(f"{FILE} sets {name}, but there is no such setting. `qd config show` lists what there is.")
+            raise SettingsError(
+                f"{FILE} sets {name}, but there is no such setting. `qd config show` lists what there is."
+            )
 
 
 def _parse(field: FieldInfo, value: object, source: str) -> Setting:

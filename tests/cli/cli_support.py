@@ -69,12 +69,12 @@ class Qd:
     def json(self, *words: str, **environment: str) -> Any:
         return json.loads(self.good(*words, "--json", **environment))
 
-    def end_server(self) -> None:
+    def end_server(self, by: signal.Signals = signal.SIGTERM) -> None:
         """Whatever a test left running on this directory is gone when this returns."""
         place = Place(str(self.data))
         record = place.record()
         if record is not None and place.is_served():
-            os.kill(record.pid, signal.SIGKILL)
+            os.kill(record.pid, by)
             eventually_sync(lambda: not place.is_served(), "the server's lock is free")
 
 
@@ -160,6 +160,8 @@ fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 if os.environ.get("STAND_IN") == "gives up":
     sys.exit("the database is on fire")
 path = os.environ["STAND_IN_SOCKET"]
+if os.path.exists(path):
+    os.unlink(path)
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(path)
 listener.listen()

@@ -8,7 +8,7 @@ from quarterdeck.cli.failing import sentence
 from quarterdeck.cli.output import Paint, cell, fields, span, table, width
 from quarterdeck.cli.tree import BOX, PLAIN, draw, life, lines_for
 from quarterdeck.client.server import Document
-from quarterdeck.core.errors import LimitReached, NotFound, Unavailable
+from quarterdeck.core.errors import Invalid, LimitReached, NotFound, Unavailable
 
 PLAINLY = Paint(False)
 COLOURED = Paint(True)
@@ -132,6 +132,11 @@ def test_a_quota_refusal_names_bound_limit_used_and_what_frees_it() -> None:
         "qd: Too deep.",
         "    max_depth: limit 10, used 10; what frees it: a shallower parent",
     ]
+
+
+def test_a_wrong_value_is_told_with_the_field_it_stands_in() -> None:
+    wrong = Invalid("invalid_body", "Expected `int` <= 100.", field="max_depth")
+    assert sentence(wrong).splitlines() == ["qd: Expected `int` <= 100.", "    in max_depth"]
 
 
 def test_where_waiting_helps_the_sentence_says_how_long() -> None:

@@ -91,15 +91,6 @@ def test_limits_are_numbers_or_the_default() -> None:
     assert ask.values["set"] == (("max_depth", 5), ("max_children", None))
 
 
-def test_what_a_handed_over_command_does_not_know_is_passed_on_in_its_order() -> None:
-    for ask in (
-        thinly("up", "--log-level", "debug", "--port=0"),
-        fully("up", "--log-level", "debug", "--port=0"),
-    ):
-        assert ask is not None
-        assert (ask.values["more"], ask.values["port"]) == (("--log-level", "debug"), 0)
-
-
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
@@ -123,6 +114,7 @@ def test_what_a_handed_over_command_does_not_know_is_passed_on_in_its_order() ->
         (("--timeout", "0", "status"), "above 0"),
         (("zone", "quotas", "--set", "max_depth"), "NAME=NUMBER"),
         (("completion", "tcsh"), "not one of"),
+        (("up", "--prot", "1"), "--port"),
         (("session",), "Which command?"),
     ],
 )

@@ -19,9 +19,10 @@ import pytest
 
 from quarterdeck.client import find, locks, start
 from quarterdeck.client.find import Where
-from quarterdeck.client.http import Unreachable
-from quarterdeck.client.place import Place, place_of
+from quarterdeck.client.http import Address, Unreachable
+from quarterdeck.client.place import Place, place_of, socket_path
 from quarterdeck.client.process import listener_pid
+from quarterdeck.client.server import Server
 from tests.cli.cli_support import Qd, answer, peer, stand_in
 
 
@@ -92,6 +93,18 @@ def test_the_directory_is_the_flag_then_the_variable_then_the_users_own() -> Non
 
 def test_a_relative_directory_is_made_absolute_because_the_server_stands_elsewhere() -> None:
     assert place_of("here", {}).path == str(Path.cwd() / "here")
+
+
+def test_the_socket_has_one_short_name_by_whichever_path_the_directory_is_reached(tmp_path: Path) -> None:
+    deep = tmp_path / ("deep" * 40) / "data"
+    deep.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(deep)
+    environ = {"XDG_RUNTIME_DIR": "/run/user/1"}
+    name = socket_path(Place(str(deep)), environ)
+    assert name == socket_path(Place(str(tmp_path / "link")), environ)
+    assert name.startswith("/run/user/1/qd-")
+    assert len(name) == len("/run/user/1/qd-") + 12 + len(".sock")
+    assert f"quarterdeck-{os.getuid()}/qd-" in socket_path(Place(str(deep)), {})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"pid": "x", "url": 5}'])
@@ -181,15 +194,19 @@ def test_a_directory_of_postgresql_is_never_started_automatically(place: Place) 
 
 
 def test_a_server_that_starts_elsewhere_is_waited_for_and_not_doubled(place: Place) -> None:
-    asked: list[int] = []
-
-    def answers() -> bool:
-        asked.append(1)
-        return len(asked) == 3
-
+    server = Server(Address("unix", "/nowhere"), None, 1)
+    answers = iter([None, None, server])
     with held(place.server_lock):
-        start.ensure(place, refuse_to_speak, answers)
-    assert len(asked) == 3
+        assert start.ensure(place, refuse_to_speak, lambda: next(answers)) is server
+
+
+def test_a_long_log_is_put_aside_at_the_next_start(qd: Qd) -> None:
+    qd.data.mkdir()
+    with (qd.data / "server.log").open("w") as log:
+        log.truncate(17 * 1024 * 1024)
+    qd.good("zone", "list", "--token", "t")
+    assert (qd.data / "server.log").read_text().startswith("began")
+    assert (qd.data / "server.log.1").stat().st_size == 17 * 1024 * 1024
 
 
 def test_the_kernel_tells_which_process_listens(short: Path) -> None:
@@ -234,12 +251,12 @@ def test_a_start_that_fails_shows_the_end_of_the_log(qd: Qd) -> None:
     assert "the database is on fire" in done.stderr
 
 
-def test_the_server_of_an_earlier_start_is_replaced_when_it_is_gone(qd: Qd) -> None:
+def test_a_server_that_was_killed_is_replaced_although_its_record_and_socket_are_there(qd: Qd) -> None:
     qd.good("zone", "list", "--token", "t")
     first = Place(str(qd.data)).record()
-    qd.end_server()
+    qd.end_server(signal.SIGKILL)
     assert first is not None
-    Path(first.socket).unlink()
+    assert Path(first.socket).exists()
     qd.good("zone", "list", "--token", "t")
     second = Place(str(qd.data)).record()
     assert second is not None

@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
 
+from quarterdeck.http.auth import LocalIssuer
 from tests.support.children import ended_with_parent, plain_environment, tail
 
 START_LIMIT = 30.0
@@ -28,13 +29,26 @@ class Launch:
     database: str | None = None
     arguments: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    port: int | None = 0
+    """A free one, unless the test is about ports: None gives no flag."""
 
     def command(self, ready_fd: int) -> list[str]:
-        command = [sys.executable, "-m", "quarterdeck", "up", "--data", str(self.data), "--port", "0"]
+        command = [sys.executable, "-m", "quarterdeck", "up", "--data", str(self.data)]
         command += ["--ready-fd", str(ready_fd)]
+        if self.port is not None:
+            command += ["--port", str(self.port)]
         if self.database is not None:
             command += ["--database", self.database]
         return [*command, *self.arguments]
+
+    @property
+    def database_url(self) -> str:
+        """What the server will open, for tests that look at it from the side."""
+        return self.database or f"sqlite:///{self.data / 'quarterdeck.db'}"
+
+    def told(self, **variables: str) -> Launch:
+        """The same with more in its environment."""
+        return replace(self, environment={**self.environment, **variables})
 
 
 def launch_on(url: str, directory: Path) -> Launch:
@@ -62,6 +76,15 @@ class ServerProcess:
         return self._process.poll() is None
 
     @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    @property
+    def issuer(self) -> LocalIssuer:
+        """The server's own issuer: what it signs, the server believes."""
+        return LocalIssuer.open(self.launch.data / "signing-key.pem")
+
+    @property
     def admin_token(self) -> str:
         return (self.launch.data / "admin-token").read_text().strip()
 
@@ -75,8 +98,9 @@ class ServerProcess:
         headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
         # No pool limit: the races want as many connections as they have callers.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        # There is no TLS here; not to verify it saves the loading of the machine's certificates for each client.
         return httpx.AsyncClient(
-            base_url=self.url, headers=headers, timeout=timeout, limits=limits, trust_env=False
+            base_url=self.url, headers=headers, timeout=timeout, limits=limits, trust_env=False, verify=False
         )
 
     def terminate(self) -> None:

@@ -40,7 +40,7 @@ class Context:
         return self.ask.values[key] is True
 
     def many(self, key: str) -> list[object]:
-        value = self.ask.values.get(key)
+        value = self.ask.values[key]
         return list(value) if isinstance(value, tuple) else []
 
     @property
@@ -56,6 +56,18 @@ class Context:
     @property
     def place(self) -> Place:
         return self.where.place(self.environ)
+
+    def own_place(self) -> Place:
+        """The data directory, for what can only be done where a server runs."""
+        url = self.where.address(self.environ)
+        if url is not None:
+            from quarterdeck.cli.failing import Usage
+
+            verb = " ".join(self.ask.command.words)
+            raise Usage(
+                "usage", f"`qd {verb}` works on a data directory of this machine, and {url} was given."
+            )
+        return self.place
 
     def server(self) -> Server:
         """The server this command is for, started where that is allowed."""

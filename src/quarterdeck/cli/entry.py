@@ -11,39 +11,40 @@ import sys
 def main() -> int:
     """What the `qd` script calls."""
     argv = sys.argv[1:]
-    if argv == ["--version"]:
-        # Asked by scripts to see whether qd is there at all; it needs none of the rest.
-        from quarterdeck import __version__
-
-        sys.stdout.write(f"quarterdeck {__version__}\n")
-        return 0
     try:
-        return _ended(argv)
+        _prepare_streams()
+        code = _version() if argv == ["--version"] else _ended(argv)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return _end_by("SIGINT")
     except BrokenPipeError:
         return _end_by("SIGPIPE")
+    except OSError as wrong:
+        from quarterdeck.cli import failing
+
+        _let_go_of_stdout()
+        return failing.tell(failing.of_system(wrong), as_json="--json" in argv)
+    return code
+
+
+def _version() -> int:
+    """Asked by scripts to see whether qd is there at all; it needs none of the rest."""
+    from quarterdeck import __version__
+
+    sys.stdout.write(f"quarterdeck {__version__}\n")
+    return 0
 
 
 def _ended(argv: list[str]) -> int:
-    """Runs the command; what is raised becomes a sentence and an exit code."""
+    """Runs the command; a problem becomes a sentence and an exit code."""
     from quarterdeck.core.errors import Problem
 
-    _prepare_streams()
     try:
-        code = _run(argv)
-        sys.stdout.flush()
+        return _run(argv)
     except Problem as problem:
         from quarterdeck.cli import failing
 
         return failing.tell(problem, as_json="--json" in argv)
-    except BrokenPipeError:
-        raise
-    except OSError as wrong:
-        from quarterdeck.cli import failing
-
-        return failing.tell(failing.of_system(wrong), as_json="--json" in argv)
-    return code
 
 
 def _run(argv: list[str]) -> int:
@@ -83,8 +84,16 @@ def _end_by(name: str) -> int:
     import signal
 
     number = signal.Signals[name]
-    # What is left in the buffer has no reader any more; Python would complain about it on its way out.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    _let_go_of_stdout()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     return 128 + number
+
+
+def _let_go_of_stdout() -> None:
+    """What cannot be written now (nobody reads, the disk is full) Python would try again on its way out,
+    and complain with an exit code of its own."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -7,7 +7,15 @@ import sys
 
 from quarterdeck.cli.output import cell
 from quarterdeck.client.problems import to_document
-from quarterdeck.core.errors import Fault, Problem
+from quarterdeck.core.errors import EXIT_USAGE, Fault, Problem, Refusal
+
+
+class Usage(Refusal):
+    """The command line itself is wrong."""
+
+    status = 400
+    exit_code = EXIT_USAGE
+    title = "Usage"
 
 
 class SystemRefused(Fault):
@@ -25,13 +33,16 @@ def tell(problem: Problem, *, as_json: bool) -> int:
 
 
 def sentence(problem: Problem) -> str:
-    """`qd: …`, and for a bound that holds a second line: which, its limit, what is used, what frees it."""
+    """`qd: …`, and a second line where there is more to know: for a bound that holds, which one, its limit,
+    what is used and what frees it."""
     lines = [f"qd: {problem.detail}"]
     members = problem.members
     if "bound" in members:
         line = f"    {cell(members['bound'])}: limit {cell(members.get('limit'))}, used {cell(members.get('used'))}"
         frees = members.get("frees")
         lines.append(f"{line}; what frees it: {cell(frees)}" if frees else line)
+    elif "field" in members:
+        lines.append(f"    in {cell(members['field'])}")
     elif problem.retry_after is not None:
         lines.append(f"    asking again may help after {problem.retry_after} s")
     return "\n".join(lines)

@@ -14,9 +14,9 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from quarterdeck import __version__
 from quarterdeck.cli import thin
+from quarterdeck.cli.failing import Usage
 from quarterdeck.cli.table import GLOBALS, Argument, Ask, Command, Kind, Option
 from quarterdeck.cli.words import MODULES, commands_of, noun_of
-from quarterdeck.core.errors import EXIT_USAGE, Refusal
 
 COMPLETE_VARIABLE = "_QD_COMPLETE"
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -25,14 +25,6 @@ _ABOUT = """The coordination plane for fleets of AI agents.
 Every command finds its server by itself: the one of the data directory, started if none runs, or the one
 that --url names. The options below may stand before or after the command.
 """
-
-
-class Usage(Refusal):
-    """The command line itself is wrong."""
-
-    status = 400
-    exit_code = EXIT_USAGE
-    title = "Usage"
 
 
 def parse(argv: Sequence[str]) -> Ask | int:
@@ -139,19 +131,15 @@ class _Twig(_Branch):
 
 
 def _leaf(command: Command) -> click.Command:
-    @click.pass_context
-    def understood(ctx: click.Context, /, **values: object) -> Ask:
-        more: dict[str, object] = {"more": tuple(ctx.args)} if command.passes_on else {}
-        return Ask(command, thin.blank(command) | values | more)
+    def understood(**values: object) -> Ask:
+        return Ask(command, thin.blank(command) | values)
 
-    loose = {"ignore_unknown_options": command.passes_on, "allow_extra_args": command.passes_on}
     return _Sections(
         command.words[-1],
         callback=understood,
         params=[*map(_argument, command.arguments), *_options((*command.options, *GLOBALS))],
         help=f"{command.summary}\n\n{command.description}",
         short_help=command.summary,
-        context_settings=loose,
     )
 
 

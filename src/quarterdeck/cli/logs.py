@@ -21,7 +21,7 @@ _LOOK_EVERY = 0.2
 
 
 def logs(context: Context) -> int:
-    path = context.place.log
+    path = context.own_place().log
     count = context.number("lines")
     try:
         log = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.logs import LOGS, logs
 from quarterdeck.cli.output import cell, fields, instant, span
 from quarterdeck.cli.table import NUMBER, TEXT, Command, Noun, Option
-from quarterdeck.cli.upkeep import handed_over
+from quarterdeck.cli.upkeep import DATABASE, PLAIN_ENVIRONMENT, hand_over
 from quarterdeck.client import find, locks
 from quarterdeck.client.http import Lost, TimedOut, Unreachable
 from quarterdeck.client.place import Place
@@ -22,7 +23,7 @@ from quarterdeck.core.errors import EXIT_FAILED, Invalid
 def noun() -> Noun:
     return Noun(
         (
-            handed_over(("up",), "Start a server and stay with it.", _UP),
+            Command(("up",), "Start a server and stay with it.", hand_over, options=_UP),
             Command(("status",), "Tell whether a server runs, and where; fails if none is ready.", status),
             Command(("stop",), "Stop the data directory's server and wait for its end.", stop),
             Command(
@@ -36,8 +37,9 @@ def noun() -> Noun:
 _UP = (
     Option("--host", "The address to listen on [default: 127.0.0.1].", TEXT),
     Option("--port", "The port to listen on, 0 for any that is free [default: 4000].", NUMBER),
-    Option("--database", "A PostgreSQL URL [default: SQLite in the data directory].", TEXT),
+    DATABASE,
     Option("--migrate", "Bring PostgreSQL's schema up to date first."),
+    PLAIN_ENVIRONMENT,
 )
 
 
@@ -49,14 +51,16 @@ def status(context: Context) -> int:
 
 
 def stop(context: Context) -> int:
-    place = _own_place(context)
+    place = context.own_place()
     pid = _running_pid(context, place)
     if pid is None:
         told: Document = {"stopped": False, "running": False, "data": place.path}
         context.show(told, lambda document: f"no server runs for {place.path}")
         return 0
     seconds = context.where.timeout or find.TIMEOUT
-    os.kill(pid, signal.SIGTERM)
+    # It may have ended by itself since; then the wait is short.
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
     if not locks.wait_until_free(place.server_lock, seconds):
         raise TimedOut(
             "stop_timeout",
@@ -107,32 +111,13 @@ def _described(context: Context, told: Document) -> str:
     return fields(pairs, context.paint)
 
 
-def _own_place(context: Context) -> Place:
-    """The data directory, where no address says that another server is meant."""
-    url = context.where.address(context.environ)
-    if url is not None:
-        raise Invalid(
-            "not_here", f"A server is stopped where it runs, by its data directory; {url} was given."
-        )
-    return context.place
-
-
 def _running_pid(context: Context, place: Place) -> int | None:
     """The process to stop: who listens on the directory's socket, which no reused pid can do."""
-    from quarterdeck.client.start import await_other
-
-    found: list[Server] = []
-
-    def answers() -> bool:
-        server = find.of_place(context.where, context.environ, place)
-        found.extend([server] if server else [])
-        return server is not None
-
-    await_other(place, answers)
+    server = find.awaited(context.where, context.environ, place)
     record = place.record()
-    if not found or record is None:
+    if server is None or record is None:
         return None
-    pid = listener_pid(found[0].connection.open()) or record.pid
+    pid = listener_pid(server.connection.open()) or record.pid
     if pid <= 1:
         # 0 would be our own process group, and nobody means 1.
         raise Invalid(

@@ -59,8 +59,6 @@ class Command(NamedTuple):
     description: str = ""
     is_default: bool = False
     """The noun alone means this command: `qd events` is `qd events list`."""
-    passes_on: bool = False
-    """What neither parser knows is kept under the key `more`: whom the command is handed to may know it."""
 
 
 class Noun(NamedTuple):

@@ -70,9 +70,6 @@ def parse(command: Command, rest: Sequence[str]) -> Ask | None:
             continue
         name, equals, text = part.partition("=")
         option = known.get(name)
-        if option is None and command.passes_on and name not in _HELP:
-            words.append(part)
-            continue
         # A flag with a value, or a short option with an equals sign: Click knows what to make of it.
         if option is None or (equals and (option.kind is None or name == option.short)):
             return None
@@ -91,8 +88,6 @@ def blank(command: Command) -> dict[str, object]:
     values: dict[str, object] = {argument.key: None for argument in command.arguments}
     for option in (*GLOBALS, *command.options):
         values[option.key] = () if option.many else None if option.kind else False
-    if command.passes_on:
-        values["more"] = ()
     return values
 
 
@@ -118,9 +113,7 @@ def _take(values: dict[str, object], option: Option, text: str) -> bool:
 
 def _finish(command: Command, values: dict[str, object], words: Sequence[str]) -> Ask | None:
     """Words become arguments; None where one is missing, left over or wrong."""
-    if command.passes_on:
-        values["more"] = tuple(words)
-    elif len(words) > len(command.arguments):
+    if len(words) > len(command.arguments):
         return None
     for argument, word in zip(command.arguments, words, strict=False):
         try:

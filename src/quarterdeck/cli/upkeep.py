@@ -15,30 +15,28 @@ from quarterdeck.cli.table import DURATION, GLOBALS, ID, TEXT, Command, Noun, Op
 
 
 def noun() -> Noun:
+    database = (DATABASE, PLAIN_ENVIRONMENT)
     return Noun(
         (
             Command(("token",), "Print a bearer token of the local issuer.", token, options=_TOKEN),
-            handed_over(("db", "upgrade"), "Bring the database's schema up to date.", _DATABASE),
-            handed_over(("db", "status"), "Compare the database's schema with this release.", _DATABASE),
-            handed_over(("config", "show"), "Print every setting and where it came from.", _DATABASE),
+            Command(("db", "upgrade"), "Bring the schema up to date.", hand_over, options=database),
+            Command(("db", "status"), "Compare the schema with this release.", hand_over, options=database),
+            Command(("config", "show"), "Print every setting and its source.", hand_over, options=database),
         ),
         {"db": "The database's schema.", "config": "The settings a server would start with."},
     )
 
 
-def handed_over(words: tuple[str, ...], summary: str, options: tuple[Option, ...]) -> Command:
-    """A command of the server's settings: each of them is a flag there, and they are not listed twice."""
-    return Command(words, summary, hand_over, (), options, _SETTINGS, passes_on=True)
-
-
-_SETTINGS = "Every setting that `qd config show` lists may be given as an option: --log-level debug."
 _TOKEN = (
     Option("--app", "The application it speaks for.", ID),
     Option("--scope", "A scope it carries; may be repeated.", TEXT, many=True),
     Option("--ttl", "How long it is good: 90, 15m, 2h.", DURATION),
     Option("--session", "The session it speaks for; it ends with that session.", ID),
 )
-_DATABASE = (Option("--database", "The database's URL.", TEXT),)
+DATABASE = Option("--database", "The database's URL [default: SQLite in the data directory].", TEXT)
+PLAIN_ENVIRONMENT = Option(
+    "--ignore-seed-environment", "Heed QD_ variables only, not DATABASE_URL, PORT and the like."
+)
 
 
 def token(context: Context) -> int:
@@ -54,7 +52,6 @@ def hand_over(context: Context, more: Sequence[str] = ()) -> int:
     words = [*command.words, *more]
     for option in (*command.options, *known):
         words += spelled(option, context.ask.values[option.key])
-    words += [str(word) for word in context.many("more")]
     sys.stdout.flush()
     # -P: a directory named quarterdeck where the user happens to stand must not run in place of the package.
     os.execv(sys.executable, [sys.executable, "-P", "-m", "quarterdeck", *words])  # noqa: S606 - ourselves

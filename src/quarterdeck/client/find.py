@@ -73,23 +73,24 @@ def _addresses(place: Place, record: Record) -> Iterator[Address]:
         yield parse_address(record.url)
 
 
+def awaited(where: Where, environ: Mapping[str, str], place: Place) -> Server | None:
+    """The server of a directory, also one that is just starting; None when none holds the directory (any
+    more)."""
+    from quarterdeck.client import start
+
+    return start.await_other(place, lambda: of_place(where, environ, place))
+
+
 def _started(where: Where, environ: Mapping[str, str], place: Place, say: Callable[[str], None]) -> Server:
     from quarterdeck.client import start  # only where no server answered
 
-    found: list[Server] = []
-
-    def answers() -> bool:
-        server = of_place(where, environ, place)
-        if server is not None:
-            found.append(server)
-        return server is not None
-
-    start.ensure(place, say, answers)
-    if found or answers():
-        return found[0]
-    raise Unreachable(
-        "server_unreachable", f"The server of {place.path} was ready and does not answer; see {place.log}."
-    )
+    server = start.ensure(place, say, lambda: of_place(where, environ, place))
+    if server is None:
+        raise Unreachable(
+            "server_unreachable",
+            f"The server of {place.path} was ready and does not answer; see {place.log}.",
+        )
+    return server
 
 
 def _token_for(where: Where, environ: Mapping[str, str], url: str) -> str | None:

@@ -91,6 +91,19 @@ def data_directory(given: str | None, environ: Mapping[str, str]) -> str:
     return f"{base}/quarterdeck"
 
 
+def socket_path(place: Place, environ: Mapping[str, str]) -> str:
+    """Where the server of a directory listens locally. In the runtime directory, not in the data directory:
+    the path of a socket may have 108 bytes at most (104 on macOS), and a data directory may lie deep."""
+    from hashlib import sha256
+    from tempfile import gettempdir
+
+    base = environ.get("XDG_RUNTIME_DIR", "")
+    if not os.path.isabs(base):
+        base = f"{gettempdir()}/quarterdeck-{os.getuid()}"
+    name = sha256(os.path.realpath(place.path).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    return f"{base}/qd-{name}.sock"
+
+
 def _read(path: str) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -5,7 +5,7 @@ the writing end of a pipe (`--ready-fd`): one line `ready URL` means that it ser
 without that line means that it will not, and the reason is at the end of its log.
 """
 
-# ruff: noqa: PTH103
+# ruff: noqa: PTH103, PTH105, PTH116
 
 from __future__ import annotations
 
@@ -18,12 +18,18 @@ from collections.abc import Callable
 from quarterdeck.client import locks
 from quarterdeck.client.http import TimedOut, Unreachable
 from quarterdeck.client.place import Place
+from quarterdeck.client.server import Server
 from quarterdeck.core.errors import Fault
 
 READY_WITHIN = 60.0
 """A first start migrates a new database, perhaps on a slow disk of a busy machine."""
 _LOG_TAIL = 20
+_LOG_MAX = 16 * 1024 * 1024
 _CLIENT_ONLY = ("QD_TOKEN", "QD_URL", "QD_ZONE")
+
+
+Answering = Callable[[], Server | None]
+"""Gives the directory's server if one answers now."""
 
 
 class NotStarted(Fault):
@@ -33,40 +39,42 @@ class NotStarted(Fault):
     title = "Server not started"
 
 
-def ensure(place: Place, say: Callable[[str], None], answers: Callable[[], bool]) -> None:
-    """Returns when the server of this directory answers, having started it if need be."""
+def ensure(place: Place, say: Callable[[str], None], answering: Answering) -> Server | None:
+    """The server of this directory, started if need be; None if it was ready and then did not answer."""
     os.makedirs(place.path, mode=0o700, exist_ok=True)
     try:
         with locks.exclusive(place.start_lock, READY_WITHIN):
-            if answers():
-                return
-            if place.is_served():
-                await_other(place, answers)
-            if not place.is_served():
-                _refuse_foreign(place)
-                _start(place, say)
+            # Whoever held the lock before us may have started it; else somebody may be starting one by hand.
+            found = answering() or await_other(place, answering)
+            if found is not None:
+                return found
+            _refuse_foreign(place)
+            _start(place, say)
+            return answering()
     except TimeoutError:
         raise TimedOut(
             "start_timeout", f"Another process has been starting a server in {place.path} for too long."
         ) from None
 
 
-def await_other(place: Place, answers: Callable[[], bool]) -> None:
-    """A server holds the directory and does not answer: it is starting, or draining. Returns when it
-    answers or ends.
+def await_other(place: Place, answering: Answering) -> Server | None:
+    """While a server holds the directory, waits until it answers: it may be starting, or draining. None
+    when it is gone.
 
     Somebody else's child offers no event to wait for (its end would be one, its readiness is none), so this
     asks.
     """
     deadline = time.monotonic() + READY_WITHIN
     while place.is_served():
-        if answers():
-            return
+        found = answering()
+        if found is not None:
+            return found
         if time.monotonic() > deadline:
             raise TimedOut(
                 "server_silent", f"A server holds {place.path} and does not answer; see `qd status`."
             )
         time.sleep(0.05)
+    return None
 
 
 def _refuse_foreign(place: Place) -> None:
@@ -105,6 +113,7 @@ def _spawn(place: Place, writing: int) -> int:
     command += ["--auto-started", "--ready-fd", str(writing)]
     environ = {name: value for name, value in os.environ.items() if name not in _CLIENT_ONLY}
     try:
+        _rotate(place.log)
         log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             begun = os.fstat(log).st_size
@@ -126,6 +135,15 @@ def _spawn(place: Place, writing: int) -> int:
     # It outlives us on purpose; without this Popen would call that a leak.
     child.returncode = 0
     return begun
+
+
+def _rotate(log: str) -> None:
+    """A log that many starts have written to is put aside: one old one is kept, so two bound the space."""
+    try:
+        if os.stat(log).st_size > _LOG_MAX:
+            os.replace(log, f"{log}.1")
+    except FileNotFoundError:
+        pass
 
 
 def _read_line(reading: int, seconds: float) -> str | None:

@@ -78,7 +78,19 @@ def append(tx: StoreTx, events: Sequence[NewEvent], now: Millis) -> Witness:
     count = len(events)
     ids = [new_id() for _ in events]
     rows: list[tuple[object, ...]] = [
-        (count - 1 - i, ids[i], e.zone_id, e.type, e.subject, e.actor, e.from_state, e.to_state, e.data, e.trace, now)
+        (
+            count - 1 - i,
+            ids[i],
+            e.zone_id,
+            e.type,
+            e.subject,
+            e.actor,
+            e.from_state,
+            e.to_state,
+            e.data,
+            e.trace,
+            now,
+        )
         for i, e in enumerate(events)
     ]
     tx.write(Q.log_advance(count=count))
@@ -97,17 +109,23 @@ class EventFilter(msgspec.Struct, frozen=True):
     zone_id: str
     after: int = 0
     limit: int = 100
-    type: str | None = None
+    types: tuple[str, ...] = ()
+    """None named: all of them."""
     subject: str | None = None
 
 
 async def page(tx: StoreTx, wanted: EventFilter) -> list[Event]:
-    common = {"zone_id": wanted.zone_id, "type": wanted.type}
-    place = {"after": wanted.after, "limit": wanted.limit}
+    types: list[tuple[object, ...]] = [(name,) for name in wanted.types]
+    common = {
+        "zone_id": wanted.zone_id,
+        "after": wanted.after,
+        "limit": wanted.limit,
+        "any_type": int(not types),
+    }
     if wanted.subject is None:
-        [rows] = await tx.read(Q.log_page(**common, **place))
+        [rows] = await tx.read(Q.log_page(types=types, **common))
     else:
-        [rows] = await tx.read(Q.log_page_of_subject(subject=wanted.subject, **common, **place))
+        [rows] = await tx.read(Q.log_page_of_subject(subject=wanted.subject, types=types, **common))
     return decode(rows, Event)
 
 

@@ -57,11 +57,14 @@ Operation = Callable[[Tx, Sequence[C]], Awaitable[Outcomes[R]]]
 Run = Callable[[Sequence[C], bool, Attempt], Awaitable[Outcomes[R]]]
 
 
+RETRY = Policy(max_attempts=5, base_ms=20, multiplier=3.0, cap_ms=1_000)
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long a lane goes on before it gives an answer it does not like."""
 
-    retry: Policy = Policy(max_attempts=5, base_ms=20, multiplier=3.0, cap_ms=1_000)
+    retry: Policy = RETRY
     busy_seconds: float = 0.05
     unknown_seconds: float = 5.0
     waiters: int = 4
@@ -144,7 +147,7 @@ class Lane(Generic[C, R]):
         """Queues a command. The future gives its outcome, or raises the Problem that it met."""
         loop = asyncio.get_running_loop()
         self._placed += 1
-        entry = _Waiting[C, R](command, loop.create_future(), self._placed)
+        entry: _Waiting[C, R] = _Waiting(command, loop.create_future(), self._placed)
         if evicted := self._queue.put(entry):
             self._answer(evicted, self._full())
         self._wake()
@@ -187,7 +190,9 @@ class Lane(Generic[C, R]):
         for entry in busy:
             entry.busy_since = entry.busy_since or now
         for _ in range(min(len(self._to_wait_for), self._patience.waiters - len(self._waiters))):
-            task = asyncio.get_running_loop().create_task(self._wait_for_zones(), name=f"lane {self.name}, waiting")
+            task = asyncio.get_running_loop().create_task(
+                self._wait_for_zones(), name=f"lane {self.name}, waiting"
+            )
             self._waiters.add(task)
             task.add_done_callback(self._waiter_done)
 
@@ -225,7 +230,9 @@ class Lane(Generic[C, R]):
             for entry in batch:
                 self._answer(entry, self._away())
             return []
-        except Exception as error:  # whatever it is, it belongs to one command: find it, answer it, and say so
+        except (
+            Exception
+        ) as error:  # whatever it is, it belongs to one command: find it, answer it, and say so
             if len(batch) == 1:
                 self._answer(batch[0], self._guilty(batch[0].command, error))
                 return []
@@ -309,4 +316,6 @@ class Lane(Generic[C, R]):
         return Unavailable("queue_full", f"Too many requests wait for {self.name}; try again.", retry_after=1)
 
     def _away(self) -> Problem:
-        return Unavailable("database_unavailable", "The database is away or too busy; try again.", retry_after=1)
+        return Unavailable(
+            "database_unavailable", "The database is away or too busy; try again.", retry_after=1
+        )

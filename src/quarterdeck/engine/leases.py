@@ -6,7 +6,8 @@ margin, by its own monotonic clock: so a holder that was frozen knows on waking 
 
 Knowing is not enough, since it may freeze after looking. So every write of a leased pass first reads the lease row by
 name and term, `for share`, in its own transaction (`Fence.check`). A holder of an older term finds no such row and
-writes nothing; the share lock holds off a taker until the write is committed. Freezing a holder for a minute does no harm.
+writes nothing; the share lock holds off a taker until the write is committed. Freezing a holder for a minute does no
+harm.
 """
 
 from __future__ import annotations

@@ -23,11 +23,11 @@ join log_head h on h.id = 1;
 select 1 from events where subject = :subject and id = :id;
 
 -- name: log_page
--- A zone's events after a position, oldest first. An empty filter matches everything.
+-- A zone's events after a position, oldest first. Of every type, or of those named.
 select columns(e)
 from events e
 where zone_id = :zone_id and pos > :after
-  and (cast(:type as text) is null or type = cast(:type as text))
+  and (cast(:any_type as bigint) = 1 or type in (select t.name from rows(:types as t, name text)))
 order by pos
 limit :limit;
 
@@ -36,7 +36,7 @@ limit :limit;
 select columns(e)
 from events e
 where subject = :subject and zone_id = :zone_id and pos > :after
-  and (cast(:type as text) is null or type = cast(:type as text))
+  and (cast(:any_type as bigint) = 1 or type in (select t.name from rows(:types as t, name text)))
 order by pos
 limit :limit;
 

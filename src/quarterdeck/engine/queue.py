@@ -50,9 +50,14 @@ class ZoneQueue(Generic[E]):
 
     def put_back(self, entries: list[E]) -> None:
         """Returns entries that could not be served, to stand first again. They have been let in: never refused."""
+        returned = {
+            zone: self._zones.pop(zone, deque()) for zone in dict.fromkeys(e.zone_id for e in entries)
+        }
         for entry in reversed(entries):
-            self._zones.setdefault(entry.zone_id, deque()).appendleft(entry)
-            self._size += 1
+            returned[entry.zone_id].appendleft(entry)
+        # The order of this dictionary is the order of turns.
+        self._zones = {**returned, **self._zones}
+        self._size += len(entries)
 
     def take(self, most: int) -> list[E]:
         """The next batch, in order of arrival."""

@@ -45,7 +45,8 @@ class SweepRunner:
 
     def start(self) -> None:
         self._tasks = [
-            asyncio.create_task(self._repeat(sweep), name=f"sweep {sweep.name}") for sweep in self._sweeps.values()
+            asyncio.create_task(self._repeat(sweep), name=f"sweep {sweep.name}")
+            for sweep in self._sweeps.values()
         ]
 
     async def stop(self) -> None:

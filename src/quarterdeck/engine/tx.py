@@ -62,6 +62,7 @@ class Attempt:
     key: int
     outcomes: object = None
     witness: Witness | None = None
+    events: Sequence[NewEvent] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Engine:
             await self._tell(tx)
             witness = log.append(port, tx.events, tx.now) if tx.events else None
             if attempt:
-                attempt.outcomes, attempt.witness = outcome, witness
+                attempt.outcomes, attempt.witness, attempt.events = outcome, witness, tx.events
             return outcome, tx.events
 
         outcome, events = await self.store.transact(work, attempt.key if attempt else None)
@@ -97,9 +98,10 @@ class Engine:
         """Waits until the transaction is surely over, then looks for its witness."""
         await self.store.settled(attempt.key)
         witness = attempt.witness
-        if witness is None:
+        if witness is None or not await self.store.read(lambda port: log.committed(port, witness)):
             return False
-        return await self.store.read(lambda port: log.committed(port, witness))
+        self.after_commit(attempt.events)
+        return True
 
     async def _tell(self, tx: Tx) -> None:
         told = 0

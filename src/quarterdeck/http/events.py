@@ -14,11 +14,15 @@ from quarterdeck.engine import events as log
 from quarterdeck.engine.events import Event, EventFilter, EventView
 from quarterdeck.engine.tx import Engine, Tx
 
+TYPES = r"^[a-z_.]+(,[a-z_.]+)*$(?!\n)"
+
 
 class EventsQuery(msgspec.Struct, frozen=True):
     after: Annotated[int, Meta(ge=0, le=2**63 - 1, description="the position after which to begin")] = 0
     limit: Annotated[int, Meta(ge=1, le=log.EVENTS_MAX)] = 100
-    type: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    types: Annotated[str, Meta(pattern=TYPES, max_length=1_000, description="separated by commas")] | None = (
+        None
+    )
     subject: PathId | None = None
 
 
@@ -34,8 +38,9 @@ class LogDesk:
 
     async def list_events(self, call: Call) -> EventList:
         query = call.query
-        assert isinstance(query, EventsQuery)  # noqa: S101 - the shell decoded it as the table says
-        wanted = EventFilter(call.zone, query.after, query.limit + 1, query.type, query.subject)
+        assert isinstance(query, EventsQuery)
+        types = tuple(query.types.split(",")) if query.types else ()
+        wanted = EventFilter(call.zone, query.after, query.limit + 1, types, query.subject)
 
         async def read(tx: Tx) -> list[Event]:
             await require_bearer(tx, call.zone, call.caller.session_id)

@@ -111,15 +111,23 @@ class Metrics(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily("quarterdeck_http_requests", "Requests answered", labels=["route", "status"])
+        requests = CounterMetricFamily(
+            "quarterdeck_http_requests", "Requests answered", labels=["route", "status"]
+        )
         for (route, status), count in self._requests.items():
             requests.add_metric([route, str(status)], count)
         yield requests
-        yield _histograms("quarterdeck_http_request_duration_seconds", "Time to answer", "route", self._durations)
+        yield _histograms(
+            "quarterdeck_http_request_duration_seconds", "Time to answer", "route", self._durations
+        )
         yield _histograms("quarterdeck_lane_batch_size", "Commands in a transaction", "lane", self._batches)
-        yield _histograms("quarterdeck_lane_batch_seconds", "Time of a transaction", "lane", self._batch_seconds)
+        yield _histograms(
+            "quarterdeck_lane_batch_seconds", "Time of a transaction", "lane", self._batch_seconds
+        )
         yield _counters("quarterdeck_lane_refusals", "Commands refused", ["lane", "code"], self._refused)
-        yield _counters("subagent_quota_denials", "Spawns refused by a bound", ["bound"], _single(self._denied))
+        yield _counters(
+            "subagent_quota_denials", "Spawns refused by a bound", ["bound"], _single(self._denied)
+        )
         yield _counters(
             "subagent_cascade_terminations", "Sessions ended, by reason", ["reason"], _single(self._cascades)
         )
@@ -137,7 +145,9 @@ def _single(counts: dict[str, int]) -> dict[tuple[str, ...], int]:
     return {(key,): count for key, count in counts.items()}
 
 
-def _counters(name: str, text: str, labels: list[str], counts: dict[tuple[str, str], int] | dict[tuple[str, ...], int]) -> Metric:
+def _counters(
+    name: str, text: str, labels: list[str], counts: dict[tuple[str, str], int] | dict[tuple[str, ...], int]
+) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
     for values, count in counts.items():
         family.add_metric(list(values), count)

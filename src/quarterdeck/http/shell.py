@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 
 from quarterdeck.core.clock import iso, system_now
-from quarterdeck.core.errors import Internal, MethodNotAllowed, NotFound, Problem
+from quarterdeck.core.errors import Internal, MethodNotAllowed, NotFound, Problem, Unavailable
 from quarterdeck.core.ids import is_path_id, new_id
 from quarterdeck.core.wire import Call, Caller, Reply, Route
 from quarterdeck.http import problems
@@ -26,8 +27,12 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-JSON = b"application/json"
+JSON = (b"content-type", b"application/json")
+GONE = 499
+"""What is logged when nobody was there any more to be answered."""
+TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 ANYBODY = Caller(subject="", client_id="", zone_id="", scopes=frozenset())
+PLAIN_PATH = re.compile(r"[A-Za-z0-9_.\-:/]{1,300}")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -46,7 +51,9 @@ class _Served:
     def __init__(self, route: Route) -> None:
         self.route = route
         self.label = f"{route.method} {route.path}"
-        self.decoder: msgspec.json.Decoder[object] | None = msgspec.json.Decoder(route.body) if route.body else None
+        self.decoder: msgspec.json.Decoder[object] | None = (
+            msgspec.json.Decoder(route.body) if route.body else None
+        )
         self.needs_zone = "{zone}" in route.path
 
 
@@ -67,18 +74,22 @@ class Head:
             elif name == b"content-length":
                 self.content_length = int(value) if value.isdigit() else None
             elif name == b"idempotency-key":
-                self.idempotency_key = value.decode("utf-8", "replace")
+                # Bytes that are no text become a control character, which no key may hold.
+                self.idempotency_key = value.decode("utf-8", "replace").replace("\ufffd", "\x00")
             elif name == b"traceparent":
-                self.trace = value.decode("latin-1") if len(value) <= 128 else None
+                self.trace = value.decode() if TRACEPARENT.fullmatch(value) else None
             elif name == b"x-request-id":
                 text = value.decode("latin-1")
                 self.request_id = text if is_path_id(text) else ""
-        self.request_id = self.request_id or new_id()
 
 
 class Shell:
     def __init__(
-        self, routes: Sequence[Route], authenticator: Authenticator, metrics: Metrics, lines: LineWriter | None
+        self,
+        routes: Sequence[Route],
+        authenticator: Authenticator,
+        metrics: Metrics,
+        lines: LineWriter | None,
     ) -> None:
         self._router: Router[_Served] = Router()
         for route in routes:
@@ -86,6 +97,9 @@ class Shell:
         self._authenticator = authenticator
         self._metrics = metrics
         self._lines = lines
+        self._prefix = new_id()
+        self._requests = 0
+        """Requests without an id of their own are numbered: unique to the process, and a tenth of the cost of a UUID."""
         self.draining = False
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -94,6 +108,9 @@ class Shell:
             return
         began = time.perf_counter()
         head = Head(scope["headers"])
+        if not head.request_id:
+            self._requests += 1
+            head.request_id = f"{self._prefix}-{self._requests:x}"
         label = "unmatched"
         try:
             served, params = self._match(scope)
@@ -102,9 +119,16 @@ class Shell:
             status = await self._send(send, reply, head.request_id)
         except Problem as problem:
             status = await self._send_problem(send, problem, head.request_id)
-        except (Gone, asyncio.CancelledError):
-            status = 499
-        except Exception:  # the last resort: a defect must cost its caller a 500, not its neighbours the server
+        except TransientError:  # from a read that went straight to the store; lanes answer for themselves
+            status = await self._send_problem(send, _away(), head.request_id)
+        except Gone:
+            status = GONE
+        except asyncio.CancelledError:
+            self._record(scope, label, GONE, head.request_id, time.perf_counter() - began)
+            raise
+        except (
+            Exception
+        ):  # the last resort: a defect must cost its caller a 500, not its neighbours the server
             log.exception("a defect in %s, request %s", label, head.request_id)
             status = await self._send_problem(send, _defect(), head.request_id)
         self._record(scope, label, status, head.request_id, time.perf_counter() - began)
@@ -156,20 +180,21 @@ class Shell:
     # -- answers --------------------------------------------------------------------------------------------------
 
     async def _send(self, send: Send, answer: object, request_id: str) -> int:
-        reply = answer if isinstance(answer, Reply) else Reply(answer)
+        body, status = answer, 200
         headers = [(b"x-request-id", request_id.encode())]
-        if isinstance(reply.body, Page):
-            content = reply.body.content
-            headers.append((b"content-type", reply.body.content_type.encode()))
-        elif reply.body is None:
+        if isinstance(answer, Reply):
+            body, status = answer.body, answer.status
+            headers += [(name.encode(), value.encode("latin-1")) for name, value in answer.headers]
+        if isinstance(body, Page):
+            content = body.content
+            headers.append((b"content-type", body.content_type.encode()))
+        elif body is None:
             content = b""
         else:
-            content = _encode(reply.body)
-            headers.append((b"content-type", JSON))
-            headers.append((b"cache-control", b"no-store"))
-        headers += [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
-        await self._write(send, reply.status, headers, content)
-        return reply.status
+            content = _encode(body)
+            headers.append(JSON)
+        await self._write(send, status, headers, content)
+        return status
 
     async def _send_problem(self, send: Send, problem: Problem, request_id: str) -> int:
         headers = problems.headers(problem)
@@ -183,7 +208,9 @@ class Shell:
         await self._write(send, problem.status, headers, problems.body(problem, request_id))
         return problem.status
 
-    async def _write(self, send: Send, status: int, headers: list[tuple[bytes, bytes]], content: bytes) -> None:
+    async def _write(
+        self, send: Send, status: int, headers: list[tuple[bytes, bytes]], content: bytes
+    ) -> None:
         if status != 204:
             headers.append((b"content-length", str(len(content)).encode()))
         if self.draining:
@@ -196,16 +223,19 @@ class Shell:
         self._metrics.request(label, status, seconds)
         if self._lines is not None:
             self._lines.write(
-                b'{"time":"%b","level":"info","message":"request","route":"%b","path":%b,"status":%d,"ms":%.2f,"request_id":"%b"}\n'
-                % (
-                    iso(system_now()).encode(),
-                    label.encode(),
-                    _encode(scope["path"][:300]),
-                    status,
-                    seconds * 1000,
-                    request_id.encode(),
-                )
+                f'{{"time":"{iso(system_now())}","level":"info","message":"request","route":"{label}",'
+                f'"path":{_quoted(scope["path"])},"status":{status},"ms":{seconds * 1000:.2f},'
+                f'"request_id":"{request_id}"}}\n'.encode()
             )
+
+
+def _quoted(path: str) -> str:
+    """A path as JSON text: most need no more than quotation marks."""
+    return f'"{path}"' if PLAIN_PATH.fullmatch(path) else _encode(path[:300]).decode()
+
+
+def _away() -> Unavailable:
+    return Unavailable("database_unavailable", "The database is away or too busy; try again.", retry_after=1)
 
 
 def _defect() -> Internal:

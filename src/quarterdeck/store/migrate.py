@@ -51,7 +51,9 @@ def current_revision(url: str) -> str | None:
         if not path.exists():
             return None
         with contextlib.closing(sqlite3.connect(path)) as connection:
-            if not connection.execute("select 1 from sqlite_master where name = 'alembic_version'").fetchone():
+            if not connection.execute(
+                "select 1 from sqlite_master where name = 'alembic_version'"
+            ).fetchone():
                 return None
             row = connection.execute("select version_num from alembic_version").fetchone()
             return str(row[0]) if row else None
@@ -79,7 +81,9 @@ def sqlite_path(url: str) -> Path | None:
         return Path(unquote(parts.path[1:]))
     if parts.scheme in ("postgresql", "postgres"):
         return None
-    raise StoreError("url", f"{re.sub('://.*', '://…', url)} is neither sqlite:///FILE nor postgresql://HOST/DATABASE.")
+    raise StoreError(
+        "url", f"{re.sub('://.*', '://…', url)} is neither sqlite:///FILE nor postgresql://HOST/DATABASE."
+    )
 
 
 def upgrade(url: str, to: str = "head") -> str:
@@ -89,7 +93,7 @@ def upgrade(url: str, to: str = "head") -> str:
     from sqlalchemy import Connection
 
     with _locked(url) as connection:
-        assert isinstance(connection, Connection)  # noqa: S101 - narrows the lazily imported type
+        assert isinstance(connection, Connection)
         config = Config()
         config.set_main_option("script_location", str(VERSIONS.parent))
         config.attributes["connection"] = connection

@@ -1,4 +1,4 @@
-"""PostgreSQL 14+: psycopg in pipeline mode over a pool.
+"""PostgreSQL 14+: libpq's pipeline mode (`pipeline.py`) over a pool of connections.
 
 Each round trip costs the loop an iteration, in which it serves its neighbours' sockets, so few round trips matter more
 than cheap ones: BEGIN, locks and loads travel together; writes and COMMIT travel together.
@@ -13,16 +13,15 @@ must not be kept when they are full: both are settings of the connection (`OPTIO
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Literal
 
 import psycopg
-from psycopg import AsyncConnection, AsyncRawCursor
-from psycopg.rows import TupleRow
-from psycopg.types.numeric import Int8Dumper
+from psycopg import pq
 from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
 
-from quarterdeck.store.port import CommitUnknown, ContentError, Row, StoreError, T, TransientError, Work
+from quarterdeck.store.pipeline import Connection, round_trip
+from quarterdeck.store.port import CommitUnknown, Row, StoreError, T, TransientError, Work
 from quarterdeck.store.sql import Bound, Statement
 
 OPTIONS = {
@@ -39,13 +38,11 @@ BEGIN = Statement("begin", "", "BEGIN", ())
 COMMIT = Statement("commit", "", "COMMIT", ())
 ROLLBACK = Statement("rollback", "", "ROLLBACK", ())
 MARK = Statement("mark", "", "select pg_advisory_xact_lock($1)", ("key",))
-_UNPREPARED = frozenset({"begin", "commit", "rollback"})
-_CONTENT = ("22", "23")
-_TRANSIENT = ("08", "25P03", "40", "53", "55", "57", "58")
+PING = Statement("ping", "", "select 1", ())
 
 
 class PostgresTx:
-    def __init__(self, connection: AsyncConnection[TupleRow], queued: list[Bound]) -> None:
+    def __init__(self, connection: Connection, queued: list[Bound]) -> None:
         self._connection = connection
         self.queued = queued
 
@@ -60,13 +57,14 @@ class PostgresTx:
 class PostgresStore:
     kind: Literal["sqlite", "postgresql"] = "postgresql"
 
-    def __init__(self, pool: AsyncConnectionPool[AsyncConnection[TupleRow]]) -> None:
+    def __init__(self, pool: AsyncConnectionPool[Connection]) -> None:
         self._pool = pool
 
     @classmethod
     async def open(cls, url: str, pool_max: int) -> PostgresStore:
         pool = AsyncConnectionPool(
             url,
+            connection_class=Connection,
             min_size=min(2, pool_max),
             max_size=pool_max,
             timeout=2.0,
@@ -75,7 +73,6 @@ class PostgresStore:
             configure=_configure,
             kwargs={
                 "autocommit": True,
-                "cursor_factory": AsyncRawCursor,
                 "application_name": "quarterdeck",
                 "options": " ".join(f"-c {name}={value}" for name, value in OPTIONS.items()),
                 "connect_timeout": 5,
@@ -109,13 +106,13 @@ class PostgresStore:
 
     async def ping(self) -> None:
         async with self._connection() as connection:
-            await round_trip(connection, [Bound(_PING, {})], 1)
+            await round_trip(connection, [PING()], 1)
 
     async def close(self) -> None:
         await self._pool.close()
 
     @contextlib.asynccontextmanager
-    async def _connection(self):  # type: ignore[no-untyped-def]
+    async def _connection(self) -> AsyncIterator[Connection]:
         try:
             connection = await self._pool.getconn()
         except (PoolTimeout, TooManyRequests, psycopg.Error) as error:
@@ -123,14 +120,17 @@ class PostgresStore:
         try:
             yield connection
         finally:
+            if not connection.closed:
+                connection.pgconn.exit_pipeline_mode()
             await self._pool.putconn(connection)
 
     @staticmethod
-    async def _commit(connection: AsyncConnection[TupleRow], queued: Sequence[Bound]) -> None:
+    async def _commit(connection: Connection, queued: Sequence[Bound]) -> None:
         try:
             await round_trip(connection, [*queued, COMMIT()], 0)
         except TransientError as error:
-            if connection.closed or connection.broken:
+            # Lost while nothing but COMMIT's own answer was missing, or before: nobody here can tell which.
+            if connection.closed or connection.pgconn.status != pq.ConnStatus.OK:
                 raise CommitUnknown(error.code, "the connection was lost during COMMIT") from error
             await _abandon(connection)
             raise
@@ -139,54 +139,15 @@ class PostgresStore:
             raise
 
 
-_PING = Statement("ping", "", "select 1", ())
-
-
-async def round_trip(connection: AsyncConnection[TupleRow], statements: Sequence[Bound], wanted: int) -> list[list[Row]]:
-    """Sends all statements in one pipeline; the rows of the last `wanted` of them."""
-    cursors: list[AsyncRawCursor[TupleRow]] = []
-    try:
-        async with connection.pipeline():
-            for bound in statements:
-                cursor = AsyncRawCursor(connection)
-                name = bound.statement.name
-                # BEGIN and COMMIT are not worth a prepared statement's place, and stay readable on the wire.
-                await cursor.execute(
-                    bound.statement.postgresql, bound.positional() or None, prepare=name not in _UNPREPARED
-                )
-                cursors.append(cursor)
-        return [await cursor.fetchall() if cursor.description else [] for cursor in cursors[len(cursors) - wanted :]]
-    except psycopg.Error as error:
-        raise sorted_error(error, connection) from error
-    except OSError as error:
-        raise TransientError("08006", "the connection to the database was lost") from error
-
-
-async def _abandon(connection: AsyncConnection[TupleRow]) -> None:
+async def _abandon(connection: Connection) -> None:
     """Rolls back; a connection that cannot even do that is closed, and the server rolls back for it."""
+    if connection.closed:
+        return
     try:
-        if not connection.closed:
-            await connection.execute("ROLLBACK")
-    except psycopg.Error:
+        await round_trip(connection, [ROLLBACK()], 0)
+    except StoreError:
         await connection.close()
 
 
-async def _configure(connection: AsyncConnection[TupleRow]) -> None:
-    # One dumper for all integers: psycopg otherwise picks int2, int4 or int8 by value, and prepares a plan for each.
-    connection.adapters.register_dumper(int, Int8Dumper)
-    connection.prepare_threshold = 0
-    connection.prepared_max = 1_000
-
-
-def sorted_error(error: psycopg.Error, connection: AsyncConnection[TupleRow]) -> StoreError:
-    """Sorts by SQLSTATE class; an error without one is the connection itself."""
-    code = error.sqlstate
-    if code is None:
-        gone = connection.closed or isinstance(error, psycopg.OperationalError)
-        return TransientError("08006", "the connection was lost") if gone else StoreError("XX000", str(error))
-    where = error.diag.message_primary or ""
-    if code.startswith(_CONTENT):
-        return ContentError(code, where)
-    if code.startswith(_TRANSIENT):
-        return TransientError(code, where)
-    return StoreError(code, where)
+async def _configure(connection: Connection) -> None:
+    connection.prepared = set()

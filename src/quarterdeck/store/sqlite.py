@@ -32,14 +32,21 @@ class SqliteTx:
         self._connection = connection
 
     async def read(self, *statements: Bound) -> list[list[Row]]:
-        return [self._run(bound).fetchall() for bound in statements]
+        return [self._rows(bound) for bound in statements]
 
     def write(self, statement: Bound) -> None:
-        self._run(statement)
-
-    def _run(self, bound: Bound) -> sqlite3.Cursor:
+        each = statement.statement.sqlite_each
         try:
-            return self._connection.execute(bound.statement.sqlite, bound.named())
+            if each:
+                self._connection.executemany(each, statement.each())
+            else:
+                self._connection.execute(statement.statement.sqlite, statement.named())
+        except sqlite3.Error as error:
+            raise sorted_error(error, statement.statement.name) from error
+
+    def _rows(self, bound: Bound) -> list[Row]:
+        try:
+            return self._connection.execute(bound.statement.sqlite, bound.named()).fetchall()
         except sqlite3.Error as error:
             raise sorted_error(error, bound.statement.name) from error
 
@@ -49,7 +56,9 @@ class SqliteStore:
 
     def __init__(self, path: Path, clock: Callable[[], Millis] = system_now) -> None:
         if sqlite3.sqlite_version_info < OLDEST:
-            raise StoreError("version", f"SQLite {sqlite3.sqlite_version} is too old; {OLDEST[0]}.{OLDEST[1]} is needed.")
+            raise StoreError(
+                "version", f"SQLite {sqlite3.sqlite_version} is too old; {OLDEST[0]}.{OLDEST[1]} is needed."
+            )
         self._writer = _connect(path, clock)
         self._reader = _connect(path, clock)
         self._reader.execute("pragma query_only = on")
@@ -96,7 +105,9 @@ class SqliteStore:
             raise sorted_error(error, "begin") from error
 
     async def _commit(self) -> None:
-        committing = asyncio.get_running_loop().run_in_executor(self._committer, self._writer.execute, "commit")
+        committing = asyncio.get_running_loop().run_in_executor(
+            self._committer, self._writer.execute, "commit"
+        )
         try:
             # Shielded: whoever awaits may be cancelled, but a COMMIT that has begun must be seen to its end before
             # the next transaction may use this connection.
@@ -131,7 +142,9 @@ def sorted_error(error: sqlite3.Error, where: str) -> StoreError:
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
     if name.startswith(("SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG", "SQLITE_RANGE")):
         return ContentError(name, f"in {where}")
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_NOMEM", "SQLITE_CANTOPEN")):
+    if name.startswith(
+        ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_NOMEM", "SQLITE_CANTOPEN")
+    ):
         return TransientError(name, f"in {where}")
     if isinstance(error, sqlite3.DataError | sqlite3.IntegrityError | sqlite3.InterfaceError):
         return ContentError(name, f"in {where}")

@@ -8,7 +8,8 @@ with any number of callers, lanes and replicas. The counts live in a narrow tabl
 is bounded, and are moved in the same transaction as the sessions they count.
 
 *Live* means active or suspended, and not expired. A session past its `expires_at` that no sweep has reached counts as
-gone everywhere: it reads as terminated, holds no key, parents nothing, and is subtracted from a bound that would refuse.
+gone everywhere: it reads as terminated, holds no key, parents nothing, and is subtracted from a bound that would
+refuse.
 
 How it fails. A refusal names its bound, its limit, how much is used and what would free it. A spawn repeated with its
 Idempotency-Key gives the same session while that lives, also after a connection was cut between commit and answer.

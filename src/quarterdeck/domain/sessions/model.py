@@ -11,7 +11,10 @@ from msgspec import Meta
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.wire import Caller
 
-PathId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-:]{1,128}$", description="letters, digits and _ . - :")]
+# In Python `$` also stands before a line feed at the end; readers of the pattern elsewhere need the `$`.
+PathId = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9_.\-:]{1,128}$(?!\n)", description="letters, digits and _ . - :")
+]
 Word = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -33,7 +36,9 @@ class SessionSettings(msgspec.Struct, frozen=True):
     ttl_sweep_interval_ms: Annotated[
         int, Meta(ge=10, le=86_400_000, description="how often expired sessions are ended")
     ] = 60_000
-    ttl_sweep_batch: Annotated[int, Meta(ge=1, le=10_000, description="expired sessions ended in one pass")] = 500
+    ttl_sweep_batch: Annotated[
+        int, Meta(ge=1, le=10_000, description="expired sessions ended in one pass")
+    ] = 500
 
 
 # -- asked for ---------------------------------------------------------------------------------------------------

@@ -138,7 +138,14 @@ def _spawned(ask: Spawn, session: Session) -> NewEvent:
         }
     ).decode()
     return NewEvent(
-        "session.spawn", session.zone_id, session.id, ask.caller.subject, None, session.status, data, ask.trace
+        "session.spawn",
+        session.zone_id,
+        session.id,
+        ask.caller.subject,
+        None,
+        session.status,
+        data,
+        ask.trace,
     )
 
 
@@ -146,7 +153,7 @@ def _spawned(ask: Spawn, session: Session) -> NewEvent:
 
 
 async def terminate(tx: Tx, asks: Sequence[Terminate]) -> list[Receipt | Problem | Busy]:
-    """Ends sessions with their subtrees, children before parents. Ending what has ended is a success that moves nothing."""
+    """Ends sessions with their subtrees, children before parents. Ending what has ended succeeds and moves nothing."""
     refs = sorted({(ask.zone_id, ask.session_id) for ask in asks})
     bearers = sorted({(ask.zone_id, ask.bearer) for ask in asks if ask.bearer is not None})
     locked_rows, reached, named = await tx.read(
@@ -170,7 +177,9 @@ async def terminate(tx: Tx, asks: Sequence[Terminate]) -> list[Receipt | Problem
 def _subtrees(rows: Sequence[Row]) -> dict[Ref, list[Session]]:
     """By the session asked for: its subtree, parents first."""
     found: dict[Ref, list[Session]] = {}
-    for top, session in zip((str(row[0]) for row in rows), decode([row[1:] for row in rows], Session), strict=True):
+    for top, session in zip(
+        (str(row[0]) for row in rows), decode([row[1:] for row in rows], Session), strict=True
+    ):
         found.setdefault((session.zone_id, top), []).append(session)
     return found
 
@@ -218,10 +227,22 @@ class _Ending:
 
 def _terminated(session: Session, ask: Terminate, reason: str) -> NewEvent:
     data = msgspec.json.encode(
-        {"reason": reason, "cause": ask.session_id, "session_sid": session.session_sid, "root_id": session.root_id}
+        {
+            "reason": reason,
+            "cause": ask.session_id,
+            "session_sid": session.session_sid,
+            "root_id": session.root_id,
+        }
     ).decode()
     return NewEvent(
-        "session.terminate", session.zone_id, session.id, ask.actor, session.status, State.TERMINATED, data, ask.trace
+        "session.terminate",
+        session.zone_id,
+        session.id,
+        ask.actor,
+        session.status,
+        State.TERMINATED,
+        data,
+        ask.trace,
     )
 
 
@@ -247,10 +268,17 @@ async def page(tx: Tx, wanted: SessionFilter) -> list[Session]:
     await require_bearer(tx, wanted.zone_id, wanted.bearer)
     ended = None if wanted.status is None else int(wanted.status is State.TERMINATED)
     live = None if ended else wanted.status
-    common = {"zone_id": wanted.zone_id, "before": wanted.before, "limit": wanted.limit, "root_id": wanted.root_id}
+    common = {
+        "zone_id": wanted.zone_id,
+        "before": wanted.before,
+        "limit": wanted.limit,
+        "root_id": wanted.root_id,
+    }
     named = {"application_id": wanted.application_id}
     if wanted.parent_id is not None:
-        statement = Q.sessions_page_of_parent(parent_id=wanted.parent_id, status=live, ended=ended, **common, **named)
+        statement = Q.sessions_page_of_parent(
+            parent_id=wanted.parent_id, status=live, ended=ended, **common, **named
+        )
     elif live is not None:
         statement = Q.sessions_page_of_status(status=live, **common, **named)
     elif wanted.application_id is not None:

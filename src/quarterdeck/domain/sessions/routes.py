@@ -52,7 +52,7 @@ class SessionDesk:
 
     async def list_all(self, call: Call) -> Reply:
         query = call.query
-        assert isinstance(query, ListQuery)  # noqa: S101 - the shell decoded it as the table says
+        assert isinstance(query, ListQuery)
         return await self._page(
             call,
             query.cursor,
@@ -69,7 +69,7 @@ class SessionDesk:
 
     async def children(self, call: Call) -> Reply:
         query = call.query
-        assert isinstance(query, ChildrenQuery)  # noqa: S101
+        assert isinstance(query, ChildrenQuery)
         await self.submit_show(_ref(call))
         wanted = SessionFilter(call.zone, query.limit, status=query.status, parent_id=call.params["id"])
         return await self._page(call, query.cursor, wanted)
@@ -80,7 +80,7 @@ class SessionDesk:
 
     async def terminate(self, call: Call) -> Reply:
         query = call.query
-        assert isinstance(query, TerminateQuery)  # noqa: S101
+        assert isinstance(query, TerminateQuery)
         began = time.monotonic()
         receipt = await self.submit_terminate(
             Terminate(call.zone, call.params["id"], query.reason, call.caller, call.trace)
@@ -107,14 +107,16 @@ def _ref(call: Call) -> SessionRef:
 def _asked(call: Call) -> Spawn:
     """What is asked of the lane: the body, defaulted from the token, with its key and digest."""
     body = call.body
-    assert isinstance(body, SpawnBody)  # noqa: S101
+    assert isinstance(body, SpawnBody)
     sid = body.session_sid if body.session_sid is not None else call.caller.sid
     if not sid:
         raise Invalid("session_sid_required", "Give session_sid, or a token with a sid.", field="session_sid")
     if not call.caller.may_act_for(body.application_id, "spawn_for"):
         raise rules.ownership_required(body.application_id)
     key = keys.one_key(call.idempotency_key, body.idempotency_key)
-    defaulted = msgspec.structs.replace(body, session_sid=sid, idempotency_key=None) if key is not None else None
+    defaulted = (
+        msgspec.structs.replace(body, session_sid=sid, idempotency_key=None) if key is not None else None
+    )
     return Spawn(
         id=new_id(),
         zone_id=call.zone,

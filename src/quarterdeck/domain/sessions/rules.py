@@ -117,7 +117,10 @@ MAX_PER_APPLICATION = Bound(
     "a session of the application ends",
 )  # fmt: skip
 MAX_CHILDREN = Bound(
-    "max_children", "agent_children_limit_exceeded", "live children of the parent", "a child of the parent ends"
+    "max_children",
+    "agent_children_limit_exceeded",
+    "live children of the parent",
+    "a child of the parent ends",
 )
 MAX_DEPTH = Bound(
     "max_depth", "agent_depth_limit_exceeded", "distance of the parent from its root", "spawn under a session nearer "
@@ -212,13 +215,17 @@ class _Ledger:
         terms = self._known.terms[ask.zone_id]
         if terms.frozen:
             return Frozen(
-                "zone_frozen", f"Admission to zone {ask.zone_id!r} is frozen.", frees="an administrator thaws the zone"
+                "zone_frozen",
+                f"Admission to zone {ask.zone_id!r} is frozen.",
+                frees="an administrator thaws the zone",
             )
         parent = None
         if ask.parent_id is not None:
             parent = self._known.sessions.get((ask.zone_id, ask.parent_id))
             if parent is None or parent.status is not State.ACTIVE or parent.expires_at <= self._known.now:
-                return NotFound("parent_not_found", f"There is no active session {ask.parent_id!r} to spawn under.")
+                return NotFound(
+                    "parent_not_found", f"There is no active session {ask.parent_id!r} to spawn under."
+                )
             if not ask.caller.may_act_for(parent.application_id, "spawn_under"):
                 return Forbidden("parent_ownership_required", "The parent belongs to another application.")
         for bound, used in self._used(ask, parent):

@@ -39,13 +39,13 @@ class Limits(msgspec.Struct, frozen=True):
 class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a zone sets for itself, each within its ceiling; null takes an override back."""
 
-    max_depth: Depth | None | UnsetType = UNSET
-    max_children: Children | None | UnsetType = UNSET
-    max_tree_size: Million | None | UnsetType = UNSET
-    max_tree_spawns: Spawns | None | UnsetType = UNSET
-    max_concurrent: Million | None | UnsetType = UNSET
-    max_sessions: Million | None | UnsetType = UNSET
-    max_sessions_per_application: Million | None | UnsetType = UNSET
+    max_depth: Depth | UnsetType | None = UNSET
+    max_children: Children | UnsetType | None = UNSET
+    max_tree_size: Million | UnsetType | None = UNSET
+    max_tree_spawns: Spawns | UnsetType | None = UNSET
+    max_concurrent: Million | UnsetType | None = UNSET
+    max_sessions: Million | UnsetType | None = UNSET
+    max_sessions_per_application: Million | UnsetType | None = UNSET
 
 
 class Zone(msgspec.Struct, frozen=True, array_like=True):

@@ -70,10 +70,11 @@ async def put(tx: Tx, asks: Sequence[PutZone]) -> list[ZonePut | Problem | Busy]
 
 def _change(tx: Tx, zone: Zone, ask: PutZone, created: bool) -> Zone:
     quotas = rules.stored(rules.merge(rules.overrides_of(zone), ask.quotas or Overrides()))
-    changed = msgspec.structs.replace(zone, name=ask.name or zone.name, quotas=quotas, updated_at=tx.now)
-    moved = (changed.name, changed.quotas) != (zone.name, zone.quotas)
+    changed = msgspec.structs.replace(zone, name=ask.name or zone.name, quotas=quotas)
+    moved = changed != zone
     if moved:
-        tx.write(Q.zone_update(id=zone.id, name=changed.name, quotas=quotas))
+        changed = msgspec.structs.replace(changed, updated_at=tx.now)
+        tx.write(Q.zone_update(id=zone.id, name=changed.name, quotas=quotas, now=tx.now))
     if moved or created:
         data = msgspec.json.encode({"name": changed.name, "quotas": msgspec.Raw(quotas.encode())}).decode()
         kind = "zone.create" if created else "zone.change"

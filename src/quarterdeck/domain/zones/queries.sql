@@ -45,4 +45,4 @@ returning id;
 
 -- name: zone_update
 -- Made under the zone's lock.
-update zones set name = :name, quotas = :quotas, updated_at = now_ms() where id = :id;
+update zones set name = :name, quotas = :quotas, updated_at = :now where id = :id;

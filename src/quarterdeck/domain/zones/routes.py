@@ -35,7 +35,7 @@ class ZoneDesk:
 
     async def put_zone(self, call: Call) -> Reply:
         body = call.body
-        assert isinstance(body, PutZoneBody)  # noqa: S101 - the shell decoded it as the table says
+        assert isinstance(body, PutZoneBody)
         done = await self.put(PutZone(call.zone, body.name, body.quotas, call.caller.subject, call.trace))
         return Reply(rules.view(done.zone), 201 if done.created else 200)
 
@@ -44,7 +44,7 @@ class ZoneDesk:
 
     async def list_zones(self, call: Call) -> ZoneList:
         query = call.query
-        assert isinstance(query, ListZonesQuery)  # noqa: S101
+        assert isinstance(query, ListZonesQuery)
         after = paging.decode("zones", query.cursor) if query.cursor else ""
         zones = await self.engine.read(lambda tx: operations.page(tx, after, query.limit + 1))
         shown, last = paging.clip([zone.id for zone in zones], query.limit)
@@ -56,7 +56,7 @@ class ZoneDesk:
 
     async def put_quotas(self, call: Call) -> QuotasView:
         body = call.body
-        assert isinstance(body, Overrides)  # noqa: S101
+        assert isinstance(body, Overrides)
         await self.put(PutZone(call.zone, None, body, call.caller.subject, call.trace, creates=False))
         return await self.get_quotas(call)
 

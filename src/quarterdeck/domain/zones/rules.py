@@ -7,7 +7,17 @@ from msgspec import UNSET
 
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import NotFound
-from quarterdeck.domain.zones.model import CEILINGS, Limits, Overrides, QuotasView, Terms, Used, Zone, ZoneUse, ZoneView
+from quarterdeck.domain.zones.model import (
+    CEILINGS,
+    Limits,
+    Overrides,
+    QuotasView,
+    Terms,
+    Used,
+    Zone,
+    ZoneUse,
+    ZoneView,
+)
 
 _decode_overrides = msgspec.json.Decoder(Overrides).decode
 

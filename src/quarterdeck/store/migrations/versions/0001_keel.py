@@ -26,7 +26,7 @@ create table log_head (
 );
 
 create table events (
-    pos bigint not null primary key,
+    pos {position} not null primary key,
     id text not null,
     zone_id text not null,
     type text not null,

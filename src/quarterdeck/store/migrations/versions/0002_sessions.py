@@ -53,7 +53,7 @@ create table admission_counts (
     live bigint not null check (live >= 0),
     ever bigint not null,
     primary key (zone_id, scope, key)
-);
+) {clustered};
 
 create table idempotency_keys (
     zone_id text not null,
@@ -64,7 +64,7 @@ create table idempotency_keys (
     subject_id text not null,
     created_at bigint not null,
     primary key (zone_id, application_id, operation, key)
-);
+) {clustered};
 """
 
 # Counts move with every batch. Room on the page keeps each update heap-only, so that no index entry is written for it.

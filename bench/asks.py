@@ -1,0 +1,62 @@
+"""The spawn that is measured: 200 bytes of JSON, and what becomes of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bench.load import Requests
+from quarterdeck.domain.sessions.rules import limits_text
+from quarterdeck.domain.zones.model import CEILINGS, Limits
+
+BODY_BYTES = 200
+APPLICATION = "bench"
+CAPABILITIES = ["search", "summarise"]
+TTL_SECONDS = 86_400
+
+
+def _padded(make: dict[str, object], note: dict[str, object]) -> str:
+    note["note"] = ""
+    note["note"] = "x" * (BODY_BYTES - len(msgspec.json.encode(make)))
+    return msgspec.json.encode(make).decode()
+
+
+def spawn_body() -> str:
+    metadata: dict[str, object] = {"task": "bench"}
+    asked: dict[str, object] = {
+        "application_id": APPLICATION,
+        "capabilities": CAPABILITIES,
+        "ttl_seconds": TTL_SECONDS,
+        "metadata": metadata,
+    }
+    return _padded(asked, metadata)
+
+
+def row_body() -> str:
+    """For the controls that know no sessions: as many bytes of JSON."""
+    row: dict[str, object] = {"task": "bench"}
+    return _padded(row, row)
+
+
+def spawns(zones: list[str]) -> Requests:
+    return Requests([f"/zones/{zone}/agents" for zone in zones], "POST", spawn_body())
+
+
+def row_values(zone: str) -> dict[str, str]:
+    """What a spawn by that body stores, for the control that stores it without a server."""
+    body: dict[str, object] = msgspec.json.decode(spawn_body())
+    event = {
+        "application_id": APPLICATION,
+        "parent_id": None,
+        "root_id": "0" * 36,
+        "session_sid": "local",
+        "depth": 0,
+        "expires_at": 10**12,
+    }
+    return {
+        "zone": zone,
+        "application": APPLICATION,
+        "capabilities": msgspec.json.encode(body["capabilities"]).decode(),
+        "metadata": msgspec.json.encode(body["metadata"]).decode(),
+        "limits": limits_text(Limits(**CEILINGS)),
+        "data": msgspec.json.encode(event).decode(),
+    }

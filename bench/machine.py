@@ -1,0 +1,60 @@
+"""Where this was measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+import subprocess
+import tempfile
+from pathlib import Path
+
+from bench.plan import ROOT
+
+
+def describe() -> dict[str, str]:
+    return {
+        "processor": f"{_cpu_model()}, {os.cpu_count()} cores",
+        "memory": f"{_memory_gib():.0f} GiB",
+        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "disk": f"{filesystem(Path(tempfile.gettempdir()))}",
+        "Python": platform.python_version(),
+        "SQLite": sqlite3.sqlite_version,
+    }
+
+
+def commit() -> str:
+    """What is checked out, and whether anything was changed since."""
+    head = _git("rev-parse", "--short=12", "HEAD")
+    if not head:
+        return "unknown"
+    return f"{head} and uncommitted changes" if _git("status", "--porcelain", "--untracked-files=no") else head
+
+
+def filesystem(path: Path) -> str:
+    """The kind of file system a path is on: the longest mount point above it decides."""
+    found, kind = "", "unknown"
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, this, *_ = line.split()
+        if path.resolve().is_relative_to(mount) and len(mount) >= len(found):
+            found, kind = mount, this
+    return kind
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

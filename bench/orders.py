@@ -1,0 +1,34 @@
+"""What the generators are told and what they answer. Imports next to nothing: each generator is a process of its own."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What a generator of ours is told, on its standard input."""
+
+    host: str
+    port: int
+    token: str
+    method: str
+    paths: list[str]
+    body: str
+    connections: int
+    seconds: float
+    rate: float | None = None
+    """Requests per second to send whatever happens; None sends the next when the last is answered."""
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """What a generator saw."""
+
+    count: int
+    """Answers that came, whatever they said."""
+    seconds: float
+    refused: int
+    """Answers that were not 2xx (wrk: 400 and above)."""
+    lost: int
+    """Connections that failed."""
+    p50_ms: float
+    p99_ms: float

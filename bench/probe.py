@@ -1,0 +1,50 @@
+"""Quarterdeck's own server, with one route more: authenticated, in a zone, and answering at once.
+
+Nothing else differs from `python -m quarterdeck up`: the same composition root builds it, with every route mounted,
+logs and metrics on. So what the route costs is what the shell costs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from unittest import mock
+
+import msgspec
+
+from quarterdeck import __main__, app
+from quarterdeck.core.wire import LIFECYCLE, Call, Route
+from quarterdeck.http.auth import Authenticator
+from quarterdeck.http.logs import LineWriter
+from quarterdeck.http.metrics import Metrics
+from quarterdeck.http.shell import Shell
+
+PATH = "/zones/{zone}/probe"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    ok: bool = True
+
+
+ANSWER = Answer()
+
+
+async def answer(call: Call) -> Answer:
+    return ANSWER
+
+
+class ProbedShell(Shell):
+    def __init__(
+        self, routes: Sequence[Route], authenticator: Authenticator, metrics: Metrics, lines: LineWriter | None
+    ) -> None:
+        probe = Route("GET", PATH, answer, "Answer at once", LIFECYCLE, answer=Answer)
+        super().__init__([*routes, probe], authenticator, metrics, lines)
+
+
+def main() -> int:
+    with mock.patch.object(app, "Shell", ProbedShell):
+        return __main__.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""What measurements leave behind, in one shape, so that one report can draw them all.
+
+`.bench/results.json` holds one `Part` per measurement. A part that is measured again replaces its former self and
+leaves the others; each says when, at which commit and how long it was measured.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from bench.plan import ROOT
+
+FILE = ROOT / ".bench" / "results.json"
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One run of some seconds. Shares are of the whole machine: 1.0 is every core."""
+
+    rate: float
+    """Per second."""
+    count: int
+    seconds: float
+    server_us: float | None = None
+    """Processor time of the server per request, in microseconds."""
+    server: float | None = None
+    postgres: float | None = None
+    load: float | None = None
+    idle: float | None = None
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One thing, measured several times."""
+
+    name: str
+    runs: list[Run]
+
+    def median(self, field: str = "rate") -> float | None:
+        values = [value for run in self.runs if (value := getattr(run, field)) is not None]
+        return statistics.median(values) if values else None
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(run.rate for run in self.runs)
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One number that something was asked of. Each value is one round's; the median is judged."""
+
+    name: str
+    values: list[float]
+    unit: str
+    """`×` for ratios."""
+    mark: float
+    """What was asked."""
+    goal: float | None = None
+    at_most: bool = False
+    """Whether less is better."""
+
+    @property
+    def value(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def verdict(self) -> str:
+        if self.goal is not None and self._reaches(self.goal):
+            return "goal reached"
+        return "met" if self._reaches(self.mark) else "missed"
+
+    def _reaches(self, mark: float) -> bool:
+        return self.value <= mark if self.at_most else self.value >= mark
+
+
+class Point(msgspec.Struct, frozen=True):
+    x: float
+    rate: float
+    ratio: float | None = None
+    """To the control beside it, where there was one."""
+
+
+class Curve(msgspec.Struct, frozen=True):
+    name: str
+    points: list[Point]
+
+
+class Part(msgspec.Struct, frozen=True):
+    title: str
+    at: str
+    commit: str
+    seconds: float
+    rounds: int
+    lines: list[Line] = []
+    figures: list[Figure] = []
+    curves: list[Curve] = []
+    axis: str = ""
+    """What the curves' x is."""
+    notes: list[str] = []
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """What a measurement gives; the runner adds when and at which commit."""
+
+    title: str
+    lines: list[Line] = []
+    figures: list[Figure] = []
+    curves: list[Curve] = []
+    axis: str = ""
+    notes: list[str] = []
+
+
+class Results(msgspec.Struct):
+    machine: dict[str, str] = {}
+    parts: dict[str, Part] = {}
+
+
+def read(file: Path = FILE) -> Results:
+    return msgspec.json.decode(file.read_bytes(), type=Results) if file.exists() else Results()
+
+
+def write(results: Results, file: Path = FILE) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+
+
+def ratios(measured: Sequence[Run], control: Sequence[Run], rounds: int) -> list[float]:
+    """By round: the sum of what was measured over the sum of the control beside it."""
+    ours, theirs = _by_round(measured, rounds), _by_round(control, rounds)
+    return [
+        statistics.fmean(run.rate for run in a) / statistics.fmean(run.rate for run in b)
+        for a, b in zip(ours, theirs, strict=True)
+    ]
+
+
+def _by_round(runs: Sequence[Run], rounds: int) -> list[Sequence[Run]]:
+    each = len(runs) // rounds
+    return [runs[i * each : (i + 1) * each] for i in range(rounds)]

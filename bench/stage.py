@@ -1,0 +1,129 @@
+"""Where measurements happen: a PostgreSQL of our own, fresh databases, servers as users start them, zones without bounds.
+
+Everything made here lies in one temporary directory and is gone, by process id, when the stage is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import psycopg
+
+from bench.meter import Watched
+from bench.plan import Plan
+from bench.process import serving
+from quarterdeck.domain.zones.model import CEILINGS
+from tests.support.databases import PostgresDatabases
+from tests.support.postgres import PostgresServer
+
+SERVER = ("quarterdeck", "up")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server that is serving."""
+
+    url: str
+    pid: int
+    data: Path
+    database: str | None
+    """PostgreSQL's URL; None is SQLite, in the data directory."""
+    postgres_pid: int | None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        parts = urlsplit(self.url)
+        assert parts.hostname and parts.port
+        return parts.hostname, parts.port
+
+    @property
+    def token(self) -> str:
+        return (self.data / "admin-token").read_text().strip()
+
+    @property
+    def watched(self) -> Watched:
+        return Watched(self.pid, self.postgres_pid)
+
+    def client(self) -> httpx.Client:
+        headers = {"authorization": f"Bearer {self.token}"}
+        return httpx.Client(base_url=self.url, headers=headers, trust_env=False, timeout=30)
+
+    def zones(self, name: str, number: int) -> list[str]:
+        """New zones with every bound at its ceiling."""
+        made = [f"{name}-{i}" for i in range(number)]
+        with self.client() as client:
+            for zone in made:
+                client.put(f"/zones/{zone}", json={"quotas": CEILINGS}).raise_for_status()
+        return made
+
+
+class Stage:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._open = contextlib.ExitStack()
+        self._directory = Path(tempfile.mkdtemp(prefix="quarterdeck-bench-"))
+        self._open.callback(shutil.rmtree, self._directory, ignore_errors=True)
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def directory(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self._directory))
+
+    # -- PostgreSQL ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def postgres(self) -> PostgresServer:
+        server = PostgresServer()
+        self._open.callback(server.close)
+        server.start()
+        return server
+
+    @cached_property
+    def _databases(self) -> PostgresDatabases:
+        return PostgresDatabases(self.postgres.url())
+
+    @contextlib.contextmanager
+    def database(self) -> Iterator[str]:
+        """The URL of a fresh, migrated database."""
+        url = self._databases.fresh()
+        try:
+            yield url
+        finally:
+            self._databases.drop(url)
+
+    def postgres_version(self) -> str:
+        with psycopg.connect(self.postgres.url()) as connection:
+            row = connection.execute("show server_version").fetchone()
+            return str(row[0]) if row else "unknown"
+
+    def settle(self) -> None:
+        """Writes back what earlier runs left dirty, so that each run pays for its own."""
+        if "postgres" in self.__dict__:
+            with psycopg.connect(self.postgres.url(), autocommit=True) as connection:
+                connection.execute("checkpoint")
+        os.sync()
+
+    # -- servers -------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def server(self, database: str | None = None, program: Sequence[str] = SERVER) -> Iterator[Target]:
+        """A server as a user starts it, ready. On SQLite without a URL."""
+        data = self.directory()
+        command = [sys.executable, "-m", *program, "--data", str(data), "--port", "0"]
+        command += ["--database", database] if database else []
+        with serving(command, data) as it:
+            yield Target(it.url, it.pid, data, database, self.postgres.pid if database else None)

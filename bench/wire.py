@@ -1,0 +1,66 @@
+"""One kept-alive HTTP connection on a raw socket, for the generators: at most one request under way at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+
+from bench.orders import Order
+
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, answered: Callable[[Connection, int], None], lost: Callable[[Connection], None]) -> None:
+        self._answered = answered
+        self._lost = lost
+        self._buffer = b""
+        self._whole = 0
+        self._transport: asyncio.WriteTransport | None = None
+        self.began = 0.0
+        """For whoever sends: when the request under way began, by whatever clock."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def send(self, request: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if not self._whole:
+            head = self._buffer.find(b"\r\n\r\n")
+            if head < 0:
+                return
+            length = _LENGTH.search(self._buffer, 0, head + 2)
+            self._whole = head + 4 + (int(length[1]) if length else 0)
+        if len(self._buffer) >= self._whole:
+            status = int(self._buffer[9:12])
+            self._buffer, self._whole = b"", 0
+            self._answered(self, status)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost(self)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+def encoded(order: Order) -> list[bytes]:
+    """The requests of an order, as bytes, one per path."""
+    body = order.body.encode()
+    kind = "content-type: application/json\r\n" if body else ""
+    return [
+        f"{order.method} {path} HTTP/1.1\r\nhost: {order.host}:{order.port}\r\n"
+        f"authorization: Bearer {order.token}\r\n{kind}content-length: {len(body)}\r\n\r\n".encode() + body
+        for path in order.paths
+    ]
+
+
+def percentile(ordered: list[float], part: float) -> float:
+    """By nearest rank, of values that are sorted."""
+    return ordered[min(len(ordered) - 1, int(len(ordered) * part))] if ordered else 0.0

@@ -1,0 +1,115 @@
+"""The prose at the beginning of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import UNSET
+
+from quarterdeck.http.docs.markup import Html, el, prose
+from quarterdeck.http.docs.reading import Description
+from quarterdeck.http.docs.routes import refusal_table
+from quarterdeck.http.docs.values import json_block
+
+PLACES = {"start": "Start", "tokens": "Tokens", "conventions": "Conventions", "refusals": "Refusals"}
+
+START = """export SERVER=http://127.0.0.1:4000
+export TOKEN=$(qd token --app my-app)"""
+FIRST = """curl "$SERVER/zones/default/agents" \\
+  -H "Authorization: Bearer $TOKEN" \\
+  -H 'Content-Type: application/json' \\
+  -d '{"application_id":"my-app"}'"""
+MAKE = """qd token --zone default --app my-app
+qd token --scope quarterdeck.admin --ttl 600"""
+
+CONVENTIONS = (
+    "Bodies are JSON in UTF-8, of at most 256 KiB and 64 levels. Unknown fields are ignored, except among limits.",
+    "Ids in a path are 1 to 128 letters, digits and `_ . - :`. Instants are ISO-8601 in UTC, with milliseconds.",
+    "Lists come in pages. `next_cursor`, or a `Link` header, leads to the next one; cursors are opaque.",
+    "With an `Idempotency-Key` repeating is safe: the same key and body give the same answer. A refusal binds no key.",
+    "Every answer has an `X-Request-Id`: yours if you sent one. A `traceparent` is kept with the events.",
+)
+
+
+def all_of(whole: Description) -> Iterator[Html]:
+    yield _start(whole)
+    yield _tokens()
+    yield el(
+        "section",
+        el("h2", "Conventions"),
+        el("ul", *(el("li", prose(text)) for text in CONVENTIONS)),
+        id="conventions",
+    )
+    yield _refusals(whole)
+
+
+def _start(whole: Description) -> Html:
+    words = [
+        el("h2", "A session in a minute"),
+        _say(
+            "`$SERVER` is the address of this server, as `qd status` prints it. `qd token` prints a bearer token."
+        ),
+        _say("Every example on this page uses these two. A zone named `default` is there from the start."),
+        _say("The same description for programs is at `/openapi.json`, as OpenAPI 3.1."),
+    ]
+    return el(
+        "section",
+        el("h1", whole.info.title, " ", el("small", f"API {whole.info.version}")),
+        el("p", prose(whole.info.description), class_="lead"),
+        _beside(words, [_commands("Start", START), _commands("Spawn a first session", FIRST)]),
+        id="start",
+    )
+
+
+def _tokens() -> Html:
+    words = [
+        el("h2", "Tokens"),
+        _say(
+            "Every route that is not public wants `Authorization: Bearer` and a token: a JWT that is for one zone."
+        ),
+        _say(
+            "`agent:lifecycle` is the scope of the agent plane (a server may give it another name). "
+            "`coordinator.admin` acts for every application of its zone. `quarterdeck.admin` crosses zones."
+        ),
+        _say(
+            "A token acts for the application it was made for. One that names a session is good only while that "
+            "session lives."
+        ),
+    ]
+    return el("section", _beside(words, [_commands("Make one", MAKE)]), id="tokens")
+
+
+def _refusals(whole: Description) -> Html:
+    example = whole.problem_example()
+    words = [
+        el("h2", "Refusals"),
+        _say(
+            "What cannot be done is refused with `application/problem+json`. Match on `error`; show `detail`. A bound "
+            "that holds explains itself: which `bound`, its `limit`, how much is `used`, and what `frees` it."
+        ),
+        _say(
+            "Where waiting helps there is a `Retry-After`. These may come from any route, and "
+            "what only some routes answer stands with them."
+        ),
+    ]
+    panels = [] if example is UNSET else [_panel("A bound holds", json_block(example))]
+    return el("section", _beside(words, panels), refusal_table(whole.refusals), id="refusals")
+
+
+def _beside(words: list[Html], panels: list[Html]) -> Html:
+    """Words, with examples beside them where the screen is wide enough."""
+    return el(
+        "div", el("div", *words, class_="words"), el("div", *panels, class_="examples"), class_="beside"
+    )
+
+
+def _commands(title: str, commands: str) -> Html:
+    return _panel(title, el("pre", el("code", commands), tabindex="0"))
+
+
+def _panel(title: str, content: Html) -> Html:
+    return el("div", el("p", title), content, class_="panel")
+
+
+def _say(text: str) -> Html:
+    return el("p", prose(text))

@@ -1,0 +1,93 @@
+"""What each refusal code means, and the kind of problem it belongs to.
+
+Rooms own their codes; this page is what the documentation says about them. A test holds it against the source: a code
+that is raised is listed here, under the kind it is raised with, and a code that nobody raises is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from quarterdeck.core.errors import (
+    Conflict,
+    Forbidden,
+    Frozen,
+    Internal,
+    Invalid,
+    KeyConflict,
+    LimitReached,
+    MethodNotAllowed,
+    NotFound,
+    OutcomeUnknown,
+    Problem,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+from quarterdeck.domain.sessions.rules import BOUNDS
+
+
+class Meaning(NamedTuple):
+    kind: type[Problem]
+    says: str
+
+
+COMMON: Mapping[str, Meaning] = {
+    "invalid_body": Meaning(
+        Invalid, "The body is not the JSON this route takes; `field` names what is wrong."
+    ),
+    "invalid_query": Meaning(Invalid, "A parameter of the query is wrong; `field` names it."),
+    "invalid_characters": Meaning(Invalid, "Text holds U+0000 or a lone surrogate."),
+    "invalid_number": Meaning(Invalid, "An integer needs more than 64 bits."),
+    "invalid_value": Meaning(Invalid, "A value is well-formed, but cannot be stored."),
+    "missing_token": Meaning(Unauthenticated, "The request has no bearer token."),
+    "invalid_token": Meaning(
+        Unauthenticated, "The token is malformed, expired, forged, or not for this server."
+    ),
+    "session_ended": Meaning(Unauthenticated, "The session that the token speaks for has ended."),
+    "missing_scope": Meaning(Forbidden, "The token lacks the scope this route needs."),
+    "zone_mismatch": Meaning(Forbidden, "The token is for another zone."),
+    "route_not_found": Meaning(NotFound, "There is nothing at this path."),
+    "method_not_allowed": Meaning(MethodNotAllowed, "The path exists; the `Allow` header lists its methods."),
+    "conflict": Meaning(Conflict, "The request contradicts what is stored."),
+    "body_too_large": Meaning(TooLarge, "The body is larger than 256 KiB."),
+    "internal_error": Meaning(
+        Internal, "A defect of the server. Its log has the details, under the request's id."
+    ),
+    "queue_full": Meaning(
+        Unavailable, "Too many requests of this kind are waiting. Nothing was done; try again."
+    ),
+    "database_unavailable": Meaning(
+        Unavailable, "The database is away or too busy. Nothing was done; try again."
+    ),
+    "issuer_unavailable": Meaning(
+        Unavailable, "The token cannot be checked: its issuer's keys cannot be had."
+    ),
+    "outcome_unknown": Meaning(
+        OutcomeUnknown,
+        "The database was lost during COMMIT. Repeat with the same Idempotency-Key, or look first.",
+    ),
+}
+"""What any route may answer: they are explained once, not at every route."""
+
+OWN: Mapping[str, Meaning] = {
+    "draining": Meaning(Unavailable, "The server is shutting down."),
+    "invalid_cursor": Meaning(Invalid, "The cursor was not given out by this list."),
+    "invalid_idempotency_key": Meaning(Invalid, "The key is empty, too long, or holds control characters."),
+    "idempotency_key_mismatch": Meaning(Invalid, "The header and the body give different keys."),
+    "idempotency_key_conflict": Meaning(KeyConflict, "The key was already used with another body."),
+    "zone_not_found": Meaning(NotFound, "There is no such zone."),
+    "zone_frozen": Meaning(Frozen, "An administrator has stopped admission to the zone."),
+    "agent_not_found": Meaning(NotFound, "There is no such session in this zone."),
+    "session_sid_required": Meaning(Invalid, "Neither the body nor the token gives a sid."),
+    "application_ownership_required": Meaning(Forbidden, "The token may not act for this application."),
+    "parent_not_found": Meaning(NotFound, "The parent is absent, not active, or expired."),
+    "parent_ownership_required": Meaning(Forbidden, "The parent belongs to another application."),
+    **{b.code: Meaning(LimitReached, f"`{b.name}` is reached: {b.counts}.") for b in BOUNDS},
+}
+"""What single routes answer: their row of the table names them."""
+
+
+def meaning(code: str) -> Meaning | None:
+    return OWN.get(code) or COMMON.get(code)

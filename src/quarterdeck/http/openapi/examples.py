@@ -1,0 +1,136 @@
+"""One believable value for a schema.
+
+An `examples` of the schema decides; then what a field of this name usually holds; then its default; then its type. All
+names that mean an id of a session hold the same id, so that an example tells one story. Optional fields without a
+default are left out, as a caller would leave them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quarterdeck.http.openapi.schemas import PLACE, Json
+
+AN_ID = "0198f3a2-7c41-7b1e-9d52-3f6a8c0e41d7"
+AN_INSTANT = "2026-01-02T03:04:05.678Z"
+
+USUAL: Mapping[str, object] = {
+    "zone": "default",
+    "ZoneView.id": "default",
+    "zone_id": "default",
+    "application_id": "my-app",
+    "actor": "my-app",
+    "session_sid": "sid-1",
+    "name": "Research",
+    "kind": "instance",
+    "status": "active",
+    "to": "active",
+    "reason": "requested",
+    "type": "session.spawn",
+    "id": AN_ID,
+    "root": AN_ID,
+    "subject": AN_ID,
+    "at": AN_INSTANT,
+    "expires_at": "2026-01-02T04:04:05.678Z",
+    "capabilities": ["search"],
+    "metadata": {"purpose": "nightly report"},
+    "limits": {"max_depth": 10, "max_children": 10},
+    "ceilings": {"max_depth": 100, "max_children": 10_000},
+    "data": {"depth": 0},
+    "pos": 42,
+    "sessions": 3,
+    "concurrent": 2,
+    "asked": 1,
+    "stopped": 1,
+    "ttl_seconds": 3_600,
+    "max_concurrent": 8,
+}
+WORTH_SHOWING = frozenset({"name", "quotas", "max_concurrent", "to"})
+"""Optional fields without a default that an example shows all the same: without them some would be empty."""
+
+_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+NULL = {"type": "null"}
+
+
+class Sampler:
+    """Makes examples out of schemas that refer to each other."""
+
+    def __init__(self, components: Mapping[str, Json]) -> None:
+        self._components = components
+
+    def value(self, schema: Mapping[str, object], name: str = "", above: tuple[str, ...] = ()) -> object:
+        """An example. `above` are the components this one stands in: one that holds itself ends there."""
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            component = reference.removeprefix(PLACE)
+            if component in above:
+                return None
+            return self.value(self._components[component], name, (*above, component))
+        examples, values = schema.get("examples"), schema.get("enum")
+        if isinstance(examples, list) and examples:
+            return examples[0]
+        if (usual := _usual(name, above)) is not None and _fits(usual, schema):
+            return usual
+        if schema.get("default") is not None:
+            return schema["default"]
+        if isinstance(values, list) and values:
+            return values[0]
+        return schema["const"] if "const" in schema else self._by_shape(schema, name, above)
+
+    def _by_shape(self, schema: Mapping[str, object], name: str, above: tuple[str, ...]) -> object:
+        options, lowest = schema.get("anyOf"), schema.get("minimum")
+        if isinstance(options, list):
+            real = name in WORTH_SHOWING or NULL not in options
+            return self.value(options[0], name, above) if real else None
+        match schema.get("type"):
+            case "object":
+                return self._object(schema, above)
+            case "array":
+                return self._array(schema, above)
+            case "string":
+                return "text"
+            case "integer" | "number":
+                return lowest if isinstance(lowest, int | float) else 0
+            case "boolean":
+                return False
+            case "null":
+                return None
+        return {}
+
+    def _array(self, schema: Mapping[str, object], above: tuple[str, ...]) -> list[object]:
+        items = schema.get("items")
+        item = self.value(items, "", above) if isinstance(items, dict) else None
+        return [] if item is None else [item]
+
+    def _object(self, schema: Mapping[str, object], above: tuple[str, ...]) -> Json:
+        fields, required = schema.get("properties"), schema.get("required")
+        if not isinstance(fields, dict):
+            return {}
+        needed = required if isinstance(required, list) else []
+        return {
+            name: self.value(field, name, above)
+            for name, field in fields.items()
+            if name in needed or name in WORTH_SHOWING or field.get("default") is not None
+        }
+
+
+def _usual(name: str, above: tuple[str, ...]) -> object:
+    """What a field of this name usually holds; what it holds in one component, where that differs, comes first."""
+    for key in (f"{above[-1]}.{name}" if above else name, name):
+        if key in USUAL:
+            return USUAL[key]
+    if name.endswith("_id") and name != "parent_id":
+        return AN_ID
+    return AN_INSTANT if name.endswith("_at") else None
+
+
+def _fits(value: object, schema: Mapping[str, object]) -> bool:
+    """Whether a usual value may stand here. Where null may stand it does: it is the usual value of such fields."""
+    values = schema.get("enum")
+    if isinstance(values, list):
+        return value in values
+    if "properties" in schema:
+        return False
+    if "type" in schema:
+        return schema["type"] == _NAMES[type(value)]
+    return "anyOf" not in schema and "const" not in schema

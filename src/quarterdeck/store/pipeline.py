@@ -1,0 +1,143 @@
+"""One round trip to PostgreSQL, however many statements it carries, on libpq's pipeline mode.
+
+psycopg's own pipeline talks to the socket after every statement: a batch of twelve cost forty wake-ups of the loop,
+and each wake-up waits for the loop to serve its neighbours. Here everything is queued first, sent with one sync, and
+read when it has arrived. psycopg still makes the connections, speaks libpq, and turns bytes into Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import psycopg
+from psycopg import AsyncConnection, pq
+from psycopg.abc import Transformer as AdaptTransformer
+from psycopg.adapt import Transformer
+from psycopg.pq.abc import PGconn, PGresult
+from psycopg.rows import TupleRow
+
+from quarterdeck.store.port import ContentError, Row, StoreError, TransientError
+from quarterdeck.store.sql import Bound
+
+PATIENCE = 15.0
+"""Seconds without a word after which a connection is given up: longer than any time-out of the server's."""
+PLAIN = frozenset({"begin", "commit", "rollback"})
+"""Not worth a prepared statement's place, and worth being readable on the wire."""
+_CONTENT = ("22", "23")
+_TRANSIENT = ("08", "25P03", "40", "53", "55", "57", "58")
+
+
+class Connection(AsyncConnection[TupleRow]):
+    """A connection that remembers which statements it has prepared."""
+
+    prepared: set[str]
+
+
+async def round_trip(connection: Connection, statements: Sequence[Bound], wanted: int) -> list[list[Row]]:
+    """Sends all statements at once; gives the rows of the last `wanted` of them. Raises a sorted StoreError."""
+    pgconn = connection.pgconn
+    try:
+        if pgconn.pipeline_status == pq.PipelineStatus.OFF:
+            pgconn.enter_pipeline_mode()
+        answers = _send(connection, statements)
+        async with asyncio.timeout(PATIENCE):
+            results = await _receive(pgconn)
+    except (psycopg.Error, OSError, TimeoutError) as error:
+        await connection.close()
+        raise TransientError("08006", "the connection to the database was lost") from error
+    except BaseException:
+        # Whoever waited was cancelled, and answers are still on their way: this connection cannot be used again.
+        await connection.close()
+        raise
+    for result in results:
+        if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+            raise sorted_error(result)
+    connection.prepared.update(bound.statement.name for bound in statements)
+    transformer = Transformer(connection)
+    return (
+        [_rows(transformer, results[place]) for place in answers[len(answers) - wanted :]] if wanted else []
+    )
+
+
+def _send(connection: Connection, statements: Sequence[Bound]) -> list[int]:
+    """Queues everything and one sync; at which place among the results each statement's own will stand."""
+    pgconn = connection.pgconn
+    fresh: set[str] = set()
+    places: list[int] = []
+    for bound in statements:
+        name, text = bound.statement.name, bound.statement.postgresql.encode()
+        if name in PLAIN:
+            pgconn.send_query_params(text, None)
+        else:
+            if name not in connection.prepared and name not in fresh:
+                pgconn.send_prepare(name.encode(), text)
+                fresh.add(name)
+            pgconn.send_query_prepared(name.encode(), _bytes(bound))
+        places.append(len(places) + len(fresh))
+    pgconn.pipeline_sync()
+    return places
+
+
+async def _receive(pgconn: PGconn) -> list[PGresult]:
+    """The results up to the sync. Waits for the socket only when libpq has nothing more to give."""
+    results: list[PGresult] = []
+    while True:
+        unsent = bool(pgconn.flush())
+        while not unsent and not pgconn.is_busy():
+            result = pgconn.get_result()
+            if result is None:
+                if pgconn.status == pq.ConnStatus.BAD:
+                    raise psycopg.OperationalError("the connection is closed")
+            elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+                return results
+            else:
+                results.append(result)
+        await _ready(pgconn.socket, writing=unsent)
+        pgconn.consume_input()
+
+
+async def _ready(descriptor: int, *, writing: bool) -> None:
+    """Until there is something to read, or, while not all is sent, room to write."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+
+    def wake() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(descriptor, wake)
+    if writing:
+        loop.add_writer(descriptor, wake)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(descriptor)
+        if writing:
+            loop.remove_writer(descriptor)
+
+
+def _rows(transformer: AdaptTransformer, result: PGresult) -> list[Row]:
+    if result.ntuples == 0:
+        return []
+    transformer.set_pgresult(result)
+    rows: list[Row] = transformer.load_rows(0, result.ntuples, tuple)
+    return rows
+
+
+def _bytes(bound: Bound) -> list[bytes | None]:
+    return [None if value is None else str(value).encode() for value in bound.positional()]
+
+
+def sorted_error(result: PGresult) -> StoreError:
+    """Sorts by SQLSTATE class; a failure without one is the connection itself."""
+    state = result.error_field(pq.DiagnosticField.SQLSTATE)
+    if state is None:
+        return TransientError("08006", "the connection to the database was lost")
+    code = state.decode()
+    message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
+    if code.startswith(_CONTENT):
+        return ContentError(code, message)
+    if code.startswith(_TRANSIENT):
+        return TransientError(code, message)
+    return StoreError(code, message)

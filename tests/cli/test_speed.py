@@ -1,0 +1,61 @@
+"""Agents run `qd` all day: what a command costs before it does anything is a promise too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.cli_support import Qd
+
+HEAVY = {"argparse", "asyncio", "click", "dataclasses", "email", "http", "inspect", "msgspec", "pathlib"}
+HEAVY |= {"sqlite3", "ssl", "subprocess", "tempfile", "urllib"}
+RUNS = 7
+
+
+@pytest.fixture(scope="module")
+def qd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qd]:
+    folder = tmp_path_factory.mktemp("qd")
+    program = Qd(folder / "data", PYTHONPYCACHEPREFIX=str(folder / "compiled"))
+    yield program
+    program.end_server()
+
+
+@pytest.mark.parametrize(
+    "words", [("session", "show"), ("session", "list"), ("status",), ("version",), ("--version",)]
+)
+def test_a_hot_command_imports_nothing_heavy(qd: Qd, words: tuple[str, ...]) -> None:
+    line = (
+        [*words, qd.good("session", "spawn", "--app", "demo")] if words == ("session", "show") else [*words]
+    )
+    qd("session", "list")
+    command = qd.command(line)
+    done = subprocess.run(
+        [command[0], "-X", "importtime", *command[1:]], env=qd.environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert not imported & HEAVY
+
+
+def test_version_and_show_start_within_three_pythons_and_60_ms(qd: Qd) -> None:
+    session = qd.good("session", "spawn", "--app", "demo")
+    candidates = {
+        "pass": [sys.executable, "-c", "pass"],
+        "version": qd.command(["--version"]),
+        "show": qd.command(["session", "show", session]),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in candidates}
+    # In turn, and the best of each: on a machine that does other things too only the best tells of the
+    # program.
+    for _ in range(RUNS):
+        for name, command in candidates.items():
+            begun = time.perf_counter()
+            subprocess.run(command, env=qd.environment, check=True, stdout=subprocess.DEVNULL)
+            taken[name].append(time.perf_counter() - begun)
+    bound = 3 * min(taken["pass"]) + 0.060
+    assert min(taken["version"]) <= bound
+    assert min(taken["show"]) <= bound

@@ -1,0 +1,16 @@
+"""Fixtures of the rooms: a keel on each engine, with one zone in which nothing is narrow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.keel import Keel, keel_on
+
+
+@pytest.fixture
+async def keel(engine_url: str) -> AsyncIterator[Keel]:
+    async with keel_on(engine_url) as laid:
+        await laid.zone()
+        yield laid

@@ -1,0 +1,147 @@
+"""Zones and their quotas over HTTP."""
+
+from __future__ import annotations
+
+import pytest
+
+from quarterdeck.domain.zones.model import CEILINGS
+from tests.support.server import ServerProcess
+from tests.support.zone import APP, FreshZone, assert_problem, end, events_of, fresh_zone, shown, spawn
+
+DEFAULTS = {
+    "max_depth": 10,
+    "max_children": 10,
+    "max_tree_size": 50,
+    "max_tree_spawns": 500,
+    "max_concurrent": 50,
+    "max_sessions": 50,
+    "max_sessions_per_application": 200,
+}
+"""The contract's table."""
+
+
+async def test_a_zone_is_made_once_and_changed_after_that(server: ServerProcess) -> None:
+    async with server.client() as admin:
+        made = await admin.put("/zones/harbour", json={"name": "The harbour", "quotas": {"max_depth": 3}})
+        again = await admin.put("/zones/harbour", json={})
+        changed = await admin.put("/zones/harbour", json={"name": "The old harbour"})
+        asked = await admin.get("/zones/harbour")
+    assert (made.status_code, again.status_code, changed.status_code) == (201, 200, 200)
+    assert made.json() == again.json()
+    zone = shown(asked)
+    assert (zone["id"], zone["name"], zone["frozen"]) == ("harbour", "The old harbour", False)
+    assert zone["quotas"] == {"max_depth": 3}
+    assert zone["created_at"].endswith("Z")
+    assert changed.json()["updated_at"] >= made.json()["created_at"]
+    events = await events_of(FreshZone(server, "harbour"))
+    assert [event["type"] for event in events] == ["zone.create", "zone.change"], (
+        "what changes nothing is no event"
+    )
+
+
+async def test_a_zone_without_a_body_is_named_after_its_id(server: ServerProcess) -> None:
+    async with server.client() as admin:
+        made = await admin.put("/zones/quay:1.b_c-D")
+    assert (made.status_code, made.json()["name"]) == (201, "quay:1.b_c-D")
+
+
+async def test_the_zone_default_exists_from_the_start(server: ServerProcess) -> None:
+    async with server.client() as admin:
+        assert (await admin.get("/zones/default")).status_code == 200
+
+
+async def test_zones_are_listed_by_id_in_pages(zone: FreshZone) -> None:
+    other = await fresh_zone(zone.server)
+    async with zone.server.client() as admin:
+        ids, query = [], {"limit": "1"}
+        while True:
+            page = shown(await admin.get("/zones", params=query))
+            ids += [item["id"] for item in page["items"]]
+            if page["next_cursor"] is None:
+                break
+            query["cursor"] = page["next_cursor"]
+    assert ids == sorted(set(ids))
+    assert {"default", zone.id, other.id} <= set(ids)
+
+
+async def test_a_zone_that_does_not_exist_is_not_found(server: ServerProcess) -> None:
+    async with server.client() as admin:
+        assert_problem(await admin.get("/zones/nowhere"), 404, "zone_not_found")
+        assert_problem(await admin.get("/zones/nowhere/quotas"), 404, "zone_not_found")
+        assert_problem(await admin.put("/zones/nowhere/quotas", json={"max_depth": 1}), 404, "zone_not_found")
+        spawned = await admin.post("/zones/nowhere/agents", json={"application_id": APP})
+        assert_problem(spawned, 404, "zone_not_found")
+
+
+async def test_quotas_show_limits_overrides_ceilings_and_what_is_used(server: ServerProcess) -> None:
+    plain = FreshZone(server, "plain")
+    async with server.client() as admin:
+        await admin.put(plain.path, json={"quotas": {"max_children": 7}})
+        root = await spawn(admin, plain)
+        child = await spawn(admin, plain, parent_id=root["id"])
+        quotas = shown(await admin.get("/zones/plain/quotas"))
+        assert quotas["limits"] == {**DEFAULTS, "max_children": 7}
+        assert quotas["overrides"] == {"max_children": 7}
+        assert quotas["ceilings"] == CEILINGS
+        assert quotas["used"] == {"sessions": 2, "concurrent": 1}
+        await end(admin, plain, child["id"])
+        assert shown(await admin.get("/zones/plain/quotas"))["used"] == {"sessions": 1, "concurrent": 0}
+
+
+async def test_setting_quotas_changes_what_is_named_and_null_takes_an_override_back(zone: FreshZone) -> None:
+    async with zone.server.client() as admin:
+        await admin.put(f"{zone.path}/quotas", json=dict.fromkeys(CEILINGS))
+        first = shown(await admin.put(f"{zone.path}/quotas", json={"max_depth": 0, "max_sessions": 9}))
+        second = shown(await admin.put(f"{zone.path}/quotas", json={"max_depth": None, "max_children": 4}))
+    assert first["overrides"] == {"max_depth": 0, "max_sessions": 9}
+    assert second["overrides"] == {"max_sessions": 9, "max_children": 4}
+    assert second["limits"] == {**DEFAULTS, "max_sessions": 9, "max_children": 4}
+
+
+@pytest.mark.parametrize("name", CEILINGS)
+async def test_a_quota_reaches_its_ceiling_and_no_further(zone: FreshZone, name: str) -> None:
+    async with zone.server.client() as admin:
+        before = (await admin.get(f"{zone.path}/quotas")).json()
+        for value in (CEILINGS[name] + 1, -1, "many", 1.5, True, [], 2**70):
+            refused = await admin.put(f"{zone.path}/quotas", json={name: value})
+            body = assert_problem(refused, 400)
+            assert body["error"] == "invalid_number" or body["field"] == name
+            refused = await admin.put(zone.path, json={"quotas": {name: value}})
+            body = assert_problem(refused, 400)
+            assert body["error"] == "invalid_number" or body["field"] == f"quotas.{name}"
+        assert (await admin.get(f"{zone.path}/quotas")).json() == before
+        reached = await admin.put(f"{zone.path}/quotas", json={name: CEILINGS[name]})
+    assert reached.json()["limits"][name] == CEILINGS[name]
+
+
+async def test_an_unknown_quota_is_refused_and_nothing_of_its_request_is_set(zone: FreshZone) -> None:
+    async with zone.server.client() as admin:
+        before = (await admin.get(f"{zone.path}/quotas")).json()
+        body = assert_problem(
+            await admin.put(f"{zone.path}/quotas", json={"max_depth": 1, "max_fun": 9}), 400
+        )
+        assert "max_fun" in body["detail"]
+        body = assert_problem(
+            await admin.put(zone.path, json={"quotas": {"max_depth": 1, "max_fun": 9}}), 400
+        )
+        assert "max_fun" in body["detail"]
+        assert (await admin.get(f"{zone.path}/quotas")).json() == before
+
+
+async def test_lowered_limits_stop_nobody_who_runs_and_judge_whoever_comes(zone: FreshZone) -> None:
+    async with zone.client() as client, zone.server.client() as admin:
+        first, _ = await spawn(client, zone), await spawn(client, zone)
+        await admin.put(f"{zone.path}/quotas", json={"max_sessions": 1})
+        assert shown(await client.get(zone.agent(first["id"])))["status"] == "active"
+        refused = await client.post(zone.agents, json={"application_id": APP})
+        body = assert_problem(refused, 429, "agent_zone_limit_exceeded")
+        assert (body["limit"], body["used"]) == (1, 2)
+        assert first["limits"]["max_sessions"] == CEILINGS["max_sessions"], (
+            "the snapshot of its own admission"
+        )
+
+
+@pytest.mark.parametrize("name", ["", "n" * 201])
+async def test_a_name_has_1_to_200_characters(zone: FreshZone, name: str) -> None:
+    async with zone.server.client() as admin:
+        assert assert_problem(await admin.put(zone.path, json={"name": name}), 400)["field"] == "name"

@@ -1,0 +1,283 @@
+"""Who is admitted at all: keys before bounds, parents, owners, frozen zones, and bearers whose session has ended."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import permutations
+
+import msgspec
+import pytest
+
+from quarterdeck.core.clock import SECOND
+from quarterdeck.core.errors import (
+    Forbidden,
+    Frozen,
+    KeyConflict,
+    LimitReached,
+    NotFound,
+    Problem,
+    Unauthenticated,
+)
+from quarterdeck.core.keys import Binding
+from quarterdeck.domain.sessions import rules
+from quarterdeck.domain.sessions.model import Session, Spawn, Spawned, State
+from quarterdeck.domain.sessions.rules import SPAWN, Count, Known, admit
+from quarterdeck.domain.zones.model import Limits
+from tests.support.asking import APP, NOW, WIDE, ZONE, admin, ask, caller, known, session
+
+FULL = msgspec.structs.replace(WIDE, max_sessions=0)
+ENDED = session(id="ended", status=State.TERMINATED, terminated_at=NOW - 1)
+EXPIRED = session(id="expired", expires_at=NOW)
+SUSPENDED = session(id="asleep", status=State.SUSPENDED, suspended_at=NOW - 1)
+
+
+def created(outcome: Spawned | Problem) -> Session:
+    assert isinstance(outcome, Spawned), outcome
+    assert outcome.created
+    return outcome.session
+
+
+def code(outcome: Spawned | Problem) -> str:
+    return outcome.code if isinstance(outcome, Problem) else "created" if outcome.created else "replayed"
+
+
+def bound_to(facts: Known, key: str, subject: Session, digest: str = "d") -> Known:
+    binding = Binding(ZONE, APP, SPAWN, key, digest, subject.id)
+    sessions = {**facts.sessions, (subject.zone_id, subject.id): subject}
+    return dataclasses.replace(facts, keys={binding.scope(): binding}, sessions=sessions)
+
+
+# -- keys
+
+
+@pytest.mark.parametrize("subject", [session(id="live"), SUSPENDED], ids=["active", "suspended"])
+@pytest.mark.parametrize("facts", [known(limits=FULL), known(frozen=True)], ids=["full", "frozen"])
+def test_a_replay_is_decided_before_every_bound(subject: Session, facts: Known) -> None:
+    [outcome] = admit([ask(key="k", digest="d", parent_id="gone")], bound_to(facts, "k", subject))
+    assert outcome == Spawned(subject, created=False)
+
+
+@pytest.mark.parametrize("subject", [ENDED, EXPIRED], ids=["ended", "expired"])
+def test_a_session_that_has_ended_or_expired_frees_its_key_for_any_body(subject: Session) -> None:
+    [outcome] = admit([ask(key="k", digest="another")], bound_to(known(), "k", subject))
+    assert created(outcome).id != subject.id
+
+
+def test_a_key_whose_session_is_gone_is_free() -> None:
+    facts = dataclasses.replace(bound_to(known(), "k", session(id="gone")), sessions={})
+    [outcome] = admit([ask(key="k", digest="another")], facts)
+    assert created(outcome)
+
+
+def test_the_same_key_with_another_body_is_a_conflict_and_admits_nothing() -> None:
+    [outcome] = admit([ask(key="k", digest="another")], bound_to(known(), "k", session(id="live")))
+    assert isinstance(outcome, KeyConflict)
+    assert (outcome.status, outcome.code) == (422, "idempotency_key_conflict")
+
+
+def test_of_one_key_in_one_batch_the_first_creates_and_the_others_are_shown_it() -> None:
+    outcomes = admit([ask(key="k", digest="d") for _ in range(20)], known())
+    first = created(outcomes[0])
+    assert outcomes[1:] == [Spawned(first, created=False)] * 19
+
+
+def test_of_one_key_with_two_bodies_in_one_batch_the_second_body_conflicts() -> None:
+    asks = [ask(key="k", digest="one"), ask(key="k", digest="two"), ask(key="k", digest="one")]
+    assert [code(outcome) for outcome in admit(asks, known())] == [
+        "created",
+        "idempotency_key_conflict",
+        "replayed",
+    ]
+
+
+def test_a_refusal_binds_no_key() -> None:
+    parent = session(id="p")
+    facts = known(parent, limits=msgspec.structs.replace(WIDE, max_children=0))
+    asks = [ask(key="k", digest="under", parent_id="p"), ask(key="k", digest="root")]
+    assert [code(outcome) for outcome in admit(asks, facts)] == ["agent_children_limit_exceeded", "created"]
+
+
+def test_a_key_belongs_to_its_application_and_its_zone() -> None:
+    terms = known().terms[ZONE]
+    facts = Known(now=NOW, terms={ZONE: terms, "y": terms})
+    asks = [
+        ask(key="k", digest="1"),
+        ask(key="k", digest="2", application_id="b"),
+        ask("y", key="k", digest="3"),
+    ]
+    assert [code(outcome) for outcome in admit(asks, facts)] == ["created"] * 3
+
+
+def test_spawns_without_a_key_are_never_replays() -> None:
+    assert [code(outcome) for outcome in admit([ask(), ask(), ask()], known())] == ["created"] * 3
+
+
+# -- parents
+
+
+@pytest.mark.parametrize("parent", [ENDED, EXPIRED, SUSPENDED], ids=lambda parent: parent.id)
+def test_only_an_active_session_can_parent(parent: Session) -> None:
+    [outcome] = admit([ask(parent_id=parent.id)], known(parent))
+    assert isinstance(outcome, NotFound)
+    assert outcome.code == "parent_not_found"
+
+
+def test_an_unknown_parent_and_another_zones_parent_are_not_found() -> None:
+    foreign = session(id="foreign", zone_id="y")
+    for parent_id in ("nobody", "foreign"):
+        [outcome] = admit([ask(parent_id=parent_id)], known(foreign))
+        assert code(outcome) == "parent_not_found"
+
+
+def test_a_session_cannot_be_its_own_ancestor() -> None:
+    own = ask(id="me", parent_id="me")
+    assert [code(outcome) for outcome in admit([own], known())] == ["parent_not_found"]
+
+
+@pytest.mark.parametrize(
+    ("who", "may"),
+    [
+        (caller("owner"), True),
+        (admin(), True),
+        (caller("other", "coordinator.spawn_under:owner"), True),
+        (caller("other"), False),
+        (caller("other", "coordinator.spawn_under:another"), False),
+        (caller("other", "coordinator.spawn_for:owner"), False),
+    ],
+)
+def test_spawning_under_a_session_needs_power_over_its_application(who: object, may: bool) -> None:
+    parent = session(id="p", application_id="owner")
+    [outcome] = admit([ask(parent_id="p", caller=who)], known(parent))
+    if may:
+        assert created(outcome).parent_id == "p"
+    else:
+        assert isinstance(outcome, Forbidden)
+        assert outcome.code == "parent_ownership_required"
+
+
+@pytest.mark.parametrize(("left", "lives"), [(10, 10), (60, 60), (61, 60), (86_400, 60)])
+def test_a_child_never_outlives_its_parent(left: int, lives: int) -> None:
+    parent = session(id="p", expires_at=NOW + 60 * SECOND)
+    [outcome] = admit([ask(parent_id="p", ttl_seconds=left)], known(parent))
+    assert created(outcome).expires_at == NOW + lives * SECOND
+    assert created(outcome).ttl_seconds == left
+
+
+def test_a_child_stands_below_its_parent_in_the_same_tree() -> None:
+    root = session(id="r")
+    middle = session(id="m", parent=root)
+    [outcome] = admit([ask(parent_id="m")], known(root, middle))
+    child = created(outcome)
+    assert (child.parent_id, child.root_id, child.depth) == ("m", "r", 2)
+    assert child.status is rules.SESSION.start
+
+
+# -- frozen zones and ended bearers
+
+
+def test_a_frozen_zone_admits_nobody_and_says_who_can_thaw_it() -> None:
+    [root, child] = admit([ask(), ask(parent_id="p")], known(session(id="p"), frozen=True))
+    for outcome in (root, child):
+        assert isinstance(outcome, Frozen)
+        assert (outcome.status, outcome.code) == (423, "zone_frozen")
+        assert "thaws" in str(outcome.members["frees"])
+
+
+@pytest.mark.parametrize("bearer", ["ended", "expired", "unknown"])
+def test_a_token_of_a_session_that_has_ended_is_no_token_even_for_a_replay(bearer: str) -> None:
+    facts = bound_to(known(ENDED, EXPIRED), "k", session(id="live"))
+    who = caller(session_id=bearer)
+    [outcome] = admit([ask(caller=who, key="k", digest="d")], facts)
+    assert isinstance(outcome, Unauthenticated)
+    assert outcome.code == "session_ended"
+
+
+@pytest.mark.parametrize("bearer", [session(id="live"), SUSPENDED], ids=["active", "suspended"])
+def test_a_token_of_a_living_session_is_good(bearer: Session) -> None:
+    [outcome] = admit([ask(caller=caller(session_id=bearer.id))], known(bearer))
+    assert created(outcome)
+
+
+# -- every order
+
+
+def mixed_batch() -> list[Spawn]:
+    """Two roots, two children of p, one child of q, and one of nobody."""
+    return [
+        ask(),
+        ask(),
+        ask(parent_id="p"),
+        ask(parent_id="p"),
+        ask(parent_id="q"),
+        ask(parent_id="nobody"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "admitted", "bounds"),
+    [
+        # Live already: p and q, roots. Whatever the order, so many get in, and only these bounds are named.
+        (msgspec.structs.replace(WIDE, max_sessions=5), 3, {"max_sessions"}),
+        (msgspec.structs.replace(WIDE, max_concurrent=2), 4, {"max_concurrent"}),
+        (msgspec.structs.replace(WIDE, max_children=1), 4, {"max_children"}),
+        (msgspec.structs.replace(WIDE, max_tree_size=2), 4, {"max_tree_size"}),
+        (msgspec.structs.replace(WIDE, max_tree_spawns=2), 4, {"max_tree_spawns"}),
+        (msgspec.structs.replace(WIDE, max_sessions_per_application=6), 4, {"max_sessions_per_application"}),
+        (msgspec.structs.replace(WIDE, max_depth=0), 2, {"max_depth"}),
+    ],
+)
+def test_in_every_order_of_asks_the_same_number_is_admitted_and_the_right_bound_is_named(
+    limits: Limits, admitted: int, bounds: set[str]
+) -> None:
+    counts = {
+        (ZONE, "zone", ""): Count(2, 2),
+        (ZONE, "application", APP): Count(2, 2),
+        (ZONE, "tree", "p"): Count(1, 1),
+        (ZONE, "tree", "q"): Count(1, 1),
+    }
+    facts = known(session(id="p"), session(id="q"), limits=limits, counts=counts)
+    for asks in permutations(mixed_batch()):
+        outcomes = admit(asks, facts)
+        assert sum(isinstance(outcome, Spawned) for outcome in outcomes) == admitted
+        named = {outcome.members["bound"] for outcome in outcomes if isinstance(outcome, LimitReached)}
+        assert named == bounds
+        assert sum(code(outcome) == "parent_not_found" for outcome in outcomes) == 1
+        assert first_come_first_served(asks, outcomes)
+
+
+def first_come_first_served(asks: tuple[Spawn, ...], outcomes: list[Spawned | Problem]) -> bool:
+    """Of two asks alike, never is the later admitted and the earlier refused."""
+    turned_away: set[str | None] = set()
+    for asked, outcome in zip(asks, outcomes, strict=True):
+        if isinstance(outcome, Problem):
+            turned_away.add(asked.parent_id)
+        elif asked.parent_id in turned_away:
+            return False
+    return True
+
+
+def test_two_bounds_at_once_admit_no_more_than_both_allow_in_every_order() -> None:
+    limits = msgspec.structs.replace(WIDE, max_sessions=6, max_concurrent=2)
+    counts = {(ZONE, "zone", ""): Count(2, 2)}
+    facts = known(session(id="p"), session(id="q"), limits=limits, counts=counts)
+    for asks in permutations(mixed_batch()):
+        made = [outcome.session for outcome in admit(asks, facts) if isinstance(outcome, Spawned)]
+        assert len(made) == 4
+        assert sum(row.parent_id is not None for row in made) == 2
+
+
+# -- as it reads
+
+
+def test_what_has_expired_reads_as_terminated_at_the_moment_it_expired() -> None:
+    read = rules.as_read(EXPIRED, NOW)
+    assert (read.status, read.terminated_at, read.termination_reason) == (State.TERMINATED, NOW, "ttl_expired")
+    assert rules.as_read(EXPIRED, NOW - 1) is EXPIRED
+    assert rules.as_read(ENDED, NOW + 10**9) is ENDED
+
+
+@pytest.mark.parametrize(
+    ("row", "live"), [(session(), True), (SUSPENDED, True), (EXPIRED, False), (ENDED, False)]
+)
+def test_live_means_active_or_suspended_and_not_expired(row: Session, live: bool) -> None:
+    assert rules.is_live(row, NOW) is live

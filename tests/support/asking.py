@@ -1,0 +1,90 @@
+"""Commands and rows as tests write them: everything that does not matter has a plain default."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import msgspec
+
+from quarterdeck.core.ids import new_id
+from quarterdeck.core.wire import COORDINATOR_ADMIN, Caller
+from quarterdeck.domain.sessions.model import Session, Spawn, State
+from quarterdeck.domain.sessions.rules import Count, CountKey, Known
+from quarterdeck.domain.zones.model import CEILINGS, Limits, Terms
+
+ZONE = "z"
+APP = "app"
+NOW = 1_000_000_000
+WIDE = Limits(**CEILINGS)
+"""Limits at which nothing in a test is ever refused, unless it narrows one of them."""
+_numbers = itertools.count(1)
+
+
+def caller(client_id: str = APP, *scopes: str, session_id: str | None = None, zone_id: str = ZONE) -> Caller:
+    return Caller("tester", client_id, zone_id, frozenset(scopes), "sid", session_id)
+
+
+def admin(zone_id: str = ZONE) -> Caller:
+    """May act for every application of the zone: for tests that are not about ownership."""
+    return caller("console", COORDINATOR_ADMIN, zone_id=zone_id)
+
+
+def ask(zone_id: str = ZONE, **asked: object) -> Spawn:
+    """A spawn by the zone's administrator, for what is named here."""
+    plain: dict[str, object] = {
+        "id": new_id(),
+        "zone_id": zone_id,
+        "caller": admin(zone_id),
+        "application_id": APP,
+        "session_sid": "sid",
+    }
+    return msgspec.convert(plain | asked, Spawn, from_attributes=True)
+
+
+def session(**stored: object) -> Session:
+    """A row that is live at NOW: a root, or a child where a parent is named."""
+    number = next(_numbers)
+    parent = stored.pop("parent", None)
+    assert parent is None or isinstance(parent, Session)
+    own = str(stored.get("id", f"s{number}"))
+    plain: dict[str, object] = {
+        "id": own,
+        "zone_id": parent.zone_id if parent else ZONE,
+        "application_id": APP,
+        "parent_id": parent.id if parent else None,
+        "root_id": parent.root_id if parent else own,
+        "session_sid": "sid",
+        "kind": "instance",
+        "status": State.ACTIVE,
+        "depth": parent.depth + 1 if parent else 0,
+        "capabilities": "[]",
+        "metadata": "{}",
+        "ttl_seconds": 3_600,
+        "limits": "{}",
+        "spawned_at": NOW - 1_000,
+        "expires_at": NOW + 1_000_000,
+        "suspended_at": None,
+        "terminated_at": None,
+        "termination_reason": None,
+        "created_at": NOW - 1_000,
+        "updated_at": NOW - 1_000,
+    }
+    row = plain | stored
+    return msgspec.convert([row[name] for name in Session.__struct_fields__], Session)
+
+
+def known(
+    *sessions: Session,
+    limits: Limits = WIDE,
+    counts: Mapping[CountKey, Count] | None = None,
+    frozen: bool = False,
+    now: int = NOW,
+) -> Known:
+    """What admission to ZONE knows, with these sessions in it."""
+    return Known(
+        now=now,
+        terms={ZONE: Terms(limits, frozen)},
+        sessions={(row.zone_id, row.id): row for row in sessions},
+        counts=counts or {},
+    )

@@ -1,0 +1,219 @@
+"""The engine room without a server: a store, and the lanes of zones and sessions on it."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+
+from quarterdeck.core.clock import Millis, system_now
+from quarterdeck.core.errors import Problem
+from quarterdeck.domain.sessions import operations as sessions
+from quarterdeck.domain.sessions.model import (
+    Receipt,
+    Session,
+    SessionFilter,
+    SessionRef,
+    SessionSettings,
+    Spawn,
+    Spawned,
+    Terminate,
+)
+from quarterdeck.domain.sessions.sweeps import TTL, ttl_sweep
+from quarterdeck.domain.zones import operations as zones
+from quarterdeck.domain.zones.model import CEILINGS, Limits, Overrides, PutZone, Zone, ZoneRef, ZoneUse
+from quarterdeck.domain.zones.operations import ZonePut
+from quarterdeck.engine import events
+from quarterdeck.engine.events import Event
+from quarterdeck.engine.lanes import Lane, Patience
+from quarterdeck.engine.settings import EngineSettings
+from quarterdeck.engine.sweeps import SweepRunner
+from quarterdeck.engine.tx import Engine
+from quarterdeck.store.migrate import sqlite_path
+from quarterdeck.store.port import Store
+from quarterdeck.store.postgres import PostgresStore
+from quarterdeck.store.sqlite import SqliteStore
+from tests.support.asking import ZONE, admin, ask
+
+Cell = str | int | None
+
+
+@dataclass(frozen=True)
+class Rigging:
+    """How a keel is to be laid, where a test is particular about it."""
+
+    settings: EngineSettings = field(default_factory=EngineSettings)
+    patience: Patience = field(default_factory=Patience)
+    pool_max: int = 6
+    clock: Callable[[], Millis] = system_now
+    """SQLite's clock; PostgreSQL has its own."""
+    defaults: Limits = field(default_factory=Limits)
+
+
+class Keel:
+    """One process's share of the house, as `app.py` puts it together."""
+
+    def __init__(self, url: str, store: Store, rigging: Rigging) -> None:
+        settings, patience = rigging.settings, rigging.patience
+        self.url = url
+        self.store = store
+        self.engine = Engine(store)
+        self.spawner = sessions.Spawner(rigging.defaults)
+        self.zones: Lane[PutZone, ZonePut] = Lane("zones", self.engine, zones.put, settings, patience=patience)
+        self.used: Lane[ZoneRef, ZoneUse] = Lane("used", self.engine, zones.show, settings, reads=True)
+        self.spawns: Lane[Spawn, Spawned] = Lane(
+            "spawn", self.engine, self.spawner.spawn, settings, patience=patience
+        )
+        self.endings: Lane[Terminate, Receipt] = Lane(
+            "terminate", self.engine, sessions.terminate, settings, patience=patience
+        )
+        self.shown: Lane[SessionRef, Session] = Lane("show", self.engine, sessions.show, settings, reads=True)
+
+    # -- zones
+
+    async def zone(self, zone_id: str = ZONE, **limits: int) -> Zone:
+        """Makes a zone, or changes it, in which only the limits named here are narrow."""
+        overrides = Overrides(**{**CEILINGS, **limits})
+        return (await self.zones.submit(PutZone(zone_id, None, overrides, "tester"))).zone
+
+    # -- sessions
+
+    async def spawn(self, zone_id: str = ZONE, **asked: object) -> Session:
+        return (await self.spawns.submit(ask(zone_id, **asked))).session
+
+    async def tree(self, *shape: int, zone_id: str = ZONE) -> list[Session]:
+        """A root, so many children under it, so many under each of those …; parents first."""
+        made = [await self.spawn(zone_id)]
+        level = made
+        for width in shape:
+            level = [
+                await self.spawn(zone_id, parent_id=parent.id) for parent in level for _ in range(width)
+            ]
+            made = made + level
+        return made
+
+    async def end(self, session: Session, reason: str = "requested") -> Receipt:
+        return await self.endings.submit(Terminate(session.zone_id, session.id, reason, admin(session.zone_id)))
+
+    async def show(self, session: Session) -> Session:
+        return await self.shown.submit(SessionRef(session.zone_id, session.id))
+
+    async def page(self, zone_id: str = ZONE, limit: int = 500, **wanted: object) -> list[Session]:
+        asked = SessionFilter(zone_id, limit, **wanted)  # type: ignore[arg-type]
+        return await self.engine.read(lambda tx: sessions.page(tx, asked))
+
+    async def subtree(self, session: Session) -> list[Session]:
+        return await self.engine.read(lambda tx: sessions.subtree(tx, SessionRef(session.zone_id, session.id)))
+
+    def sweeper(self, batch: int = 500) -> SweepRunner:
+        return SweepRunner(
+            [ttl_sweep(self.engine, self.endings.submit, SessionSettings(ttl_sweep_batch=batch))]
+        )
+
+    async def sweep(self, batch: int = 500) -> int:
+        return await self.sweeper(batch).run_now(TTL)
+
+    # -- the log
+
+    async def log(self, after: int = 0, limit: int = 100_000) -> list[Event]:
+        return await self.store.read(lambda tx: events.tail(tx, after, limit))
+
+    # -- the database, from the side
+
+    @property
+    def side(self) -> Side:
+        return Side(self.url)
+
+    async def drain(self) -> None:
+        for lane in (self.zones, self.used, self.spawns, self.endings, self.shown):
+            await lane.drain()
+
+
+@dataclass(frozen=True)
+class Side:
+    """A connection that no lane knows of: for looking behind, and for making happen what no operation can."""
+
+    url: str
+
+    def run(self, statement: str, *params: Cell) -> list[tuple[Cell, ...]]:
+        """One statement in a transaction of its own, with `?` for parameters; its rows."""
+        if path := sqlite_path(self.url):
+            with contextlib.closing(sqlite3.connect(path, timeout=10)) as sqlite, sqlite:
+                return sqlite.execute(statement, params).fetchall()
+        with psycopg.connect(self.url) as connection:
+            cursor = connection.execute(statement.replace("?", "%s").encode(), params)
+            return cursor.fetchall() if cursor.description else []
+
+    def one(self, statement: str, *params: Cell) -> Cell:
+        [[value]] = self.run(statement, *params)
+        return value
+
+    def count(self, table: str, where: str = "1 = 1", *params: Cell) -> int:
+        value = self.one(f"select count(*) from {table} where {where}", *params)
+        assert isinstance(value, int)
+        return value
+
+    def expire(self, *expired: Session) -> None:
+        """Lets these sessions have expired a while ago. Name whole subtrees: no child outlives its parent."""
+        for session in expired:
+            self.run(
+                "update agent_sessions set expires_at = ? where zone_id = ? and id = ?",
+                session.spawned_at - 1,
+                session.zone_id,
+                session.id,
+            )
+
+
+@contextlib.asynccontextmanager
+async def keel_on(url: str, rigging: Rigging | None = None) -> AsyncIterator[Keel]:
+    rigging = rigging or Rigging()
+    store = await open_store(url, rigging)
+    keel = Keel(url, store, rigging)
+    try:
+        yield keel
+        await keel.drain()
+    finally:
+        await store.close()
+
+
+async def open_store(url: str, rigging: Rigging | None = None) -> Store:
+    rigging = rigging or Rigging()
+    if path := sqlite_path(url):
+        return SqliteStore(Path(path), rigging.clock)
+    return await PostgresStore.open(url, rigging.pool_max)
+
+
+# -- counters against rows
+
+
+def recount(side: Side) -> dict[tuple[Cell, ...], tuple[int, int]]:
+    """What `admission_counts` must hold, by looking at every session: (zone, scope, key) to (live, ever)."""
+    rows = side.run("select zone_id, id, application_id, parent_id, root_id, status from agent_sessions")
+    ended = {(zone, own) for zone, own, _, _, _, status in rows if status == "terminated"}
+    counted: dict[tuple[Cell, ...], tuple[int, int]] = {}
+    for zone, _, application, parent, root, status in rows:
+        scopes = [("zone", ""), ("application", application), ("tree", root)]
+        scopes += [("concurrent", ""), ("parent", parent)] if parent is not None else []
+        for scope, key in scopes:
+            if scope in ("tree", "parent") and (zone, key) in ended:
+                continue
+            live, ever = counted.get((zone, scope, key), (0, 0))
+            counted[zone, scope, key] = (live + (status != "terminated"), ever + 1)
+    return counted
+
+
+def assert_counts_are_what_the_rows_say(side: Side) -> None:
+    kept = {
+        (zone, scope, key): (live, ever)
+        for zone, scope, key, live, ever in side.run("select zone_id, scope, key, live, ever from admission_counts")
+    }
+    assert kept == recount(side)
+
+
+def codes(outcomes: Iterable[object]) -> list[str]:
+    """What became of gathered commands, in words: a problem's code, or the name of the value's type."""
+    return [o.code if isinstance(o, Problem) else type(o).__name__ for o in outcomes]
