@@ -98,9 +98,8 @@ class Running:
     async def _run(self, issuer: LocalIssuer) -> None:
         server = self._settings.server
         lines = logs.set_up(server.log_level)
-        app = await build(
-            self._settings, issuer, lines if logs.LEVELS[server.log_level] <= logs.LEVELS["info"] else None
-        )
+        talks = logs.LEVELS[server.log_level] <= logs.LEVELS["info"]
+        app = await build(self._settings, issuer, lines if talks else None)
         tokens = SweepRunner([self._token_renewal(issuer)])
         await tokens.run_now("admin-token")
         socket_file = socket_path(self._settings.data)

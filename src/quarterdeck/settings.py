@@ -29,26 +29,21 @@ S = TypeVar("S", bound=msgspec.Struct)
 FILE = "quarterdeck.toml"
 
 
+Level = Literal["debug", "info", "warning", "warn", "error", "fatal", "critical"]
+
+
 class ServerSettings(msgspec.Struct, frozen=True):
     host: Annotated[str, Meta(min_length=1, description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535, description="port to listen on; 0 takes a free one")] = 4000
-    database_url: (
-        Annotated[
-            str, Meta(description="postgresql://… or sqlite:///FILE; default: a file in the data directory")
-        ]
-        | None
-    ) = None
+    database_url: Annotated[str, Meta(description="postgresql://… or sqlite:///FILE")] | None = None
     db_pool_max: Annotated[int, Meta(ge=2, le=1_000, description="connections to PostgreSQL at most")] = 20
     signing_key: (
-        Annotated[str, Meta(description="file of the local issuer's key, so that replicas share one")] | None
+        Annotated[str, Meta(description="file of the local issuer's key, for replicas to share")] | None
     ) = None
     shutdown_grace_ms: Annotated[int, Meta(ge=0, le=600_000, description="how long draining may take")] = (
         15_000
     )
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "warn", "error", "fatal", "critical"],
-        Meta(description="what is logged"),
-    ] = "info"
+    log_level: Annotated[Level, Meta(description="what is logged")] = "info"
 
 
 SECTIONS: tuple[type[msgspec.Struct], ...] = (
@@ -165,13 +160,11 @@ def _refuse_unknown(
 ) -> None:
     for name in sorted(environment):
         if name.startswith("QD_") and not name.startswith(NOT_SETTINGS) and name[3:].lower() not in known:
-            raise SettingsError(
-                f"{name} is set, but there is no such setting. `qd config show` lists what there is."
-            )
+            raise SettingsError(f"{name} is set, but there is no such setting. `qd config show` lists them.")
     for name in sorted(file):
         if name not in known:
             raise SettingsError(
-                f"{FILE} sets {name}, but there is no such setting. `qd config show` lists what there is."
+                f"{FILE} sets {name}, but there is no such setting. `qd config show` lists them."
             )
 
 

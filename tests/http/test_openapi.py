@@ -15,7 +15,7 @@ from quarterdeck.core.wire import ADMIN, LIFECYCLE, Route
 from quarterdeck.domain.sessions import rules
 from quarterdeck.http import openapi, problems
 from quarterdeck.http.openapi import codes
-from quarterdeck.http.openapi.document import PROBLEM_EXAMPLE
+from quarterdeck.http.openapi.answers import PROBLEM_EXAMPLE
 from quarterdeck.http.openapi.examples import AN_ID
 from quarterdeck.http.openapi.schemas import Problem
 from tests.http.api_support import nobody, table

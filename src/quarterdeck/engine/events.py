@@ -116,16 +116,11 @@ class EventFilter(msgspec.Struct, frozen=True):
 
 async def page(tx: StoreTx, wanted: EventFilter) -> list[Event]:
     types: list[tuple[object, ...]] = [(name,) for name in wanted.types]
-    common = {
-        "zone_id": wanted.zone_id,
-        "after": wanted.after,
-        "limit": wanted.limit,
-        "any_type": int(not types),
-    }
-    if wanted.subject is None:
-        [rows] = await tx.read(Q.log_page(types=types, **common))
-    else:
-        [rows] = await tx.read(Q.log_page_of_subject(subject=wanted.subject, types=types, **common))
+    named = {"zone_id": wanted.zone_id} | ({"subject": wanted.subject} if wanted.subject else {})
+    statement = Q.log_page_of_subject if wanted.subject else Q.log_page
+    [rows] = await tx.read(
+        statement(types=types, any_type=int(not types), after=wanted.after, limit=wanted.limit, **named)
+    )
     return decode(rows, Event)
 
 

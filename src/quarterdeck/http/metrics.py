@@ -7,7 +7,7 @@ the seeds' where the seeds give them.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
@@ -145,9 +145,7 @@ def _single(counts: dict[str, int]) -> dict[tuple[str, ...], int]:
     return {(key,): count for key, count in counts.items()}
 
 
-def _counters(
-    name: str, text: str, labels: list[str], counts: dict[tuple[str, str], int] | dict[tuple[str, ...], int]
-) -> Metric:
+def _counters(name: str, text: str, labels: list[str], counts: Mapping[tuple[str, ...], int]) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
     for values, count in counts.items():
         family.add_metric(list(values), count)

@@ -149,7 +149,7 @@ def listen_tcp(host: str, port: int) -> socket.socket:
 
 
 def listen_unix(path: Path) -> socket.socket:
-    """A listening unix socket, for this user alone. The caller holds the data directory's lock, so an old one is stale."""
+    """A listening unix socket, for this user alone. The caller holds the directory's lock, so an old one is stale."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.parent.stat().st_uid != os.getuid():
         raise OSError(

@@ -99,7 +99,7 @@ class Shell:
         self._lines = lines
         self._prefix = new_id()
         self._requests = 0
-        """Requests without an id of their own are numbered: unique to the process, and a tenth of the cost of a UUID."""
+        """Requests without an id of their own are numbered: as unique as a UUID, at a tenth of its cost."""
         self.draining = False
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:

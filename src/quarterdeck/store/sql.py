@@ -143,7 +143,7 @@ def _sqlite(text: str) -> str:
     def rows(match: re.Match[str]) -> str:
         columns = [column.split()[0] for column in match[3].split(",")]
         values = ", ".join(f"json_extract(value, '$[{i}]') as {column}" for i, column in enumerate(columns))
-        return f"(select {values} from json_each(:{match[1]})) as {match[2]}"
+        return f"(select {values} from json_each(:{match[1]})) as {match[2]}"  # noqa: S608 - our own text
 
     return _LOCK.sub("", _ROWS.sub(rows, text)).strip()
 
@@ -173,7 +173,7 @@ def _postgresql(text: str) -> tuple[str, tuple[str, ...]]:
         for i, column in enumerate(match[3].split(",")):
             title, kind = column.split()
             values.append(f"e.v->>{i} as {title}" if kind == "text" else f"(e.v->>{i})::{kind} as {title}")
-        return f"(select {', '.join(values)} from jsonb_array_elements(:{match[1]}::jsonb) as e(v)) as {match[2]}"
+        return f"(select {', '.join(values)} from jsonb_array_elements(:{match[1]}::jsonb) as e(v)) as {match[2]}"  # noqa: S608
 
     order: list[str] = []
 

@@ -23,6 +23,15 @@ from quarterdeck.store.port import ContentError, Row, StoreError, T, TransientEr
 from quarterdeck.store.sql import Bound
 
 OLDEST = (3, 38, 0)
+_CONTENT = ("SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG", "SQLITE_RANGE")
+_TRANSIENT = (
+    "SQLITE_BUSY",
+    "SQLITE_LOCKED",
+    "SQLITE_IOERR",
+    "SQLITE_FULL",
+    "SQLITE_NOMEM",
+    "SQLITE_CANTOPEN",
+)
 
 
 class SqliteTx:
@@ -140,7 +149,7 @@ def _connect(path: Path, clock: Callable[[], Millis]) -> sqlite3.Connection:
 def sorted_error(error: sqlite3.Error, where: str) -> StoreError:
     """Sorts by SQLite's own error name; a constraint or a mismatch is content, all else may pass."""
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
-    if name.startswith(("SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG", "SQLITE_RANGE")):
+    if name.startswith(_CONTENT):
         return ContentError(name, f"in {where}")
     if name.startswith(
         ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_NOMEM", "SQLITE_CANTOPEN")

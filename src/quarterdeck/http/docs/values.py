@@ -24,7 +24,6 @@ class Field(NamedTuple):
     schema: Schema
     required: bool = False
     says: str = ""
-    place: str = ""
 
 
 def pretty(value: object) -> str:
@@ -70,10 +69,9 @@ def _field(field: Field, whole: Description) -> Html:
     if field.schema.default not in (UNSET, None):
         facts.append(joined(["default ", el("code", msgspec.json.encode(field.schema.default).decode())]))
     badge = el("span", "required", class_="required") if field.required else EMPTY
-    place = el("span", field.place, class_="place") if field.place else EMPTY
     return el(
         "div",
-        el("dt", el("code", field.name), place, badge),
+        el("dt", el("code", field.name), badge),
         el(
             "dd",
             el("span", joined(facts, " · "), class_="facts"),
