@@ -24,10 +24,12 @@ def main(arguments: list[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     try:
         settings = _settings(asked)
-        code: int = asked.run(asked, settings)
-        return code
+        return int(asked.run(asked, settings))
     except (SettingsError, StoreError, Problem, OSError) as refusal:
-        sys.stderr.write(f"qd: {getattr(refusal, 'detail', refusal)}\n")
+        detail = str(getattr(refusal, "detail", refusal))
+        code = str(getattr(refusal, "code", "not_possible"))
+        told = msgspec.json.encode({"error": code, "detail": detail}).decode() if asked.json else f"qd: {detail}"
+        sys.stderr.write(told + "\n")
         return EXIT_FAILED
 
 
@@ -49,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--json", action="store_true")
     common.add_argument("--auto-started", action="store_true")
     common.add_argument("--ignore-seed-environment", action="store_true")
-    parser = argparse.ArgumentParser("quarterdeck")
+    parser = argparse.ArgumentParser("qd")
     verbs = parser.add_subparsers(required=True)
     up = verbs.add_parser("up", parents=[common])
     up.add_argument("--host")

@@ -1,10 +1,10 @@
 """The only reader of the environment.
 
 Flag > environment > `quarterdeck.toml` > default. Each room declares a struct of what it can be told, with bounds and a
-sentence; this module gathers them. A field `batch_max` is the flag `--batch-max`, the variable `QD_BATCH_MAX` and the
-key `batch_max` of the file; the seeds' variables are honoured by their own names too, unless the start was automatic
-(a laptop's shell may hold another project's DATABASE_URL). An unknown QD_* name or a malformed value stops the start
-with a sentence.
+sentence; this module gathers them. A field `batch_max` is the variable `QD_BATCH_MAX` and the key `batch_max` of the
+file, which lies in the data directory; what is typed most is a flag of `qd up`, too. The seeds' variables are honoured
+by their own names, unless the start was automatic: a laptop's shell may hold another project's DATABASE_URL. An unknown
+QD_* name or a malformed value stops the start with a sentence.
 """
 
 from __future__ import annotations

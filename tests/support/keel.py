@@ -63,7 +63,9 @@ class Keel:
         self.store = store
         self.engine = Engine(store)
         self.spawner = sessions.Spawner(rigging.defaults)
-        self.zones: Lane[PutZone, ZonePut] = Lane("zones", self.engine, zones.put, settings, patience=patience)
+        self.zones: Lane[PutZone, ZonePut] = Lane(
+            "zones", self.engine, zones.put, settings, patience=patience
+        )
         self.used: Lane[ZoneRef, ZoneUse] = Lane("used", self.engine, zones.show, settings, reads=True)
         self.spawns: Lane[Spawn, Spawned] = Lane(
             "spawn", self.engine, self.spawner.spawn, settings, patience=patience
@@ -90,14 +92,14 @@ class Keel:
         made = [await self.spawn(zone_id)]
         level = made
         for width in shape:
-            level = [
-                await self.spawn(zone_id, parent_id=parent.id) for parent in level for _ in range(width)
-            ]
+            level = [await self.spawn(zone_id, parent_id=parent.id) for parent in level for _ in range(width)]
             made = made + level
         return made
 
     async def end(self, session: Session, reason: str = "requested") -> Receipt:
-        return await self.endings.submit(Terminate(session.zone_id, session.id, reason, admin(session.zone_id)))
+        return await self.endings.submit(
+            Terminate(session.zone_id, session.id, reason, admin(session.zone_id))
+        )
 
     async def show(self, session: Session) -> Session:
         return await self.shown.submit(SessionRef(session.zone_id, session.id))
@@ -107,7 +109,9 @@ class Keel:
         return await self.engine.read(lambda tx: sessions.page(tx, asked))
 
     async def subtree(self, session: Session) -> list[Session]:
-        return await self.engine.read(lambda tx: sessions.subtree(tx, SessionRef(session.zone_id, session.id)))
+        return await self.engine.read(
+            lambda tx: sessions.subtree(tx, SessionRef(session.zone_id, session.id))
+        )
 
     def sweeper(self, batch: int = 500) -> SweepRunner:
         return SweepRunner(
@@ -209,7 +213,9 @@ def recount(side: Side) -> dict[tuple[Cell, ...], tuple[int, int]]:
 def assert_counts_are_what_the_rows_say(side: Side) -> None:
     kept = {
         (zone, scope, key): (live, ever)
-        for zone, scope, key, live, ever in side.run("select zone_id, scope, key, live, ever from admission_counts")
+        for zone, scope, key, live, ever in side.run(
+            "select zone_id, scope, key, live, ever from admission_counts"
+        )
     }
     assert kept == recount(side)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
@@ -145,7 +146,10 @@ def _single(counts: dict[str, int]) -> dict[tuple[str, ...], int]:
     return {(key,): count for key, count in counts.items()}
 
 
-def _counters(name: str, text: str, labels: list[str], counts: Mapping[tuple[str, ...], int]) -> Metric:
+Labels = TypeVar("Labels", bound=tuple[str, ...])
+
+
+def _counters(name: str, text: str, labels: list[str], counts: Mapping[Labels, int]) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
     for values, count in counts.items():
         family.add_metric(list(values), count)

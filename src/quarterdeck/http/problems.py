@@ -1,4 +1,4 @@
-"""How a refusal or a fault looks outside: RFC 9457 `application/problem+json`, with the seed's `error` code beside it."""
+"""How a refusal or a fault looks outside: RFC 9457, with the seed's `error` code beside it."""
 
 from __future__ import annotations
 

@@ -151,9 +151,7 @@ def sorted_error(error: sqlite3.Error, where: str) -> StoreError:
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
     if name.startswith(_CONTENT):
         return ContentError(name, f"in {where}")
-    if name.startswith(
-        ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_NOMEM", "SQLITE_CANTOPEN")
-    ):
+    if name.startswith(_TRANSIENT):
         return TransientError(name, f"in {where}")
     if isinstance(error, sqlite3.DataError | sqlite3.IntegrityError | sqlite3.InterfaceError):
         return ContentError(name, f"in {where}")

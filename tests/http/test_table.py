@@ -1,0 +1,103 @@
+"""The route table: what is served, to whom, and what every other method and path is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.server import ServerProcess
+from tests.support.table import table_of
+from tests.support.zone import FreshZone, assert_problem
+
+PUBLIC = {
+    "GET /health",
+    "GET /ready",
+    "GET /metrics",  # on loopback, where the tests' servers listen
+    "GET /openapi.json",
+    "GET /docs",
+    "GET /.well-known/jwks.json",
+}
+"""Everything that answers without a token. Whoever adds a row here has decided that strangers may read it."""
+PROMISED = {
+    "GET /zones": "quarterdeck.admin",
+    "PUT /zones/{zone}": "quarterdeck.admin",
+    "GET /zones/{zone}": "agent:lifecycle",
+    "GET /zones/{zone}/quotas": "agent:lifecycle",
+    "PUT /zones/{zone}/quotas": "quarterdeck.admin",
+    "POST /zones/{zone}/agents": "agent:lifecycle",
+    "GET /zones/{zone}/agents": "agent:lifecycle",
+    "GET /zones/{zone}/agents/{id}": "agent:lifecycle",
+    "DELETE /zones/{zone}/agents/{id}": "agent:lifecycle",
+    "GET /zones/{zone}/agents/{id}/children": "agent:lifecycle",
+    "GET /zones/{zone}/agents/{id}/tree": "agent:lifecycle",
+    "GET /zones/{zone}/events": "agent:lifecycle",
+}
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "LOCK")
+
+
+async def test_the_contracts_routes_are_served_with_their_scopes(server: ServerProcess) -> None:
+    served = {str(row): row.scope for row in await table_of(server)}
+    assert PROMISED.items() <= served.items()
+
+
+async def test_every_route_has_a_scope_but_the_public_ones(server: ServerProcess) -> None:
+    assert {str(row) for row in await table_of(server) if row.scope is None} == PUBLIC
+
+
+async def test_without_a_token_every_route_but_the_public_ones_answers_401(server: ServerProcess) -> None:
+    async with server.client("") as stranger:
+        for row in await table_of(server):
+            answer = await stranger.request(row.method, row.at("default"))
+            if str(row) in PUBLIC:
+                assert answer.status_code == 200, row
+            else:
+                assert_problem(answer, 401, "missing_token")
+                assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_every_other_method_of_a_path_is_405_with_what_it_answers_to(zone: FreshZone) -> None:
+    rows = await table_of(zone.server)
+    by_path: dict[str, set[str]] = {}
+    for row in rows:
+        by_path.setdefault(row.at(zone.id), set()).add(row.method)
+    async with zone.server.client() as client:
+        for path, methods in by_path.items():
+            for method in METHODS:
+                answer = await client.request(method, path)
+                if ("GET" if method == "HEAD" else method) in methods:
+                    assert answer.status_code not in (405, 500, 501), (method, path)
+                    continue
+                assert answer.status_code == 405, (method, path)
+                assert set(answer.headers["allow"].split(", ")) == methods
+                if method != "HEAD":
+                    assert_problem(answer, 405, "method_not_allowed")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/zone", "/zones/", "//zones", "/zones/default/", "/zones/default/agents/", "/zones/default/agents/x/y",
+     "/zones/default/agents/x/tree/z", "/ZONES", "/docs/", "/.well-known", "/.well-known/jwks.json/x", "/health/x",
+     "/metrics.json", "/zones/default/agents/x/children/", "/favicon.ico", "/..", "/zones/a/../../metrics"],
+)  # fmt: skip
+async def test_an_unknown_path_is_404_whoever_asks(server: ServerProcess, path: str) -> None:
+    for token in (None, ""):
+        async with server.client(token) as client:
+            # Asked by its raw path, or the client would tidy it first.
+            url = client.base_url.copy_with(raw_path=path.encode())
+            assert_problem(await client.request("GET", url), 404, "route_not_found")
+
+
+@pytest.mark.parametrize(
+    "segment",
+    ["%20", "%00", "%0A", "a%0A", "%ff", "%F0%9F%92%A9", "%zz", "%", "a%2", "a b".replace(" ", "+"), "a" * 129,
+     "~", "a;b", "a,b", "%E2%80%AE", "%C0%80", "%ED%A0%80", "*", "'", "%22%3E%3Cscript%3E"],
+)  # fmt: skip
+async def test_a_segment_that_is_no_id_is_404_on_every_route_that_has_one(
+    server: ServerProcess, segment: str
+) -> None:
+    async with server.client() as client:
+        for row in await table_of(server):
+            places = [row.at(segment)] if row.in_zone else []
+            places += [row.at("default", segment)] if row.names_session else []
+            for path in places:
+                url = client.base_url.copy_with(raw_path=path.encode())
+                assert_problem(await client.request(row.method, url), 404, "route_not_found")

@@ -1,0 +1,104 @@
+"""HTTP by hand: for requests that no library would send, connections that are cut, and answers that must be whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+
+class Unanswered(Exception):
+    """The server closed the connection, or cut it, without a byte of an answer."""
+
+
+class CutShort(Exception):
+    """The server began an answer and did not finish it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Connection:
+    """One connection to a server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, url: str) -> Connection:
+        parts = urlsplit(url)
+        return cls(*await asyncio.open_connection(parts.hostname, parts.port))
+
+    async def ask(self, request: bytes, limit: float = 30.0) -> Answer:
+        """Sends a request and reads its whole answer."""
+        try:
+            await self.send(request)
+        except ConnectionError:
+            raise Unanswered from None
+        return await self.answer(limit)
+
+    async def send(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def answer(self, limit: float = 30.0) -> Answer:
+        async with asyncio.timeout(limit):
+            return await self._answer()
+
+    async def closed_by_server(self, limit: float = 30.0) -> bool:
+        """Whether nothing more comes, because the server has closed."""
+        async with asyncio.timeout(limit):
+            try:
+                return await self._reader.read(1) == b""
+            except ConnectionError:
+                return True
+
+    def cut(self) -> None:
+        """Ends the connection with a reset, as a crashed client's machine would."""
+        raw = self._writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
+
+    async def close(self) -> None:
+        self._writer.close()
+        try:
+            await self._writer.wait_closed()
+        except ConnectionError:
+            pass  # whoever closes does not care who was first
+
+    async def _answer(self) -> Answer:
+        try:
+            head = await self._reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError as incomplete:
+            raise (CutShort if incomplete.partial else Unanswered) from None
+        except ConnectionError:
+            raise Unanswered from None
+        status_line, *lines = head.decode("latin-1").strip().split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        try:
+            body = await self._reader.readexactly(int(headers.get("content-length", "0")))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise CutShort from None
+        return Answer(int(status_line.split()[1]), headers, body)
+
+
+def request(method: str, target: str, token: str | None = None, body: object = None, **headers: str) -> bytes:
+    """A request as it stands on the wire. `body` is JSON, or bytes that are sent as they are."""
+    content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    lines = [f"{method} {target} HTTP/1.1", "Host: quarterdeck", f"Content-Length: {len(content)}"]
+    if token is not None:
+        lines.append(f"Authorization: Bearer {token}")
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + content
