@@ -6,16 +6,21 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from bench import machine, report, results
+from bench import cli, connections, growth, idle, latency, machine, report, results, shell, spawn
 from bench.load import generator
 from bench.plan import BenchError, Plan, plan
 from bench.results import Findings, Part
-from bench.spawn import measure as spawn
 from bench.stage import Stage
 from tests.support.children import terminated_is_interrupted
 
 MEASUREMENTS: Mapping[str, Callable[[Stage], Findings]] = {
-    "spawn": spawn,
+    "spawn": spawn.measure,
+    "connections": connections.measure,
+    "growth": growth.measure,
+    "latency": latency.measure,
+    "shell": shell.measure,
+    "cli": cli.measure,
+    "idle": idle.measure,
 }
 
 
@@ -25,7 +30,9 @@ def main(names: list[str]) -> int:
         print(f"bench: {', '.join(unknown)}? There are: {' '.join(known)}.", file=sys.stderr)
         return 2
     if not sys.platform.startswith("linux"):
-        print("bench: the shares of the processors are read from /proc, which only Linux has.", file=sys.stderr)
+        print(
+            "bench: the shares of the processors are read from /proc, which only Linux has.", file=sys.stderr
+        )
         return 1
     terminated_is_interrupted()
     try:
@@ -57,6 +64,7 @@ def _measure(names: list[str], how: Plan) -> None:
                 "load generator": generator(),
             }
             kept.parts[name] = part
+            kept.parts = {known: kept.parts[known] for known in MEASUREMENTS if known in kept.parts}
             results.write(kept)
             print(report.as_text(part), flush=True)
 

@@ -15,7 +15,7 @@ from bench.asks import row_body, row_values
 from bench.meter import Meter, Watched
 from bench.plan import BenchError
 from bench.results import Run
-from bench.stage import Stage
+from bench.stage import Stage, Target
 from quarterdeck.store.postgres import OPTIONS
 from tests.support.children import plain_environment
 
@@ -34,6 +34,11 @@ create index control_pending on control (id) where state = 'pending';
 """
 
 
+def control(stage: Stage, target: Target) -> Run:
+    """One row, one durable commit: on the database server that a server uses, or on a file beside its own."""
+    return one_row_inserts(stage, target.database) if target.database else sqlite_commits(stage)
+
+
 def one_row_inserts(stage: Stage, database: str) -> Run:
     """The first control: durable one-row inserts into a table that is empty at first."""
     with psycopg.connect(database, autocommit=True) as connection:
@@ -44,8 +49,10 @@ def one_row_inserts(stage: Stage, database: str) -> Run:
     return run
 
 
-def row_by_row_spawns(stage: Stage, database: str, zone: str, script: str = "spawn") -> Run:
+def row_by_row_spawns(stage: Stage, target: Target, zone: str, script: str) -> Run:
     """The second control: the work of a spawn, a transaction for each, in one hot zone."""
+    database = target.database
+    assert database is not None
     stage.settle()
     run = _pgbench(stage, database, script, row_values(zone))
     for counted in (
@@ -81,12 +88,23 @@ def sqlite_commits(stage: Stage) -> Run:
 
 
 def _pgbench(stage: Stage, database: str, script: str, variables: dict[str, str]) -> Run:
-    command = [str(stage.postgres.binaries / "pgbench"), "-M", "prepared", "-c", str(CLIENTS), "-j", "2", "-n"]
+    command = [
+        str(stage.postgres.binaries / "pgbench"),
+        "-M",
+        "prepared",
+        "-c",
+        str(CLIENTS),
+        "-j",
+        "2",
+        "-n",
+    ]
     command += ["-T", str(max(1, round(stage.plan.seconds))), "-f", str(SCRIPTS / f"{script}.pgbench")]
     for name, value in variables.items():
         command += ["-D", f"{name}={value}"]
-    # The planner's options are those of the server's own connections. Its time limits are not: nothing may end a control.
-    options = " ".join(f"-c {name}={value}" for name, value in OPTIONS.items() if not name.endswith("timeout"))
+    # The planner's options are those of the server's own connections. Its time limits are not: nothing ends a control.
+    options = " ".join(
+        f"-c {name}={value}" for name, value in OPTIONS.items() if not name.endswith("timeout")
+    )
     meter = Meter(Watched(postgres=stage.postgres.pid))
     done = subprocess.run(
         [*command, database],

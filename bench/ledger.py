@@ -49,7 +49,7 @@ def check(before: Held, after: Held, acknowledged: int, under_way: int) -> None:
     whole = new.sessions == new.events == new.counted == new.in_trees
     if not whole or not acknowledged <= new.sessions <= acknowledged + under_way:
         raise BenchError(
-            f"{acknowledged} spawns were acknowledged and up to {under_way} were under way, but the database holds {new}."
+            f"{acknowledged} spawns were acknowledged, up to {under_way} were under way, and the database holds {new}."
         )
 
 

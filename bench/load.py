@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.meter import Meter
+from bench.meter import CORES, Meter, Usage
 from bench.orders import Order, Tally
 from bench.plan import ROOT, BenchError
 from bench.results import Run
@@ -40,16 +40,21 @@ def generator() -> str:
 
 
 def drive(target: Target, requests: Requests, connections: int, seconds: float) -> Run:
-    """Loads a server, and says how it went. Any answer that is not a success ends the benchmark."""
+    """Loads a server, and says how it went."""
     meter = Meter(target.watched)
     tally = (_wrk if generator() == "wrk" else _own)(target, requests, connections, seconds)
-    usage = meter.stop()
+    return as_run(tally, meter.stop())
+
+
+def as_run(tally: Tally, usage: Usage) -> Run:
+    """Any answer that is not a success ends the benchmark."""
     if tally.refused or tally.lost or not tally.count:
         raise BenchError(
-            f"{requests.method} {requests.paths[0]}: of {tally.count} answers {tally.refused} were refusals, and "
-            f"{tally.lost} connections failed. A rate of wrong answers is no rate."
+            f"Of {tally.count} answers {tally.refused} were refusals, and {tally.lost} connections or requests were "
+            "lost. A rate of wrong answers is no rate."
         )
     assert usage.server_seconds is not None
+    own = tally.cpu_seconds
     return Run(
         rate=tally.count / tally.seconds,
         count=tally.count,
@@ -57,14 +62,16 @@ def drive(target: Target, requests: Requests, connections: int, seconds: float) 
         server_us=usage.server_seconds / tally.count * 1e6,
         server=usage.server,
         postgres=usage.postgres,
-        load=usage.load,
+        load=usage.load if own is None else own / tally.seconds / CORES,
         idle=usage.idle,
         p50_ms=tally.p50_ms,
         p99_ms=tally.p99_ms,
     )
 
 
-def order(target: Target, requests: Requests, connections: int, seconds: float, rate: float | None = None) -> Order:
+def order(
+    target: Target, requests: Requests, connections: int, seconds: float, rate: float | None = None
+) -> Order:
     host, port = target.address
     told = (requests.method, requests.paths, requests.body)
     return Order(host, port, target.token, *told, connections, seconds, rate)
@@ -81,13 +88,16 @@ def child(module: str, told: Order) -> bytes:
         timeout=told.seconds + GRACE_SECONDS,
         check=False,
     )
-    if done.returncode:
-        raise BenchError(f"{module} failed: {done.stderr.decode(errors='replace')}")
+    # An exception in a callback is printed by the loop and ends nothing: whatever it says is a failure.
+    if done.returncode or done.stderr:
+        raise BenchError(f"{module} failed: {done.stderr.decode(errors='replace')[:2_000]}")
     return done.stdout
 
 
 def _own(target: Target, requests: Requests, connections: int, seconds: float) -> Tally:
-    return msgspec.json.decode(child("bench.loadgen", order(target, requests, connections, seconds)), type=Tally)
+    return msgspec.json.decode(
+        child("bench.loadgen", order(target, requests, connections, seconds)), type=Tally
+    )
 
 
 def _wrk(target: Target, requests: Requests, connections: int, seconds: float) -> Tally:

@@ -31,22 +31,26 @@ class Generator:
         loop = asyncio.get_running_loop()
         order = self._order
         connections = [
-            (await loop.create_connection(lambda: Connection(self._answered, self._gone), order.host, order.port))[1]
+            (
+                await loop.create_connection(
+                    lambda: Connection(self._answered, self._gone), order.host, order.port
+                )
+            )[1]
             for _ in range(order.connections)
         ]
-        began = time.perf_counter()
+        used, began = time.process_time(), time.perf_counter()
         self._ends = began + order.seconds
         for connection in connections:
             self._send(connection)
         await asyncio.sleep(order.seconds)
-        seconds = time.perf_counter() - began
+        seconds, used = time.perf_counter() - began, time.process_time() - used
         # From here on nothing is counted: what is still under way is cut off, as by wrk.
         count, lost = len(self._latencies), self._lost
         for connection in connections:
             connection.close()
         ordered = sorted(self._latencies[:count])
         p50, p99 = (percentile(ordered, part) * 1e3 for part in (0.50, 0.99))
-        return Tally(count, seconds, self._refused, lost, p50, p99)
+        return Tally(count, seconds, self._refused, lost, p50, p99, used)
 
     def _send(self, connection: Connection) -> None:
         connection.began = time.perf_counter()

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TICK = os.sysconf("SC_CLK_TCK")
+CORES = os.cpu_count() or 1
+LOOKS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Meter:
 
     def stop(self) -> Usage:
         before, after = self._before, self._read()
-        whole = (after.at - before.at) * (os.cpu_count() or 1)
+        whole = (after.at - before.at) * CORES
         server = after.server - before.server if self._watched.server else None
         return Usage(
             server_seconds=server,
@@ -78,15 +80,28 @@ def process_seconds(pid: int) -> float:
 
 
 def family_seconds(pid: int) -> float:
-    """The same for a process with its children. Those that have ended were waited for and count in its own figures, so
-    that the sum never goes back when a backend ends."""
-    ticks = sum(_stat(pid)[11:15])
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+    """The same for a process with its children, those that have ended included."""
+    for _ in range(LOOKS):
         try:
-            ticks += sum(_stat(int(child))[11:15])
-        except FileNotFoundError:
-            continue  # it ended between the list and the look
-    return ticks / TICK
+            return _family(pid)
+        except (Moving, FileNotFoundError, ProcessLookupError):
+            time.sleep(0.01)
+    raise RuntimeError("the children of a process would not hold still for as long as it takes to count them")
+
+
+class Moving(Exception):
+    """A child ended while the family was counted."""
+
+
+def _family(pid: int) -> float:
+    before = _stat(pid)[11:15]
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    ticks = sum(sum(_stat(int(child))[11:15]) for child in children)
+    after = _stat(pid)[11:15]
+    # What a child used becomes its parent's when it has ended: seen in neither place, or in both, it would be wrong.
+    if before[2:] != after[2:]:
+        raise Moving
+    return (sum(after) + ticks) / TICK
 
 
 def resident_mb(pid: int) -> float:

@@ -1,4 +1,7 @@
-"""What the generators are told and what they answer. Imports next to nothing: each generator is a process of its own."""
+"""What the generators are told and what they answer.
+
+Imports next to nothing, because each generator is a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -32,3 +35,16 @@ class Tally(msgspec.Struct, frozen=True):
     """Connections that failed."""
     p50_ms: float
     p99_ms: float
+    cpu_seconds: float | None = None
+    """What the generator used while it sent; None leaves it to whoever started it."""
+
+
+class OpenTally(Tally, frozen=True, kw_only=True):
+    """What a sender with a schedule saw besides."""
+
+    p999_ms: float
+    max_ms: float
+    late_p99_ms: float
+    """How late the sender itself was with requests that had a free connection: its own part of the latencies."""
+    waited: int
+    """How many found no free connection when they were due."""

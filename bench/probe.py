@@ -35,7 +35,11 @@ async def answer(call: Call) -> Answer:
 
 class ProbedShell(Shell):
     def __init__(
-        self, routes: Sequence[Route], authenticator: Authenticator, metrics: Metrics, lines: LineWriter | None
+        self,
+        routes: Sequence[Route],
+        authenticator: Authenticator,
+        metrics: Metrics,
+        lines: LineWriter | None,
     ) -> None:
         probe = Route("GET", PATH, answer, "Answer at once", LIFECYCLE, answer=Answer)
         super().__init__([*routes, probe], authenticator, metrics, lines)

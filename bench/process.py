@@ -26,11 +26,15 @@ class Serving:
 
 @contextlib.contextmanager
 def serving(command: list[str], directory: Path) -> Iterator[Serving]:
-    """Runs a server that takes `--ready-fd`, from `ready URL` to SIGTERM. Its log goes through a pipe, as it would under
-    a supervisor, and the end of it is kept in case it must explain itself."""
+    """Runs a server that takes `--ready-fd`, from `ready URL` to SIGTERM.
+
+    Its log goes through a pipe, as under a supervisor, and the end of it is kept in case it must explain itself.
+    """
     log = directory / "end-of-log"
     with log.open("wb") as kept:
-        drain = subprocess.Popen(["tail", "-n", "40"], stdin=subprocess.PIPE, stdout=kept, start_new_session=True)
+        drain = subprocess.Popen(
+            ["tail", "-n", "40"], stdin=subprocess.PIPE, stdout=kept, start_new_session=True
+        )
     assert drain.stdin is not None
     read_end, write_end = os.pipe()
     process = subprocess.Popen(

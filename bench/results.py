@@ -32,6 +32,8 @@ class Run(msgspec.Struct, frozen=True):
     idle: float | None = None
     p50_ms: float | None = None
     p99_ms: float | None = None
+    per_commit: float | None = None
+    """How many shared a transaction, on average."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -127,13 +129,14 @@ def write(results: Results, file: Path = FILE) -> None:
     file.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
 
 
-def ratios(measured: Sequence[Run], control: Sequence[Run], rounds: int) -> list[float]:
-    """By round: the sum of what was measured over the sum of the control beside it."""
+def ratios(measured: Sequence[Run], control: Sequence[Run], rounds: int, field: str = "rate") -> list[float]:
+    """By round: the mean of what was measured over the mean of the control beside it."""
     ours, theirs = _by_round(measured, rounds), _by_round(control, rounds)
-    return [
-        statistics.fmean(run.rate for run in a) / statistics.fmean(run.rate for run in b)
-        for a, b in zip(ours, theirs, strict=True)
-    ]
+    return [_mean(a, field) / _mean(b, field) for a, b in zip(ours, theirs, strict=True)]
+
+
+def _mean(runs: Sequence[Run], field: str) -> float:
+    return statistics.fmean(getattr(run, field) for run in runs)
 
 
 def _by_round(runs: Sequence[Run], rounds: int) -> list[Sequence[Run]]:

@@ -1,14 +1,14 @@
 """Spawns over HTTP beside what the databases do by themselves.
 
-Each round has a fresh database and reads the same forwards and backwards: control, row by row, hot zone, many zones, and
-back again; on SQLite control, spawns, spawns, control.
+Each round has a fresh database and reads the same forwards and backwards: control, row by row, hot zone, many zones,
+and back again; on SQLite control, spawns, spawns, control.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench import controls
+from bench.controls import control, row_by_row_spawns
 from bench.results import Figure, Findings, Line, Run, ratios
 from bench.spawning import MANY_ZONES, Spawning
 from bench.stage import Stage
@@ -29,21 +29,24 @@ def measure(stage: Stage) -> Findings:
     for _ in range(stage.plan.rounds):
         _postgres_round(stage, runs)
         _sqlite_round(stage, runs)
-    rounds = stage.plan.rounds
+
+    def over(name: str, measured: str, beside: str, asked: tuple[float, float]) -> Figure:
+        return Figure(name, ratios(runs[measured], runs[beside], stage.plan.rounds), "×", *asked)
+
     return Findings(
         "Spawns over HTTP, beside the databases by themselves",
         lines=[Line(name, found) for name, found in runs.items()],
         figures=[
-            Figure("PostgreSQL, one hot zone / one-row inserts", ratios(runs[HOT], runs[INSERTS], rounds), "×", 0.4, 0.6),
-            Figure("PostgreSQL, 64 zones / one-row inserts", ratios(runs[MANY], runs[INSERTS], rounds), "×", 0.4, 0.6),
-            Figure("PostgreSQL, one hot zone / the same work row by row", ratios(runs[HOT], runs[ROW_BY_ROW], rounds), "×", 6, 10),
-            Figure("SQLite / its own one-row commits", ratios(runs[SQLITE], runs[SQLITE_COMMITS], rounds), "×", 1.2, 2),
+            over("PostgreSQL, one hot zone / one-row inserts", HOT, INSERTS, (0.4, 0.6)),
+            over("PostgreSQL, 64 zones / one-row inserts", MANY, INSERTS, (0.4, 0.6)),
+            over("PostgreSQL, one hot zone / the same work row by row", HOT, ROW_BY_ROW, (6, 10)),
+            over("SQLite / its own one-row commits", SQLITE, SQLITE_COMMITS, (1.2, 2)),
         ],
         notes=[
             "Every spawn writes a session, three counts and an event, and is answered after a durable commit "
             "(fsync on; SQLite in WAL with synchronous = full).",
-            "After each run the database must hold every spawn that was acknowledged, with its event and its counts, and "
-            "at most one more per connection: those that were under way when the generator was cut off.",
+            "After each run the database must hold every spawn that was acknowledged, with its event and its counts, "
+            "and at most one more per connection: those that were under way when the generator was cut off.",
             f"“{AT_ITS_BEST}” is what one transaction per spawn could reach if it, too, sent its statements in two "
             "round trips; the ratio asked for is to the plain spelling.",
         ],
@@ -51,14 +54,14 @@ def measure(stage: Stage) -> Findings:
 
 
 def _postgres_round(stage: Stage, runs: dict[str, list[Run]]) -> None:
-    with stage.database() as database, stage.server(database) as target:
+    with stage.fresh("PostgreSQL") as target:
         spawning = Spawning(stage, target)
 
         def row_by_row(script: str) -> Run:
-            return controls.row_by_row_spawns(stage, database, spawning.new_zones(1)[0], script)
+            return row_by_row_spawns(stage, target, spawning.new_zones(1)[0], script)
 
         order: Order = [
-            (INSERTS, lambda: controls.one_row_inserts(stage, database)),
+            (INSERTS, lambda: control(stage, target)),
             (ROW_BY_ROW, lambda: row_by_row("spawn")),
             (AT_ITS_BEST, lambda: row_by_row("spawn_pipelined")),
             (HOT, lambda: spawning.run(1)),
@@ -68,10 +71,10 @@ def _postgres_round(stage: Stage, runs: dict[str, list[Run]]) -> None:
 
 
 def _sqlite_round(stage: Stage, runs: dict[str, list[Run]]) -> None:
-    with stage.server() as target:
+    with stage.fresh("SQLite") as target:
         spawning = Spawning(stage, target)
         order: Order = [
-            (SQLITE_COMMITS, lambda: controls.sqlite_commits(stage)),
+            (SQLITE_COMMITS, lambda: control(stage, target)),
             (SQLITE, lambda: spawning.run(1)),
         ]
         there_and_back(order, runs)

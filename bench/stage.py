@@ -1,4 +1,4 @@
-"""Where measurements happen: a PostgreSQL of our own, fresh databases, servers as users start them, zones without bounds.
+"""Where measurements happen: a PostgreSQL of our own, fresh databases, servers as users start them, roomy zones.
 
 Everything made here lies in one temporary directory and is gone, by process id, when the stage is left.
 """
@@ -39,6 +39,7 @@ class Target:
     database: str | None
     """PostgreSQL's URL; None is SQLite, in the data directory."""
     postgres_pid: int | None
+    token: str
 
     @property
     def address(self) -> tuple[str, int]:
@@ -47,8 +48,8 @@ class Target:
         return parts.hostname, parts.port
 
     @property
-    def token(self) -> str:
-        return (self.data / "admin-token").read_text().strip()
+    def engine(self) -> str:
+        return "PostgreSQL" if self.database else "SQLite"
 
     @property
     def watched(self) -> Watched:
@@ -126,4 +127,15 @@ class Stage:
         command = [sys.executable, "-m", *program, "--data", str(data), "--port", "0"]
         command += ["--database", database] if database else []
         with serving(command, data) as it:
-            yield Target(it.url, it.pid, data, database, self.postgres.pid if database else None)
+            token = (data / "admin-token").read_text().strip()
+            yield Target(it.url, it.pid, data, database, self.postgres.pid if database else None, token)
+
+    @contextlib.contextmanager
+    def fresh(self, engine: str) -> Iterator[Target]:
+        """A server on an empty database of its own, on either engine."""
+        if engine == "SQLite":
+            with self.server() as target:
+                yield target
+        else:
+            with self.database() as database, self.server(database) as target:
+                yield target

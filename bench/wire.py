@@ -12,7 +12,9 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self, answered: Callable[[Connection, int], None], lost: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, answered: Callable[[Connection, int], None], lost: Callable[[Connection], None]
+    ) -> None:
         self._answered = answered
         self._lost = lost
         self._buffer = b""
@@ -21,8 +23,7 @@ class Connection(asyncio.Protocol):
         self.began = 0.0
         """For whoever sends: when the request under way began, by whatever clock."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
+    def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]
         self._transport = transport
 
     def send(self, request: bytes) -> None:
@@ -56,7 +57,8 @@ def encoded(order: Order) -> list[bytes]:
     kind = "content-type: application/json\r\n" if body else ""
     return [
         f"{order.method} {path} HTTP/1.1\r\nhost: {order.host}:{order.port}\r\n"
-        f"authorization: Bearer {order.token}\r\n{kind}content-length: {len(body)}\r\n\r\n".encode() + body
+        f"authorization: Bearer {order.token}\r\n{kind}content-length: {len(body)}\r\n\r\n".encode()
+        + body
         for path in order.paths
     ]
 

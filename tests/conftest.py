@@ -139,7 +139,8 @@ def postgres_server(
 def _shared(launch: Launch, directory: Path) -> Iterator[ServerProcess]:
     started = Servers(directory)
     try:
-        yield asyncio.run(started.start(launch))
+        # No sweep comes by chance: tests that are about sweeps start a server of their own.
+        yield asyncio.run(started.start(launch.told(QD_TTL_SWEEP_INTERVAL_MS="86400000")))
     finally:
         started.close()
 

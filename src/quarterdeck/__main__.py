@@ -16,6 +16,7 @@ import msgspec
 
 from quarterdeck.client.place import place_of
 from quarterdeck.core.errors import EXIT_FAILED, Problem
+from quarterdeck.http.auth import KeyFileError
 from quarterdeck.settings import SEED_NAMES, Settings, SettingsError, environment, load, mask
 from quarterdeck.store.port import StoreError
 
@@ -25,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = _settings(asked)
         return int(asked.run(asked, settings))
-    except (SettingsError, StoreError, Problem, OSError) as refusal:
+    except (SettingsError, KeyFileError, StoreError, Problem, OSError) as refusal:
         detail = str(getattr(refusal, "detail", refusal))
         code = str(getattr(refusal, "code", "not_possible"))
         told = msgspec.json.encode({"error": code, "detail": detail}).decode() if asked.json else f"qd: {detail}"

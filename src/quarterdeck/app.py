@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quarterdeck import __version__
-from quarterdeck.core.wire import ADMIN, Route
+from quarterdeck.core.wire import ADMIN, Caller, Route
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions import routes as session_routes
 from quarterdeck.domain.sessions.model import SessionSettings
@@ -28,7 +28,7 @@ from quarterdeck.http.logs import LineWriter
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.http.shell import Shell
 from quarterdeck.http.system import System
-from quarterdeck.settings import Settings
+from quarterdeck.settings import Settings, SettingsError
 from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.store.port import Store
 from quarterdeck.store.sqlite import SqliteStore
@@ -72,6 +72,10 @@ class App:
 
 async def build(settings: Settings, issuer: LocalIssuer, lines: LineWriter | None) -> App:
     """Puts the rooms together. Every lane, sweep, listener and route of the server is named in here."""
+    try:
+        authenticator = Authenticator(settings.section(AuthSettings), issuer)
+    except ValueError as error:  # an issuer that can never be asked
+        raise SettingsError(str(error)) from error
     store = await open_store(settings)
     metrics = Metrics()
     engine = Engine(store, WITHIN, metrics.committed)
@@ -85,11 +89,14 @@ async def build(settings: Settings, issuer: LocalIssuer, lines: LineWriter | Non
     show_session = lanes.reading("session-show", sessions.show)
     await put_zone.submit(PutZone(DEFAULT_ZONE, None, None, "server"))
 
+    async def check_bearer(caller: Caller) -> None:
+        if caller.session_id is not None:
+            await engine.read(lambda tx: sessions.require_bearer(tx, caller.zone_id, caller.session_id))
+
     sweeps = SweepRunner([ttl_sweep(engine, terminate.submit, settings.section(SessionSettings))], metrics)
-    authenticator = Authenticator(settings.section(AuthSettings), issuer)
     own = System(store, metrics, issuer.jwks(), __version__)
     table: list[Route] = [
-        *zone_routes.routes(ZoneDesk(engine, limits, put_zone.submit, show_zone.submit)),
+        *zone_routes.routes(ZoneDesk(engine, limits, put_zone.submit, show_zone.submit, check_bearer)),
         *session_routes.routes(SessionDesk(engine, spawn.submit, terminate.submit, show_session.submit)),
         *event_routes.routes(LogDesk(engine)),
         *system.routes(own, None if settings.server.host in LOOPBACK else ADMIN),

@@ -76,17 +76,14 @@ class Running:
         ours = current is None or current in migrate.revisions()
         if ours and (self._migrate or migrate.sqlite_path(url)):
             # In a process of its own: what migrating imports is a third of what a serving process should weigh.
-            command = [
-                sys.executable,
-                "-P",
-                "-m",
-                "quarterdeck",
-                "db",
-                "upgrade",
-                f"--data={self._settings.data}",
-            ]
+            # The URL goes by the environment, because anybody may read the arguments of a process; what else the
+            # environment says of databases has been weighed here already.
+            command = [sys.executable, "-P", "-m", "quarterdeck", "db", "upgrade", "--ignore-seed-environment"]
             done = subprocess.run(  # noqa: S603 - our own interpreter and arguments
-                [*command, f"--database={url}"], check=False, stdout=subprocess.DEVNULL
+                [*command, f"--data={self._settings.data}"],
+                check=False,
+                stdout=subprocess.DEVNULL,
+                env={**environment(), "QD_DATABASE_URL": url},
             )
             if done.returncode == 0:
                 return
@@ -99,11 +96,12 @@ class Running:
         server = self._settings.server
         lines = logs.set_up(server.log_level)
         talks = logs.LEVELS[server.log_level] <= logs.LEVELS["info"]
+        # First, because an address that is taken should cost nobody a connection to the database.
+        tcp = serve.listen_tcp(server.host, server.port)
         app = await build(self._settings, issuer, lines if talks else None)
         tokens = SweepRunner([self._token_renewal(issuer)])
         await tokens.run_now("admin-token")
         socket_file = socket_path(self._settings.data)
-        tcp = serve.listen_tcp(server.host, server.port)
         local = serve.listen_unix(socket_file)
         url = serve.url_of(tcp)
         uvicorn_server = self._uvicorn(app.shell, lambda: self._ready(url, str(socket_file)))

@@ -10,6 +10,7 @@ QD_* name or a malformed value stops the start with a sentence.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,8 +66,9 @@ SEED_NAMES = {
     "shutdown_grace_ms": "SHUTDOWN_GRACE_MS",
     "log_level": "LOG_LEVEL",
 }
-NOT_SETTINGS = ("QD_DATA", "QD_URL", "QD_TOKEN", "QD_ZONE", "QD_ROUNDS", "QD_TEST_", "QD_WRITE_", "QD_BENCH_")
-"""Names that mean something to the CLI or to the tests, and nothing to the server."""
+NOT_SETTINGS = re.compile(r"QD_(DATA|URL|TOKEN|ZONE|ROUNDS|TEST_.*|WRITE_.*|BENCH_.*)")
+"""Names that mean something to the CLI or to the tests, and nothing to the server. Whole names, or a slip of the pen in
+QD_DATABASE_URL would pass for QD_DATA."""
 
 
 class SettingsError(Exception):
@@ -138,7 +140,8 @@ def environment() -> Mapping[str, str]:
 
 
 def mask(text: str) -> str:
-    """A URL without its password."""
+    """A URL without its password, wherever PostgreSQL lets one stand."""
+    text = re.sub(r"(?i)(password=)[^&\s]*", r"\1***", text)
     scheme, separator, rest = text.partition("://")
     user, at, host = rest.rpartition("@")
     if not separator or not at or ":" not in user:
@@ -158,8 +161,9 @@ def _read_file(path: Path) -> dict[str, object]:
 def _refuse_unknown(
     known: Mapping[str, FieldInfo], environment: Mapping[str, str], file: Mapping[str, object]
 ) -> None:
+    variables = {f"QD_{name.upper()}" for name in known}
     for name in sorted(environment):
-        if name.startswith("QD_") and not name.startswith(NOT_SETTINGS) and name[3:].lower() not in known:
+        if name.startswith("QD_") and name not in variables and not NOT_SETTINGS.fullmatch(name):
             raise SettingsError(f"{name} is set, but there is no such setting. `qd config show` lists them.")
     for name in sorted(file):
         if name not in known:

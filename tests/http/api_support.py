@@ -24,7 +24,7 @@ async def nobody(_: object) -> NoReturn:
 def table() -> list[Route]:
     own = system.System(NO_STORE, Metrics(), {}, "1.2.3")
     return [
-        *zones.routes(zones.ZoneDesk(NO_ENGINE, Limits(), nobody, nobody)),
+        *zones.routes(zones.ZoneDesk(NO_ENGINE, Limits(), nobody, nobody, nobody)),
         *sessions.routes(sessions.SessionDesk(NO_ENGINE, nobody, nobody, nobody)),
         *events.routes(events.LogDesk(NO_ENGINE)),
         *system.routes(own, None),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.zone import FreshZone, assert_problem, end, events_of, fresh_zone, shown, spawn
+from tests.support.zone import APP, FreshZone, assert_problem, end, events_of, fresh_zone, shown, spawn
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -97,8 +97,10 @@ async def test_a_traceparent_is_stored_with_the_events_it_caused(zone: FreshZone
 )
 async def test_a_malformed_traceparent_is_ignored_as_its_standard_says(zone: FreshZone, trace: bytes) -> None:
     async with zone.client() as client:
-        client.headers = {**client.headers, b"traceparent": trace}  # type: ignore[assignment,dict-item]
-        session = await spawn(client, zone)
+        answer = await client.post(
+            zone.agents, json={"application_id": APP}, headers=[(b"traceparent", trace)]
+        )
+        session = shown(answer)
     assert [event["trace"] for event in await events_of(zone, subject=session["id"])] == [None]
 
 

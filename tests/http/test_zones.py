@@ -102,7 +102,8 @@ async def test_setting_quotas_changes_what_is_named_and_null_takes_an_override_b
 async def test_a_quota_reaches_its_ceiling_and_no_further(zone: FreshZone, name: str) -> None:
     async with zone.server.client() as admin:
         before = (await admin.get(f"{zone.path}/quotas")).json()
-        for value in (CEILINGS[name] + 1, -1, "many", 1.5, True, [], 2**70):
+        wrong: list[object] = [CEILINGS[name] + 1, -1, "many", 1.5, True, [], 2**70]
+        for value in wrong:
             refused = await admin.put(f"{zone.path}/quotas", json={name: value})
             body = assert_problem(refused, 400)
             assert body["error"] == "invalid_number" or body["field"] == name

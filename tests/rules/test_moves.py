@@ -41,8 +41,8 @@ def test_terminated_is_the_only_end_and_everything_else_is_live() -> None:
 
 def test_the_statement_that_ends_sessions_guards_exactly_the_states_terminate_may_leave() -> None:
     guard = ", ".join(f"'{state}'" for state in SESSION.sources(Verb.TERMINATE))
-    assert f"status in ({guard})" in Q.sessions_end.postgresql
-    assert f"status in ({guard})" in Q.sessions_end.sqlite
+    assert f"coalesce(status, '') in ({guard})" in Q.sessions_end.postgresql
+    assert f"coalesce(status, '') in ({guard})" in Q.sessions_end.sqlite
 
 
 def test_statements_that_look_for_the_living_exclude_exactly_the_ends() -> None:

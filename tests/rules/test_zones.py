@@ -38,7 +38,8 @@ def test_the_ceilings_are_the_contracts() -> None:
 def test_a_limit_may_be_set_up_to_its_ceiling_and_not_beyond(name: str) -> None:
     assert getattr(given(f'{{"{name}": {CEILINGS[name]}}}'), name) == CEILINGS[name]
     assert getattr(given(f'{{"{name}": 0}}'), name) == 0
-    for wrong in (CEILINGS[name] + 1, -1, "5", 1.5, True, []):
+    wrongs: tuple[object, ...] = (CEILINGS[name] + 1, -1, "5", 1.5, True, [])
+    for wrong in wrongs:
         with pytest.raises(msgspec.ValidationError, match=name):
             given(msgspec.json.encode({name: wrong}).decode())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,17 +19,14 @@ from quarterdeck.domain.sessions.model import (
     SessionFilter,
     SessionRef,
     SessionSettings,
-    Spawn,
-    Spawned,
     Terminate,
 )
 from quarterdeck.domain.sessions.sweeps import TTL, ttl_sweep
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones.model import CEILINGS, Limits, Overrides, PutZone, Zone, ZoneRef, ZoneUse
-from quarterdeck.domain.zones.operations import ZonePut
+from quarterdeck.domain.zones.model import CEILINGS, Limits, Overrides, PutZone, Zone
 from quarterdeck.engine import events
-from quarterdeck.engine.events import Event
-from quarterdeck.engine.lanes import Lane, Patience
+from quarterdeck.engine.events import Event, NewEvent
+from quarterdeck.engine.lanes import Lanes, Patience
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.engine.sweeps import SweepRunner
 from quarterdeck.engine.tx import Engine
@@ -52,28 +49,22 @@ class Rigging:
     clock: Callable[[], Millis] = system_now
     """SQLite's clock; PostgreSQL has its own."""
     defaults: Limits = field(default_factory=Limits)
+    after_commit: Callable[[Sequence[NewEvent]], None] = lambda events: None
 
 
 class Keel:
     """One process's share of the house, as `app.py` puts it together."""
 
     def __init__(self, url: str, store: Store, rigging: Rigging) -> None:
-        settings, patience = rigging.settings, rigging.patience
         self.url = url
         self.store = store
-        self.engine = Engine(store)
-        self.spawner = sessions.Spawner(rigging.defaults)
-        self.zones: Lane[PutZone, ZonePut] = Lane(
-            "zones", self.engine, zones.put, settings, patience=patience
-        )
-        self.used: Lane[ZoneRef, ZoneUse] = Lane("used", self.engine, zones.show, settings, reads=True)
-        self.spawns: Lane[Spawn, Spawned] = Lane(
-            "spawn", self.engine, self.spawner.spawn, settings, patience=patience
-        )
-        self.endings: Lane[Terminate, Receipt] = Lane(
-            "terminate", self.engine, sessions.terminate, settings, patience=patience
-        )
-        self.shown: Lane[SessionRef, Session] = Lane("show", self.engine, sessions.show, settings, reads=True)
+        self.engine = Engine(store, after_commit=rigging.after_commit)
+        self.lanes = Lanes(self.engine, rigging.settings, patience=rigging.patience)
+        self.zones = self.lanes.writing("zone", zones.put)
+        self.used = self.lanes.reading("zone-show", zones.show)
+        self.spawns = self.lanes.writing("spawn", sessions.Spawner(rigging.defaults).spawn)
+        self.endings = self.lanes.writing("terminate", sessions.terminate)
+        self.shown = self.lanes.reading("session-show", sessions.show)
 
     # -- zones
 
@@ -108,10 +99,11 @@ class Keel:
         asked = SessionFilter(zone_id, limit, **wanted)  # type: ignore[arg-type]
         return await self.engine.read(lambda tx: sessions.page(tx, asked))
 
-    async def subtree(self, session: Session) -> list[Session]:
-        return await self.engine.read(
-            lambda tx: sessions.subtree(tx, SessionRef(session.zone_id, session.id))
-        )
+    async def subtree(self, session: Session, bearer: str | None = None) -> list[Session]:
+        return await self.subtree_of(SessionRef(session.zone_id, session.id, bearer))
+
+    async def subtree_of(self, ref: SessionRef) -> list[Session]:
+        return await self.engine.read(lambda tx: sessions.subtree(tx, ref))
 
     def sweeper(self, batch: int = 500) -> SweepRunner:
         return SweepRunner(
@@ -132,10 +124,6 @@ class Keel:
     def side(self) -> Side:
         return Side(self.url)
 
-    async def drain(self) -> None:
-        for lane in (self.zones, self.used, self.spawns, self.endings, self.shown):
-            await lane.drain()
-
 
 @dataclass(frozen=True)
 class Side:
@@ -149,7 +137,7 @@ class Side:
             with contextlib.closing(sqlite3.connect(path, timeout=10)) as sqlite, sqlite:
                 return sqlite.execute(statement, params).fetchall()
         with psycopg.connect(self.url) as connection:
-            cursor = connection.execute(statement.replace("?", "%s").encode(), params)
+            cursor = connection.execute(statement.replace("%", "%%").replace("?", "%s").encode(), params)
             return cursor.fetchall() if cursor.description else []
 
     def one(self, statement: str, *params: Cell) -> Cell:
@@ -176,10 +164,10 @@ class Side:
 async def keel_on(url: str, rigging: Rigging | None = None) -> AsyncIterator[Keel]:
     rigging = rigging or Rigging()
     store = await open_store(url, rigging)
-    keel = Keel(url, store, rigging)
     try:
+        keel = Keel(url, store, rigging)
         yield keel
-        await keel.drain()
+        await keel.lanes.drain()
     finally:
         await store.close()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -73,10 +75,9 @@ class Connection:
 
     async def close(self) -> None:
         self._writer.close()
-        try:
+        # Whoever closes does not care who was first.
+        with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
-        except ConnectionError:
-            pass  # whoever closes does not care who was first
 
     async def _answer(self) -> Answer:
         try:
@@ -92,6 +93,15 @@ class Connection:
         except (asyncio.IncompleteReadError, ConnectionError):
             raise CutShort from None
         return Answer(int(status_line.split()[1]), headers, body)
+
+
+async def at_once(url: str, requests: Sequence[bytes]) -> list[Answer]:
+    """The answers to requests sent in the same instant, each on a connection of its own that was open before."""
+    connections = [await Connection.open(url) for _ in requests]
+    answers = await asyncio.gather(*(c.ask(one) for c, one in zip(connections, requests, strict=True)))
+    for connection in connections:
+        await connection.close()
+    return answers
 
 
 def request(method: str, target: str, token: str | None = None, body: object = None, **headers: str) -> bytes:

@@ -82,7 +82,8 @@ class ServerProcess:
     @property
     def issuer(self) -> LocalIssuer:
         """The server's own issuer: what it signs, the server believes."""
-        return LocalIssuer.open(self.launch.data / "signing-key.pem")
+        named = self.launch.environment.get("QD_SIGNING_KEY")
+        return LocalIssuer.open(Path(named) if named else self.launch.data / "signing-key.pem")
 
     @property
     def admin_token(self) -> str:
@@ -136,14 +137,14 @@ class Servers:
     """Starts servers for one test, remembers them, and leaves none behind."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         self._numbers = itertools.count(1)
         self.started: list[ServerProcess] = []
 
     async def start(self, launch: Launch | None = None) -> ServerProcess:
         """Returns when the server says `ready`; a server that ends before fails the test with its log."""
         if launch is None:
-            launch = Launch(self._directory / f"data-{len(self.started) + 1}")
+            launch = Launch(self.directory / f"data-{len(self.started) + 1}")
         server, ready_fd = self._spawn(launch)
         self.started.append(server)
         try:
@@ -176,7 +177,7 @@ class Servers:
 
     def _spawn(self, launch: Launch) -> tuple[ServerProcess, int]:
         launch.data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        log = self._directory / f"server-{next(self._numbers)}.log"
+        log = self.directory / f"server-{next(self._numbers)}.log"
         read_end, write_end = os.pipe()
         with log.open("wb") as output:
             process = subprocess.Popen(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import psycopg
 
 from quarterdeck.core.wire import LIFECYCLE
 from quarterdeck.domain.zones.model import CEILINGS
 from quarterdeck.http.auth import Grant
+from tests.support.eventually import eventually
+from tests.support.keel import Side, recount
 from tests.support.server import ServerProcess
 
 APP = "app"
@@ -72,6 +76,35 @@ async def events_of(zone: FreshZone, **query: str | int) -> list[dict[str, Any]]
     assert answer.status_code == 200, answer.text
     items: list[dict[str, Any]] = answer.json()["items"]
     return items
+
+
+@contextlib.contextmanager
+def held(zone: FreshZone) -> Iterator[None]:
+    """The zone's row, locked on PostgreSQL by somebody outside: whoever admits to the zone has to wait."""
+    with psycopg.connect(zone.server.launch.database_url) as outsider:
+        outsider.execute("select 1 from zones where id = %s for update", [zone.id])
+        try:
+            yield
+        finally:
+            outsider.rollback()
+
+
+async def somebody_waits(zone: FreshZone) -> None:
+    """Returns when a statement waits for a lock in the zone's database."""
+    side = Side(zone.server.launch.database_url)
+
+    async def waits() -> bool:
+        return side.count("pg_locks", "not granted") > 0
+
+    await eventually(waits, "somebody waited for the lock")
+
+
+def assert_counts_hold(url: str, zone_id: str) -> None:
+    """What admission counts in a zone is what its rows say."""
+    side = Side(url)
+    kept = side.run("select scope, key, live, ever from admission_counts where zone_id = ?", zone_id)
+    counted = {key[1:]: numbers for key, numbers in recount(side).items() if key[0] == zone_id}
+    assert {(scope, key): (live, ever) for scope, key, live, ever in kept} == counted
 
 
 def shown(answer: httpx.Response) -> dict[str, Any]:

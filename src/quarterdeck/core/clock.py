@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 
 Millis = int
 SECOND = 1_000
@@ -19,24 +20,15 @@ def system_now() -> Millis:
     return time.time_ns() // 1_000_000
 
 
+@lru_cache(maxsize=4096)
 def iso(instant: Millis) -> str:
-    """2026-01-02T03:04:05.678Z"""
+    """2026-01-02T03:04:05.678Z
+
+    Remembered, because a batch shares its instant: what a hundred answers show is formatted once.
+    """
     seconds, millis = divmod(instant, SECOND)
-    return f"{_seconds_text(seconds)}.{millis:03d}Z"
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"
 
 
 def iso_or_none(instant: Millis | None) -> str | None:
     return None if instant is None else iso(instant)
-
-
-_last_second: tuple[int, str] = (0, "1970-01-01T00:00:00")
-
-
-def _seconds_text(seconds: int) -> str:
-    # Most instants formatted in one batch share their second; remembering one saves most of the strftime.
-    global _last_second
-    known, text = _last_second
-    if known != seconds:
-        text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        _last_second = (seconds, text)
-    return text

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from quarterdeck.core.errors import Conflict, Internal, Invalid, OutcomeUnknown, Problem, Unavailable
 from quarterdeck.core.retry import Policy, delay
@@ -35,6 +35,8 @@ from quarterdeck.engine.tx import Attempt, Engine, Tx
 from quarterdeck.store.port import CommitUnknown, ContentError, StoreError, TransientError
 
 log = logging.getLogger("quarterdeck.lanes")
+NO_CONNECTION = "08001"
+"""The SQLSTATE of a connection that could not be established."""
 
 
 class Busy(Enum):
@@ -104,7 +106,7 @@ class Lanes:
         """A lane whose batches are durable transactions."""
 
         def run(commands: Sequence[C], waits: bool, attempt: Attempt) -> Awaitable[Outcomes[R]]:
-            return self.engine.transact(lambda tx: operation(tx, commands), waits=waits, attempt=attempt)
+            return self.engine.transact(lambda tx: _all_of(operation, tx, commands), waits=waits, attempt=attempt)
 
         return self._make(name, run)
 
@@ -112,7 +114,7 @@ class Lanes:
         """A lane that gathers point reads: one statement answers everybody who waits."""
 
         def run(commands: Sequence[C], waits: bool, attempt: Attempt) -> Awaitable[Outcomes[R]]:
-            return self.engine.read(lambda tx: operation(tx, commands))
+            return self.engine.read(lambda tx: _all_of(operation, tx, commands))
 
         return self._make(name, run)
 
@@ -125,6 +127,14 @@ class Lanes:
         lane = Lane(name, self, run)
         self.made.append(lane)
         return lane
+
+
+async def _all_of(operation: Operation[C, R], tx: Tx, commands: Sequence[C]) -> Outcomes[R]:
+    """Asked before the commit: an operation that lost an outcome would leave a caller waiting for ever."""
+    outcomes = await operation(tx, commands)
+    if len(outcomes) != len(commands):
+        raise RuntimeError(f"{len(commands)} commands have {len(outcomes)} outcomes")
+    return outcomes
 
 
 class Lane(Generic[C, R]):
@@ -201,10 +211,12 @@ class Lane(Generic[C, R]):
             zone_id = self._to_wait_for.popleft()
             try:
                 if batch := self._queue.take_zone(zone_id, self._batch_max):
-                    await self._serve(batch, waits=True)
+                    self._queue.put_back(await self._serve(batch, waits=True))
             finally:
                 self._queue.release(zone_id)
                 self._wake()
+        # Not left to the callback: until that runs, a zone put aside would count on a waiter that looks no more.
+        self._waiters.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _waiter_done(self, task: asyncio.Task[None]) -> None:
         self._waiters.discard(task)
@@ -222,9 +234,9 @@ class Lane(Generic[C, R]):
     async def _serve(self, batch: list[_Waiting[C, R]], *, waits: bool) -> list[_Waiting[C, R]]:
         try:
             outcomes = await self._persist(batch, waits=waits)
-        except Problem as problem:
+        except OutcomeUnknown as unknown:
             for entry in batch:
-                self._answer(entry, problem)
+                self._answer(entry, unknown)
             return []
         except TransientError:
             for entry in batch:
@@ -258,8 +270,12 @@ class Lane(Generic[C, R]):
             except CommitUnknown:
                 if await self._find_out(attempt):
                     return attempt.outcomes  # type: ignore[return-value]
-            except TransientError as error:
                 if tries >= self._patience.retry.max_attempts:
+                    # Certain, each time, that nothing was written: this is a database that is away.
+                    raise
+            except TransientError as error:
+                # Whoever got no connection has waited for one already: to do so five times is no kindness to callers.
+                if tries >= self._patience.retry.max_attempts or error.code == NO_CONNECTION:
                     log.warning("lane %s gave up after %d tries: %s", self.name, tries, error)
                     raise
                 await asyncio.sleep(delay(self._patience.retry, attempt=tries, chance=random.random()) / 1000)
@@ -304,6 +320,8 @@ class Lane(Generic[C, R]):
             self._observer.refused(self.name, problem.code)
 
     def _guilty(self, command: C, error: Exception) -> Problem:
+        if isinstance(error, Problem):
+            return error
         if isinstance(error, ContentError) and error.code.startswith("22"):
             return Invalid("invalid_value", "The database cannot hold a value of this request.")
         if isinstance(error, ContentError):

@@ -8,6 +8,7 @@ then the log is appended to, and the whole is committed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -19,6 +20,7 @@ from quarterdeck.engine.queries import Q
 from quarterdeck.store.port import Row, Store, StoreTx
 from quarterdeck.store.sql import Bound
 
+logger = logging.getLogger("quarterdeck.engine")
 T = TypeVar("T")
 ROUNDS_MAX = 32
 """Listeners that still cause events after this many rounds are a cycle, and a bug."""
@@ -88,7 +90,7 @@ class Engine:
 
         outcome, events = await self.store.transact(work, attempt.key if attempt else None)
         if events:
-            self.after_commit(events)
+            self._announce(events)
         return outcome
 
     async def read(self, operation: Callable[[Tx], Awaitable[T]]) -> T:
@@ -100,8 +102,14 @@ class Engine:
         witness = attempt.witness
         if witness is None or not await self.store.read(lambda port: log.committed(port, witness)):
             return False
-        self.after_commit(attempt.events)
+        self._announce(attempt.events)
         return True
+
+    def _announce(self, events: Sequence[NewEvent]) -> None:
+        try:
+            self.after_commit(events)
+        except Exception:  # what is committed is committed: whoever ran it must not be told that it failed
+            logger.exception("a listener failed after a commit")
 
     async def _tell(self, tx: Tx) -> None:
         told = 0

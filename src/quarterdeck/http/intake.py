@@ -62,6 +62,9 @@ def decode_body(decoder: msgspec.json.Decoder[object], body: bytes) -> object:
     if raw.count(b"{") + raw.count(b"[") > DEPTH_MAX:
         _check_depth(raw)
     try:
+        if not raw.isascii():
+            # The decoder passes over the fields it does not know without looking at their bytes.
+            raw.decode()
         if _SUSPICIOUS.search(raw):
             check_text(msgspec.json.decode(raw))
         return decoder.decode(raw)

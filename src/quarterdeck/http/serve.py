@@ -18,8 +18,23 @@ from pathlib import Path
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from quarterdeck.core.errors import Invalid
+from quarterdeck.http import problems
+
 QUIET_SECONDS = 0.3
 """How long a kept-alive connection may still say something after the listening sockets have closed."""
+
+
+def _not_http() -> bytes:
+    """What a peer is told whose bytes are not HTTP: it never becomes a request, but hears of it in the usual form."""
+    problem = Invalid("invalid_http", "This is not a well-formed HTTP/1.1 request; the connection is closed.")
+    content = problems.body(problem, "")
+    head = [b"HTTP/1.1 400 Bad Request", b"content-length: %d" % len(content), b"connection: close"]
+    head += [name + b": " + value for name, value in problems.headers(problem)]
+    return b"\r\n".join([*head, b"", content])
+
+
+NOT_HTTP = _not_http()
 
 
 class Connections:
@@ -84,6 +99,10 @@ def protocol_for(connections: Connections) -> type[HttpToolsProtocol]:
             super().connection_lost(exc)
             connections.closed()
 
+        def send_400_response(self, msg: str) -> None:
+            self.transport.write(NOT_HTTP)
+            self.transport.close()
+
     return CountedProtocol
 
 
@@ -142,8 +161,12 @@ def listen_tcp(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.bind((host, port))
-    listening.listen(1024)
+    try:
+        listening.bind((host, port))
+        listening.listen(1024)
+    except OSError as error:
+        listening.close()
+        raise OSError(f"The server cannot listen on {host}, port {port}: {error.strerror}.") from error
     listening.setblocking(False)
     return listening
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from quarterdeck.core.clock import iso, system_now
-from quarterdeck.core.errors import Internal, MethodNotAllowed, NotFound, Problem, Unavailable
+from quarterdeck.core.errors import Internal, MethodNotAllowed, NotFound, OutcomeUnknown, Problem, Unavailable
 from quarterdeck.core.ids import is_path_id, new_id
 from quarterdeck.core.wire import Call, Caller, Reply, Route
 from quarterdeck.http import problems
@@ -21,6 +21,7 @@ from quarterdeck.http.intake import Gone, decode_body, decode_query, read_body
 from quarterdeck.http.logs import LineWriter
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.http.router import Router
+from quarterdeck.store.port import TransientError
 
 log = logging.getLogger("quarterdeck.http")
 Message = MutableMapping[str, Any]
@@ -124,8 +125,9 @@ class Shell:
         except Gone:
             status = GONE
         except asyncio.CancelledError:
-            self._record(scope, label, GONE, head.request_id, time.perf_counter() - began)
-            raise
+            # Only the end of the grace cancels a request, and then the task ends right here. Whoever still listens is
+            # told what is known of its request, instead of uvicorn's bare 500.
+            status = await self._send_problem(send, _cut_off(), head.request_id)
         except (
             Exception
         ):  # the last resort: a defect must cost its caller a 500, not its neighbours the server
@@ -236,6 +238,15 @@ def _quoted(path: str) -> str:
 
 def _away() -> Unavailable:
     return Unavailable("database_unavailable", "The database is away or too busy; try again.", retry_after=1)
+
+
+def _cut_off() -> OutcomeUnknown:
+    return OutcomeUnknown(
+        "outcome_unknown",
+        "The server stopped before it could answer. Repeat the request with the same Idempotency-Key, or look "
+        "before repeating.",
+        retry_after=1,
+    )
 
 
 def _defect() -> Internal:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,19 +49,26 @@ def current_revision(url: str) -> str | None:
     if path := sqlite_path(url):
         if not path.exists():
             return None
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            if not connection.execute(
-                "select 1 from sqlite_master where name = 'alembic_version'"
-            ).fetchone():
-                return None
-            row = connection.execute("select version_num from alembic_version").fetchone()
-            return str(row[0]) if row else None
+        try:
+            return _sqlite_revision(path)
+        except sqlite3.Error as error:
+            raise StoreError("sqlite", f"{path} cannot be opened as a SQLite database: {error}.") from error
     return _postgres_revision(url)
 
 
-def _postgres_revision(url: str) -> str | None:
-    import psycopg
+def _sqlite_revision(path: Path) -> str | None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        if not connection.execute("select 1 from sqlite_master where name = 'alembic_version'").fetchone():
+            return None
+        row = connection.execute("select version_num from alembic_version").fetchone()
+        return str(row[0]) if row else None
 
+
+def _postgres_revision(url: str) -> str | None:
+    try:
+        import psycopg
+    except ImportError as error:
+        raise StoreError("driver", "PostgreSQL needs more: pip install 'quarterdeck[postgres]'.") from error
     try:
         with psycopg.connect(url, connect_timeout=5, autocommit=True) as connection:
             found = connection.execute("select to_regclass('alembic_version')").fetchone()
@@ -70,7 +76,7 @@ def _postgres_revision(url: str) -> str | None:
                 return None
             row = connection.execute("select version_num from alembic_version").fetchone()
             return str(row[0]) if row else None
-    except psycopg.OperationalError as error:
+    except psycopg.Error as error:
         raise TransientError("08001", f"the database cannot be reached: {error}") from error
 
 
@@ -81,9 +87,9 @@ def sqlite_path(url: str) -> Path | None:
         return Path(unquote(parts.path[1:]))
     if parts.scheme in ("postgresql", "postgres"):
         return None
-    raise StoreError(
-        "url", f"{re.sub('://.*', '://…', url)} is neither sqlite:///FILE nor postgresql://HOST/DATABASE."
-    )
+    # No more than the scheme: what stands in a malformed URL may well be a password.
+    shown = f"{parts.scheme}:…" if parts.scheme else "the database's URL"
+    raise StoreError("url", f"{shown} is neither sqlite:///FILE nor postgresql://HOST/DATABASE.")
 
 
 def upgrade(url: str, to: str = "head") -> str:

@@ -18,7 +18,7 @@ from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import TupleRow
 
 from quarterdeck.store.port import ContentError, Row, StoreError, TransientError
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import Bound, Statement
 
 PATIENCE = 15.0
 """Seconds without a word after which a connection is given up: longer than any time-out of the server's."""
@@ -37,10 +37,12 @@ class Connection(AsyncConnection[TupleRow]):
 async def round_trip(connection: Connection, statements: Sequence[Bound], wanted: int) -> list[list[Row]]:
     """Sends all statements at once; gives the rows of the last `wanted` of them. Raises a sorted StoreError."""
     pgconn = connection.pgconn
+    # Before anything is sent: a value that cannot be sent must not cost the connection.
+    ready = [(bound.statement, _bytes(bound)) for bound in statements]
     try:
         if pgconn.pipeline_status == pq.PipelineStatus.OFF:
             pgconn.enter_pipeline_mode()
-        answers = _send(connection, statements)
+        steps = _send(connection, ready)
         async with asyncio.timeout(PATIENCE):
             results = await _receive(pgconn)
     except (psycopg.Error, OSError, TimeoutError) as error:
@@ -50,33 +52,35 @@ async def round_trip(connection: Connection, statements: Sequence[Bound], wanted
         # Whoever waited was cancelled, and answers are still on their way: this connection cannot be used again.
         await connection.close()
         raise
-    for result in results:
+    answers = []
+    for prepared, result in zip(steps, results, strict=True):
         if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
             raise sorted_error(result)
-    connection.prepared.update(bound.statement.name for bound in statements)
+        if prepared is None:
+            answers.append(result)
+        else:
+            # One by one: what was prepared before a failure stays prepared, whatever is rolled back.
+            connection.prepared.add(prepared)
     transformer = Transformer(connection)
-    return (
-        [_rows(transformer, results[place]) for place in answers[len(answers) - wanted :]] if wanted else []
-    )
+    return [_rows(transformer, result) for result in answers[len(answers) - wanted :]] if wanted else []
 
 
-def _send(connection: Connection, statements: Sequence[Bound]) -> list[int]:
-    """Queues everything and one sync; at which place among the results each statement's own will stand."""
+def _send(connection: Connection, ready: Sequence[tuple[Statement, list[bytes | None]]]) -> list[str | None]:
+    """Queues everything and one sync. For each result to come: the name it prepares, or None if it answers."""
     pgconn = connection.pgconn
-    fresh: set[str] = set()
-    places: list[int] = []
-    for bound in statements:
-        name, text = bound.statement.name, bound.statement.postgresql.encode()
+    steps: list[str | None] = []
+    for statement, params in ready:
+        name, text = statement.name, statement.postgresql.encode()
         if name in PLAIN:
             pgconn.send_query_params(text, None)
         else:
-            if name not in connection.prepared and name not in fresh:
+            if name not in connection.prepared and name not in steps:
                 pgconn.send_prepare(name.encode(), text)
-                fresh.add(name)
-            pgconn.send_query_prepared(name.encode(), _bytes(bound))
-        places.append(len(places) + len(fresh))
+                steps.append(name)
+            pgconn.send_query_prepared(name.encode(), params)
+        steps.append(None)
     pgconn.pipeline_sync()
-    return places
+    return steps
 
 
 async def _receive(pgconn: PGconn) -> list[PGresult]:
@@ -126,7 +130,11 @@ def _rows(transformer: AdaptTransformer, result: PGresult) -> list[Row]:
 
 
 def _bytes(bound: Bound) -> list[bytes | None]:
-    return [None if value is None else str(value).encode() for value in bound.positional()]
+    values = [None if value is None else str(value).encode() for value in bound.positional()]
+    if any(value is not None and b"\0" in value for value in values):
+        # libpq would end the text there without a word.
+        raise ContentError("22021", "text cannot hold U+0000")
+    return values
 
 
 def sorted_error(result: PGresult) -> StoreError:

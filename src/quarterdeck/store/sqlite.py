@@ -126,9 +126,10 @@ class SqliteStore:
                 await committing
             raise
         except sqlite3.Error as error:
+            raise sorted_error(error, "commit") from error
+        finally:
             if self._writer.in_transaction:
                 self._writer.rollback()
-            raise sorted_error(error, "commit") from error
 
 
 def _connect(path: Path, clock: Callable[[], Millis]) -> sqlite3.Connection:

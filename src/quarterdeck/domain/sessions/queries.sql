@@ -136,18 +136,20 @@ join agent_sessions s on s.zone_id = r.zone_id and s.id = r.id
 order by s.depth, s.id;
 
 -- name: sessions_end
--- The guard names where the move may come from; what did not move is not in the answer.
+-- The guard names where each may come from: the state it was read in, under the lock. What did not move is not in the
+-- answer. (States written out here would be looked up first by a plan made when the table was empty, and for ever.)
 update agent_sessions
-set status = 'terminated', terminated_at = :now, updated_at = :now, termination_reason = b.reason
-from rows(:batch as b, zone text, session text, reason text)
-where zone_id = b.zone and id = b.session and status in ('active', 'suspended')
+set status = 'terminated', terminated_at = b.ended_at, updated_at = :now, termination_reason = b.reason
+from rows(:batch as b, zone text, session text, was text, reason text, ended_at bigint)
+where zone_id = b.zone and id = b.session and status = b.was
 returning id;
 
 -- name: sessions_expired
--- The topmost expired session of each branch: ending it takes the rest along. By each zone's own index.
+-- The topmost expired session of each branch: ending it takes the rest along. By each zone's own index, which a clock
+-- that is asked once can be looked up in, and one that is asked again for every row cannot.
 select s.zone_id, s.id
 from zones z
-join agent_sessions s on s.zone_id = z.id and s.status <> 'terminated' and s.expires_at <= now_ms()
+join agent_sessions s on s.zone_id = z.id and s.status <> 'terminated' and s.expires_at <= (select now_ms())
 left join agent_sessions p on p.zone_id = s.zone_id and p.id = s.parent_id
-where p.id is null or p.status = 'terminated' or p.expires_at > now_ms()
+where p.id is null or p.status = 'terminated' or p.expires_at > (select now_ms())
 limit :limit;

@@ -27,13 +27,13 @@ Spawns = Annotated[int, Meta(ge=0, le=CEILINGS["max_tree_spawns"])]
 class Limits(msgspec.Struct, frozen=True):
     """The limits in force for one admission. The defaults are the platform's."""
 
-    max_depth: int = 10
-    max_children: int = 10
-    max_tree_size: int = 50
-    max_tree_spawns: int = 500
-    max_concurrent: int = 50
-    max_sessions: int = 50
-    max_sessions_per_application: int = 200
+    max_depth: Depth = 10
+    max_children: Children = 10
+    max_tree_size: Million = 50
+    max_tree_spawns: Spawns = 500
+    max_concurrent: Million = 50
+    max_sessions: Million = 50
+    max_sessions_per_application: Million = 200
 
 
 class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

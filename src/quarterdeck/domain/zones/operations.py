@@ -46,7 +46,9 @@ class ZonePut(msgspec.Struct, frozen=True):
 async def put(tx: Tx, asks: Sequence[PutZone]) -> list[ZonePut | Problem | Busy]:
     """Makes zones, or changes what is named of them. In order, so that of two changes the later one holds."""
     made_rows: list[Row] = []
-    wanted: list[tuple[object, ...]] = [(ask.zone_id, ask.name or ask.zone_id) for ask in asks if ask.creates]
+    names = {ask.zone_id: ask.name or ask.zone_id for ask in reversed(asks) if ask.creates}
+    # In order of id, as the locks are: two batches that make the same zones must not wait for each other.
+    wanted: list[tuple[object, ...]] = [*sorted(names.items())]
     locking = lock(tx, (ask.zone_id for ask in asks))
     if wanted:
         made_rows, locked_rows = await tx.read(Q.zone_insert(batch=wanted), locking)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from quarterdeck.core import paging
-from quarterdeck.core.wire import ADMIN, LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.wire import ADMIN, LIFECYCLE, Call, Caller, Reply, Route
 from quarterdeck.domain.zones import operations, rules
 from quarterdeck.domain.zones.model import (
     Limits,
@@ -32,19 +32,24 @@ class ZoneDesk:
     defaults: Limits
     put: Callable[[PutZone], Awaitable[ZonePut]]
     show: Callable[[ZoneRef], Awaitable[ZoneUse]]
+    check_bearer: Callable[[Caller], Awaitable[None]]
+    """Refuses a token whose session has ended: sessions are above zones, so the composition root lends this."""
 
     async def put_zone(self, call: Call) -> Reply:
         body = call.body
         assert isinstance(body, PutZoneBody)
+        await self.check_bearer(call.caller)
         done = await self.put(PutZone(call.zone, body.name, body.quotas, call.caller.subject, call.trace))
         return Reply(rules.view(done.zone), 201 if done.created else 200)
 
     async def get_zone(self, call: Call) -> ZoneView:
+        await self.check_bearer(call.caller)
         return rules.view((await self.show(ZoneRef(call.zone))).zone)
 
     async def list_zones(self, call: Call) -> ZoneList:
         query = call.query
         assert isinstance(query, ListZonesQuery)
+        await self.check_bearer(call.caller)
         after = paging.decode("zones", query.cursor) if query.cursor else ""
         zones = await self.engine.read(lambda tx: operations.page(tx, after, query.limit + 1))
         shown, last = paging.clip([zone.id for zone in zones], query.limit)
@@ -52,11 +57,13 @@ class ZoneDesk:
         return ZoneList([rules.view(zone) for zone in zones[:shown]], cursor)
 
     async def get_quotas(self, call: Call) -> QuotasView:
+        await self.check_bearer(call.caller)
         return rules.quotas_view(await self.show(ZoneRef(call.zone)), self.defaults)
 
     async def put_quotas(self, call: Call) -> QuotasView:
         body = call.body
         assert isinstance(body, Overrides)
+        await self.check_bearer(call.caller)
         await self.put(PutZone(call.zone, None, body, call.caller.subject, call.trace, creates=False))
         return await self.get_quotas(call)
 

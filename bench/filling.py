@@ -1,0 +1,88 @@
+"""A table that has grown: sessions, events and counts written by the hundred thousand, beside a server that runs.
+
+The server has prepared its statements on nearly empty tables before, as one that was started on its first day has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import psycopg
+
+from bench.asks import row_values
+from bench.ledger import Held, held
+from bench.plan import BenchError
+from bench.stage import Target
+from quarterdeck.core.clock import system_now
+from quarterdeck.store.sql import Bound, Statement, parse
+
+CHUNK = 20_000
+"""Even, so that half of each chunk has ended; and short enough for a server on SQLite to wait out."""
+_STATEMENTS = Path(__file__).parent / "scripts" / "fill.sql"
+Write = Callable[[Bound], None]
+
+
+def fill(target: Target, zone: str, rows: int) -> None:
+    """Gives a zone so many sessions, half of them live."""
+    statements = parse(_STATEMENTS.read_text(encoding="utf-8"))
+    opened = _postgres(target) if target.database else _sqlite(target)
+    with opened as (write, commit):
+        for first in range(0, rows, CHUNK):
+            _chunk(statements, write, zone, range(first, min(first + CHUNK, rows)))
+            commit()
+    ended = rows // 2
+    if held(target, [zone]) != Held(rows, rows, rows - ended, rows - ended):
+        raise BenchError(f"A zone was filled with {rows} sessions, and holds {held(target, [zone])}.")
+    if target.database:
+        _vacuum(target.database)
+
+
+def _chunk(statements: Mapping[str, Statement], write: Write, zone: str, numbers: range) -> None:
+    values = row_values(zone)
+    ended = sum(1 for number in numbers if number % 2)
+    row: dict[str, str | int] = {**values, "first": numbers[0], "last": numbers[-1]}
+    row |= {"live": len(numbers) - ended, "ever": len(numbers)}
+    for name, count in (
+        ("fill_sessions", 0),
+        ("fill_counts", 0),
+        ("fill_trees", 0),
+        ("fill_spawned", 0),
+        ("fill_head", len(numbers)),
+        ("fill_ended", 0),
+        ("fill_head", ended),
+    ):
+        statement = statements[name]
+        given = {**row, "count": count}
+        write(statement(**{param: given[param] for param in statement.order}))
+
+
+@contextlib.contextmanager
+def _postgres(target: Target) -> Iterator[tuple[Write, Callable[[], None]]]:
+    assert target.database is not None
+    with psycopg.connect(target.database, cursor_factory=psycopg.RawCursor) as connection:
+
+        def write(bound: Bound) -> None:
+            connection.execute(bound.statement.postgresql.encode(), bound.positional())
+
+        yield write, connection.commit
+
+
+@contextlib.contextmanager
+def _sqlite(target: Target) -> Iterator[tuple[Write, Callable[[], None]]]:
+    file = target.data / "quarterdeck.db"
+    with contextlib.closing(sqlite3.connect(file, timeout=30)) as connection:
+        connection.create_function("now_ms", 0, system_now)
+
+        def write(bound: Bound) -> None:
+            connection.execute(bound.statement.sqlite, bound.named())
+
+        yield write, connection.commit
+
+
+def _vacuum(database: str) -> None:
+    # Otherwise it begins by itself within the minute, in the middle of a run.
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("vacuum (analyze)")

@@ -1,0 +1,227 @@
+"""The picture of the benchmarks: bars against what was asked, and the growth curves. Written as SVG, line by line.
+
+A bar's length is the figure divided by what was asked of it, so that figures of every unit share one ruler: above, bars
+should reach the line; below it, they should stay short of it. Verdicts are also written, never told by colour alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from bench.results import Curve, Figure, Part, Point
+
+WIDTH = 960
+MARGIN = 32
+LABELS = 372
+UNIT = 190
+"""How long a bar is that reaches exactly what was asked."""
+LONGEST = 2.0
+"""Bars longer than this many units are cut, with an arrow."""
+ROW = 26
+CHART_HEIGHT = 250
+NAMES = 118
+"""Room at the right of a chart for the names of its curves."""
+STYLE = """
+text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: var(--ink) }
+.title { font-size: 16px; font-weight: 600 }
+.quiet { fill: var(--quiet); font-size: 12px }
+.end { text-anchor: end }
+.middle { text-anchor: middle }
+.page { fill: var(--page) }
+.grid { stroke: var(--grid); stroke-width: 1 }
+.asked { stroke: var(--ink); stroke-width: 1.5 }
+.goal { stroke: var(--quiet); stroke-width: 1.5; stroke-dasharray: 3 3 }
+.met { fill: var(--met) }
+.missed { fill: var(--missed) }
+.curve { fill: none; stroke-width: 2; stroke-linejoin: round }
+.a { stroke: var(--a) } .dot.a { fill: var(--a) }
+.b { stroke: var(--b) } .dot.b { fill: var(--b) }
+.c { stroke: var(--c) } .dot.c { fill: var(--c) }
+.dot { stroke: var(--page); stroke-width: 2 }
+:root { --page: #fcfcfb; --ink: #1d1d1b; --quiet: #6b6a66; --grid: #e4e3df;
+  --met: #2a78d6; --missed: #d03b3b; --a: #2a78d6; --b: #c2571a; --c: #11875d }
+@media (prefers-color-scheme: dark) { :root { --page: #1a1a19; --ink: #f2f1ee; --quiet: #a3a19a; --grid: #383835;
+  --met: #3987e5; --missed: #e66767; --a: #3987e5; --b: #e08345; --c: #27b583 } }
+"""
+COLOURS = {"PostgreSQL, one hot zone": "a", "PostgreSQL, 64 zones": "b", "SQLite, one hot zone": "c"}
+
+
+@dataclass(slots=True)
+class Canvas:
+    """Collects elements, top to bottom; `y` is where the next one goes."""
+
+    y: float = MARGIN
+    elements: list[str] = field(default_factory=list)
+
+    def text(self, x: float, y: float, content: str, kind: str = "") -> None:
+        self.elements.append(f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{escape(content)}</text>')
+
+    def line(self, start: tuple[float, float], end: tuple[float, float], kind: str) -> None:
+        (x1, y1), (x2, y2) = start, end
+        self.elements.append(
+            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
+        )
+
+    def bar(self, x: float, y: float, width: float, kind: str) -> None:
+        self.elements.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 1):.1f}" height="14" rx="2" class="{kind}"/>'
+        )
+
+    def curve(self, points: Sequence[tuple[float, float]], colour: str) -> None:
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        self.elements.append(f'<polyline points="{path}" class="curve {colour}"/>')
+        for x, y in points:
+            self.elements.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" class="dot {colour}"/>')
+
+    def svg(self) -> str:
+        height = round(self.y + MARGIN)
+        return "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"',
+                f' width="{WIDTH}" height="{height}" role="img" aria-label="Benchmarks of Quarterdeck">',
+                f"<style>{STYLE}</style>",
+                f'<rect width="{WIDTH}" height="{height}" class="page"/>',
+                *self.elements,
+                "</svg>\n",
+            ]
+        )
+
+
+def draw(parts: Mapping[str, Part]) -> str:
+    canvas = Canvas()
+    figures = [figure for part in parts.values() for figure in part.figures]
+    _bars(canvas, "Should reach the line", [figure for figure in figures if not figure.at_most])
+    _bars(canvas, "Should stay short of the line", [figure for figure in figures if figure.at_most])
+    half = (WIDTH - 2 * MARGIN - 24) / 2
+    charts = [parts[name] for name in ("connections", "growth") if name in parts]
+    for number, part in enumerate(charts):
+        _chart(canvas, part, MARGIN + number * (half + 24), half)
+    if charts:
+        canvas.y += CHART_HEIGHT + 92
+    return canvas.svg()
+
+
+# -- bars --------------------------------------------------------------------------------------------------------
+
+
+def _bars(canvas: Canvas, title: str, figures: Sequence[Figure]) -> None:
+    if not figures:
+        return
+    canvas.text(MARGIN, canvas.y + 8, title, "title")
+    canvas.y += 24
+    top = canvas.y
+    for figure in figures:
+        _bar(canvas, figure)
+        canvas.y += ROW
+    asked = MARGIN + LABELS + UNIT
+    canvas.line((asked, top - 2), (asked, canvas.y), "asked")
+    canvas.text(asked, canvas.y + 14, "asked", "quiet middle")
+    if any(figure.goal for figure in figures):
+        canvas.text(asked + UNIT * 0.58, canvas.y + 14, "goal (dashed)", "quiet middle")
+    canvas.y += 44
+
+
+def _bar(canvas: Canvas, figure: Figure) -> None:
+    left, length = MARGIN + LABELS, figure.value / figure.mark
+    canvas.text(left - 12, canvas.y + 12, figure.name, "end")
+    shown = min(length, LONGEST)
+    canvas.bar(left, canvas.y + 1, shown * UNIT, "missed" if figure.verdict == "missed" else "met")
+    if figure.goal is not None:
+        x = left + min(figure.goal / figure.mark, LONGEST) * UNIT
+        canvas.line((x, canvas.y - 3), (x, canvas.y + 19), "goal")
+    number = f"{figure.value:.2f} ×" if figure.unit == "×" else f"{figure.value:.0f} {figure.unit}"
+    arrow = " →" if length > LONGEST else ""
+    canvas.text(left + LONGEST * UNIT + 14, canvas.y + 12, f"{number}{arrow} · {figure.verdict}", "quiet")
+
+
+# -- curves ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where the curves of a chart are drawn. Its x are in equal steps: each is a multiple of the one before."""
+
+    xs: list[float]
+    top: float
+    left: float
+    right: float
+    largest: float
+
+    @property
+    def bottom(self) -> float:
+        return self.top + CHART_HEIGHT
+
+    def y(self, value: float) -> float:
+        return self.bottom - value / _ceiling(self.largest) * CHART_HEIGHT
+
+
+def _chart(canvas: Canvas, part: Part, left: float, width: float) -> None:
+    over_control = all(point.ratio is not None for curve in part.curves for point in curve.points)
+    value: Callable[[Point], float] = (
+        (lambda point: point.ratio or 0.0) if over_control else (lambda point: point.rate)
+    )
+    places = [point.x for point in part.curves[0].points]
+    start, end = left + 60, left + width - NAMES - 16
+    xs = [start + i * (end - start) / max(1, len(places) - 1) for i in range(len(places))]
+    largest = max(value(point) for curve in part.curves for point in curve.points)
+    frame = Frame(xs, canvas.y + 44, left + 44, left + width - NAMES, largest)
+    canvas.text(left, canvas.y + 8, part.title, "title")
+    canvas.text(
+        left,
+        canvas.y + 28,
+        f"spawns {'over the control beside them' if over_control else 'per second'}",
+        "quiet",
+    )
+    _axes(canvas, frame, [_place(place) for place in places], part.axis)
+    ends = []
+    for curve in part.curves:
+        points = [(x, frame.y(value(point))) for x, point in zip(xs, curve.points, strict=True)]
+        canvas.curve(points, COLOURS.get(curve.name, "a"))
+        ends.append((curve, points[-1][1]))
+    for curve, y in _apart(ends):
+        engine, _, where = curve.name.partition(", ")
+        canvas.text(xs[-1] + 14, y - 2, engine)
+        canvas.text(xs[-1] + 14, y + 12, where, "quiet")
+
+
+def _axes(canvas: Canvas, frame: Frame, places: Sequence[str], axis: str) -> None:
+    step = _step(frame.largest)
+    for i in range(round(_ceiling(frame.largest) / step) + 1):
+        y = frame.y(i * step)
+        canvas.line((frame.left, y), (frame.right, y), "grid")
+        canvas.text(frame.left - 8, y + 4, _tick(i * step, step), "quiet end")
+    for x, place in zip(frame.xs, places, strict=True):
+        canvas.text(x, frame.bottom + 18, place, "quiet middle")
+    canvas.text((frame.left + frame.right) / 2, frame.bottom + 38, axis, "quiet middle")
+
+
+def _apart(ends: Sequence[tuple[Curve, float]]) -> list[tuple[Curve, float]]:
+    """Names stand beside the ends of their curves, moved down where they would overlap."""
+    placed: list[tuple[Curve, float]] = []
+    for curve, y in sorted(ends, key=lambda end: end[1]):
+        placed.append((curve, max(y, placed[-1][1] + 32) if placed else y))
+    return placed
+
+
+def _step(largest: float) -> float:
+    """Between grid lines: round, and about four to the largest value."""
+    rough = max(largest, 1e-9) / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough)
+
+
+def _ceiling(largest: float) -> float:
+    return _step(largest) * math.ceil(largest / _step(largest) + 1e-9)
+
+
+def _tick(value: float, step: float) -> str:
+    return f"{value:,.0f}" if step >= 1 else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _place(x: float) -> str:
+    if x == 0:
+        return "empty"
+    return f"{x / 1e6:g} M" if x >= 1e6 else f"{x / 1e3:g} k" if x >= 1e3 else f"{x:g}"

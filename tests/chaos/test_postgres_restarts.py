@@ -1,0 +1,95 @@
+"""PostgreSQL goes away under load and comes back: clients see 503, nothing is lost or doubled, nobody has to help."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from quarterdeck.store.migrate import upgrade
+from tests.support.eventually import eventually
+from tests.support.load import Load, assert_one_session_a_key
+from tests.support.postgres import PostgresServer
+from tests.support.server import Launch, ServerProcess, Servers
+from tests.support.zone import APP, assert_counts_hold, assert_problem, fresh_zone
+
+HOWS: dict[str, Callable[[PostgresServer], None]] = {
+    "fast": lambda postgres: postgres.stop("fast"),
+    "immediate": lambda postgres: postgres.stop("immediate"),
+    "kill": lambda postgres: postgres.kill(),
+}
+
+
+async def ready(client: httpx.AsyncClient, status: int) -> None:
+    async def is_so() -> bool:
+        return (await client.get("/ready")).status_code == status
+
+    await eventually(is_so, f"/ready answered {status}", limit=60)
+
+
+async def serving(servers: Servers, postgres: PostgresServer) -> ServerProcess:
+    upgrade(postgres.url())
+    return await servers.start(Launch(servers.directory / "data", postgres.url()))
+
+
+@pytest.mark.parametrize("how", HOWS)
+async def test_postgresql_restarted_under_load_loses_and_doubles_nothing(
+    servers: Servers, own_postgres: PostgresServer, how: str
+) -> None:
+    server = await serving(servers, own_postgres)
+    zone = await fresh_zone(server)
+    async with server.client() as client:
+        load = Load(zone)
+        await load.reaches(100)
+        await asyncio.to_thread(HOWS[how], own_postgres)
+        await ready(client, 503)
+        await asyncio.to_thread(own_postgres.start)
+        await ready(client, 200)
+        await load.reaches(100)
+        await load.stop()
+    assert load.statuses.keys() <= {200, 201, 503}
+    assert not load.unanswered
+    assert not load.cut_short
+    url = own_postgres.url()
+    assert_one_session_a_key(url, zone.id, list(load.acknowledged.items()))
+    assert_counts_hold(url, zone.id)
+    assert await server.stop() == 0
+
+
+async def test_while_postgresql_is_away_every_route_answers_503_and_health_answers_200(
+    servers: Servers, own_postgres: PostgresServer
+) -> None:
+    server = await serving(servers, own_postgres)
+    zone = await fresh_zone(server)
+    asked = [
+        ("GET", "/zones"),
+        ("PUT", zone.path),
+        ("GET", zone.path),
+        ("GET", f"{zone.path}/quotas"),
+        ("PUT", f"{zone.path}/quotas"),
+        ("POST", zone.agents),
+        ("GET", zone.agents),
+        ("GET", zone.agent("x")),
+        ("DELETE", zone.agent("x")),
+        ("GET", zone.agent("x", "/children")),
+        ("GET", zone.agent("x", "/tree")),
+        ("GET", f"{zone.path}/events"),
+        ("GET", "/ready"),
+    ]
+    async with server.client() as client:
+        own_postgres.stop("fast")
+        body = {"application_id": APP}
+        answers = await asyncio.gather(
+            *(
+                client.request(m, path, json=body if m == "POST" else {} if m == "PUT" else None)
+                for m, path in asked
+            )
+        )
+        for answer in answers:
+            assert_problem(answer, 503, "database_unavailable")
+            assert int(answer.headers["retry-after"]) > 0
+        for path in ("/health", "/metrics", "/openapi.json", "/docs", "/.well-known/jwks.json"):
+            assert (await client.get(path)).status_code == 200
+        assert await server.stop() == 0, "and it stops without its database"

@@ -1,0 +1,224 @@
+"""Ending: whole subtrees, children before parents, once, with counts that go back to what the rows say."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import product
+
+import msgspec
+import pytest
+
+from quarterdeck.core.errors import Forbidden, NotFound, Problem
+from quarterdeck.core.wire import Caller
+from quarterdeck.domain.sessions.model import Receipt, Session, State, Terminate
+from quarterdeck.engine.events import Event
+from tests.support.asking import ZONE, admin, ask, caller
+from tests.support.keel import Keel, assert_counts_are_what_the_rows_say, codes
+from tests.support.rounds import ROUNDS
+
+
+def ids(sessions: list[Session]) -> set[str]:
+    return {session.id for session in sessions}
+
+
+async def endings(keel: Keel) -> list[Event]:
+    return [event for event in await keel.log() if event.type == "session.terminate"]
+
+
+def assert_children_before_parents(ended: list[Event], sessions: list[Session]) -> None:
+    order = {event.subject: event.pos for event in ended}
+    for session in sessions:
+        if session.id in order and session.parent_id in order:
+            assert order[session.id] < order[session.parent_id]
+
+
+async def test_a_session_takes_its_whole_subtree_with_it_and_nothing_else(keel: Keel) -> None:
+    made = await keel.tree(2, 3, 1)
+    other = await keel.spawn()
+    top = made[1]
+    below = await keel.subtree(top)
+    receipt = await keel.end(top, "no longer needed")
+    assert receipt == Receipt(top.id, "no longer needed", asked=7, stopped=7, already_stopped=0)
+    for session in await keel.subtree(top):
+        assert session.status is State.TERMINATED
+        assert session.termination_reason == "no longer needed"
+        assert session.terminated_at == session.updated_at
+        assert session.terminated_at is not None
+    untouched = [session for session in [*made, other] if session.id not in ids(below)]
+    assert len(untouched) == 9
+    for session in untouched:
+        assert await keel.show(session) == session
+    assert_counts_are_what_the_rows_say(keel.side)
+
+
+async def test_children_end_before_their_parents_in_the_log_and_each_says_why(keel: Keel) -> None:
+    made = await keel.tree(2, 2, 2)
+    await keel.end(made[0], "enough")
+    ended = await endings(keel)
+    assert {event.subject for event in ended} == ids(made)
+    assert len(ended) == len(made)
+    assert_children_before_parents(ended, made)
+    for event in ended:
+        assert (event.from_state, event.to_state, event.actor) == ("active", "terminated", "tester")
+        assert msgspec.json.decode(event.data) == {
+            "reason": "enough",
+            "cause": made[0].id,
+            "session_sid": "sid",
+            "root_id": made[0].id,
+        }
+
+
+async def test_ending_what_has_ended_is_a_success_that_moves_nothing(keel: Keel) -> None:
+    made = await keel.tree(2)
+    await keel.end(made[0], "first")
+    log, shown = await keel.log(), await keel.show(made[0])
+    again = await keel.end(made[0], "second")
+    assert again == Receipt(made[0].id, "second", asked=3, stopped=0, already_stopped=3)
+    assert await keel.log() == log
+    assert await keel.show(made[0]) == shown
+    assert_counts_are_what_the_rows_say(keel.side)
+
+
+async def test_a_half_ended_tree_is_ended_whole_and_only_the_rest_is_stopped(keel: Keel) -> None:
+    made = await keel.tree(2, 2)
+    await keel.end(made[1], "first")
+    receipt = await keel.end(made[0], "second")
+    assert (receipt.asked, receipt.stopped, receipt.already_stopped) == (7, 4, 3)
+    assert (await keel.show(made[1])).termination_reason == "first"
+    assert_counts_are_what_the_rows_say(keel.side)
+
+
+async def test_overlapping_asks_in_one_batch_end_each_session_once(keel: Keel) -> None:
+    made = await keel.tree(2, 2)
+    asks = [Terminate(ZONE, own, f"by {i}", admin()) for i, own in enumerate([made[1].id, made[0].id, made[1].id])]
+    receipts = await asyncio.gather(*(keel.endings.submit(asked) for asked in asks))
+    assert [(receipt.asked, receipt.stopped) for receipt in receipts] == [(3, 3), (7, 4), (3, 0)]
+    ended = await endings(keel)
+    assert len(ended) == len({event.subject for event in ended}) == 7
+    assert_children_before_parents(ended, made)
+    assert (await keel.show(made[1])).termination_reason == "by 0"
+    assert_counts_are_what_the_rows_say(keel.side)
+
+
+async def test_suspended_sessions_end_too_and_say_so(keel: Keel) -> None:
+    root = await keel.spawn()
+    keel.side.run("update agent_sessions set status = 'suspended' where id = ?", root.id)
+    assert (await keel.end(root)).stopped == 1
+    [event] = await endings(keel)
+    assert event.from_state == "suspended"
+
+
+async def test_what_had_expired_is_ended_by_its_time_whoever_comes_to_say_so(keel: Keel) -> None:
+    root, left, right = await keel.tree(2)
+    keel.side.expire(left)
+    await keel.end(root, "requested")
+    reasons = {own.id: (await keel.show(own)).termination_reason for own in (root, left, right)}
+    assert reasons == {root.id: "requested", left.id: "ttl_expired", right.id: "requested"}
+
+
+async def test_a_reason_keeps_every_character_it_was_given(keel: Keel) -> None:
+    reason = "it's \"done\"; -- ü 🜁 \\ \t :reason $1 ?"
+    root = await keel.spawn()
+    await keel.end(root, reason)
+    assert (await keel.show(root)).termination_reason == reason
+
+
+# -- refusals
+
+
+async def test_unknown_sessions_and_other_zones_sessions_are_not_found(keel: Keel) -> None:
+    await keel.zone("other")
+    foreign = await keel.spawn("other")
+    for own in ("nobody", foreign.id):
+        with pytest.raises(NotFound) as refused:
+            await keel.endings.submit(Terminate(ZONE, own, "x", admin()))
+        assert refused.value.code == "agent_not_found"
+    with pytest.raises(NotFound) as refused:
+        await keel.endings.submit(Terminate("nowhere", foreign.id, "x", admin()))
+    assert refused.value.code == "zone_not_found"
+    assert (await keel.show(foreign)).status is State.ACTIVE
+
+
+@pytest.mark.parametrize(
+    ("who", "may"),
+    [
+        (caller("app"), True),
+        (caller("other", "coordinator.spawn_for:app"), True),
+        (admin(), True),
+        (caller("other"), False),
+        (caller("other", "coordinator.spawn_for:another"), False),
+    ],
+)
+async def test_ending_a_session_needs_power_over_its_application(keel: Keel, who: Caller, may: bool) -> None:
+    root = await keel.spawn()
+    ending = keel.endings.submit(Terminate(ZONE, root.id, "x", who))
+    if may:
+        assert (await ending).stopped == 1
+    else:
+        with pytest.raises(Forbidden) as refused:
+            await ending
+        assert refused.value.code == "application_ownership_required"
+        assert (await keel.show(root)).status is State.ACTIVE
+
+
+async def test_a_token_of_an_ended_session_ends_nothing(keel: Keel) -> None:
+    bearer, victim = await keel.spawn(), await keel.spawn()
+    await keel.end(bearer)
+    with pytest.raises(Problem) as refused:
+        await keel.endings.submit(Terminate(ZONE, victim.id, "x", caller(session_id=bearer.id)))
+    assert refused.value.code == "session_ended"
+    assert (await keel.show(victim)).status is State.ACTIVE
+
+
+async def test_a_session_may_end_itself(keel: Keel) -> None:
+    own = await keel.spawn()
+    receipt = await keel.endings.submit(Terminate(ZONE, own.id, "done", caller(session_id=own.id)))
+    assert receipt.stopped == 1
+
+
+async def test_refusals_and_endings_in_one_batch_do_not_disturb_each_other(keel: Keel) -> None:
+    await keel.zone("other")
+    here, there = await keel.spawn(), await keel.spawn("other")
+    asks = [
+        Terminate(ZONE, "nobody", "x", admin()),
+        Terminate(ZONE, here.id, "x", admin()),
+        Terminate("nowhere", here.id, "x", admin()),
+        Terminate("other", there.id, "x", caller("stranger")),
+        Terminate("other", there.id, "x", admin("other")),
+    ]
+    outcomes = await asyncio.gather(*(keel.endings.submit(one) for one in asks), return_exceptions=True)
+    assert codes(outcomes) == [
+        "agent_not_found",
+        "Receipt",
+        "zone_not_found",
+        "application_ownership_required",
+        "Receipt",
+    ]
+    assert_counts_are_what_the_rows_say(keel.side)
+
+
+# -- beside spawns
+
+
+async def test_no_spawn_slips_into_a_subtree_that_ends(keel: Keel) -> None:
+    for _ in range(ROUNDS):
+        root, *children = await keel.tree(3)
+        spawns = [keel.spawns.submit(ask(parent_id=child.id)) for child, _ in product(children, range(5))]
+        ending = keel.endings.submit(Terminate(ZONE, root.id, "x", admin()))
+        outcomes = await asyncio.gather(*spawns, return_exceptions=True)
+        await ending
+        assert set(codes(outcomes)) <= {"Spawned", "parent_not_found"}
+        left = keel.side.count("agent_sessions", "root_id = ? and status <> 'terminated'", root.id)
+        assert left == 0
+    assert_counts_are_what_the_rows_say(keel.side)
+
+
+async def test_a_large_tree_ends_in_one_transaction(keel: Keel) -> None:
+    root = await keel.spawn()
+    await asyncio.gather(*(keel.spawns.submit(ask(parent_id=root.id)) for _ in range(600)))
+    receipt = await keel.end(root)
+    assert receipt.stopped == 601
+    ended = await endings(keel)
+    assert [event.pos for event in ended] == list(range(ended[0].pos, ended[0].pos + 601))
+    assert ended[-1].subject == root.id
+    assert_counts_are_what_the_rows_say(keel.side)

@@ -1,0 +1,164 @@
+"""Zones are apart: whoever holds a token of one learns nothing of another, and changes nothing in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from tests.support.table import TableRow, table_of
+from tests.support.zone import APP, FreshZone, assert_problem, end, events_of, fresh_zone, shown, spawn
+
+
+def told(answer: httpx.Response, *ids: str) -> tuple[int, str]:
+    """An answer without what differs between any two requests, and without the ids that were asked for."""
+    text = answer.text.replace(str(answer.headers.get("x-request-id")), "REQUEST")
+    for asked in ids:
+        text = text.replace(asked, "ASKED")
+    return answer.status_code, text
+
+
+async def zone_routes(zone: FreshZone) -> list[TableRow]:
+    return [row for row in await table_of(zone.server) if row.in_zone]
+
+
+async def test_every_route_of_a_foreign_zone_answers_as_if_there_were_none(zone: FreshZone) -> None:
+    foreign = await fresh_zone(zone.server)
+    async with foreign.client() as owner:
+        session = (await spawn(owner, foreign))["id"]
+    before = await events_of(foreign)
+    body = {"application_id": APP}
+    async with zone.client() as client:
+        for row in await zone_routes(zone):
+            real = await client.request(row.method, row.at(foreign.id, session), json=body)
+            none = await client.request(row.method, row.at("no-such-zone", session), json=body)
+            assert real.status_code == 403, row
+            assert told(real, foreign.id) == told(none, "no-such-zone"), row
+    assert await events_of(foreign) == before
+
+
+async def test_a_foreign_session_is_not_found_by_its_id_on_any_route_of_ones_own_zone(
+    zone: FreshZone,
+) -> None:
+    foreign = await fresh_zone(zone.server)
+    async with foreign.client() as owner:
+        session = (await spawn(owner, foreign))["id"]
+    before = await events_of(foreign)
+    absent = "00000000-0000-7000-8000-000000000000"
+    async with zone.client() as client:
+        for row in await zone_routes(zone):
+            if not row.names_session:
+                continue
+            real = await client.request(row.method, row.at(zone.id, session))
+            none = await client.request(row.method, row.at(zone.id, absent))
+            assert_problem(real, 404, "agent_not_found")
+            assert told(real, session) == told(none, absent), row
+    assert await events_of(foreign) == before
+    async with foreign.client() as owner:
+        assert shown(await owner.get(foreign.agent(session)))["status"] == "active"
+
+
+async def test_a_foreign_session_parents_nothing_and_narrows_every_list_to_nothing(zone: FreshZone) -> None:
+    foreign = await fresh_zone(zone.server)
+    async with foreign.client() as owner:
+        session = (await spawn(owner, foreign))["id"]
+    async with zone.client() as client:
+        await spawn(client, zone)
+        answers = [
+            await client.post(zone.agents, json={"application_id": APP, "parent_id": parent})
+            for parent in (session, "no-such-session")
+        ]
+        assert_problem(answers[0], 404, "parent_not_found")
+        assert told(answers[0], session) == told(answers[1], "no-such-session")
+        for query in ({"parent_id": session}, {"root_id": session}):
+            assert (await client.get(zone.agents, params=query)).json()["items"] == []
+        events = await client.get(f"{zone.path}/events", params={"subject": session})
+        assert events.json()["items"] == []
+
+
+async def test_an_administrator_does_not_reach_one_zones_session_through_another(zone: FreshZone) -> None:
+    foreign = await fresh_zone(zone.server)
+    async with zone.server.client() as admin:
+        session = (await spawn(admin, foreign))["id"]
+        assert_problem(await admin.get(zone.agent(session)), 404, "agent_not_found")
+        assert_problem(await admin.delete(zone.agent(session)), 404, "agent_not_found")
+        assert (await admin.get(foreign.agent(session))).status_code == 200
+
+
+async def test_idempotency_keys_quotas_and_cursors_of_two_zones_do_not_meet(zone: FreshZone) -> None:
+    foreign = await fresh_zone(zone.server, max_sessions=1)
+    ids: list[Any] = []
+    for each in (zone, foreign):
+        async with each.client() as client:
+            answer = await client.post(
+                each.agents, json={"application_id": APP}, headers={"idempotency-key": "k"}
+            )
+            assert answer.status_code == 201
+            ids.append(answer.json()["id"])
+    assert ids[0] != ids[1]
+    async with zone.client() as client:
+        await spawn(client, zone)
+        cursor = (await client.get(zone.agents, params={"limit": 1})).json()["next_cursor"]
+    async with foreign.client() as client:
+        refused = await client.post(foreign.agents, json={"application_id": APP})
+        assert_problem(refused, 429, "agent_zone_limit_exceeded")
+        page = await client.get(foreign.agents, params={"cursor": cursor})
+        assert {item["zone_id"] for item in page.json()["items"]} <= {foreign.id}
+
+
+# -- ownership, inside a zone
+
+
+async def test_an_application_spawns_for_itself_and_for_no_other(zone: FreshZone) -> None:
+    async with zone.client() as client:
+        refused = await client.post(zone.agents, json={"application_id": "other"})
+    assert_problem(refused, 403, "application_ownership_required")
+    assert len(await events_of(zone)) == 1
+
+
+async def test_a_power_to_spawn_for_an_application_is_for_that_application_alone(zone: FreshZone) -> None:
+    async with zone.client(zone.token("agent:lifecycle", "coordinator.spawn_for:other")) as client:
+        assert (await spawn(client, zone, application_id="other"))["application_id"] == "other"
+        for application in ("others", "othe", "third"):
+            refused = await client.post(zone.agents, json={"application_id": application})
+            assert_problem(refused, 403, "application_ownership_required")
+
+
+async def test_a_parent_of_another_application_needs_the_power_to_spawn_under_it(zone: FreshZone) -> None:
+    async with zone.client(zone.token(client_id="other")) as owner:
+        parent = (await spawn(owner, zone, application_id="other"))["id"]
+    asked = {"application_id": APP, "parent_id": parent}
+    async with zone.client(zone.token("agent:lifecycle", "coordinator.spawn_for:other")) as client:
+        assert_problem(await client.post(zone.agents, json=asked), 403, "parent_ownership_required")
+    async with zone.client(zone.token("agent:lifecycle", "coordinator.spawn_under:other")) as client:
+        child = await client.post(zone.agents, json=asked)
+        assert (child.status_code, child.json()["parent_id"]) == (201, parent)
+
+
+async def test_only_the_owner_ends_a_session(zone: FreshZone) -> None:
+    async with zone.client() as owner:
+        session = (await spawn(owner, zone))["id"]
+        async with zone.client(zone.token(client_id="other")) as other:
+            refused = await other.delete(zone.agent(session))
+            assert_problem(refused, 403, "application_ownership_required")
+        assert shown(await owner.get(zone.agent(session)))["status"] == "active"
+        await end(owner, zone, session)
+
+
+async def test_the_zones_administrator_acts_for_every_application_of_it(zone: FreshZone) -> None:
+    async with zone.client(zone.token(client_id="other")) as owner:
+        parent = (await spawn(owner, zone, application_id="other"))["id"]
+    async with zone.client(zone.token("agent:lifecycle", "coordinator.admin", client_id="console")) as admin:
+        await spawn(admin, zone, application_id="third", parent_id=parent)
+        await end(admin, zone, parent)
+
+
+async def test_a_spawn_refused_for_its_owner_does_not_tell_whether_its_key_is_used(zone: FreshZone) -> None:
+    async with zone.client() as owner:
+        await owner.post(zone.agents, json={"application_id": APP}, headers={"idempotency-key": "k"})
+    async with zone.client(zone.token(client_id="other")) as other:
+        for key in ("k", "unused"):
+            refused = await other.post(
+                zone.agents, json={"application_id": APP}, headers={"idempotency-key": key}
+            )
+            assert_problem(refused, 403, "application_ownership_required")

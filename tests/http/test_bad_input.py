@@ -1,0 +1,277 @@
+"""Bad input on every route: a 4xx that says what is wrong, never a 5xx, and nothing written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.keel import Side
+from tests.support.raw import Connection, request
+from tests.support.server import ServerProcess
+from tests.support.table import TableRow, table_of
+from tests.support.zone import APP, FreshZone, assert_problem, events_of, spawn
+
+KIB = 1024
+BIG = 300 * KIB
+
+
+def nested(levels: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
+    return opening * levels + closing * levels
+
+
+MALFORMED = {
+    "nothing but a brace": b"{",
+    "two values": b"{} {}",
+    "a trailing comma": b'{"application_id":"app",}',
+    "single quotes": b"{'application_id':'app'}",
+    "a bare word": b"hello",
+    "NaN": b'{"application_id":"app","metadata":{"x":NaN}}',
+    "a comment": b'{"application_id":"app"} // hi',
+    "an unfinished string": b'{"application_id":"ap',
+    "an unfinished escape": b'{"application_id":"\\u12',
+    "a NUL byte": b"\x00",
+    "a NUL byte in a string": b'{"application_id":"a\x00b"}',
+    "a raw line feed in a string": b'{"application_id":"a\nb"}',
+    "an escaped NUL": b'{"application_id":"app","name":"\\u0000","metadata":{"x":"\\u0000"}}',
+    "an escaped NUL in a name": b'{"application_id":"app","metadata":{"\\u0000":1},"quotas":{"\\u0000":1}}',
+    "a lone high surrogate": b'{"application_id":"app","metadata":{"x":"\\ud83d"},"name":"\\ud83d"}',
+    "a lone low surrogate": b'{"application_id":"app","metadata":{"x":"\\udca9"},"name":"\\udca9"}',
+    "surrogates the wrong way round": b'{"application_id":"app","name":"\\udca9\\ud83d","metadata":["\\udca9\\ud83d"]}',
+    "a surrogate in UTF-8": b'{"application_id":"app","metadata":{"x":"\xed\xa0\xbd"},"name":"\xed\xa0\xbd"}',
+    "bytes that are not UTF-8": b'{"application_id":"app","metadata":{"x":"\xff\xfe"},"name":"\xff"}',
+    "overlong UTF-8": b'{"application_id":"app","metadata":{"x":"\xc0\x80"},"name":"\xc0\x80"}',
+    "UTF-16": '{"application_id":"app"}'.encode("utf-16"),
+    "a byte order mark": b'\xef\xbb\xbf{"application_id":"app"}',
+    "gzip": bytes.fromhex("1f8b08000000000002ffab5602000000ffff"),
+    "an integer beyond 64 bits": b'{"application_id":"app","metadata":{"x":%d},"quotas":{"max_depth":%d}}'
+    % (2**63, 2**64),
+    "an integer of 5,000 digits": b'{"application_id":"app","metadata":{"x":%s},"quotas":{"max_depth":%s}}'
+    % (b"9" * 5000, b"9" * 5000),
+    "a number beyond a float": b'{"application_id":"app","metadata":{"x":1e999},"quotas":{"max_depth":1e999}}',
+    "65 levels": b'{"application_id":"app","metadata":{"x":%s}}' % nested(63),
+    "1,000 levels": nested(1_000),
+    "100,000 levels": nested(100_000),
+    "100,000 levels of objects without an end": b'{"a":' * 50_000,
+    "65 levels after many shallow ones": b'{"application_id":"app","metadata":{"x":[%s,%s]}}'
+    % (b",".join([nested(61)] * 100), nested(62)),
+    "an array": b"[]",
+    "null": b"null",
+    "a number": b"17",
+    "a string": b'"application_id"',
+}  # fmt: skip
+
+
+@asynccontextmanager
+async def nothing_written(server: ServerProcess) -> AsyncIterator[None]:
+    """Whatever happens inside leaves the database as it was."""
+    before = rows(server)
+    yield
+    assert rows(server) == before
+
+
+def rows(server: ServerProcess) -> dict[str, int]:
+    side = Side(server.launch.database_url)
+    return {table: side.count(table) for table in ("events", "zones", "agent_sessions", "idempotency_keys")}
+
+
+async def routes_with_body(server: ServerProcess) -> list[TableRow]:
+    rows = [row for row in await table_of(server) if row.has_body]
+    assert len(rows) >= 3
+    return rows
+
+
+@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED.keys())
+async def test_a_malformed_body_is_400_on_every_route_that_takes_one(zone: FreshZone, body: bytes) -> None:
+    async with zone.server.client() as client, nothing_written(zone.server):
+        for row in await routes_with_body(zone.server):
+            answer = await client.request(row.method, row.at(zone.id), content=body)
+            assert_problem(answer, 400)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("application_id", None), ("application_id", 7), ("application_id", ""), ("application_id", "a b"),
+        ("application_id", "a/b"), ("application_id", "é"), ("application_id", "app\n"), ("application_id", "a" * 129),
+        ("session_sid", ""), ("session_sid", "s" * 257), ("session_sid", 1),
+        ("parent_id", ""), ("parent_id", []), ("parent_id", "x\n"), ("parent_id", "../x"),
+        ("kind", "robot"), ("kind", ""), ("kind", None),
+        ("capabilities", "search"), ("capabilities", [""]), ("capabilities", ["c" * 257]), ("capabilities", [1]),
+        ("capabilities", ["x"] * 257), ("capabilities", None), ("capabilities", {}),
+        ("ttl_seconds", 0), ("ttl_seconds", 86_401), ("ttl_seconds", -1), ("ttl_seconds", "60"), ("ttl_seconds", 1.5),
+        ("ttl_seconds", True), ("ttl_seconds", None),
+        ("metadata", []), ("metadata", "x"), ("metadata", None), ("metadata", 1),
+        ("idempotency_key", 1), ("idempotency_key", {}),
+    ],
+)  # fmt: skip
+async def test_a_spawn_with_a_field_of_the_wrong_kind_is_refused_by_its_name(
+    zone: FreshZone, field: str, value: Any
+) -> None:
+    async with zone.server.client() as client, nothing_written(zone.server):
+        body = {"application_id": APP, field: value}
+        refused = assert_problem(await client.post(zone.agents, json=body), 400)
+    assert refused["field"].split("[")[0] == field
+
+
+async def test_a_missing_field_is_named(zone: FreshZone) -> None:
+    async with zone.server.client() as client:
+        for content in (b"", b" \n", b"{}"):
+            refused = assert_problem(await client.post(zone.agents, content=content), 400)
+            assert "application_id" in refused["detail"]
+
+
+async def test_64_levels_are_kept_and_given_back(zone: FreshZone) -> None:
+    deep = json.loads(nested(62))
+    async with zone.client() as client:
+        session = await spawn(client, zone, metadata={"x": deep})
+        assert (await client.get(zone.agent(session["id"]))).json()["metadata"] == {"x": deep}
+
+
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "chunked"])
+async def test_a_body_of_300_kib_is_413_on_every_route_that_takes_one(
+    zone: FreshZone, declared: bool
+) -> None:
+    content = b'{"application_id":"app","metadata":{"x":"%s"}}' % (b"x" * BIG)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for start in range(0, len(content), 8 * KIB):
+            yield content[start : start + 8 * KIB]
+
+    async with zone.server.client() as client, nothing_written(zone.server):
+        for row in await routes_with_body(zone.server):
+            sent = content if declared else chunks()
+            assert_problem(
+                await client.request(row.method, row.at(zone.id), content=sent), 413, "body_too_large"
+            )
+        assert (await client.get(zone.path)).status_code == 200, "the connection goes on"
+
+
+async def test_a_body_of_256_kib_is_taken_and_one_byte_more_is_not(zone: FreshZone) -> None:
+    empty = len(json.dumps({"application_id": APP, "metadata": {"x": ""}}))
+    async with zone.client() as client:
+        for size, status in ((256 * KIB, 201), (256 * KIB + 1, 413)):
+            body = {"application_id": APP, "metadata": {"x": "x" * (size - empty)}}
+            answer = await client.post(zone.agents, content=json.dumps(body))
+            assert answer.status_code == status
+            assert len(answer.request.content) == size
+
+
+async def test_a_body_where_none_is_wanted_is_not_read_however_large(zone: FreshZone) -> None:
+    async with zone.server.client() as client, nothing_written(zone.server):
+        for row in await table_of(zone.server):
+            if row.has_body:
+                continue
+            path = row.at(zone.id)
+            plain = await client.request(row.method, path)
+            heavy = await client.request(row.method, path, content=b"\xff" * BIG)
+            assert (heavy.status_code, heavy.status_code < 500) == (plain.status_code, True), row
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["{p}=%00", "{p}=%ff", "{p}=%ED%A0%80", "{p}=%C0%80", "x=%00", "x=%ff", "%00=1", "{p}=" + "9" * 9_000,
+     "&".join(["a=1"] * 101), "x" * 9_000],
+    ids=["a NUL", "not UTF-8", "a surrogate", "overlong", "a NUL in an unknown one", "an unknown one not UTF-8",
+         "a NUL in a name", "9 KB", "101 parameters", "9 KB of a name"],
+)  # fmt: skip
+async def test_a_malformed_query_is_400_on_every_route_that_takes_one(zone: FreshZone, query: str) -> None:
+    async with zone.server.client() as client, nothing_written(zone.server):
+        rows = [row for row in await table_of(zone.server) if row.query]
+        assert len(rows) >= 4
+        for row in rows:
+            for parameter in row.query if "{p}" in query else row.query[:1]:
+                url = f"{row.at(zone.id)}?{query.format(p=parameter)}"
+                assert_problem(await client.request(row.method, url), 400)
+
+
+async def test_every_parameter_refuses_what_is_not_its_kind(zone: FreshZone) -> None:
+    wrong = {
+        "limit": ["", "0", "-1", "0x10", "one", "1%20", "99999999999999999999"],
+        "after": ["", "-1", "x", str(2**63)],
+        "cursor": ["!", "YQ", "../..", "x" * 600],
+        "status": ["", "dead", "ACTIVE"],
+        "application_id": ["", " ", "a/b", "a%0A"],
+        "parent_id": ["", "%20", "a%0A"],
+        "root_id": ["", "%20", "a%0A"],
+        "subject": ["", "a/b", "a%0A"],
+        "types": ["", ",", "a,,b", "A"],
+        "reason": ["", "x" * 257],
+        "receipt": ["", "maybe", "2"],
+    }
+    async with zone.server.client() as client:
+        known = (await spawn(client, zone))["id"]
+        events = await events_of(zone)
+        for row in await table_of(zone.server):
+            for parameter in row.query:
+                for value in wrong[parameter]:
+                    answer = await client.request(row.method, f"{row.at(zone.id, known)}?{parameter}={value}")
+                    assert answer.status_code == 400, (row, parameter, value)
+                    assert assert_problem(answer, 400)["field"] == parameter, (row, parameter, value)
+        assert await events_of(zone) == events
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/xml", "application/json; charset=latin-1", ""]
+)
+async def test_the_body_is_json_whatever_its_content_type_says(zone: FreshZone, content_type: str) -> None:
+    async with zone.client() as client:
+        headers = {"content-type": content_type}
+        answer = await client.post(zone.agents, content=b'{"application_id":"app"}', headers=headers)
+    assert answer.status_code == 201
+
+
+async def test_refused_input_leaves_no_event(zone: FreshZone) -> None:
+    async with zone.client() as client:
+        for _ in range(5):
+            assert_problem(await client.post(zone.agents, content=b"{"), 400)
+    assert [event["type"] for event in await events_of(zone)] == ["zone.create"]
+
+
+NOT_HTTP = {
+    "noise": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n",
+    "an unknown version": b"GET /health HTTP/9.9\r\nHost: x\r\n\r\n",
+    "a header without a colon": b"GET /health HTTP/1.1\r\nHost x\r\n\r\n",
+    "a NUL in a header": b"GET /health HTTP/1.1\r\nHost: x\r\nX: a\x00b\r\n\r\n",
+    "a control character in a key": b"POST /zones HTTP/1.1\r\nHost: x\r\nIdempotency-Key: a\x01b\r\n\r\n",
+    "a path that is not ASCII": b"GET /zones/\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a length that is no number": b"POST /zones HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+    "two lengths": b"POST /zones HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    "a length and chunks": b"POST /zones HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a method nobody knows": b"FETCH /health HTTP/1.1\r\nHost: x\r\n\r\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("noise", NOT_HTTP.values(), ids=NOT_HTTP.keys())
+async def test_what_is_not_http_is_refused_in_the_same_form_as_everything(
+    server: ServerProcess, noise: bytes
+) -> None:
+    connection = await Connection.open(server.url)
+    async with nothing_written(server):
+        answer = await connection.ask(noise)
+        assert answer.status == 400
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["detail"].endswith(".")
+        assert answer.json()["error"] == "invalid_http"
+        assert await connection.closed_by_server()
+    await connection.close()
+
+
+async def test_requests_that_follow_each_other_without_waiting_are_answered_in_order(zone: FreshZone) -> None:
+    connection = await Connection.open(zone.server.url)
+    token = zone.token()
+    bad, good = request("POST", zone.agents, token, b"{"), request("GET", zone.path, token)
+    await connection.send(bad + good + bad + good)
+    assert [(await connection.answer()).status for _ in range(4)] == [400, 200, 400, 200]
+    await connection.close()
+
+
+async def test_an_upgrade_is_not_followed_and_the_request_is_answered(server: ServerProcess) -> None:
+    async with httpx.AsyncClient(base_url=server.url, verify=False) as client:
+        headers = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+        assert (await client.get("/health", headers=headers)).status_code == 200

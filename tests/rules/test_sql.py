@@ -1,0 +1,174 @@
+"""One text for two engines: how it is read, and how each fragment is spelt."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+
+import msgspec
+import pytest
+
+from quarterdeck.domain.sessions.model import Session
+from quarterdeck.domain.sessions.queries import Q as SESSIONS
+from quarterdeck.domain.zones.model import Zone
+from quarterdeck.domain.zones.queries import Q as ZONES
+from quarterdeck.engine.events import Event
+from quarterdeck.engine.queries import Q as ENGINE
+from quarterdeck.store.postgres import BEGIN, COMMIT, MARK, PING, ROLLBACK
+from quarterdeck.store.sql import Statement, Statements, parse
+
+ALL = {"engine": ENGINE, "zones": ZONES, "sessions": SESSIONS}
+
+
+def one(text: str) -> Statement:
+    [statement] = parse(f"-- name: it\n{text}").values()
+    return statement
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+# -- reading the file
+
+
+def test_a_file_is_split_into_named_statements_without_their_comments() -> None:
+    found = parse("""
+-- A word before the first name belongs to nobody.
+-- name: first
+-- Why it is written this way.
+select 1
+-- in the midst
+from here;
+
+-- name: second
+-- Another reason.
+select 2;
+""")
+    assert {name: squeezed(statement.sqlite) for name, statement in found.items()} == {
+        "first": "select 1 from here",
+        "second": "select 2",
+    }
+    assert found["first"].postgresql == found["first"].sqlite
+
+
+def test_columns_are_named_once_and_written_out_for_each_alias() -> None:
+    text = "-- columns: id, zone_id\n-- columns: name\n-- name: it\nselect columns(a), columns(b_2) from x;"
+    assert parse(text)["it"].sqlite == "select a.id, a.zone_id, a.name, b_2.id, b_2.zone_id, b_2.name from x"
+
+
+def test_a_statement_written_per_engine_gives_each_its_own() -> None:
+    statement = one("-- engine: sqlite\nselect 's' where 1 = :a;\n-- engine: postgresql\nselect 'p' where 1 = :b;")
+    assert statement.sqlite == "select 's' where 1 = :a"
+    assert statement.postgresql == "select 'p' where 1 = $1"
+    assert statement.order == ("b",)
+
+
+def test_a_statement_that_does_not_exist_is_an_error_that_names_it() -> None:
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        ENGINE.no_such_thing  # noqa: B018
+
+
+# -- fragments
+
+
+def test_parameters_are_numbered_in_order_of_first_use_and_may_repeat() -> None:
+    statement = one("select :b, :a, :b, x::text, 'a:b' from t where y = :a_1;")
+    assert statement.postgresql == "select $1, $2, $1, x::text, 'a:b' from t where y = $3"
+    assert statement.order == ("b", "a", "a_1")
+    assert statement(a=1, b="x", a_1=None).positional() == ["x", 1, None]
+    assert statement(a=1, b="x", a_1=None).named() == {"a": 1, "b": "x", "a_1": None}
+
+
+def test_a_parameter_that_was_forgotten_is_an_error() -> None:
+    with pytest.raises(KeyError, match="b"):
+        one("select :a, :b;")(a=1).positional()
+
+
+def test_a_batch_is_one_json_parameter_that_each_engine_expands_to_rows() -> None:
+    statement = one("select b.id from rows(:batch as b, id text, n bigint) where n > :least;")
+    assert statement.postgresql == (
+        "select b.id from (select e.v->>0 as id, (e.v->>1)::bigint as n "
+        "from jsonb_array_elements($1::jsonb) as e(v)) as b where n > $2"
+    )
+    assert statement.sqlite == (
+        "select b.id from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as n "
+        "from json_each(:batch)) as b where n > :least"
+    )
+    bound = statement(batch=[("ü", 1), (None, 2)], least=0)
+    assert bound.positional() == ['[["ü",1],[null,2]]', 0]
+    assert bound.named() == {"batch": '[["ü",1],[null,2]]', "least": 0}
+
+
+def test_rows_may_be_written_over_several_lines() -> None:
+    statement = one("insert into t select * from rows(:batch as b, id text,\n    n bigint,\n    s smallint);")
+    assert "(e.v->>2)::smallint as s" in statement.postgresql
+    assert "json_extract(value, '$[2]') as s" in statement.sqlite
+
+
+@pytest.mark.parametrize("lock", ["for update", "for update skip locked", "for share"])
+def test_locks_are_postgresqls_and_sqlite_needs_none(lock: str) -> None:
+    statement = one(f"select 1 from t where a = :a {lock};")
+    assert statement.postgresql == f"select 1 from t where a = $1 {lock}"
+    assert statement.sqlite == "select 1 from t where a = :a"
+
+
+def test_the_clock_is_the_databases() -> None:
+    statement = one("select now_ms();")
+    assert "clock_timestamp()" in statement.postgresql
+    assert statement.sqlite == "select now_ms()"
+
+
+def test_sqlite_writes_a_batch_row_by_row_with_the_other_parameters_after_each_row() -> None:
+    statement = one("update t set a = :now, b = r.x from rows(:batch as r, x text, y bigint) where c = r.y and d = :d;")
+    assert statement.sqlite_each == (
+        "update t set a = ?3, b = r.x from (select ?1 as x, ?2 as y) as r where c = r.y and d = ?4"
+    )
+    bound = statement(batch=[("p", 1), ("q", 2)], now=7, d="e")
+    assert bound.each() == [("p", 1, 7, "e"), ("q", 2, 7, "e")]
+
+
+def test_sqlite_reads_and_writes_without_a_batch_are_run_as_they_are() -> None:
+    assert one("select 1 from rows(:batch as b, id text);").sqlite_each is None
+    assert one("update t set a = :a;").sqlite_each is None
+
+
+# -- the statements there are
+
+
+def everything() -> list[Statement]:
+    return list(chain.from_iterable(ALL.values()))
+
+
+def test_no_two_statements_share_a_name_anywhere() -> None:
+    # A connection prepares statements by name, whichever room they belong to.
+    names = [statement.name for statement in [*everything(), BEGIN, COMMIT, MARK, PING, ROLLBACK]]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("statement", everything(), ids=lambda statement: statement.name)
+def test_nothing_is_left_of_the_fragments_once_rendered(statement: Statement) -> None:
+    for text in (statement.sqlite, statement.postgresql, statement.sqlite_each or ""):
+        assert not re.search(r"\brows\(|\bcolumns\(|--", text)
+        assert not text.endswith(";")
+    assert not re.search(r"(?<!:):[a-z]|now_ms", statement.postgresql)
+    assert not re.search(r"\bfor (update|share)\b", statement.sqlite)
+    assert set(re.findall(r"\$(\d+)", statement.postgresql)) == {str(i + 1) for i in range(len(statement.order))}
+
+
+@pytest.mark.parametrize(
+    ("statements", "statement", "struct"),
+    [
+        (ENGINE, "log_tail", Event),
+        (ZONES, "zone_list", Zone),
+        (SESSIONS, "sessions_get", Session),
+        (SESSIONS, "sessions_insert", Session),
+    ],
+)
+def test_select_lists_stand_in_the_order_of_the_struct_they_become(
+    statements: Statements, statement: str, struct: type[msgspec.Struct]
+) -> None:
+    text = squeezed(getattr(statements, statement).sqlite)
+    listed = re.search(r"select ([a-z_., ]+) from", text)
+    assert listed
+    assert [name.partition(".")[2] for name in listed[1].split(", ")] == list(struct.__struct_fields__)

@@ -1,0 +1,109 @@
+"""What PostgreSQL does for a statement: its plan, and how many pages it touched. Pages do not depend on the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psycopg
+from psycopg import sql
+
+from quarterdeck.store.port import Row, Store, StoreTx, T, Work
+from quarterdeck.store.postgres import OPTIONS
+from quarterdeck.store.sql import Bound
+
+
+class Recording:
+    """A store that remembers every statement that goes through it."""
+
+    kind: Literal["sqlite", "postgresql"] = "postgresql"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.seen: dict[str, Bound] = {}
+
+    async def transact(self, work: Work[T], key: int | None = None) -> T:
+        return await self._store.transact(lambda tx: work(_RecordingTx(tx, self.seen)), key)
+
+    async def read(self, work: Work[T]) -> T:
+        return await self._store.read(lambda tx: work(_RecordingTx(tx, self.seen)))
+
+    async def settled(self, key: int) -> None:
+        await self._store.settled(key)
+
+    async def ping(self) -> None:
+        await self._store.ping()
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+class _RecordingTx:
+    def __init__(self, tx: StoreTx, seen: dict[str, Bound]) -> None:
+        self._tx = tx
+        self._seen = seen
+
+    async def read(self, *statements: Bound) -> list[list[Row]]:
+        self._seen |= {bound.statement.name: bound for bound in statements}
+        return await self._tx.read(*statements)
+
+    def write(self, statement: Bound) -> None:
+        self._seen[statement.statement.name] = statement
+        self._tx.write(statement)
+
+
+@dataclass(frozen=True)
+class Plan:
+    nodes: tuple[str, ...]
+    """Every node as "Index Scan on agent_sessions", outermost first."""
+    pages: int
+
+    def scans(self, kind: str) -> list[str]:
+        return [node for node in self.nodes if node.startswith(kind)]
+
+
+class Planner:
+    """A connection with a lane's options, on which plans are made once and kept."""
+
+    def __init__(self, url: str) -> None:
+        options = " ".join(f"-c {name}={value}" for name, value in OPTIONS.items())
+        self._connection = psycopg.connect(url, options=options)
+        self._connection.execute("set plan_cache_mode = force_generic_plan")
+        self._connection.commit()
+        self._prepared: set[str] = set()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def run(self, bound: Bound, first: Bound | None = None) -> Plan:
+        """Runs a statement, after another if need be, tells how it was done, and takes back all of it."""
+        execute = self._execute(bound)
+        if first:
+            self._connection.execute(self._execute(first))
+        explain = sql.SQL("explain (analyze, buffers, timing off, format json) ")
+        found = self._connection.execute(explain + execute).fetchone()
+        self._connection.rollback()
+        assert found is not None
+        [whole] = found[0]
+        top = whole["Plan"]
+        pages = top["Shared Hit Blocks"] + top["Shared Read Blocks"]
+        return Plan(tuple(_nodes(top)), pages)
+
+
+    def _execute(self, bound: Bound) -> sql.Composed:
+        name, text = bound.statement.name, bound.statement.postgresql
+        if name not in self._prepared:
+            self._connection.execute(b"prepare plan_%b as %b" % (name.encode(), text.encode()))
+            self._connection.commit()
+            self._prepared.add(name)
+        values = sql.SQL(", ").join(sql.Literal(value) for value in bound.positional())
+        form = sql.SQL("execute {}({})") if bound.statement.order else sql.SQL("execute {}{}")
+        return form.format(sql.Identifier(f"plan_{name}"), values)
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[str]:
+    place = f" on {plan['Relation Name']}" if "Relation Name" in plan else ""
+    yield f"{plan['Node Type']}{place}"
+    for inner in plan.get("Plans", []):
+        yield from _nodes(inner)

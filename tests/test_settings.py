@@ -1,0 +1,188 @@
+"""Settings: flag > environment > quarterdeck.toml > default, and a sentence for whatever cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import fields
+
+from quarterdeck.domain.zones.model import CEILINGS, Limits
+from quarterdeck.engine.settings import EngineSettings
+from quarterdeck.http.auth import AuthSettings
+from quarterdeck.settings import FILE, SECTIONS, SEED_NAMES, Settings, SettingsError, load, mask
+
+EXAMPLES = {
+    "host": ("127.0.0.2", "127.0.0.3", "127.0.0.4"),
+    "database_url": ("sqlite:///a", "sqlite:///b", "sqlite:///c"),
+    "signing_key": ("a.pem", "b.pem", "c.pem"),
+    "log_level": ("debug", "warning", "error"),
+    "issuer_url": ("https://a.example", "https://b.example", "https://c.example"),
+    "sts_url": ("https://a.example", "https://b.example", "https://c.example"),
+    "admin_issuer": ("https://a.example", "https://b.example", "https://c.example"),
+    "lifecycle_scope": ("a", "b", "c"),
+}
+"""Three values for each setting that is no number."""
+NAMES = [field.name for section in SECTIONS for field in fields(section)]
+
+
+def values(name: str) -> tuple[str, str, str]:
+    return EXAMPLES.get(name, ("41", "42", "43") if name != "lease_ttl_ms" else ("410", "420", "430"))
+
+
+def write(directory: Path, text: str) -> None:
+    (directory / FILE).write_text(text, encoding="utf-8")
+
+
+def found(settings: Settings, name: str) -> tuple[str, str]:
+    setting = settings.found[name]
+    value = float(str(setting.value)) if str(setting.value).replace(".", "").isdigit() else setting.value
+    return (f"{value:g}" if isinstance(value, float) else str(value)), setting.source
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(name: str, tmp_path: Path) -> None:
+    in_file, in_environment, as_flag = values(name)
+    variable, flag = f"QD_{name.upper()}", f"--{name.replace('_', '-')}"
+    assert load(tmp_path, {}, {}).found[name].source == "default"
+    quoted = f'"{in_file}"' if name in EXAMPLES else in_file
+    write(tmp_path, f"{name} = {quoted}\n")
+    assert found(load(tmp_path, {}, {}), name) == (in_file, FILE)
+    assert found(load(tmp_path, {}, {variable: in_environment}), name) == (in_environment, variable)
+    settings = load(tmp_path, {name: as_flag}, {variable: in_environment})
+    assert found(settings, name) == (as_flag, flag)
+
+
+@pytest.mark.parametrize(("name", "seed"), SEED_NAMES.items())
+def test_a_seeds_variable_counts_as_environment_after_its_own_name(
+    name: str, seed: str, tmp_path: Path
+) -> None:
+    in_file, given, own = values(name)
+    write(tmp_path, f'{name} = "{in_file}"\n')
+    assert found(load(tmp_path, {}, {seed: given}), name) == (given, seed)
+    both = {seed: given, f"QD_{name.upper()}": own}
+    assert found(load(tmp_path, {}, both), name) == (own, f"QD_{name.upper()}")
+    assert found(load(tmp_path, {}, {seed: given}, seeds=False), name) == (in_file, FILE)
+    assert found(load(tmp_path, {}, {seed: ""}), name) == (in_file, FILE), "set to nothing is not set"
+
+
+def test_without_seeds_a_malformed_variable_of_another_project_is_nobodys_business(tmp_path: Path) -> None:
+    shell = {"PORT": "tcp://172.17.0.2:80", "DATABASE_URL": "mysql://elsewhere", "LOG_LEVEL": "chatty"}
+    settings = load(tmp_path, {}, shell, seeds=False)
+    assert (settings.server.port, settings.server.database_url) == (4000, None)
+    with pytest.raises(SettingsError, match="LOG_LEVEL|PORT"):
+        load(tmp_path, {}, shell)
+
+
+def test_the_contracts_variables_of_this_server_are_honoured_by_their_own_names() -> None:
+    served = {
+        "PORT", "DATABASE_URL", "STS_URL", "ISSUER_URL", "AGENT_COORDINATOR_SCOPE", "DB_POOL_MAX",
+        "TTL_SWEEP_INTERVAL_MS", "JWKS_CACHE_MAX", "SHUTDOWN_GRACE_MS", "LOG_LEVEL",
+    }  # fmt: skip
+    assert served <= set(SEED_NAMES.values())
+
+
+def test_the_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
+    settings = load(tmp_path, {}, {})
+    assert (settings.server.host, settings.server.port, settings.server.log_level) == (
+        "127.0.0.1",
+        4000,
+        "info",
+    )
+    assert settings.database_url == f"sqlite:///{tmp_path / 'quarterdeck.db'}"
+    assert settings.section(AuthSettings).lifecycle_scope == "agent:lifecycle"
+    assert settings.section(Limits) == Limits(10, 10, 50, 500, 50, 50, 200)
+    assert settings.found["ttl_sweep_interval_ms"].value == 60_000
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("QD_PORT", "http"), ("QD_PORT", "65536"), ("QD_PORT", "-1"), ("QD_PORT", ""), ("QD_PORT", "4000.5"),
+        ("QD_LOG_LEVEL", "loud"), ("QD_DB_POOL_MAX", "1"), ("QD_BATCH_MAX", "0"), ("QD_QUEUE_MAX", "lots"),
+        ("QD_TTL_SWEEP_INTERVAL_MS", "9"), ("QD_SHUTDOWN_GRACE_MS", "soon"), ("QD_HOST", ""),
+        ("QD_MAX_DEPTH", "101"), ("QD_MAX_SESSIONS", "-1"), ("QD_MAX_CHILDREN", "ten"),
+    ],
+)  # fmt: skip
+def test_a_malformed_value_stops_the_start_with_a_sentence_that_names_it(
+    name: str, value: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        load(tmp_path, {}, {name: value})
+    assert str(refusal.value).startswith(f"{name} is {value!r}: ")
+    assert str(refusal.value).endswith(".")
+
+
+def test_a_malformed_flag_and_a_malformed_line_of_the_file_are_named_too(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="^--port is 'http': "):
+        load(tmp_path, {"port": "http"}, {})
+    write(tmp_path, "port = [4000]\n")
+    with pytest.raises(SettingsError, match=rf"^{FILE} is "):
+        load(tmp_path, {}, {})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["QD_PROT", "QD_DATABASE", "QD_DATABSE_URL", "QD_DATA_DIR", "QD_URLS", "QD_Port", "QD_", "QD_ZONES"],
+)
+def test_an_unknown_name_stops_the_start_also_one_that_begins_like_a_known_one(
+    name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match=f"^{name} is set, but there is no such setting"):
+        load(tmp_path, {}, {name: "x"})
+
+
+@pytest.mark.parametrize(
+    "name", ["QD_DATA", "QD_URL", "QD_TOKEN", "QD_ZONE", "QD_ROUNDS", "QD_TEST_POSTGRES_URL"]
+)
+def test_names_of_the_command_line_and_of_the_tests_are_no_settings_and_no_errors(
+    name: str, tmp_path: Path
+) -> None:
+    load(tmp_path, {}, {name: "x", "PATH": "x", "QDX": "x"})
+
+
+def test_an_unknown_name_in_the_file_stops_the_start(tmp_path: Path) -> None:
+    write(tmp_path, "prot = 4000\n")
+    with pytest.raises(SettingsError, match=f"^{FILE} sets prot, but there is no such setting"):
+        load(tmp_path, {}, {})
+
+
+@pytest.mark.parametrize("content", [b"port = ", b"port 4000", b"[", b"\xff\xfe", b"port = 1\nport = 2\n"])
+def test_a_file_that_is_no_toml_stops_the_start(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(SettingsError, match="is not TOML"):
+        load(tmp_path, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://user:pw@host/db", "postgresql://user:***@host/db"),
+        ("postgresql://user:p@w@host:5432/db", "postgresql://user:***@host:5432/db"),
+        ("postgresql://user:p:w@host/db", "postgresql://user:***@host/db"),
+        ("postgresql://:pw@host/db", "postgresql://:***@host/db"),
+        ("postgresql://host/db?user=u&password=pw", "postgresql://host/db?user=u&password=***"),
+        ("postgresql://u:pw@host/db?sslpassword=pw&x=1", "postgresql://u:***@host/db?sslpassword=***&x=1"),
+        ("host=h user=u password=pw dbname=d", "host=h user=u password=*** dbname=d"),
+        ("postgresql://user@host/db", "postgresql://user@host/db"),
+        ("postgresql://host:5432/db", "postgresql://host:5432/db"),
+        ("sqlite:////var/lib/quarterdeck.db", "sqlite:////var/lib/quarterdeck.db"),
+        ("127.0.0.1", "127.0.0.1"),
+    ],
+)
+def test_a_password_is_masked_wherever_a_url_may_hold_one(url: str, shown: str) -> None:
+    assert mask(url) == shown
+
+
+def test_a_malformed_value_is_shown_without_its_password(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        load(tmp_path, {}, {"QD_PORT": "postgresql://user:hush@host/db"})
+    assert "hush" not in str(refusal.value)
+
+
+def test_every_setting_has_one_name_and_every_number_its_bounds(tmp_path: Path) -> None:
+    assert len(set(NAMES)) == len(NAMES)
+    for name in CEILINGS:
+        with pytest.raises(SettingsError, match=f"^QD_{name.upper()} is "):
+            load(tmp_path, {}, {f"QD_{name.upper()}": str(CEILINGS[name] + 1)})
+    assert load(tmp_path, {}, {"QD_QUEUE_MAX": "7"}).section(EngineSettings).queue_max == 7
