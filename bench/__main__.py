@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from bench import cli, connections, growth, idle, latency, machine, report, results, shell, spawn
 from bench.load import generator
-from bench.plan import BenchError, Plan, plan
+from bench.plan import ROOT, BenchError, Plan, plan
 from bench.results import Findings, Part
 from bench.stage import Stage
 from tests.support.children import terminated_is_interrupted
@@ -45,7 +45,7 @@ def main(names: list[str]) -> int:
         return 130
     if not names or "report" in names:
         for file in report.write(results.read()):
-            print(f"wrote {file}")
+            print(f"wrote {file.relative_to(ROOT)}")
     return 0
 
 
@@ -58,11 +58,9 @@ def _measure(names: list[str], how: Plan) -> None:
             part = _part(MEASUREMENTS[name](stage), how)
             # Kept one by one: whoever is interrupted, or meets a failure, keeps what was measured before.
             kept = results.read()
-            kept.machine = {
-                **machine.describe(),
-                "PostgreSQL": stage.postgres_version(),
-                "load generator": generator(),
-            }
+            kept.machine |= {**machine.describe(), "load generator": generator()}
+            if stage.uses_postgres:
+                kept.machine["PostgreSQL"] = stage.postgres_version()
             kept.parts[name] = part
             kept.parts = {known: kept.parts[known] for known in MEASUREMENTS if known in kept.parts}
             results.write(kept)

@@ -15,6 +15,7 @@ from bench.asks import row_body, row_values
 from bench.meter import Meter, Watched
 from bench.plan import BenchError
 from bench.results import Run
+from bench.spawning import WARM_ZONE
 from bench.stage import Stage, Target
 from quarterdeck.store.postgres import OPTIONS
 from tests.support.children import plain_environment
@@ -26,6 +27,12 @@ POSTGRES_TABLE = """
 drop table if exists control;
 create table control (id text primary key, state text not null, body jsonb not null);
 create index control_pending on control (id) where state = 'pending';
+"""
+ROWS = """
+with picked as (select * from {table} where zone_id = %s and {which} limit 500)
+select (select array_agg(distinct name order by name)
+        from picked, lateral jsonb_object_keys(jsonb_strip_nulls(to_jsonb(picked))) as name),
+       (select avg(pg_column_size(picked.*)) from picked)
 """
 SQLITE_TABLE = """
 pragma journal_mode = wal;
@@ -62,6 +69,7 @@ def row_by_row_spawns(stage: Stage, target: Target, zone: str, script: str) -> R
         "select sum(live) from admission_counts where zone_id = %s and scope = 'tree'",
     ):
         _same(run.count, _number(database, counted, zone), "row-by-row spawns")
+    _same_rows(database, zone, WARM_ZONE)
     return run
 
 
@@ -134,6 +142,27 @@ def _number(database: str, query: str, *params: str) -> int:
     with psycopg.connect(database) as connection:
         row = connection.execute(query.encode(), params).fetchone()
         return int(row[0]) if row and row[0] is not None else 0
+
+
+def _same_rows(database: str, theirs: str, ours: str) -> None:
+    """The control must store what a server stores: the same columns, filled, in rows of the same size."""
+    for table, which in (
+        ("agent_sessions", "true"),
+        ("events", "type = 'session.spawn'"),
+        ("admission_counts", "true"),
+    ):
+        found = []
+        for zone in (theirs, ours):
+            with psycopg.connect(database) as connection:
+                row = connection.execute(ROWS.format(table=table, which=which).encode(), [zone]).fetchone()
+            assert row is not None
+            found.append((row[0], float(row[1])))
+        (their_columns, their_size), (our_columns, our_size) = found
+        if their_columns != our_columns or not 0.95 < their_size / our_size < 1.05:
+            raise BenchError(
+                f"The control by itself fills {their_columns} of {table} with {their_size:.0f} bytes, and a server "
+                f"{our_columns} with {our_size:.0f}: they no longer do the same work. See bench/scripts/."
+            )
 
 
 def _same(acknowledged: int, stored: int, what: str) -> None:

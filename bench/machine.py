@@ -17,7 +17,7 @@ def describe() -> dict[str, str]:
         "processor": f"{_cpu_model()}, {os.cpu_count()} cores",
         "memory": f"{_memory_gib():.0f} GiB",
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "disk": f"{filesystem(Path(tempfile.gettempdir()))}",
+        "disk": _disk(filesystem(Path(tempfile.gettempdir()))),
         "Python": platform.python_version(),
         "SQLite": sqlite3.sqlite_version,
     }
@@ -41,6 +41,11 @@ def filesystem(path: Path) -> str:
         if path.resolve().is_relative_to(mount) and len(mount) >= len(found):
             found, kind = mount, this
     return kind
+
+
+def _disk(kind: str) -> str:
+    # Every figure of durable work is then a figure of something else, and must say so.
+    return f"{kind}, which keeps nothing: set TMPDIR to a real disk" if kind in ("tmpfs", "ramfs") else kind
 
 
 def _cpu_model() -> str:

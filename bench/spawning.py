@@ -18,6 +18,7 @@ from bench.stage import Stage, Target
 
 CONNECTIONS = 64
 MANY_ZONES = 64
+WARM_ZONE = "warm-0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Spawning:
         self.warm_up()
 
     def warm_up(self) -> None:
-        zones = self.target.zones("warm", 1)
+        zones = self.target.zones(WARM_ZONE.removesuffix("-0"), 1)
         drive(self.target, spawns(zones), CONNECTIONS, self._stage.plan.warm_up)
 
     def new_zones(self, number: int) -> list[str]:

@@ -93,6 +93,11 @@ class Stage:
         server.start()
         return server
 
+    @property
+    def uses_postgres(self) -> bool:
+        """Whether it has been started: nobody pays for it who does not ask."""
+        return "postgres" in self.__dict__
+
     @cached_property
     def _databases(self) -> PostgresDatabases:
         return PostgresDatabases(self.postgres.url())
@@ -113,7 +118,7 @@ class Stage:
 
     def settle(self) -> None:
         """Writes back what earlier runs left dirty, so that each run pays for its own."""
-        if "postgres" in self.__dict__:
+        if self.uses_postgres:
             with psycopg.connect(self.postgres.url(), autocommit=True) as connection:
                 connection.execute("checkpoint")
         os.sync()

@@ -23,6 +23,8 @@ EXAMPLES = {
     "lifecycle_scope": ("a", "b", "c"),
 }
 """Three values for each setting that is no number."""
+FLAGS = {"host": "--host", "port": "--port", "database_url": "--database"}
+"""What can be said on the command line, as it is said there."""
 NAMES = [field.name for section in SECTIONS for field in fields(section)]
 
 
@@ -36,21 +38,20 @@ def write(directory: Path, text: str) -> None:
 
 def found(settings: Settings, name: str) -> tuple[str, str]:
     setting = settings.found[name]
-    value = float(str(setting.value)) if str(setting.value).replace(".", "").isdigit() else setting.value
-    return (f"{value:g}" if isinstance(value, float) else str(value)), setting.source
+    return (f"{setting.value:g}" if isinstance(setting.value, float) else str(setting.value)), setting.source
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(name: str, tmp_path: Path) -> None:
     in_file, in_environment, as_flag = values(name)
-    variable, flag = f"QD_{name.upper()}", f"--{name.replace('_', '-')}"
+    variable, flag = f"QD_{name.upper()}", FLAGS.get(name)
     assert load(tmp_path, {}, {}).found[name].source == "default"
     quoted = f'"{in_file}"' if name in EXAMPLES else in_file
     write(tmp_path, f"{name} = {quoted}\n")
     assert found(load(tmp_path, {}, {}), name) == (in_file, FILE)
     assert found(load(tmp_path, {}, {variable: in_environment}), name) == (in_environment, variable)
-    settings = load(tmp_path, {name: as_flag}, {variable: in_environment})
-    assert found(settings, name) == (as_flag, flag)
+    if flag is not None:
+        assert found(load(tmp_path, {name: as_flag}, {variable: in_environment}), name) == (as_flag, flag)
 
 
 @pytest.mark.parametrize(("name", "seed"), SEED_NAMES.items())
@@ -70,7 +71,7 @@ def test_without_seeds_a_malformed_variable_of_another_project_is_nobodys_busine
     shell = {"PORT": "tcp://172.17.0.2:80", "DATABASE_URL": "mysql://elsewhere", "LOG_LEVEL": "chatty"}
     settings = load(tmp_path, {}, shell, seeds=False)
     assert (settings.server.port, settings.server.database_url) == (4000, None)
-    with pytest.raises(SettingsError, match="LOG_LEVEL|PORT"):
+    with pytest.raises(SettingsError, match=r"^(LOG_LEVEL|PORT) is "):
         load(tmp_path, {}, shell)
 
 
@@ -114,7 +115,7 @@ def test_a_malformed_value_stops_the_start_with_a_sentence_that_names_it(
 
 
 def test_a_malformed_flag_and_a_malformed_line_of_the_file_are_named_too(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="^--port is 'http': "):
+    with pytest.raises(SettingsError, match=r"^--port is 'http': "):
         load(tmp_path, {"port": "http"}, {})
     write(tmp_path, "port = [4000]\n")
     with pytest.raises(SettingsError, match=rf"^{FILE} is "):

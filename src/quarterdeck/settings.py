@@ -66,6 +66,7 @@ SEED_NAMES = {
     "shutdown_grace_ms": "SHUTDOWN_GRACE_MS",
     "log_level": "LOG_LEVEL",
 }
+FLAG_NAMES = {"database_url": "--database"}
 NOT_SETTINGS = re.compile(r"QD_(DATA|URL|TOKEN|ZONE|ROUNDS|TEST_.*|WRITE_.*|BENCH_.*)")
 """Names that mean something to the CLI or to the tests, and nothing to the server. Whole names, or a slip of the pen in
 QD_DATABASE_URL would pass for QD_DATA."""
@@ -122,7 +123,7 @@ def load(
         variable = f"QD_{name.upper()}"
         seed = SEED_NAMES.get(name) if seeds else None
         if name in flags:
-            found[name] = _parse(field, flags[name], f"--{name.replace('_', '-')}")
+            found[name] = _parse(field, flags[name], FLAG_NAMES.get(name, f"--{name}"))
         elif variable in environment:
             found[name] = _parse(field, environment[variable], variable)
         elif seed and environment.get(seed):

@@ -201,7 +201,9 @@ async def test_of_twenty_concurrent_spawns_with_one_key_exactly_one_creates(keel
     assert len(await keel.log()) == 1 + ROUNDS
 
 
-async def test_of_twenty_spawns_with_one_key_through_three_replicas_exactly_one_creates(postgres_url: str) -> None:
+async def test_of_twenty_spawns_with_one_key_through_three_replicas_exactly_one_creates(
+    postgres_url: str,
+) -> None:
     async with keel_on(postgres_url) as one, keel_on(postgres_url) as two, keel_on(postgres_url) as three:
         await one.zone()
         replicas = (one, two, three)
@@ -289,15 +291,15 @@ async def test_a_hundred_concurrent_spawns_through_three_replicas_admit_exactly_
             zone_id = f"round-{number}"
             await replicas[0].zone(zone_id, max_concurrent=8)
             root = await replicas[0].spawn(zone_id)
-            submitted = [
-                replicas[i % 3].spawns.submit(ask(zone_id, parent_id=root.id)) for i in range(100)
-            ]
+            submitted = [replicas[i % 3].spawns.submit(ask(zone_id, parent_id=root.id)) for i in range(100)]
             outcomes = await asyncio.gather(*submitted, return_exceptions=True)
             assert_exactly(outcomes, 8, "max_concurrent")
         assert_counts_are_what_the_rows_say(replicas[0].side)
 
 
-async def test_spawns_and_endings_at_once_through_three_replicas_leave_exact_counts(postgres_url: str) -> None:
+async def test_spawns_and_endings_at_once_through_three_replicas_leave_exact_counts(
+    postgres_url: str,
+) -> None:
     async with contextlib.AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(keel_on(postgres_url)) for _ in range(3)]
         await replicas[0].zone(max_concurrent=8)

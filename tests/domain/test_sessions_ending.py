@@ -11,6 +11,7 @@ import pytest
 from quarterdeck.core.errors import Forbidden, NotFound, Problem
 from quarterdeck.core.wire import Caller
 from quarterdeck.domain.sessions.model import Receipt, Session, State, Terminate
+from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.engine.events import Event
 from tests.support.asking import ZONE, admin, ask, caller
 from tests.support.keel import Keel, assert_counts_are_what_the_rows_say, codes
@@ -90,7 +91,9 @@ async def test_a_half_ended_tree_is_ended_whole_and_only_the_rest_is_stopped(kee
 
 async def test_overlapping_asks_in_one_batch_end_each_session_once(keel: Keel) -> None:
     made = await keel.tree(2, 2)
-    asks = [Terminate(ZONE, own, f"by {i}", admin()) for i, own in enumerate([made[1].id, made[0].id, made[1].id])]
+    asks = [
+        Terminate(ZONE, own, f"by {i}", admin()) for i, own in enumerate([made[1].id, made[0].id, made[1].id])
+    ]
     receipts = await asyncio.gather(*(keel.endings.submit(asked) for asked in asks))
     assert [(receipt.asked, receipt.stopped) for receipt in receipts] == [(3, 3), (7, 4), (3, 0)]
     ended = await endings(keel)
@@ -108,6 +111,14 @@ async def test_suspended_sessions_end_too_and_say_so(keel: Keel) -> None:
     assert event.from_state == "suspended"
 
 
+async def test_nothing_moves_that_is_no_longer_in_the_state_it_was_read_in(keel: Keel) -> None:
+    root = await keel.spawn()
+    for was, moved in (("suspended", 0), ("terminated", 0), ("active", 1), ("active", 0)):
+        ending = Q.sessions_end(batch=[(ZONE, root.id, was, "x", 7)], now=7)
+        [rows] = await keel.store.transact(lambda tx, ending=ending: tx.read(ending))  # type: ignore[misc]
+        assert len(rows) == moved
+
+
 async def test_what_had_expired_is_ended_by_its_time_whoever_comes_to_say_so(keel: Keel) -> None:
     root, left, right = await keel.tree(2)
     keel.side.expire(left)
@@ -117,7 +128,7 @@ async def test_what_had_expired_is_ended_by_its_time_whoever_comes_to_say_so(kee
 
 
 async def test_a_reason_keeps_every_character_it_was_given(keel: Keel) -> None:
-    reason = "it's \"done\"; -- ü 🜁 \\ \t :reason $1 ?"
+    reason = 'it\'s "done"; -- ü 🜁 \\ \t :reason $1 ?'
     root = await keel.spawn()
     await keel.end(root, reason)
     assert (await keel.show(root)).termination_reason == reason

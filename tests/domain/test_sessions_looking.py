@@ -19,7 +19,10 @@ def ids(sessions: list[Session]) -> list[str]:
 
 async def test_many_callers_who_look_at_once_each_get_their_own(keel: Keel) -> None:
     made = await keel.tree(5)
-    refs = [SessionRef(ZONE, row.id) for row in made] + [SessionRef(ZONE, "nobody"), SessionRef("other", made[0].id)]
+    refs = [SessionRef(ZONE, row.id) for row in made] + [
+        SessionRef(ZONE, "nobody"),
+        SessionRef("other", made[0].id),
+    ]
     outcomes = await asyncio.gather(*(keel.shown.submit(ref) for ref in refs), return_exceptions=True)
     assert outcomes[:6] == made
     assert codes(outcomes[6:]) == ["agent_not_found", "agent_not_found"]
@@ -30,7 +33,7 @@ async def test_pages_are_newest_first_and_go_on_where_the_last_one_stopped(keel:
     newest = ids(made)[::-1]
     assert ids(await keel.page()) == newest
     seen: list[str] = []
-    before = None
+    before: str | None = None
     while page := await keel.page(limit=3, before=before):
         seen += ids(page)
         before = page[-1].id

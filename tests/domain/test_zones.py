@@ -16,7 +16,9 @@ from tests.support.keel import Keel, Rigging, codes, keel_on
 from tests.support.rounds import ROUNDS
 
 
-def put(zone_id: str, name: str | None = None, quotas: Overrides | None = None, creates: bool = True) -> PutZone:
+def put(
+    zone_id: str, name: str | None = None, quotas: Overrides | None = None, creates: bool = True
+) -> PutZone:
     return PutZone(zone_id, name, quotas, "tester", creates=creates)
 
 

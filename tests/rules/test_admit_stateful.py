@@ -224,7 +224,9 @@ class Admission(RuleBasedStateMachine):
                 self.bindings[f"{asked.application_id} {asked.key}"] = binding
 
     def finish(self, top: str) -> None:
-        ending = [self.rows[own] for own in self.model.below(top) if self.rows[own].status is not State.TERMINATED]
+        ending = [
+            self.rows[own] for own in self.model.below(top) if self.rows[own].status is not State.TERMINATED
+        ]
         for key, number in rules.tally(ending).items():
             self.counts[key] = Count(self.counts[key].live - number, self.counts[key].ever)
         for row in ending:

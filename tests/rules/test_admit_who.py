@@ -271,7 +271,11 @@ def test_two_bounds_at_once_admit_no_more_than_both_allow_in_every_order() -> No
 
 def test_what_has_expired_reads_as_terminated_at_the_moment_it_expired() -> None:
     read = rules.as_read(EXPIRED, NOW)
-    assert (read.status, read.terminated_at, read.termination_reason) == (State.TERMINATED, NOW, "ttl_expired")
+    assert (read.status, read.terminated_at, read.termination_reason) == (
+        State.TERMINATED,
+        NOW,
+        "ttl_expired",
+    )
     assert rules.as_read(EXPIRED, NOW - 1) is EXPIRED
     assert rules.as_read(ENDED, NOW + 10**9) is ENDED
 

@@ -126,7 +126,9 @@ def test_a_full_queue_refuses_the_newcomer_of_the_zone_that_fills_it() -> None:
     assert len(queue) == 4
 
 
-def test_at_the_door_a_zone_with_less_than_its_share_takes_the_place_of_the_newest_of_the_zone_with_most() -> None:
+def test_at_the_door_a_zone_with_less_than_its_share_takes_the_place_of_the_newest_of_the_zone_with_most() -> (
+    None
+):
     queue, tickets = queue_of("aaab", room=4)
     assert queue.put(Ticket("c", 5)) is tickets[2]
     assert len(queue) == 4

@@ -58,7 +58,9 @@ def test_columns_are_named_once_and_written_out_for_each_alias() -> None:
 
 
 def test_a_statement_written_per_engine_gives_each_its_own() -> None:
-    statement = one("-- engine: sqlite\nselect 's' where 1 = :a;\n-- engine: postgresql\nselect 'p' where 1 = :b;")
+    statement = one(
+        "-- engine: sqlite\nselect 's' where 1 = :a;\n-- engine: postgresql\nselect 'p' where 1 = :b;"
+    )
     assert statement.sqlite == "select 's' where 1 = :a"
     assert statement.postgresql == "select 'p' where 1 = $1"
     assert statement.order == ("b",)
@@ -120,7 +122,9 @@ def test_the_clock_is_the_databases() -> None:
 
 
 def test_sqlite_writes_a_batch_row_by_row_with_the_other_parameters_after_each_row() -> None:
-    statement = one("update t set a = :now, b = r.x from rows(:batch as r, x text, y bigint) where c = r.y and d = :d;")
+    statement = one(
+        "update t set a = :now, b = r.x from rows(:batch as r, x text, y bigint) where c = r.y and d = :d;"
+    )
     assert statement.sqlite_each == (
         "update t set a = ?3, b = r.x from (select ?1 as x, ?2 as y) as r where c = r.y and d = ?4"
     )
@@ -153,7 +157,9 @@ def test_nothing_is_left_of_the_fragments_once_rendered(statement: Statement) ->
         assert not text.endswith(";")
     assert not re.search(r"(?<!:):[a-z]|now_ms", statement.postgresql)
     assert not re.search(r"\bfor (update|share)\b", statement.sqlite)
-    assert set(re.findall(r"\$(\d+)", statement.postgresql)) == {str(i + 1) for i in range(len(statement.order))}
+    assert set(re.findall(r"\$(\d+)", statement.postgresql)) == {
+        str(i + 1) for i in range(len(statement.order))
+    }
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,17 @@ async def recorded(postgres_url: str) -> AsyncIterator[dict[str, Bound]]:
 
 
 @pytest.fixture
-def planner(postgres_url: str) -> Iterator[Planner]:
-    planner = Planner(postgres_url)
+def keeping(postgres_url: str) -> Iterator[Planner]:
+    """Plans made while the tables were nearly empty, and kept: what a server has that started on a fresh database."""
+    planner = Planner(postgres_url, "force_generic_plan")
+    yield planner
+    planner.close()
+
+
+@pytest.fixture
+def planning(postgres_url: str) -> Iterator[Planner]:
+    """Plans made anew for the tables as they are."""
+    planner = Planner(postgres_url, "force_custom_plan")
     yield planner
     planner.close()
 
@@ -113,10 +122,9 @@ def grow(side: Side) -> None:
     side.run(
         """
         insert into events
-        select h.pos + n, 'e' || n, ?, 'session.spawn', 's' || n, 'a', null, 'active', '{}', null, 1
+        select h.pos + n, 'e' || n, 'zone' || n % 7, 'session.spawn', 's' || n, 'a', null, 'active', '{}', null, 1
         from generate_series(1, ?) n, log_head h
         """,
-        ZONE,
         MANY,
     )
     side.run("update log_head set pos = pos + ?", MANY)
@@ -127,7 +135,9 @@ def grow(side: Side) -> None:
         MANY,
     )
     side.run(
-        "insert into admission_counts select ?, 'parent', 'p' || n, 1, 1 from generate_series(1, ?) n", ZONE, MANY
+        "insert into admission_counts select ?, 'parent', 'p' || n, 1, 1 from generate_series(1, ?) n",
+        ZONE,
+        MANY,
     )
     side.run(
         "insert into zones select 'zone' || n, 'n', 0, '{}', 1, 1 from generate_series(0, ?) n on conflict do nothing",
@@ -136,18 +146,28 @@ def grow(side: Side) -> None:
 
 
 def test_no_statement_scans_its_table_or_touches_more_pages_as_tables_grow(
-    postgres_url: str, recorded: dict[str, Bound], planner: Planner
+    postgres_url: str, recorded: dict[str, Bound], keeping: Planner, planning: Planner
 ) -> None:
     unrecorded = {statement.name for statement in everything()} - recorded.keys()
     assert not {name for name in unrecorded if not name.startswith(("lease_", "log_witness"))}
-    small = {name: again(planner, bound) for name, bound in recorded.items()}
+
+    def run() -> dict[str, Plan]:
+        # What lanes run must not be slow even by an old plan. Lists are asked for by people, and only by new ones.
+        lists = ("sessions_page", "log_page", "zone_list")
+        return {
+            name: again(planning if name.startswith(lists) else keeping, bound)
+            for name, bound in recorded.items()
+        }
+
+    small = run()
     grow(Side(postgres_url))
-    # Plans were made while the tables were nearly empty, and are kept: that is what a long-running server has.
-    large = {name: again(planner, bound) for name, bound in recorded.items()}
+    large = run()
     scanning = {name: plan.scans("Seq Scan") for name, plan in large.items() if plan.scans("Seq Scan")}
     assert not scanning
     grown = {
-        name: (small[name].pages, plan.pages) for name, plan in large.items() if not is_flat(small[name], plan)
+        name: (small[name].pages, plan.pages)
+        for name, plan in large.items()
+        if not is_flat(small[name], plan)
     }
     assert not grown, f"pages touched before and after, by statement: {grown}"
 

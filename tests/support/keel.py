@@ -68,7 +68,7 @@ class Keel:
 
     # -- zones
 
-    async def zone(self, zone_id: str = ZONE, **limits: int) -> Zone:
+    async def zone(self, zone_id: str = ZONE, /, **limits: int) -> Zone:
         """Makes a zone, or changes it, in which only the limits named here are narrow."""
         overrides = Overrides(**{**CEILINGS, **limits})
         return (await self.zones.submit(PutZone(zone_id, None, overrides, "tester"))).zone
@@ -95,8 +95,9 @@ class Keel:
     async def show(self, session: Session) -> Session:
         return await self.shown.submit(SessionRef(session.zone_id, session.id))
 
-    async def page(self, zone_id: str = ZONE, limit: int = 500, **wanted: object) -> list[Session]:
-        asked = SessionFilter(zone_id, limit, **wanted)  # type: ignore[arg-type]
+    async def page(self, **wanted: object) -> list[Session]:
+        plain: dict[str, object] = {"zone_id": ZONE, "limit": 500}
+        asked = SessionFilter(**(plain | wanted))  # type: ignore[arg-type]
         return await self.engine.read(lambda tx: sessions.page(tx, asked))
 
     async def subtree(self, session: Session, bearer: str | None = None) -> list[Session]:

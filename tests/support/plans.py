@@ -64,12 +64,12 @@ class Plan:
 
 
 class Planner:
-    """A connection with a lane's options, on which plans are made once and kept."""
+    """A connection with a lane's options. Plans are made once and kept, or made anew each time, as the mode says."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, mode: Literal["force_generic_plan", "force_custom_plan"]) -> None:
         options = " ".join(f"-c {name}={value}" for name, value in OPTIONS.items())
         self._connection = psycopg.connect(url, options=options)
-        self._connection.execute("set plan_cache_mode = force_generic_plan")
+        self._connection.execute(sql.SQL("set plan_cache_mode = {}").format(sql.Identifier(mode)))
         self._connection.commit()
         self._prepared: set[str] = set()
 
@@ -89,7 +89,6 @@ class Planner:
         top = whole["Plan"]
         pages = top["Shared Hit Blocks"] + top["Shared Read Blocks"]
         return Plan(tuple(_nodes(top)), pages)
-
 
     def _execute(self, bound: Bound) -> sql.Composed:
         name, text = bound.statement.name, bound.statement.postgresql

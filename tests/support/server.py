@@ -33,13 +33,16 @@ class Launch:
     """A free one, unless the test is about ports: None gives no flag."""
 
     def command(self, ready_fd: int) -> list[str]:
-        command = [sys.executable, "-m", "quarterdeck", "up", "--data", str(self.data)]
-        command += ["--ready-fd", str(ready_fd)]
+        command = [*self.say("up"), "--ready-fd", str(ready_fd)]
         if self.port is not None:
             command += ["--port", str(self.port)]
         if self.database is not None:
             command += ["--database", self.database]
         return [*command, *self.arguments]
+
+    def say(self, *words: str) -> list[str]:
+        """Another command on the same data directory."""
+        return [sys.executable, "-m", "quarterdeck", *words, "--data", str(self.data)]
 
     @property
     def database_url(self) -> str:
@@ -166,6 +169,13 @@ class Servers:
         await server.wait(START_LIMIT)
         return server
 
+    async def command(self, launch: Launch, *words: str) -> ServerProcess:
+        """Another command of the program in the launch's environment: returns when it has ended."""
+        done = self._run(launch, launch.say(*words))
+        self.started.append(done)
+        await done.wait(START_LIMIT)
+        return done
+
     def close(self) -> None:
         for server in self.started:
             server.kill()
@@ -176,23 +186,26 @@ class Servers:
         )
 
     def _spawn(self, launch: Launch) -> tuple[ServerProcess, int]:
-        launch.data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        log = self.directory / f"server-{next(self._numbers)}.log"
         read_end, write_end = os.pipe()
+        server = self._run(launch, launch.command(write_end), write_end)
+        # Only the child may hold the writing end, or its death would not be seen as the end of the pipe.
+        os.close(write_end)
+        return server, read_end
+
+    def _run(self, launch: Launch, command: list[str], *kept: int) -> ServerProcess:
+        log = self.directory / f"server-{next(self._numbers)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                launch.command(write_end),
+                command,
                 env={**plain_environment(), **launch.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=(write_end,),
+                pass_fds=kept,
                 start_new_session=True,
                 preexec_fn=ended_with_parent(signal.SIGKILL),
             )
-        # Only the child may hold the writing end, or its death would not be seen as the end of the pipe.
-        os.close(write_end)
-        return ServerProcess(launch, process, log), read_end
+        return ServerProcess(launch, process, log)
 
 
 async def _first_line(read_end: int) -> str:

@@ -106,7 +106,9 @@ class Lanes:
         """A lane whose batches are durable transactions."""
 
         def run(commands: Sequence[C], waits: bool, attempt: Attempt) -> Awaitable[Outcomes[R]]:
-            return self.engine.transact(lambda tx: _all_of(operation, tx, commands), waits=waits, attempt=attempt)
+            return self.engine.transact(
+                lambda tx: _all_of(operation, tx, commands), waits=waits, attempt=attempt
+            )
 
         return self._make(name, run)
 

@@ -214,7 +214,8 @@ class _Ending:
             return
         # What had expired ended when it expired, as everybody has read since; a late sweep does not move the instant.
         batch: list[tuple[object, ...]] = [
-            (*ref, session.status, reason, min(session.expires_at, self._tx.now)) for ref, (session, _, reason) in self._ended.items()
+            (*ref, session.status, reason, min(session.expires_at, self._tx.now))
+            for ref, (session, _, reason) in self._ended.items()
         ]
         [moved] = await self._tx.read(Q.sessions_end(batch=batch, now=self._tx.now))
         if len(moved) != len(batch):

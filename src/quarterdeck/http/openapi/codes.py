@@ -34,6 +34,9 @@ class Meaning(NamedTuple):
 
 
 COMMON: Mapping[str, Meaning] = {
+    "invalid_http": Meaning(
+        Invalid, "The bytes are not a well-formed HTTP/1.1 request; the connection is closed."
+    ),
     "invalid_body": Meaning(
         Invalid, "The body is not the JSON this route takes; `field` names what is wrong."
     ),

@@ -67,8 +67,15 @@ create table idempotency_keys (
 ) {clustered};
 """
 
+# While a table is empty all of its indexes seem to cost the same, and PostgreSQL then takes the newest: made again
+# last, the primary key is what sessions are found by, also in plans that are kept while the table grows.
+#
 # Counts move with every batch. Room on the page keeps each update heap-only, so that no index entry is written for it.
 POSTGRESQL = """
+alter table agent_sessions drop constraint agent_sessions_pkey;
+
+alter table agent_sessions add primary key (zone_id, id);
+
 alter table admission_counts set (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
 
 alter table log_head set (fillfactor = 10);
