@@ -23,6 +23,7 @@ from quarterdeck.core.clock import DAY, iso, system_now
 from quarterdeck.engine.sweeps import Sweep, SweepRunner
 from quarterdeck.http import logs, serve
 from quarterdeck.http.auth import AuthSettings, LocalIssuer
+from quarterdeck.http.connection import Connection, Connections
 from quarterdeck.http.shell import Shell
 from quarterdeck.settings import Settings, SettingsError, environment, mask
 from quarterdeck.store import migrate
@@ -78,7 +79,15 @@ class Running:
             # In a process of its own: what migrating imports is a third of what a serving process should weigh.
             # The URL goes by the environment, because anybody may read the arguments of a process; what else the
             # environment says of databases has been weighed here already.
-            command = [sys.executable, "-P", "-m", "quarterdeck", "db", "upgrade", "--ignore-seed-environment"]
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "quarterdeck",
+                "db",
+                "upgrade",
+                "--ignore-seed-environment",
+            ]
             done = subprocess.run(  # noqa: S603 - our own interpreter and arguments
                 [*command, f"--data={self._settings.data}"],
                 check=False,
@@ -120,11 +129,12 @@ class Running:
             lines.flush()
 
     def _uvicorn(self, shell: Shell, on_ready: Callable[[], None]) -> serve.Server:
-        connections = serve.Connections()
+        server = self._settings.server
+        connections = Connections(server.request_timeout_ms / 1000, server.connections_max)
         config = uvicorn.Config(
             shell,
             loop="none",
-            http=serve.protocol_for(connections),
+            http=Connection.of(connections),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -133,7 +143,7 @@ class Running:
             server_header=False,
             date_header=False,
             timeout_keep_alive=75,
-            timeout_graceful_shutdown=max(1, self._settings.server.shutdown_grace_ms // 1000),
+            timeout_graceful_shutdown=max(1, server.shutdown_grace_ms // 1000),
             backlog=1024,
         )
 

@@ -44,6 +44,10 @@ class ServerSettings(msgspec.Struct, frozen=True):
     shutdown_grace_ms: Annotated[int, Meta(ge=0, le=600_000, description="how long draining may take")] = (
         15_000
     )
+    request_timeout_ms: Annotated[
+        int, Meta(ge=10, le=600_000, description="for a request to arrive whole")
+    ] = 30_000
+    connections_max: Annotated[int, Meta(ge=1, le=1_000_000, description="open connections at most")] = 10_000
     log_level: Annotated[Level, Meta(description="what is logged")] = "info"
 
 

@@ -102,7 +102,8 @@ async def test_a_commit_still_under_way_on_the_server_is_waited_for_before_anyth
             await proxy.cut.wait()
 
             async def somebody_waits_for_the_old_backend() -> bool:
-                return direct.side.count("pg_locks", "locktype = 'advisory' and not granted") > 0
+                # One stands before the log's head, and is the old backend; the other stands before the old backend.
+                return direct.side.waiting_for_locks() > 1
 
             await eventually(somebody_waits_for_the_old_backend, "the lane asked what became of its commit")
             assert not outcome.done()

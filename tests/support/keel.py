@@ -62,7 +62,8 @@ class Keel:
         self.lanes = Lanes(self.engine, rigging.settings, patience=rigging.patience)
         self.zones = self.lanes.writing("zone", zones.put)
         self.used = self.lanes.reading("zone-show", zones.show)
-        self.spawns = self.lanes.writing("spawn", sessions.Spawner(rigging.defaults).spawn)
+        self.spawner = sessions.Spawner(rigging.defaults)
+        self.spawns = self.lanes.writing("spawn", self.spawner.spawn)
         self.endings = self.lanes.writing("terminate", sessions.terminate)
         self.shown = self.lanes.reading("session-show", sessions.show)
 
@@ -149,6 +150,10 @@ class Side:
         value = self.one(f"select count(*) from {table} where {where}", *params)
         assert isinstance(value, int)
         return value
+
+    def waiting_for_locks(self) -> int:
+        """How many of PostgreSQL's connections to this database stand before a lock just now."""
+        return self.count("pg_stat_activity", "datname = current_database() and wait_event_type = 'Lock'")
 
     def expire(self, *expired: Session) -> None:
         """Lets these sessions have expired a while ago. Name whole subtrees: no child outlives its parent."""

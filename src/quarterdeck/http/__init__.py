@@ -10,6 +10,7 @@
 | openapi  | the description of the table; `docs` renders it for people, without a network                  |
 | metrics  | what is counted, and `/metrics`                                                               |
 | logs     | one JSON object a line, gathered and written once per turn of the loop                          |
+| connection | what a peer may do before it has said anything; one system call an answer                  |
 | serve    | sockets, signals and draining                                                                 |
 
 The order for each request: route (404, 405) → credential (401) → scope and zone (403) → size (413) → body and query

@@ -16,94 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from quarterdeck.core.errors import Invalid
-from quarterdeck.http import problems
+from quarterdeck.http.connection import Connections
 
 QUIET_SECONDS = 0.3
 """How long a kept-alive connection may still say something after the listening sockets have closed."""
-
-
-def _not_http() -> bytes:
-    """What a peer is told whose bytes are not HTTP: it never becomes a request, but hears of it in the usual form."""
-    problem = Invalid("invalid_http", "This is not a well-formed HTTP/1.1 request; the connection is closed.")
-    content = problems.body(problem, "")
-    head = [b"HTTP/1.1 400 Bad Request", b"content-length: %d" % len(content), b"connection: close"]
-    head += [name + b": " + value for name, value in problems.headers(problem)]
-    return b"\r\n".join([*head, b"", content])
-
-
-NOT_HTTP = _not_http()
-
-
-class Connections:
-    """Knows when the last connection has gone."""
-
-    def __init__(self) -> None:
-        self.open = 0
-        self.none_left = asyncio.Event()
-
-    def opened(self) -> None:
-        self.open += 1
-        self.none_left.clear()
-
-    def closed(self) -> None:
-        self.open -= 1
-        if self.open == 0:
-            self.none_left.set()
-
-
-class GatheredTransport:
-    """Sends what is written in one turn of the loop with one system call.
-
-    uvicorn writes an answer's head and its body apart, and the second call costs a quarter of a small request.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._soon = loop.call_soon
-        self._parts: list[bytes] = []
-        self.is_closing = transport.is_closing
-        self.get_extra_info = transport.get_extra_info
-        self.pause_reading = transport.pause_reading
-        self.resume_reading = transport.resume_reading
-        self.set_protocol = transport.set_protocol
-
-    def write(self, data: bytes) -> None:
-        if not self._parts:
-            self._soon(self._flush)
-        self._parts.append(data)
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def abort(self) -> None:
-        self._parts.clear()
-        self._transport.abort()
-
-    def _flush(self) -> None:
-        parts, self._parts = self._parts, []
-        if parts:
-            self._transport.write(b"".join(parts))
-
-
-def protocol_for(connections: Connections) -> type[HttpToolsProtocol]:
-    class CountedProtocol(HttpToolsProtocol):
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            connections.opened()
-            super().connection_made(GatheredTransport(transport, self.loop))  # type: ignore[arg-type]
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            connections.closed()
-
-        def send_400_response(self, msg: str) -> None:
-            self.transport.write(NOT_HTTP)
-            self.transport.close()
-
-    return CountedProtocol
 
 
 class Server(uvicorn.Server):
@@ -141,13 +58,14 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            self._connections.watch()
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._on_drain()
         for server in self.servers:
             server.close()
-        if self._connections.open:
+        if len(self._connections):
             try:
                 async with asyncio.timeout(QUIET_SECONDS):
                     await self._connections.none_left.wait()

@@ -1,0 +1,270 @@
+"""The log: numbered in commit order, without gaps, whoever writes; and listeners that hear of it within and after."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from quarterdeck.core.errors import Conflict
+from quarterdeck.domain.zones.model import PutZone
+from quarterdeck.engine import events
+from quarterdeck.engine.events import Event, EventFilter, NewEvent
+from quarterdeck.engine.tx import Engine, Tx
+from tests.support.asking import ZONE, ask
+from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, keel_on
+from tests.support.rounds import ROUNDS
+
+
+def told(kind: str, subject: str = "s", zone_id: str = ZONE) -> NewEvent:
+    return NewEvent(kind, zone_id, subject, "tester")
+
+
+async def emit(engine: Engine, *new: NewEvent) -> None:
+    async def operation(tx: Tx) -> None:
+        await tx.read()
+        for event in new:
+            tx.emit(event)
+
+    await engine.transact(operation)
+
+
+# -- order
+
+
+class Follower:
+    """Reads the log by position while others write it, as a sink does: its whole state is one integer."""
+
+    def __init__(self, keel: Keel) -> None:
+        self._keel = keel
+        self.seen: list[Event] = []
+
+    async def follow(self, until: asyncio.Event) -> None:
+        after = 0
+        while True:
+            ending = until.is_set()
+            page = await self._keel.log(after, limit=7)
+            self.seen += page
+            after = page[-1].pos if page else after
+            if ending and not page:
+                return
+            await asyncio.sleep(0)
+
+
+async def live_and_die(keel: Keel, zone_id: str, times: int) -> None:
+    for _ in range(times):
+        made = await keel.spawn(zone_id)
+        await keel.spawn(zone_id, parent_id=made.id)
+        await keel.end(made)
+
+
+async def write_and_follow(writers: list[Keel], reader: Keel) -> list[Event]:
+    zones = [f"zone-{number}" for number in range(3)]
+    for zone_id in zones:
+        await writers[0].zone(zone_id)
+    follower, done = Follower(reader), asyncio.Event()
+    following = asyncio.create_task(follower.follow(done))
+    work = [live_and_die(keel, zone_id, 6) for keel in writers for zone_id in zones for _ in range(3)]
+    await asyncio.gather(*work)
+    done.set()
+    await following
+    return follower.seen
+
+
+def assert_whole_and_in_order(seen: list[Event], stored: list[Event]) -> None:
+    assert [event.pos for event in seen] == list(range(1, len(seen) + 1)), "no gap, nothing twice, in order"
+    assert seen == stored, "nothing missed, and nothing changed after it was read"
+    assert len({event.id for event in seen}) == len(seen)
+    lives: dict[str, list[str]] = {}
+    for event in seen:
+        lives.setdefault(event.subject, []).append(event.type)
+    sessions = [life for life in lives.values() if life[0].startswith("session")]
+    assert all(life == ["session.spawn", "session.terminate"] for life in sessions)
+
+
+async def test_a_reader_by_position_misses_nothing_and_repeats_nothing_while_lanes_write(engine_url: str) -> None:
+    async with keel_on(engine_url) as keel:
+        seen = await write_and_follow([keel], keel)
+        assert len(seen) == 3 + 3 * 3 * 6 * 4
+        assert_whole_and_in_order(seen, await keel.log())
+
+
+async def test_a_reader_by_position_misses_nothing_and_repeats_nothing_while_replicas_write(
+    postgres_url: str,
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        keels = [await stack.enter_async_context(keel_on(postgres_url)) for _ in range(4)]
+        seen = await write_and_follow(keels[:3], keels[3])
+        assert len(seen) == 3 + 3 * 3 * 3 * 6 * 4
+        assert_whole_and_in_order(seen, await keels[3].log())
+        assert_counts_are_what_the_rows_say(keels[3].side)
+
+
+async def test_what_is_rolled_back_leaves_no_gap(keel: Keel) -> None:
+    for number in range(ROUNDS):
+        with contextlib.suppress(ZeroDivisionError):
+            await fail_after_emitting(keel)
+        await emit(keel.engine, told("kept", str(number)))
+    log = await keel.log()
+    assert [event.pos for event in log] == list(range(1, 2 + ROUNDS))
+    assert keel.side.one("select pos from log_head") == len(log)
+
+
+async def fail_after_emitting(keel: Keel) -> None:
+    async def operation(tx: Tx) -> None:
+        await tx.read()
+        events.append(tx, [told("lost"), told("lost")], tx.now)
+        await tx.read()
+        raise ZeroDivisionError("changed my mind")
+
+    await keel.engine.transact(operation)
+
+
+async def test_events_of_one_batch_keep_the_order_they_were_told_in(keel: Keel) -> None:
+    await emit(keel.engine, *(told("step", str(number)) for number in range(100)))
+    assert [event.subject for event in (await keel.log())[1:]] == [str(number) for number in range(100)]
+
+
+async def test_a_transaction_without_events_takes_no_position(keel: Keel) -> None:
+    head = keel.side.one("select pos from log_head")
+    await emit(keel.engine)
+    await keel.zones.submit(PutZone(ZONE, None, None, "tester"))
+    assert keel.side.one("select pos from log_head") == head
+
+
+# -- reading
+
+
+async def test_pages_are_a_zones_own_and_filtered_by_type_and_subject(keel: Keel) -> None:
+    kinds, subjects, zones = ("x", "y", "z"), ("one", "two"), (ZONE, "other")
+    new = [told(kind, subject, zone) for kind in kinds for subject in subjects for zone in zones]
+    await emit(keel.engine, *new)
+    log = await keel.log()
+    for types in [(), ("x",), ("x", "z"), ("nothing",)]:
+        for subject in (None, *subjects, "nobody"):
+            asked = EventFilter(ZONE, after=1, limit=100, types=types, subject=subject)
+            wanted = [
+                event
+                for event in log[1:]
+                if event.zone_id == ZONE
+                and (not types or event.type in types)
+                and (subject is None or event.subject == subject)
+            ]
+            assert await keel.store.read(lambda tx, asked=asked: events.page(tx, asked)) == wanted  # type: ignore[misc]
+
+
+async def test_pages_go_on_after_a_position(keel: Keel) -> None:
+    await emit(keel.engine, *(told("step", str(number)) for number in range(10)))
+    whole = await keel.store.read(lambda tx: events.page(tx, EventFilter(ZONE)))
+    paged: list[Event] = []
+    while page := await read_page(keel, paged[-1].pos if paged else 0):
+        assert len(page) <= 4
+        paged += page
+    assert paged == whole == await keel.log()
+
+
+async def read_page(keel: Keel, after: int) -> list[Event]:
+    return await keel.store.read(lambda tx: events.page(tx, EventFilter(ZONE, after=after, limit=4)))
+
+
+async def test_an_event_is_shown_with_its_data_as_json_and_its_time_in_words(keel: Keel) -> None:
+    new = NewEvent("kind", ZONE, "s", "actor", "from", "to", '{"n":1,"text":"ü"}', "00-a-b-01")
+    await emit(keel.engine, new)
+    event = (await keel.log())[-1]
+    shown = msgspec.json.decode(msgspec.json.encode(events.view(event)))
+    assert shown == {
+        "pos": 2,
+        "id": event.id,
+        "zone_id": ZONE,
+        "type": "kind",
+        "subject": "s",
+        "actor": "actor",
+        "from": "from",
+        "to": "to",
+        "data": {"n": 1, "text": "ü"},
+        "trace": "00-a-b-01",
+        "at": shown["at"],
+    }
+    assert shown["at"].endswith("Z")
+
+
+async def test_the_witness_of_a_batch_is_found_if_and_only_if_it_was_committed(keel: Keel) -> None:
+    witnesses: list[events.Witness] = []
+
+    async def operation(tx: Tx) -> None:
+        await tx.read()
+        witnesses.append(events.append(tx, [told("a", "first"), told("b", "second")], tx.now))
+
+    async def found() -> bool:
+        return await keel.store.read(lambda tx: events.committed(tx, witnesses[-1]))
+
+    await keel.engine.transact(operation)
+    assert witnesses[-1].subject == "first"
+    assert await found()
+    with contextlib.suppress(ZeroDivisionError):
+        await fail_after_emitting(keel)
+    witnesses.append(events.Witness("01900000-0000-7000-8000-000000000000", "first"))
+    assert not await found()
+
+
+# -- listeners
+
+
+async def test_within_listeners_hear_of_events_in_the_same_transaction_until_no_new_ones_arise(engine_url: str) -> None:
+    heard: list[list[str]] = []
+
+    async def echo(tx: Tx, fresh: Sequence[NewEvent]) -> None:
+        heard.append([event.type for event in fresh])
+        for event in fresh:
+            if len(event.type) < 3:
+                tx.emit(told(event.type + "!"))
+
+    async with keel_on(engine_url) as keel:
+        await emit(Engine(keel.store, within=[echo]), told("a"), told("b"))
+        assert heard == [["a", "b"], ["a!", "b!"], ["a!!", "b!!"]]
+        assert [event.type for event in await keel.log()] == ["a", "b", "a!", "b!", "a!!", "b!!"]
+
+
+async def test_a_within_listener_that_refuses_takes_the_whole_transaction_back(engine_url: str) -> None:
+    async def refuse(tx: Tx, fresh: Sequence[NewEvent]) -> None:
+        if any(event.type == "bad" for event in fresh):
+            raise Conflict("no", "not with me")
+
+    announced: list[str] = []
+    async with keel_on(engine_url) as keel:
+        engine = Engine(keel.store, [refuse], lambda new: announced.extend(event.type for event in new))
+        with pytest.raises(Conflict):
+            await emit(engine, told("good"), told("bad"))
+        assert await keel.log() == []
+        await emit(engine, told("good"))
+        assert announced == ["good"], "only what was committed is announced"
+
+
+async def test_listeners_that_keep_causing_events_for_each_other_are_stopped(engine_url: str) -> None:
+    async def forever(tx: Tx, fresh: Sequence[NewEvent]) -> None:
+        tx.emit(told("again"))
+
+    async with keel_on(engine_url) as keel:
+        with pytest.raises(RuntimeError, match="keep causing events"):
+            await emit(Engine(keel.store, within=[forever]), told("first"))
+        assert await keel.log() == []
+
+
+async def test_what_was_committed_is_announced_once_and_in_order(engine_url: str) -> None:
+    announced: list[str] = []
+    rigging = Rigging(after_commit=lambda new: announced.extend(event.subject for event in new))
+    async with keel_on(engine_url, rigging) as keel:
+        await keel.zone()
+        await asyncio.gather(*(keel.spawns.submit(ask()) for _ in range(20)))
+        assert announced == [event.subject for event in await keel.log()]
+
+
+async def test_a_transaction_has_no_time_before_its_first_read(keel: Keel) -> None:
+    async def hasty(tx: Tx) -> int:
+        return tx.now
+
+    with pytest.raises(RuntimeError, match="no time before its first read"):
+        await keel.engine.transact(hasty)
