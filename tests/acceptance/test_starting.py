@@ -226,6 +226,14 @@ async def test_a_data_directory_that_is_a_file_is_named(servers: Servers) -> Non
     assert str(servers.directory / "data") in server.log_text
 
 
+async def test_postgresql_without_its_driver_names_what_to_install(servers: Servers) -> None:
+    stand_in = servers.directory / "modules"
+    stand_in.mkdir()
+    (stand_in / "psycopg.py").write_text("raise ImportError('not installed')\n")
+    launch = Launch(servers.directory / "data", "postgresql://127.0.0.1:1/d").told(PYTHONPATH=str(stand_in))
+    assert "quarterdeck[postgres]" in await refused(servers, launch)
+
+
 async def test_the_file_in_the_data_directory_is_read(servers: Servers) -> None:
     data = servers.directory / "data"
     data.mkdir()

@@ -52,8 +52,8 @@ async def test_filters_narrow_alone_and_together(keel: Keel) -> None:
     await keel.spawn("other")
     roots = [await keel.spawn(application_id=app) for app in ("a", "b")]
     rows = list(roots)
-    for root, app in product(roots, ("a", "b")):
-        rows.append(await keel.spawn(parent_id=root.id, application_id=app))
+    for root, own in product(roots, ("a", "b")):
+        rows.append(await keel.spawn(parent_id=root.id, application_id=own))
     await keel.end(rows[2])
     rows = [await keel.show(row) for row in rows]
     statuses = (None, State.ACTIVE, State.TERMINATED, State.SUSPENDED)

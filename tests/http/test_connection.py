@@ -28,7 +28,7 @@ async def read_to_end(reader: asyncio.StreamReader) -> bytes:
     async with asyncio.timeout(30):
         try:
             return await reader.read()
-        except ConnectionResetError:
+        except ConnectionError:
             return b""
 
 

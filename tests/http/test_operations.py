@@ -170,7 +170,9 @@ def open_files(server: ServerProcess) -> int:
     return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux shows what another process has open")
+@pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="only Linux shows what another process has open"
+)
 async def test_a_thousand_aborted_connections_leave_nothing_open(zone: FreshZone) -> None:
     token = zone.token()
     spawning = request("POST", zone.agents, token, {"application_id": APP})

@@ -188,7 +188,9 @@ async def test_a_full_queue_answers_503_with_a_time_to_come_back() -> None:
     other = lane.submit(Job("b"))
     clerk.gate.set()
     answers = await outcomes([*futures, other])
-    assert answers == ["a0", "a0", "a1", "queue_full", "queue_full", "queue_full", "b"], "b took the newest a's place"
+    assert answers == ["a0", "a0", "a1", "queue_full", "queue_full", "queue_full", "b"], (
+        "b took the newest a's place"
+    )
 
 
 # -- busy zones
@@ -229,7 +231,9 @@ async def test_a_zone_that_is_busy_even_for_its_waiter_is_tried_again_and_not_fo
         await tx.read()
         return [BUSY if tries < 6 else "at last" for _ in jobs]
 
-    lane = Lanes(Engine(Scripted()), EngineSettings(), patience=Patience(waiters=1)).writing("test", passed_over)
+    lane = Lanes(Engine(Scripted()), EngineSettings(), patience=Patience(waiters=1)).writing(
+        "test", passed_over
+    )
     assert await outcomes([lane.submit(Job("a"))]) == ["at last"]
     assert clerk.served == []
 
@@ -244,7 +248,9 @@ async def test_a_zone_put_aside_while_the_last_waiter_leaves_finds_another() -> 
         return ["served" if tx.waits else BUSY for _ in jobs]
 
     patience = Patience(retry=QUICK, waiters=1)
-    lane = Lanes(Engine(Scripted()), EngineSettings(batch_max=1), patience=patience).writing("test", busy_twice)
+    lane = Lanes(Engine(Scripted()), EngineSettings(batch_max=1), patience=patience).writing(
+        "test", busy_twice
+    )
     assert await outcomes(submit(lane, "aaaa")) == ["served"] * 4
     assert rounds == 8
 
@@ -264,7 +270,9 @@ async def test_a_zone_put_aside_while_the_last_waiter_leaves_finds_another() -> 
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
 )
-async def test_poisoned_commands_in_a_batch_of_200_fail_alone(guilty: set[int], error: Exception, code: str) -> None:
+async def test_poisoned_commands_in_a_batch_of_200_fail_alone(
+    guilty: set[int], error: Exception, code: str
+) -> None:
     clerk = Clerk(poison=lambda job: error if int(job.name) in guilty else None)
     store = Scripted()
     lane = lane_of(clerk, store)

@@ -244,9 +244,8 @@ class Lane(Generic[C, R]):
             for entry in batch:
                 self._answer(entry, self._away())
             return []
-        except (
-            Exception
-        ) as error:  # whatever it is, it belongs to one command: find it, answer it, and say so
+        except Exception as error:
+            # Whatever it is, it belongs to one command: find it, answer it, and say so.
             if len(batch) == 1:
                 self._answer(batch[0], self._guilty(batch[0].command, error))
                 return []

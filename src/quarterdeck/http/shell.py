@@ -128,9 +128,8 @@ class Shell:
             # Only the end of the grace cancels a request, and then the task ends right here. Whoever still listens is
             # told what is known of its request, instead of uvicorn's bare 500.
             status = await self._send_problem(send, _cut_off(), head.request_id)
-        except (
-            Exception
-        ):  # the last resort: a defect must cost its caller a 500, not its neighbours the server
+        except Exception:
+            # The last resort: a defect must cost its caller a 500, not its neighbours the server.
             log.exception("a defect in %s, request %s", label, head.request_id)
             status = await self._send_problem(send, _defect(), head.request_id)
         self._record(scope, label, status, head.request_id, time.perf_counter() - began)

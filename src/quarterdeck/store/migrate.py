@@ -100,6 +100,7 @@ def upgrade(url: str, to: str = "head") -> str:
 
     with _locked(url) as connection:
         assert isinstance(connection, Connection)
+        refuse_if_ahead(current_revision(url))
         config = Config()
         config.set_main_option("script_location", str(VERSIONS.parent))
         config.attributes["connection"] = connection
@@ -108,6 +109,12 @@ def upgrade(url: str, to: str = "head") -> str:
     if reached is None:
         raise StoreError("migration", "the upgrade left no revision behind")
     return reached
+
+
+def refuse_if_ahead(current: str | None) -> None:
+    """A newer release has been here; this one does not know how to go on from there, nor back."""
+    if current is not None and current not in revisions():
+        raise StoreError("migration", complaint(current) or "")
 
 
 @contextlib.contextmanager

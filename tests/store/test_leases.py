@@ -1,0 +1,289 @@
+"""Leases: one holder at a time, by terms that fence the ones before, also when a holder freezes and wakes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+
+from quarterdeck.engine import leases
+from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.leases import MARGIN, Fence, Lease, LeaseLost
+from quarterdeck.engine.tx import Tx
+from quarterdeck.store.port import StoreError
+from tests.support.children import ended_with_parent, plain_environment
+from tests.support.eventually import eventually
+from tests.support.keel import Keel, keel_on
+from tests.support.rounds import ROUNDS
+from tests.support.source import ROOT
+
+LONG = 60_000
+
+
+def lease(keel: Keel, holder: str, ttl_ms: int = LONG, name: str = "pass") -> Lease:
+    return Lease(keel.engine, name, holder, ttl_ms)
+
+
+def run_out(keel: Keel) -> None:
+    """Lets every lease have ended, without waiting for it."""
+    keel.side.run("update leases set expires_at = 0")
+
+
+async def fenced_write(keel: Keel, fence: Fence) -> None:
+    async def operation(tx: Tx) -> None:
+        await fence.check(tx)
+        tx.emit(NewEvent("written", "z", str(fence.term), "tester"))
+
+    await keel.engine.transact(operation)
+
+
+async def written(keel: Keel) -> list[str]:
+    return [event.subject for event in await keel.log() if event.type == "written"]
+
+
+# -- taking turns
+
+
+async def test_one_takes_a_lease_and_another_cannot_before_it_ends(keel: Keel) -> None:
+    one, two = lease(keel, "one"), lease(keel, "two")
+    assert await one.hold() == Fence("pass", 1)
+    assert await two.hold() is None
+    assert two.fence() is None
+    run_out(keel)
+    assert await two.hold() == Fence("pass", 2)
+    assert await one.hold() is None
+    assert one.fence() is None
+
+
+async def test_renewing_keeps_the_term_and_moves_its_end(keel: Keel) -> None:
+    one = lease(keel, "one")
+    first = await one.hold()
+    keel.side.run("update leases set expires_at = expires_at - 50000")
+    end = keel.side.one("select expires_at from leases")
+    assert await one.hold() == first
+    assert keel.side.count("leases", "expires_at > ?", end) == 1
+
+
+async def test_a_holder_late_to_renew_keeps_its_term_while_nobody_has_taken_it(keel: Keel) -> None:
+    one = lease(keel, "one")
+    first = await one.hold()
+    run_out(keel)
+    assert await one.hold() == first
+    assert await lease(keel, "two").hold() is None
+
+
+async def test_releasing_lets_the_next_one_in_at_once(keel: Keel) -> None:
+    one, two = lease(keel, "one"), lease(keel, "two")
+    await one.hold()
+    await one.release()
+    assert one.fence() is None
+    assert await two.hold() == Fence("pass", 2)
+    await one.release()
+    assert await two.hold() == Fence("pass", 2), (
+        "releasing what one does not hold takes nothing from who does"
+    )
+
+
+async def test_a_holder_that_was_taken_over_cannot_release_or_renew_the_new_term(keel: Keel) -> None:
+    one, two = lease(keel, "one"), lease(keel, "two")
+    await one.hold()
+    run_out(keel)
+    await two.hold()
+    await one.release()
+    assert await two.hold() == Fence("pass", 2)
+    assert await lease(keel, "three").hold() is None
+
+
+async def test_taking_again_is_a_new_term_also_for_the_same_holder(keel: Keel) -> None:
+    assert await lease(keel, "one").hold() == Fence("pass", 1)
+    again = lease(keel, "one")
+    assert await again.hold() is None, "a restarted process waits for the end of its former life"
+    run_out(keel)
+    assert await again.hold() == Fence("pass", 2)
+
+
+async def test_leases_of_different_names_are_nothing_to_each_other(keel: Keel) -> None:
+    assert await lease(keel, "one").hold()
+    assert await lease(keel, "two", name="another").hold() == Fence("another", 1)
+
+
+async def test_of_many_who_reach_for_a_lease_at_once_exactly_one_has_it(keel: Keel) -> None:
+    for number in range(ROUNDS):
+        reaching = [lease(keel, f"holder {i}", name=f"pass {number}") for i in range(10)]
+        held = await asyncio.gather(*(one.hold() for one in reaching))
+        assert len([fence for fence in held if fence]) == 1
+
+
+async def test_of_many_replicas_that_reach_for_a_lease_at_once_exactly_one_has_it(postgres_url: str) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        keels = [await stack.enter_async_context(keel_on(postgres_url)) for _ in range(3)]
+        for term in range(1, ROUNDS + 1):
+            reaching = [lease(keels[i % 3], f"holder {i}") for i in range(9)]
+            held = await asyncio.gather(*(one.hold() for one in reaching))
+            assert [fence for fence in held if fence] == [Fence("pass", term)]
+            run_out(keels[0])
+
+
+async def test_a_holder_trusts_itself_from_the_start_of_its_attempt_and_not_to_the_very_end(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock:
+        now = 100.0
+
+        def monotonic(self) -> float:
+            # Every look takes a second: the answer of the database came late.
+            self.now += 1.0
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(leases, "time", clock)
+    async with keel_on(sqlite_url) as keel:
+        one = lease(keel, "one", ttl_ms=10_000)
+        assert await one.hold()
+        began = 101.0
+        clock.now = began + 10 * (1 - MARGIN) - 1.5
+        assert one.fence() is not None
+        clock.now = began + 10 * (1 - MARGIN) - 1.0
+        assert one.fence() is None
+
+
+# -- fencing
+
+
+async def test_only_the_present_term_can_write(keel: Keel) -> None:
+    one, two = lease(keel, "one"), lease(keel, "two")
+    first = await one.hold()
+    assert first
+    await fenced_write(keel, first)
+    run_out(keel)
+    second = await two.hold()
+    assert second
+    with pytest.raises(LeaseLost) as lost:
+        await fenced_write(keel, first)
+    assert lost.value.code == "lease_lost"
+    await fenced_write(keel, second)
+    assert await written(keel) == ["1", "2"]
+
+
+async def test_a_fence_of_a_lease_that_nobody_ever_took_is_refused(keel: Keel) -> None:
+    with pytest.raises(LeaseLost):
+        await fenced_write(keel, Fence("nothing", 1))
+
+
+async def test_a_taker_waits_for_a_write_that_has_shown_its_fence(postgres_url: str) -> None:
+    async with keel_on(postgres_url) as one, keel_on(postgres_url) as two:
+        await lease(one, "one", ttl_ms=1).hold()
+        checked, finish = asyncio.Event(), asyncio.Event()
+
+        async def slow(tx: Tx) -> None:
+            await Fence("pass", 1).check(tx)
+            checked.set()
+            await finish.wait()
+            tx.emit(NewEvent("written", "z", "1", "tester"))
+
+        writing = asyncio.ensure_future(one.engine.transact(slow))
+        await checked.wait()
+        taking = asyncio.ensure_future(lease(two, "two").hold())
+
+        async def taker_waits() -> bool:
+            return two.side.waiting_for_locks() > 0
+
+        await eventually(taker_waits, "the taker waited for the writer")
+        finish.set()
+        await writing
+        assert await taking == Fence("pass", 2)
+        assert await written(one) == ["1"]
+
+
+# -- a frozen holder
+
+
+@contextlib.asynccontextmanager
+async def holder(url: str, where: str, ttl_ms: int = 300) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "tests.support.holder", url, "pass", str(ttl_ms), where),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env=plain_environment(),
+        preexec_fn=ended_with_parent(signal.SIGKILL),
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def says(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout
+    async with asyncio.timeout(30):
+        return (await process.stdout.readline()).decode().strip()
+
+
+def wake(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin
+    process.stdin.write(b"go on\n")
+    os.kill(process.pid, signal.SIGCONT)
+
+
+async def taken_over(keel: Keel) -> None:
+    successor = lease(keel, "successor")
+
+    async def taken() -> bool:
+        return await successor.hold() is not None
+
+    await eventually(taken, "the lease of the frozen holder ended")
+
+
+async def test_a_holder_frozen_past_its_time_cannot_write_when_it_wakes(keel: Keel) -> None:
+    async with holder(keel.url, "before") as process:
+        assert await says(process) == "held 1"
+        os.kill(process.pid, signal.SIGSTOP)
+        await taken_over(keel)
+        wake(process)
+        assert await says(process) == "trusts itself: False"
+        assert await says(process) == "refused lease_lost"
+    assert [event.type for event in await keel.log()] == ["zone.create"]
+    assert keel.side.run("select term, holder from leases") == [(2, "successor")]
+
+
+async def test_a_holder_that_is_not_frozen_writes(keel: Keel) -> None:
+    async with holder(keel.url, "before", ttl_ms=LONG) as process:
+        assert await says(process) == "held 1"
+        wake(process)
+        assert await says(process) == "trusts itself: True"
+        assert await says(process) == "wrote"
+    assert [event.type for event in await keel.log()] == ["zone.create", "holder.wrote"]
+
+
+async def test_a_holder_frozen_inside_its_write_is_cut_off_by_postgresql_and_writes_nothing(
+    postgres_url: str,
+) -> None:
+    async with keel_on(postgres_url) as keel, holder(postgres_url, "inside") as process:
+        assert await says(process) == "held 1"
+        assert await says(process) == "checked"
+        os.kill(process.pid, signal.SIGSTOP)
+        await eventually_taken_despite_the_share_lock(keel)
+        wake(process)
+        assert (await says(process)).startswith("refused")
+        assert await keel.log() == []
+
+
+async def eventually_taken_despite_the_share_lock(keel: Keel) -> None:
+    successor = lease(keel, "successor")
+
+    async def taken() -> bool:
+        # The share lock holds a taker off for as long as PostgreSQL bears with a transaction that does nothing.
+        with contextlib.suppress(StoreError):
+            return await successor.hold() is not None
+        return False
+
+    await eventually(taken, "the lease of the frozen holder was taken")

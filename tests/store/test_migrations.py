@@ -1,0 +1,217 @@
+"""Schema changes, rehearsed: from nothing and from the first revision with rows in the tables, on both engines."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quarterdeck.store import migrate
+from quarterdeck.store.migrate import complaint, current_revision, revisions, sqlite_path, upgrade
+from quarterdeck.store.port import StoreError, TransientError
+from tests.support.children import plain_environment
+from tests.support.databases import PostgresDatabases
+from tests.support.keel import Side, assert_counts_are_what_the_rows_say, keel_on
+from tests.support.rounds import ROUNDS
+from tests.support.source import ROOT
+
+FIRST, LAST = revisions()[0], revisions()[-1]
+TABLES = {"zones", "events", "log_head", "leases", "agent_sessions", "admission_counts", "idempotency_keys"}
+
+
+def tables(url: str) -> set[str]:
+    listing = (
+        "select name from sqlite_master where type = 'table' and name not like 'sqlite%'"
+        if sqlite_path(url)
+        else "select table_name from information_schema.tables where table_schema = 'public'"
+    )
+    return {str(row[0]) for row in Side(url).run(listing)} - {"alembic_version"}
+
+
+def columns(url: str, table: str) -> list[tuple[object, object]]:
+    """(name, whether it may be null), in order."""
+    if sqlite_path(url):
+        return [(row[1], not row[3]) for row in Side(url).run(f"pragma table_info({table})")]
+    rows = Side(url).run(
+        "select column_name, is_nullable from information_schema.columns "
+        "where table_name = ? order by ordinal_position",
+        table,
+    )
+    return [(name, nullable == "YES") for name, nullable in rows]
+
+
+# -- upwards
+
+
+def test_a_blank_database_is_brought_to_the_last_revision(blank_url: str) -> None:
+    assert current_revision(blank_url) is None
+    assert upgrade(blank_url) == LAST
+    assert current_revision(blank_url) == LAST
+    assert complaint(LAST) is None
+    assert tables(blank_url) == TABLES
+
+
+def test_upgrading_what_is_up_to_date_changes_nothing(blank_url: str) -> None:
+    upgrade(blank_url)
+    Side(blank_url).run("insert into leases (name, term, holder, expires_at) values ('kept', 3, 'me', 4)")
+    assert upgrade(blank_url) == LAST
+    assert Side(blank_url).run("select * from leases") == [("kept", 3, "me", 4)]
+
+
+def test_every_revision_is_reached_from_the_one_before_it(blank_url: str) -> None:
+    for revision in revisions():
+        assert upgrade(blank_url, revision) == revision
+        assert current_revision(blank_url) == revision
+        said = complaint(revision)
+        assert (said is None) == (revision == LAST or revision in migrate.ALSO_RUNS_ON)
+
+
+async def test_rows_of_the_first_revision_live_on_and_are_worked_with(blank_url: str) -> None:
+    upgrade(blank_url, FIRST)
+    side = Side(blank_url)
+    side.run("insert into zones values ('old', 'Old zone', 0, '{\"max_sessions\": 2}', 5, 6)")
+    side.run(
+        "insert into events values (1, 'e1', 'old', 'zone.create', 'old', 'me', null, null, '{}', null, 5)"
+    )
+    side.run("update log_head set pos = 1")
+    side.run("insert into leases values ('pass', 7, 'me', 8)")
+    assert upgrade(blank_url) == LAST
+    assert side.run("select * from zones") == [("old", "Old zone", 0, '{"max_sessions": 2}', 5, 6)]
+    assert side.run("select * from leases") == [("pass", 7, "me", 8)]
+    async with keel_on(blank_url) as keel:
+        made = await keel.spawn("old")
+        assert [(event.pos, event.subject) for event in await keel.log()] == [(1, "old"), (2, made.id)]
+        assert_counts_are_what_the_rows_say(side)
+
+
+def test_both_engines_get_the_same_tables_and_columns(sqlite_url: str, postgres_url: str) -> None:
+    assert tables(sqlite_url) == tables(postgres_url) == TABLES
+    for table in TABLES:
+        assert columns(sqlite_url, table) == columns(postgres_url, table)
+
+
+def test_a_revision_that_fails_half_way_leaves_nothing_behind(blank_url: str) -> None:
+    upgrade(blank_url, FIRST)
+    before = tables(blank_url)
+    # Stands in the way of the second table that the next revision makes.
+    Side(blank_url).run("create table admission_counts (x text)")
+    with pytest.raises(Exception, match="admission_counts"):
+        upgrade(blank_url)
+    assert current_revision(blank_url) == FIRST
+    assert tables(blank_url) == before | {"admission_counts"}
+    Side(blank_url).run("drop table admission_counts")
+    assert upgrade(blank_url) == LAST
+
+
+async def test_several_upgrades_at_once_do_no_harm(tmp_path: Path, postgres: PostgresDatabases) -> None:
+    # Each of these processes loads Alembic, which takes longer than what it then does.
+    for number in range(1 + ROUNDS // 10):
+        for url in (f"sqlite:///{tmp_path / f'{number}.db'}", postgres.blank()):
+            program = f"from quarterdeck.store.migrate import upgrade; print(upgrade({url!r}))"
+            started = [
+                await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-c", program),
+                    env=plain_environment(),
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                )
+                for _ in range(3)
+            ]
+            ends = await asyncio.gather(*(process.communicate() for process in started))
+            assert [output.decode().strip() for output, _ in ends] == [LAST] * 3, ends
+            assert tables(url) == TABLES
+
+
+# -- refusals
+
+
+def test_a_server_says_what_is_wrong_with_a_schema_and_what_mends_it() -> None:
+    none, behind, ahead = complaint(None), complaint(FIRST), complaint("9999")
+    assert none
+    assert "no schema yet" in none
+    assert behind
+    assert f"at revision {FIRST}, behind this release ({LAST})" in behind
+    assert ahead
+    assert f"at revision 9999, which is ahead of this release ({LAST})" in ahead
+    assert "qd db upgrade" in none
+    assert "qd db upgrade" in behind
+    assert "qd db upgrade" not in ahead, "there is nothing to upgrade to"
+
+
+def test_upgrading_a_schema_that_is_ahead_is_refused_with_a_sentence_and_changes_nothing(
+    blank_url: str,
+) -> None:
+    upgrade(blank_url)
+    Side(blank_url).run("update alembic_version set version_num = '9999'")
+    with pytest.raises(StoreError, match="at revision 9999, which is ahead of this release") as refused:
+        upgrade(blank_url)
+    assert refused.value.code == "migration"
+    assert current_revision(blank_url) == "9999"
+    assert tables(blank_url) == TABLES
+
+
+def test_a_database_that_cannot_be_reached_is_a_passing_trouble_said_in_a_sentence() -> None:
+    with pytest.raises(TransientError, match="cannot be reached"):
+        current_revision("postgresql://nobody:secret@127.0.0.1:1/none")
+
+
+def test_asking_for_the_revision_of_a_file_that_is_not_there_does_not_make_it(tmp_path: Path) -> None:
+    file = tmp_path / "none.db"
+    assert current_revision(f"sqlite:///{file}") is None
+    assert not file.exists()
+
+
+def test_the_directory_of_a_new_file_is_its_owners_alone(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "quarterdeck.db"
+    upgrade(f"sqlite:///{file}")
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:///relative/x.db", Path("relative/x.db")),
+        ("sqlite:////absolute/x.db", Path("/absolute/x.db")),
+        ("sqlite:////with%20space/x.db", Path("/with space/x.db")),
+        ("postgresql://host/db", None),
+        ("postgres://host/db", None),
+    ],
+)
+def test_the_engine_and_the_file_are_read_from_the_url(url: str, path: Path | None) -> None:
+    assert sqlite_path(url) == path
+
+
+def test_a_url_of_another_engine_is_refused_without_repeating_its_secrets() -> None:
+    with pytest.raises(StoreError) as refused:
+        sqlite_path("mysql://user:secret@host/db")
+    assert "secret" not in str(refused.value)
+    assert "mysql" in str(refused.value)
+
+
+def test_a_serving_process_loads_no_migration_machinery() -> None:
+    program = (
+        "import sys, quarterdeck.store.migrate, quarterdeck.store.postgres, quarterdeck.store.sqlite\n"
+        "import quarterdeck.domain.sessions.routes, quarterdeck.domain.zones.routes\n"
+        "print(sorted({'alembic', 'sqlalchemy'} & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_revisions_are_a_single_line_and_named_by_their_files() -> None:
+    for file in sorted(migrate.VERSIONS.glob("[0-9]*.py")):
+        number = file.name.partition("_")[0]
+        text = file.read_text(encoding="utf-8")
+        assert f'revision = "{number}"' in text
+        before = revisions()[revisions().index(number) - 1] if number != FIRST else None
+        assert f"down_revision = {before!r}".replace("'", '"') in text

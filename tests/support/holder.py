@@ -1,0 +1,53 @@
+"""A process of its own that holds a lease and writes under it, to be frozen and woken by a test.
+
+`python -m tests.support.holder URL NAME TTL_MS before|inside`: says `held TERM` when it holds the lease; waits for a
+line before its transaction, or, having shown its fence, inside it; then says `wrote`, or `refused` and by what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.leases import Fence, Lease, LeaseLost
+from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.store.port import StoreError
+from tests.support.keel import open_store
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+async def write(tx: Tx, fence: Fence, where: str) -> None:
+    await fence.check(tx)
+    if where == "inside":
+        say("checked")
+        # Blocks the whole process, as a process that is stopped is blocked.
+        sys.stdin.readline()
+    tx.emit(NewEvent("holder.wrote", "z", fence.name, "holder"))
+
+
+async def main(url: str, name: str, ttl_ms: str, where: str) -> None:
+    store = await open_store(url)
+    engine = Engine(store)
+    lease = Lease(engine, name, "the frozen one", int(ttl_ms))
+    fence = await lease.hold()
+    assert fence is not None
+    say(f"held {fence.term}")
+    if where == "before":
+        sys.stdin.readline()
+        say(f"trusts itself: {lease.fence() is not None}")
+    try:
+        await engine.transact(lambda tx: write(tx, fence, where))
+        say("wrote")
+    except LeaseLost as lost:
+        say(f"refused {lost.code}")
+    except StoreError as failed:
+        say(f"refused {type(failed).__name__}")
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
