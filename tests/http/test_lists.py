@@ -147,3 +147,10 @@ async def test_of_a_repeated_parameter_the_last_counts_and_unknown_ones_are_igno
     async with zone.client() as client:
         answer = await client.get(f"{zone.agents}?limit=500&nonsense=1&limit=1")
     assert [item["id"] for item in answer.json()["items"]] == made[1:]
+
+
+async def test_a_zone_that_does_not_exist_is_not_an_empty_list_to_whoever_may_know(zone: FreshZone) -> None:
+    async with zone.server.client() as administrator:
+        for path in ("/zones/no-such-zone/agents", "/zones/no-such-zone/events"):
+            assert_problem(await administrator.get(path), 404, "zone_not_found")
+        assert (await administrator.get(zone.agents)).json()["items"] == []

@@ -10,6 +10,7 @@ from msgspec import Meta
 from quarterdeck.core.wire import LIFECYCLE, Call, Route
 from quarterdeck.domain.sessions.model import PathId
 from quarterdeck.domain.sessions.operations import require_bearer
+from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import events as log
 from quarterdeck.engine.events import Event, EventFilter, EventView
 from quarterdeck.engine.tx import Engine, Tx
@@ -44,7 +45,10 @@ class LogDesk:
 
         async def read(tx: Tx) -> list[Event]:
             await require_bearer(tx, call.zone, call.caller.session_id)
-            return await log.page(tx, wanted)
+            events = await log.page(tx, wanted)
+            if not events:
+                await zones.require(tx, call.zone)
+            return events
 
         found = await self._engine.read(read)
         shown = found[: query.limit]

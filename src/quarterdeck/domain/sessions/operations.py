@@ -290,6 +290,8 @@ async def page(tx: Tx, wanted: SessionFilter) -> list[Session]:
     else:
         statement = Q.sessions_page(ended=ended, **common, **named)
     [rows] = await tx.read(statement)
+    if not rows:
+        await zones.require(tx, wanted.zone_id)
     return [rules.as_read(session, tx.now) for session in decode(rows, Session)]
 
 

@@ -94,6 +94,13 @@ async def show(tx: Tx, asks: Sequence[ZoneRef]) -> list[ZoneUse | Problem | Busy
     return [uses.get(ask.zone_id) or rules.not_found(ask.zone_id) for ask in asks]
 
 
+async def require(tx: Tx, zone_id: str) -> None:
+    """Refuses a zone that does not exist: an empty answer would hide a mistyped name."""
+    [rows] = await tx.read(Q.zones_known(batch=[(zone_id,)]))
+    if not rows:
+        raise rules.not_found(zone_id)
+
+
 async def page(tx: Tx, after: str, limit: int) -> list[Zone]:
     [rows] = await tx.read(Q.zone_list(after=after, limit=limit))
     return decode(rows, Zone)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from quarterdeck.core.wire import LIFECYCLE
 
@@ -18,17 +21,17 @@ class AuthSettings(msgspec.Struct, frozen=True):
     """QD_ADMIN_ISSUER: the issuer beside the local one whose quarterdeck.admin is honoured."""
     lifecycle_scope: str = LIFECYCLE
     """AGENT_COORDINATOR_SCOPE: what tokens call the scope of the agent plane."""
-    leeway_seconds: int = 5
+    leeway_seconds: Annotated[int, Meta(ge=0, le=300)] = 5
     """How far the issuer's clock and ours may differ."""
-    token_cache_max: int = 10_000
-    jwks_cache_max: int = 256
+    token_cache_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 10_000
+    jwks_cache_max: Annotated[int, Meta(ge=1, le=100_000)] = 256
     """JWKS_CACHE_MAX: how many key sets (issuer and zone) are kept."""
-    jwks_fresh_seconds: float = 600
-    jwks_stale_seconds: float = 3600
+    jwks_fresh_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 600
+    jwks_stale_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 3600
     """For how long fetched keys may be used while the issuer cannot be reached."""
-    jwks_refetch_seconds: float = 10
+    jwks_refetch_seconds: Annotated[float, Meta(ge=0, le=3_600)] = 10
     """One URL is asked at most once in this time, whatever the reason."""
-    jwks_timeout_seconds: float = 3
+    jwks_timeout_seconds: Annotated[float, Meta(gt=0, le=60)] = 3
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
