@@ -12,7 +12,8 @@ from quarterdeck.core.errors import NotFound
 from quarterdeck.domain.zones import operations, rules
 from quarterdeck.domain.zones.model import Limits, Overrides, PutZone, ZoneRef
 from tests.support.asking import ZONE
-from tests.support.keel import Keel, Rigging, codes, keel_on
+from tests.support.keel import Keel, Rigging, codes, keel_on, open_store
+from tests.support.plans import Recording
 from tests.support.rounds import ROUNDS
 
 
@@ -62,6 +63,18 @@ async def test_replicas_that_make_the_same_zones_in_opposite_order_make_each_onc
             done = await asyncio.gather(*puts)
             assert sum(outcome.created for outcome in done) == 40
         assert replicas[0].side.count("zones") == 40 * ROUNDS
+
+
+async def test_zones_are_made_and_locked_in_order_of_id_whatever_the_order_of_asks(sqlite_url: str) -> None:
+    # Two batches that took the same zones in different orders would wait for each other.
+    store = Recording(await open_store(sqlite_url))
+    keel = Keel(sqlite_url, store, Rigging())
+    await asyncio.gather(*(keel.zones.submit(put(name)) for name in ("c", "a", "d", "b", "a")))
+    for statement in ("zone_insert", "zones_lock_ready"):
+        batch = store.seen[statement].params["batch"]
+        assert isinstance(batch, list)
+        assert [row[0] for row in batch] == ["a", "b", "c", "d"]
+    await store.close()
 
 
 async def test_of_two_changes_in_one_batch_the_later_holds(keel: Keel) -> None:
