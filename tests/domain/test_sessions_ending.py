@@ -69,6 +69,16 @@ async def test_children_end_before_their_parents_in_the_log_and_each_says_why(ke
         }
 
 
+async def test_a_tree_ends_depth_first_each_branch_before_the_next(keel: Keel) -> None:
+    made = await keel.tree(2, 2)
+    await keel.end(made[0], "enough")
+    ended = [event.subject for event in await endings(keel)]
+    branches = [
+        [s.id for s in made if s.parent_id == branch.id] + [branch.id] for branch in made if branch.depth == 1
+    ]
+    assert ended in ([*branches[0], *branches[1], made[0].id], [*branches[1], *branches[0], made[0].id])
+
+
 async def test_ending_what_has_ended_is_a_success_that_moves_nothing(keel: Keel) -> None:
     made = await keel.tree(2)
     await keel.end(made[0], "first")

@@ -23,6 +23,7 @@ join log_head h on h.id = 1;
 select 1 from events where subject = :subject and id = :id;
 
 -- name: log_page
+-- planned: each time
 -- A zone's events after a position, oldest first. Of every type, or of those named.
 select columns(e)
 from events e
@@ -32,6 +33,7 @@ order by pos
 limit :limit;
 
 -- name: log_page_of_subject
+-- planned: each time
 -- The same for one subject, by its own index.
 select columns(e)
 from events e

@@ -71,8 +71,8 @@ def _send(connection: Connection, ready: Sequence[tuple[Statement, list[bytes | 
     steps: list[str | None] = []
     for statement, params in ready:
         name, text = statement.name, statement.postgresql.encode()
-        if name in PLAIN:
-            pgconn.send_query_params(text, None)
+        if name in PLAIN or statement.planned_each_time:
+            pgconn.send_query_params(text, params or None)
         else:
             if name not in connection.prepared and name not in steps:
                 pgconn.send_prepare(name.encode(), text)

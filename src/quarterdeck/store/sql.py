@@ -20,6 +20,9 @@ The list of fragments that are spelt differently by the engines is closed:
 A file that selects the same row in many places names its columns once, `-- columns: id, zone_id, …`, and writes
 `columns(s)` for `s.id, s.zone_id, …`; the struct that the rows become has its fields in that order.
 
+A line `-- planned: each time` has PostgreSQL plan a statement for the values at hand: a list whose filters may be null
+is best served by another index each time, and one plan kept for all of them would walk the zone.
+
 A statement that must differ beyond that is written twice, under one name, marked `-- engine: sqlite` and
 `-- engine: postgresql`, with a `-- differs:` line that says why. A test counts those; the count may only fall.
 """
@@ -38,6 +41,7 @@ Engine = Literal["sqlite", "postgresql"]
 Param = str | int | None | list[tuple[object, ...]]
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$")
+_PLANNED = re.compile(r"^-- planned: each time\b")
 _ENGINE = re.compile(r"^-- engine: (sqlite|postgresql)\s*$")
 _COLUMNS = re.compile(r"^-- columns: (.+)$", re.MULTILINE)
 _COLUMNS_OF = re.compile(r"\bcolumns\((\w+)\)")
@@ -56,6 +60,8 @@ class Statement:
     postgresql: str
     order: tuple[str, ...]
     """Parameter names in PostgreSQL's order of $1, $2, …"""
+    planned_each_time: bool = False
+    """PostgreSQL plans it for the values at hand, instead of keeping one plan for all: for lists with filters."""
     sqlite_each: str | None = None
     """The same for one row of the batch, to be run for each: SQLite parses no JSON then, and is half as fast again."""
     each_order: tuple[str, ...] = ()
@@ -114,21 +120,24 @@ def parse(text: str) -> dict[str, Statement]:
     columns = [name.strip() for match in _COLUMNS.finditer(text) for name in match[1].split(",")]
     text = _COLUMNS_OF.sub(lambda of: ", ".join(f"{of[1]}.{name}" for name in columns), text)
     texts: dict[str, dict[Engine | None, list[str]]] = {}
+    planned: set[str] = set()
     lines: list[str] = []
     name = ""
     for line in text.splitlines():
         if match := _NAME.match(line):
             name = match[1]
             lines = texts.setdefault(name, {}).setdefault(None, [])
+        elif _PLANNED.match(line):
+            planned.add(name)
         elif match := _ENGINE.match(line):
             engine: Engine = "sqlite" if match[1] == "sqlite" else "postgresql"
             lines = texts[name].setdefault(engine, [])
         elif name and not line.lstrip().startswith("--"):
             lines.append(line)
-    return {name: _statement(name, by_engine) for name, by_engine in texts.items()}
+    return {name: _statement(name, by_engine, name in planned) for name, by_engine in texts.items()}
 
 
-def _statement(name: str, by_engine: dict[Engine | None, list[str]]) -> Statement:
+def _statement(name: str, by_engine: dict[Engine | None, list[str]], planned: bool) -> Statement:
     def written(engine: Engine) -> str:
         lines = by_engine.get(engine) or by_engine.get(None) or []
         return "\n".join(lines).strip().rstrip(";")
@@ -136,7 +145,7 @@ def _statement(name: str, by_engine: dict[Engine | None, list[str]]) -> Statemen
     postgresql, order = _postgresql(written("postgresql"))
     sqlite_text = written("sqlite")
     each, each_order = _sqlite_each(sqlite_text)
-    return Statement(name, _sqlite(sqlite_text), postgresql, order, each, each_order)
+    return Statement(name, _sqlite(sqlite_text), postgresql, order, planned, each, each_order)
 
 
 def _sqlite(text: str) -> str:

@@ -199,7 +199,7 @@ class _Ending:
         if ask.caller and not ask.caller.may_act_for(subtree[0].application_id, "spawn_for"):
             return rules.ownership_required(subtree[0].application_id)
         stopped = 0
-        for session in reversed(subtree):
+        for session in rules.post_order(subtree):
             ref = (session.zone_id, session.id)
             if session.status is State.TERMINATED or ref in self._ended:
                 continue

@@ -70,6 +70,7 @@ from rows(:batch as b, id text, zone_id text, application_id text, parent_id tex
     created_at bigint, updated_at bigint);
 
 -- name: sessions_page
+-- planned: each time
 -- Newest first: ids are made in order of time, so the primary key is the order. A filter that is null matches all.
 select columns(s)
 from agent_sessions s
@@ -83,6 +84,7 @@ order by s.id desc
 limit :limit;
 
 -- name: sessions_page_of_status
+-- planned: each time
 -- For the states that are live: an index of their own finds the few among the many that have ended.
 select columns(s)
 from agent_sessions s
@@ -94,6 +96,7 @@ order by s.id desc
 limit :limit;
 
 -- name: sessions_page_of_application
+-- planned: each time
 -- By the application's index.
 select columns(s)
 from agent_sessions s
@@ -106,6 +109,7 @@ order by s.id desc
 limit :limit;
 
 -- name: sessions_page_of_parent
+-- planned: each time
 -- By the parent's index.
 select columns(s)
 from agent_sessions s

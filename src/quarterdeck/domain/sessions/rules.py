@@ -298,6 +298,20 @@ def admitted(ask: Spawn, parent: Session | None, limits: str, now: Millis) -> Se
     )
 
 
+def post_order(subtree: Sequence[Session]) -> list[Session]:
+    """A subtree, given parents first, as it ends: depth first, each session after all of its descendants."""
+    children: dict[str | None, list[Session]] = {}
+    for session in subtree[1:]:
+        children.setdefault(session.parent_id, []).append(session)
+    # Parents first from the last child to the first, turned round: what recursion would give, at any depth.
+    reversed_order, pending = [], [subtree[0]]
+    while pending:
+        session = pending.pop()
+        reversed_order.append(session)
+        pending += children.pop(session.id, [])
+    return reversed_order[::-1]
+
+
 # -- refusals ----------------------------------------------------------------------------------------------------
 
 
