@@ -26,40 +26,32 @@ class Serving:
 
 @contextlib.contextmanager
 def serving(command: list[str], directory: Path) -> Iterator[Serving]:
-    """Runs a server that takes `--ready-fd`, from `ready URL` to SIGTERM.
-
-    Its log goes through a pipe, as under a supervisor, and the end of it is kept in case it must explain itself.
-    """
-    log = directory / "end-of-log"
-    with log.open("wb") as kept:
-        drain = subprocess.Popen(
-            ["tail", "-n", "40"], stdin=subprocess.PIPE, stdout=kept, start_new_session=True
-        )
-    assert drain.stdin is not None
+    """Runs a server that takes `--ready-fd`, from `ready URL` to SIGTERM. Its log goes to a file."""
+    log = directory / "server.log"
+    kept = log.open("wb")
     read_end, write_end = os.pipe()
     process = subprocess.Popen(
         [*command, "--ready-fd", str(write_end)],
         cwd=ROOT,
         env=plain_environment(),
         stdin=subprocess.DEVNULL,
-        stdout=drain.stdin,
-        stderr=drain.stdin,
+        stdout=kept,
+        stderr=kept,
         pass_fds=(write_end,),
         start_new_session=True,
         preexec_fn=ended_with_parent(signal.SIGKILL),
     )
-    # Only the child may hold the writing ends, or its death would not be seen as the end of the pipes.
+    # Only the child may hold the writing end, or its death would not be seen as the end of the pipe.
     os.close(write_end)
-    drain.stdin.close()
+    kept.close()
     try:
         url = _first_word(read_end)
         if url:
             yield Serving(process.pid, url)
     finally:
         _stop(process)
-        drain.wait(STOP_SECONDS)
     if not url:
-        raise BenchError(f"A server did not start; its log ends:\n{log.read_text(errors='replace')}")
+        raise BenchError(f"A server did not start; its log ends:\n{log.read_text(errors='replace')[-4000:]}")
 
 
 def _first_word(read_end: int) -> str | None:

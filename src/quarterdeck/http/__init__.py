@@ -9,7 +9,7 @@
 | problems | how a refusal or a fault looks outside: RFC 9457                                             |
 | openapi  | the description of the table; `docs` renders it for people, without a network                  |
 | metrics  | what is counted, and `/metrics`                                                               |
-| logs     | one JSON object a line, gathered and written once per turn of the loop                          |
+| logs     | one JSON object a line; those of requests are gathered for a moment                             |
 | connection | what a peer may do before it has said anything; one system call an answer                  |
 | serve    | sockets, signals and draining                                                                 |
 

@@ -1,7 +1,8 @@
 """Structured logs: one JSON object a line, on standard error.
 
-Lines are gathered and written once per turn of the loop, because a system call per request would be a tenth of what a
-request costs. What is not yet written when the process is killed is lost; everything else is flushed on the way out.
+The lines of requests are gathered for a moment and written together, because a system call per request would be a
+tenth of what a request costs. A process that is killed loses that moment of them; everything else that is logged is
+written at once.
 No line ever holds a header, a body or a query: there is no secret to leak in what is never given to it.
 """
 
@@ -18,6 +19,7 @@ from quarterdeck.core.clock import iso, system_now
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "fatal": 50, "critical": 50}
 GATHER_MAX = 1_000
+GATHER_SECONDS = 0.05
 
 
 class LineWriter:
@@ -26,23 +28,28 @@ class LineWriter:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lines: list[bytes] = []
-        self._due = False
+        self._due: asyncio.TimerHandle | None = None
 
     def write(self, line: bytes) -> None:
         self._lines.append(line)
-        if self._due and len(self._lines) < GATHER_MAX:
-            return
-        try:
-            asyncio.get_running_loop().call_soon(self.flush)
-            self._due = True
-        except RuntimeError:  # outside the loop: while starting, while stopping, or in another thread
+        if len(self._lines) >= GATHER_MAX:
             self.flush()
+        elif self._due is None:
+            self._due = asyncio.get_running_loop().call_later(GATHER_SECONDS, self.flush)
 
     def flush(self) -> None:
-        lines, self._lines, self._due = self._lines, [], False
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        lines, self._lines = self._lines, []
         data = memoryview(b"".join(lines))
         while data:
             data = data[os.write(self._descriptor, data) :]
+
+    def write_now(self, line: bytes) -> None:
+        """For what cannot wait: what is wrong, and what is said from outside the loop."""
+        self._lines.append(line)
+        self.flush()
 
 
 class JsonHandler(logging.Handler):
@@ -61,7 +68,7 @@ class JsonHandler(logging.Handler):
         }
         if record.exc_info and record.exc_info[1]:
             line["error"] = "".join(traceback.format_exception(record.exc_info[1]))
-        self._writer.write(msgspec.json.encode(line) + b"\n")
+        self._writer.write_now(msgspec.json.encode(line) + b"\n")
 
 
 def set_up(level: str) -> LineWriter:
