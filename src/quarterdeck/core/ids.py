@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from functools import lru_cache
 
 PATH_ID = re.compile(r"[A-Za-z0-9_.\-:]{1,128}")
 _COUNTER_BITS = 12
@@ -53,6 +54,8 @@ class IdMaker:
 new_id = IdMaker()
 
 
+@lru_cache(maxsize=4096)
 def is_path_id(text: str) -> bool:
-    """Whether a text may stand as an id in a path: the contract's form, anchored at both ends."""
+    """Whether a text may stand as an id in a path: the contract's form, anchored at both ends. The same zones and
+    applications are asked about over and over."""
     return PATH_ID.fullmatch(text) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from quarterdeck.core.ids import PATH_ID
+from quarterdeck.core.ids import is_path_id
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Router(Generic[T]):
         for segment in path.split("/")[1:]:
             following = node.literals.get(segment)
             if following is None:
-                if node.parameter is None or not PATH_ID.fullmatch(segment):
+                if node.parameter is None or not is_path_id(segment):
                     return None
                 name, following = node.parameter
                 params[name] = segment

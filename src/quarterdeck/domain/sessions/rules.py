@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import msgspec
 
@@ -188,7 +189,6 @@ class _Ledger:
         self._known = known
         self._added: dict[CountKey, int] = {}
         self._bound: dict[Key, tuple[str, Session]] = {}
-        self._limits_text: dict[str, str] = {}
 
     def decide(self, ask: Spawn) -> Spawned | Problem:
         return self._stranger(ask) or self._replay(ask) or self._refusal(ask) or self._enter(ask)
@@ -253,20 +253,15 @@ class _Ledger:
 
     def _enter(self, ask: Spawn) -> Spawned:
         parent = self._known.sessions[ask.zone_id, ask.parent_id] if ask.parent_id is not None else None
-        session = admitted(ask, parent, self._snapshot(ask.zone_id), self._known.now)
+        session = admitted(ask, parent, limits_text(self._known.terms[ask.zone_id].limits), self._known.now)
         for key in counted_in(session):
             self._added[key] = self._added.get(key, 0) + 1
         if ask.key is not None:
             self._bound[Key(ask.zone_id, ask.application_id, SPAWN, ask.key)] = (ask.digest, session)
         return Spawned(session, created=True)
 
-    def _snapshot(self, zone_id: str) -> str:
-        text = self._limits_text.get(zone_id)
-        if text is None:
-            text = self._limits_text[zone_id] = limits_text(self._known.terms[zone_id].limits)
-        return text
 
-
+@lru_cache(maxsize=4096)
 def limits_text(limits: Limits) -> str:
     return msgspec.json.encode(limits).decode()
 
