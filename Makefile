@@ -29,7 +29,7 @@ install: $(BASE) ## make .venv and install Quarterdeck into it
 
 # The variables that other programs also use (DATABASE_URL, PORT, ...) are ignored here: this is the laptop's command.
 up: $(BASE) ## start the server on SQLite, in the foreground
-	@exec .venv/bin/qd up --ignore-seed-environment \
+	@exec .venv/bin/qd up --only-own-variables \
 		$(if $(call given,DATA),--data "$(call given,DATA)") $(call given,ARGS)
 
 test: lint ## lint, types, import contracts, and every test on both engines

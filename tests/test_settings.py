@@ -10,7 +10,7 @@ from msgspec.structs import fields
 from quarterdeck.domain.zones.model import CEILINGS, Limits
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.http.auth import AuthSettings
-from quarterdeck.settings import FILE, SECTIONS, SEED_NAMES, Settings, SettingsError, load, mask
+from quarterdeck.settings import FILE, SECTIONS, SHARED_NAMES, Settings, SettingsError, load, mask
 
 EXAMPLES = {
     "host": ("127.0.0.2", "127.0.0.3", "127.0.0.4"),
@@ -54,22 +54,24 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(name: str
         assert found(load(tmp_path, {name: as_flag}, {variable: in_environment}), name) == (as_flag, flag)
 
 
-@pytest.mark.parametrize(("name", "seed"), SEED_NAMES.items())
-def test_a_seeds_variable_counts_as_environment_after_its_own_name(
-    name: str, seed: str, tmp_path: Path
+@pytest.mark.parametrize(("name", "shared"), SHARED_NAMES.items())
+def test_a_shared_variable_counts_as_environment_after_its_own_name(
+    name: str, shared: str, tmp_path: Path
 ) -> None:
     in_file, given, own = values(name)
     write(tmp_path, f'{name} = "{in_file}"\n')
-    assert found(load(tmp_path, {}, {seed: given}), name) == (given, seed)
-    both = {seed: given, f"QD_{name.upper()}": own}
+    assert found(load(tmp_path, {}, {shared: given}), name) == (given, shared)
+    both = {shared: given, f"QD_{name.upper()}": own}
     assert found(load(tmp_path, {}, both), name) == (own, f"QD_{name.upper()}")
-    assert found(load(tmp_path, {}, {seed: given}, seeds=False), name) == (in_file, FILE)
-    assert found(load(tmp_path, {}, {seed: ""}), name) == (in_file, FILE), "set to nothing is not set"
+    assert found(load(tmp_path, {}, {shared: given}, shared=False), name) == (in_file, FILE)
+    assert found(load(tmp_path, {}, {shared: ""}), name) == (in_file, FILE), "set to nothing is not set"
 
 
-def test_without_seeds_a_malformed_variable_of_another_project_is_nobodys_business(tmp_path: Path) -> None:
+def test_without_the_shared_ones_a_malformed_variable_of_another_project_is_nobodys_business(
+    tmp_path: Path,
+) -> None:
     shell = {"PORT": "tcp://172.17.0.2:80", "DATABASE_URL": "mysql://elsewhere", "LOG_LEVEL": "chatty"}
-    settings = load(tmp_path, {}, shell, seeds=False)
+    settings = load(tmp_path, {}, shell, shared=False)
     assert (settings.server.port, settings.server.database_url) == (4000, None)
     with pytest.raises(SettingsError, match=r"^(LOG_LEVEL|PORT) is "):
         load(tmp_path, {}, shell)
@@ -80,7 +82,7 @@ def test_the_contracts_variables_of_this_server_are_honoured_by_their_own_names(
         "PORT", "DATABASE_URL", "STS_URL", "ISSUER_URL", "AGENT_COORDINATOR_SCOPE", "DB_POOL_MAX",
         "TTL_SWEEP_INTERVAL_MS", "JWKS_CACHE_MAX", "SHUTDOWN_GRACE_MS", "LOG_LEVEL",
     }  # fmt: skip
-    assert served <= set(SEED_NAMES.values())
+    assert served <= set(SHARED_NAMES.values())
 
 
 def test_the_defaults_are_those_of_the_contract(tmp_path: Path) -> None:

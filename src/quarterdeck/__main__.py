@@ -9,7 +9,10 @@ token              a bearer token of the local issuer
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,12 +20,14 @@ import msgspec
 from quarterdeck.client.place import place_of
 from quarterdeck.core.errors import EXIT_FAILED, Problem
 from quarterdeck.http.auth import KeyFileError
-from quarterdeck.settings import SEED_NAMES, Settings, SettingsError, environment, load, mask
+from quarterdeck.settings import SHARED_NAMES, Settings, SettingsError, environment, load, mask
 from quarterdeck.store.port import StoreError
 
 
 def main(arguments: list[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
+    # What lies in a data directory is its owner's alone, whoever made the directory.
+    os.umask(0o077)
     try:
         settings = _settings(asked)
         return int(asked.run(asked, settings))
@@ -41,7 +46,7 @@ def _settings(asked: argparse.Namespace) -> Settings:
     if asked.database is not None:
         flags["database_url"] = asked.database
     data = Path(place_of(asked.data, environment()).path)
-    return load(data, flags, seeds=not (asked.auto_started or asked.ignore_seed_environment))
+    return load(data, flags, shared=not (asked.auto_started or asked.only_own_variables))
 
 
 _FLAGS = ("host", "port")
@@ -53,7 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--database")
     common.add_argument("--json", action="store_true")
     common.add_argument("--auto-started", action="store_true")
-    common.add_argument("--ignore-seed-environment", action="store_true")
+    common.add_argument("--lock-is-held", action="store_true")
+    common.add_argument("--only-own-variables", action="store_true")
     parser = argparse.ArgumentParser("qd")
     verbs = parser.add_subparsers(required=True)
     up = verbs.add_parser("up", parents=[common])
@@ -88,11 +94,29 @@ def _up(asked: argparse.Namespace, settings: Settings) -> int:
 def _db_upgrade(asked: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.store import migrate
 
-    before = migrate.current_revision(settings.database_url)
-    after = migrate.upgrade(settings.database_url)
+    with _alone(asked, settings):
+        before = migrate.current_revision(settings.database_url)
+        after = migrate.upgrade(settings.database_url)
     moved = f"upgraded from {before or 'nothing'} to {after}" if before != after else f"already at {after}"
     _show(asked, {"database": mask(settings.database_url), "before": before, "revision": after}, moved)
     return 0
+
+
+@contextlib.contextmanager
+def _alone(asked: argparse.Namespace, settings: Settings) -> Iterator[None]:
+    """A SQLite file is migrated only while no server has it; PostgreSQL has a lock of its own for that."""
+    from quarterdeck.run import take_lock
+    from quarterdeck.store.migrate import sqlite_path
+
+    if asked.lock_is_held or not sqlite_path(settings.database_url):
+        yield
+        return
+    settings.data.mkdir(parents=True, exist_ok=True)
+    lock = take_lock(settings.data / "server.lock")
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def _db_status(asked: argparse.Namespace, settings: Settings) -> int:
@@ -106,7 +130,7 @@ def _db_status(asked: argparse.Namespace, settings: Settings) -> int:
 
 
 def _config_show(asked: argparse.Namespace, settings: Settings) -> int:
-    rows = [(s.name, s.shown(), s.source, SEED_NAMES.get(s.name, "")) for s in settings.found.values()]
+    rows = [(s.name, s.shown(), s.source, SHARED_NAMES.get(s.name, "")) for s in settings.found.values()]
     if asked.json:
         told = {name: {"value": value, "source": source} for name, value, source, _ in rows}
         _show(asked, told, "")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from dataclasses import dataclass
 
 from quarterdeck import __version__
-from quarterdeck.core.wire import ADMIN, Caller, Route
+from quarterdeck.core.wire import METRICS, Caller, Route
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions import routes as session_routes
 from quarterdeck.domain.sessions.model import SessionSettings
@@ -33,6 +35,7 @@ from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.store.port import Store
 from quarterdeck.store.sqlite import SqliteStore
 
+log = logging.getLogger("quarterdeck.app")
 MACHINES = (SESSION,)
 """Every state machine there is; `docs/states/` is drawn from these."""
 
@@ -61,11 +64,16 @@ class App:
     sweeps: SweepRunner
     shell: Shell
     authenticator: Authenticator
+    metrics: Metrics
 
-    async def stop(self) -> None:
+    async def stop(self, grace_seconds: float) -> None:
         """Answers what was let in, then lets go of everything."""
         await self.sweeps.stop()
-        await self.lanes.drain()
+        try:
+            async with asyncio.timeout(grace_seconds):
+                await self.lanes.drain()
+        except TimeoutError:
+            log.error("stopped while %d commands still waited", sum(len(lane) for lane in self.lanes.made))
         await self.authenticator.close()
         await self.store.close()
 
@@ -99,8 +107,10 @@ async def build(settings: Settings, issuer: LocalIssuer, lines: LineWriter | Non
         *zone_routes.routes(ZoneDesk(engine, limits, put_zone.submit, show_zone.submit, check_bearer)),
         *session_routes.routes(SessionDesk(engine, spawn.submit, terminate.submit, show_session.submit)),
         *event_routes.routes(LogDesk(engine)),
-        *system.routes(own, None if settings.server.host in LOOPBACK else ADMIN),
+        *system.routes(own, None if settings.server.host in LOOPBACK else METRICS),
     ]
     shell = Shell(table, authenticator, metrics, lines)
     own.serves(table, lambda: shell.draining)
-    return App(store, lanes, sweeps, shell, authenticator)
+    for lane in lanes.made:
+        metrics.gauge("quarterdeck_lane_waiting", "Commands waiting in a lane", lane.name, lane.__len__)
+    return App(store, lanes, sweeps, shell, authenticator, metrics)

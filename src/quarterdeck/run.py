@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
-import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import uvloop
 
 from quarterdeck import __version__
 from quarterdeck.app import build
+from quarterdeck.client import place
 from quarterdeck.core.clock import DAY, iso, system_now
 from quarterdeck.engine.sweeps import Sweep, SweepRunner
 from quarterdeck.http import logs, serve
@@ -79,17 +79,9 @@ class Running:
             # In a process of its own: what migrating imports is a third of what a serving process should weigh.
             # The URL goes by the environment, because anybody may read the arguments of a process; what else the
             # environment says of databases has been weighed here already.
-            command = [
-                sys.executable,
-                "-P",
-                "-m",
-                "quarterdeck",
-                "db",
-                "upgrade",
-                "--ignore-seed-environment",
-            ]
+            command = [sys.executable, "-P", "-m", "quarterdeck", "db", "upgrade", "--only-own-variables"]
             done = subprocess.run(  # noqa: S603 - our own interpreter and arguments
-                [*command, f"--data={self._settings.data}"],
+                [*command, f"--data={self._settings.data}", "--lock-is-held"],
                 check=False,
                 stdout=subprocess.DEVNULL,
                 env={**environment(), "QD_DATABASE_URL": url},
@@ -124,7 +116,7 @@ class Running:
             await uvicorn_server.serve([tcp, local])
         finally:
             await tokens.stop()
-            await app.stop()
+            await app.stop(max(1.0, server.shutdown_grace_ms / 1000))
             socket_file.unlink(missing_ok=True)
             lines.flush()
 
@@ -143,7 +135,7 @@ class Running:
             server_header=False,
             date_header=False,
             timeout_keep_alive=75,
-            timeout_graceful_shutdown=max(1, server.shutdown_grace_ms // 1000),
+            timeout_graceful_shutdown=max(1, -(-server.shutdown_grace_ms // 1000)),
             backlog=1024,
         )
 
@@ -171,7 +163,9 @@ class Running:
         _say(f"token         {self._settings.data / 'admin-token'} (or: qd token)")
         _say("try           qd session spawn --app demo")
         if self._ready_fd is not None:
-            os.write(self._ready_fd, f"ready {url}\n".encode())
+            # Whoever wanted to know may be gone; the server is no worse for it.
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._ready_fd, f"ready {url}\n".encode())
             os.close(self._ready_fd)
 
 
@@ -181,11 +175,7 @@ def open_issuer(settings: Settings) -> LocalIssuer:
 
 
 def socket_path(data: Path) -> Path:
-    """In the runtime directory, because the path of a socket must be short; named after the data directory."""
-    digest = hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:12]
-    runtime = environment().get("XDG_RUNTIME_DIR")
-    directory = Path(runtime) if runtime else Path(tempfile.gettempdir()) / f"quarterdeck-{os.getuid()}"
-    return directory / f"qd-{digest}.sock"
+    return Path(place.socket_path(place.Place(str(data)), environment()))
 
 
 def take_lock(path: Path) -> int:

@@ -2,9 +2,10 @@
 
 Flag > environment > `quarterdeck.toml` > default. Each room declares a struct of what it can be told, with bounds and a
 sentence; this module gathers them. A field `batch_max` is the variable `QD_BATCH_MAX` and the key `batch_max` of the
-file, which lies in the data directory; what is typed most is a flag of `qd up`, too. The seeds' variables are honoured
-by their own names, unless the start was automatic: a laptop's shell may hold another project's DATABASE_URL. An unknown
-QD_* name or a malformed value stops the start with a sentence.
+file, which lies in the data directory; what is typed most is a flag of `qd up`, too. The shared variables
+(DATABASE_URL, PORT, …), names that other programs also use, are honoured after our own, unless the start was automatic:
+a laptop's shell may hold another project's DATABASE_URL. An unknown QD_* name or a malformed value stops the start with
+a sentence.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ SECTIONS: tuple[type[msgspec.Struct], ...] = (
     SessionSettings,
     Limits,
 )
-SEED_NAMES = {
+SHARED_NAMES = {
     "port": "PORT",
     "database_url": "DATABASE_URL",
     "db_pool_max": "DB_POOL_MAX",
@@ -115,9 +116,9 @@ def load(
     flags: Mapping[str, str],
     environment: Mapping[str, str] | None = None,
     *,
-    seeds: bool = True,
+    shared: bool = True,
 ) -> Settings:
-    """Gathers every setting. `seeds` says whether the seeds' variables count."""
+    """Gathers every setting. `shared` says whether the shared variables count."""
     environment = os.environ if environment is None else environment
     file = _read_file(data / FILE)
     known = {field.name: field for section in SECTIONS for field in fields(section)}
@@ -125,13 +126,13 @@ def load(
     found = {}
     for name, field in known.items():
         variable = f"QD_{name.upper()}"
-        seed = SEED_NAMES.get(name) if seeds else None
+        common = SHARED_NAMES.get(name) if shared else None
         if name in flags:
             found[name] = _parse(field, flags[name], FLAG_NAMES.get(name, f"--{name}"))
         elif variable in environment:
             found[name] = _parse(field, environment[variable], variable)
-        elif seed and environment.get(seed):
-            found[name] = _parse(field, environment[seed], seed)
+        elif common and environment.get(common):
+            found[name] = _parse(field, environment[common], common)
         elif name in file:
             found[name] = _parse(field, file[name], FILE)
         else:

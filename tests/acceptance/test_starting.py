@@ -154,7 +154,7 @@ async def test_postgresql_without_a_schema_names_the_command_and_migrate_mends_i
 MALFORMED: dict[str, tuple[dict[str, str], list[str]]] = {
     "a malformed value": ({"QD_DB_POOL_MAX": "many"}, ["QD_DB_POOL_MAX", "many"]),
     "an unknown name": ({"QD_DATABASE": "x"}, ["QD_DATABASE", "no such setting"]),
-    "a seed's malformed value": ({"LOG_LEVEL": "chatty"}, ["LOG_LEVEL"]),
+    "a shared variable's malformed value": ({"LOG_LEVEL": "chatty"}, ["LOG_LEVEL"]),
     "a database of another kind": ({"DATABASE_URL": "mysql://u:hush@h/d"}, ["mysql", "postgresql://"]),
     "a database that is no URL": ({"QD_DATABASE_URL": "host=h password=hush"}, ["postgresql://"]),
     "a malformed database URL": ({"QD_DATABASE_URL": "postgresql://u:hush@h:port/d"}, ["port"]),
@@ -244,10 +244,10 @@ async def test_the_file_in_the_data_directory_is_read(servers: Servers) -> None:
     assert quotas["limits"]["max_sessions"] == 1
 
 
-# -- the seeds' variables
+# -- the shared variables
 
 
-async def test_up_honours_the_seeds_variables_and_says_so_without_the_password(
+async def test_up_honours_the_shared_variables_and_says_so_without_the_password(
     servers: Servers, postgres_url: str
 ) -> None:
     environment = {"DATABASE_URL": postgres_url, "PORT": "0", "AGENT_COORDINATOR_SCOPE": "crew"}
@@ -263,8 +263,8 @@ async def test_up_honours_the_seeds_variables_and_says_so_without_the_password(
         )
 
 
-@pytest.mark.parametrize("flag", ["--auto-started", "--ignore-seed-environment"])
-async def test_automatic_starts_ignore_the_seeds_variables_even_malformed_ones(
+@pytest.mark.parametrize("flag", ["--auto-started", "--only-own-variables"])
+async def test_automatic_starts_ignore_the_shared_variables_even_malformed_ones(
     servers: Servers, flag: str
 ) -> None:
     other_project = {
@@ -278,7 +278,7 @@ async def test_automatic_starts_ignore_the_seeds_variables_even_malformed_ones(
     assert json.loads((launch.data / "server.json").read_text())["database"] == "sqlite"
 
 
-async def test_an_own_variable_beats_a_seeds_and_a_flag_beats_both(
+async def test_an_own_variable_beats_a_shared_one_and_a_flag_beats_both(
     servers: Servers, postgres_url: str
 ) -> None:
     own, flag = servers.directory / "own.db", servers.directory / "flag.db"

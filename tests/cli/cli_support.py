@@ -154,7 +154,9 @@ words = sys.argv[1:]
 data = words[words.index("--data") + 1]
 ready = int(words[words.index("--ready-fd") + 1])
 print("began", *words, flush=True)
-print("sees", sorted(name for name in os.environ if name.startswith("QD_")), flush=True)
+level = os.environ.get("QD_LOG_LEVEL")
+seen = sorted(name for name in os.environ if name.startswith("QD_") and name != "QD_LOG_LEVEL")
+print("sees", *seen, *([] if level is None else [f"QD_LOG_LEVEL={level}"]), flush=True)
 lock = os.open(f"{data}/server.lock", os.O_RDWR | os.O_CREAT)
 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 if os.environ.get("STAND_IN") == "gives up":

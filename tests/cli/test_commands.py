@@ -16,7 +16,7 @@ import pytest
 
 from quarterdeck import __version__
 from quarterdeck.client.place import Place
-from tests.cli.cli_support import Qd
+from tests.cli.cli_support import Qd, answer, peer
 
 ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -188,6 +188,26 @@ def test_zones_are_created_listed_and_shown(qd: Qd) -> None:
     assert qd.json("zone", "show", "acme")["name"] == "Acme & Sons"
     assert qd.json("zone", "show")["id"] == "default"
     assert qd.json("zone", "show", QD_ZONE="acme")["id"] == "acme"
+
+
+def test_zones_are_listed_to_the_last_page(own: Qd) -> None:
+    def page(number: int, cursor: str | None) -> bytes:
+        return answer(200, {"items": [{"id": f"zone-{number}"}], "next_cursor": cursor})
+
+    pages = [page(1, "a"), page(2, "b"), page(3, None)]
+    with peer(*pages, *pages) as server:
+        told = own.json("zone", "list", "--url", server.url, "--token", "t")
+        assert [zone["id"] for zone in told["items"]] == ["zone-1", "zone-2", "zone-3"]
+        shown = own.good("zone", "list", "--url", server.url, "--token", "t")
+        assert [line.split()[0] for line in shown.splitlines()[1:]] == ["zone-1", "zone-2", "zone-3"]
+        asked = [request.partition(b"\r\n")[0] for request in server.requests]
+    assert asked[1] == b"GET /zones?limit=500&cursor=a HTTP/1.1"
+
+
+def test_the_log_of_an_automatic_start_has_no_line_per_request(own: Qd) -> None:
+    own.good("zone", "list")
+    own.good("stop")
+    assert "/zones" not in (own.data / "server.log").read_text()
 
 
 def test_quotas_show_limit_and_use_and_can_be_set_and_unset(qd: Qd) -> None:
@@ -418,7 +438,7 @@ def test_up_serves_until_stop_and_a_second_one_is_refused(own: Qd) -> None:
 
 def test_settings_and_schema_are_told_without_a_server(own: Qd) -> None:
     assert own.json("config", "show", PORT="7")["port"] == {"value": "7", "source": "PORT"}
-    plain = own.json("config", "show", "--ignore-seed-environment", PORT="7")
+    plain = own.json("config", "show", "--only-own-variables", PORT="7")
     assert plain["port"] == {"value": "4000", "source": "default"}
     assert own("db", "status").returncode == 1
     own.data.mkdir()

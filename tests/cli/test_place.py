@@ -19,11 +19,15 @@ import pytest
 
 from quarterdeck.client import find, locks, start
 from quarterdeck.client.find import Where
-from quarterdeck.client.http import Address, Unreachable
+from quarterdeck.client.http import Address, Connection, Unreachable, parse_address
 from quarterdeck.client.place import Place, place_of, socket_path
-from quarterdeck.client.process import listener_pid
+from quarterdeck.client.process import listener_pid, listener_uid
 from quarterdeck.client.server import Server
+from quarterdeck.core.errors import Unauthenticated
+from quarterdeck.run import socket_path as socket_of_server
 from tests.cli.cli_support import Qd, answer, peer, stand_in
+
+NO_ZONES = '{"items": []}\n'
 
 
 @pytest.fixture
@@ -78,6 +82,11 @@ def write_record(place: Place, **told: object) -> None:
     Path(place.path, "server.json").write_text(json.dumps(told))
 
 
+def redirect(server: Server, url: str) -> None:
+    """Lets a test see what would have been sent to an address that is not there."""
+    server.connection = Connection(parse_address(url), 10)
+
+
 def refuse_to_speak(text: str) -> None:
     raise AssertionError(f"nothing was to be started, but: {text}")
 
@@ -105,6 +114,16 @@ def test_the_socket_has_one_short_name_by_whichever_path_the_directory_is_reache
     assert name.startswith("/run/user/1/qd-")
     assert len(name) == len("/run/user/1/qd-") + 12 + len(".sock")
     assert f"quarterdeck-{os.getuid()}/qd-" in socket_path(Place(str(deep)), {})
+
+
+@pytest.mark.parametrize("runtime", ["/run/user/1", "not/absolute", ""])
+def test_server_and_client_agree_on_the_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+    path = socket_path(Place(str(tmp_path)), {"XDG_RUNTIME_DIR": runtime})
+    assert str(socket_of_server(tmp_path)) == path
+    assert path.startswith("/run/user/1/" if runtime == "/run/user/1" else "/")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"pid": "x", "url": 5}'])
@@ -169,13 +188,92 @@ def test_the_admin_token_goes_to_its_own_server_or_where_it_was_sent_on_purpose(
     write_record(place, pid=1, url="http://127.0.0.1:4000", socket="/nowhere")
     Path(place.path, "admin-token").write_text("secret\n")
     where = Where(url=url, data=place.path if named else None)
-    server = find.at_address(where, {"QD_DATA": place.path}, url)
-    assert server.is_authorised == sent
+    with peer(answer(200, {})) as listening:
+        server = find.at_address(where, {"QD_DATA": place.path}, url)
+        redirect(server, listening.url)
+        if sent:
+            server.get("/zones")
+            assert b"Authorization: Bearer secret\r\n" in listening.requests[0]
+        else:
+            with pytest.raises(Unauthenticated):
+                server.get("/zones")
+            assert listening.connections == 0
 
 
 def test_a_token_that_was_given_is_used_everywhere(place: Place) -> None:
     for where, environ in ((Where(token="t"), {}), (Where(), {"QD_TOKEN": "t"})):
-        assert find.at_address(where, environ, "https://quarterdeck.example").is_authorised
+        with peer(answer(200, {})) as listening:
+            server = find.at_address(where, environ, "https://quarterdeck.example")
+            redirect(server, listening.url)
+            server.get("/zones")
+            assert b"Authorization: Bearer t\r\n" in listening.requests[0]
+
+
+@contextmanager
+def listening_at(path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        yield listener
+
+
+SOMEBODY_ELSE = 54_321
+
+
+def test_a_socket_of_another_user_is_told_of_and_sent_nothing(
+    place: Place, short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening_at(short / "qd.sock") as listener:
+        write_record(place, pid=1, url="", socket=str(short / "qd.sock"))
+        Path(place.path, "admin-token").write_text("secret\n")
+        assert find.of_place(Where(), {}, place) is not None, "it is our own"
+        listener.accept()[0].close()
+        monkeypatch.setattr(find, "listener_uid", lambda connection: SOMEBODY_ELSE)
+        with pytest.raises(Unreachable, match=rf"another user \(uid {SOMEBODY_ELSE}\)") as told:
+            find.reach(Where(data=place.path), {}, refuse_to_speak)
+        assert str(short / "qd.sock") in told.value.detail
+        connection = listener.accept()[0]
+        connection.settimeout(10)
+        with connection:
+            assert connection.recv(1) == b"", "the connection was closed without a byte"
+
+
+def test_a_socket_of_root_or_of_the_directorys_owner_is_trusted(
+    place: Place, short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening_at(short / "qd.sock"):
+        write_record(place, pid=1, url="", socket=str(short / "qd.sock"))
+        owner = Path(place.path).stat().st_uid
+        monkeypatch.setattr(os, "getuid", lambda: SOMEBODY_ELSE)
+        for uid in (0, owner, SOMEBODY_ELSE):
+            monkeypatch.setattr(find, "listener_uid", lambda connection, uid=uid: uid)
+            assert find.of_place(Where(), {}, place) is not None
+
+
+def test_beside_a_socket_of_another_user_the_port_of_a_living_server_still_serves(
+    place: Place, short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(find, "listener_uid", lambda connection: SOMEBODY_ELSE)
+    with listening_at(short / "qd.sock"), peer(answer(200, {})) as ours, held(place.server_lock):
+        write_record(place, pid=os.getpid(), url=ours.url, socket=str(short / "qd.sock"))
+        found = find.of_place(Where(), {}, place)
+        assert found is not None
+        assert str(found.address) == ours.url
+
+
+@pytest.mark.parametrize(("mode", "trusted"), [(0o700, True), (0o755, True), (0o770, False), (0o1777, False)])
+def test_where_the_kernel_does_not_tell_who_listens_the_sockets_directory_must_be_ours_alone(
+    place: Place, short: Path, monkeypatch: pytest.MonkeyPatch, mode: int, trusted: bool
+) -> None:
+    monkeypatch.setattr(find, "listener_uid", lambda connection: None)
+    short.chmod(mode)
+    with listening_at(short / "qd.sock"):
+        write_record(place, pid=1, url="", socket=str(short / "qd.sock"))
+        if trusted:
+            assert find.of_place(Where(), {}, place) is not None
+        else:
+            with pytest.raises(Unreachable, match="another user"):
+                find.of_place(Where(), {}, place)
 
 
 def test_a_tcp_port_of_an_old_record_is_not_trusted_while_nobody_holds_the_directory(place: Place) -> None:
@@ -209,37 +307,50 @@ def test_a_long_log_is_put_aside_at_the_next_start(qd: Qd) -> None:
     assert (qd.data / "server.log.1").stat().st_size == 17 * 1024 * 1024
 
 
-def test_the_kernel_tells_which_process_listens(short: Path) -> None:
+def test_the_kernel_tells_which_process_listens_and_whose_it_is(short: Path) -> None:
     path = str(short / "a.sock")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as connection:
         listener.bind(path)
         listener.listen()
         connection.connect(path)
         assert listener_pid(connection) in (os.getpid(), None)
+        assert listener_uid(connection) == (os.getuid() if sys.platform == "linux" else None)
 
 
 def test_a_server_is_started_where_none_runs_and_the_user_is_told(qd: Qd) -> None:
     done = qd("zone", "list", "--json", "--token", "t", QD_ZONE="z", DATABASE_URL="postgresql://elsewhere/db")
-    assert (done.returncode, done.stdout) == (0, "{}\n")
+    assert (done.returncode, done.stdout) == (0, NO_ZONES)
     assert done.stderr.startswith("qd: no server runs")
     assert done.stderr.count("\n") == 1
     log = (qd.data / "server.log").read_text()
     assert f"began up --data {qd.data} --port 0 --auto-started --ready-fd" in log
-    assert "sees ['QD_DATA']" in log, "what concerns the client alone is not handed on"
+    assert "sees QD_DATA QD_LOG_LEVEL=warning\n" in log, "what concerns the client alone is not handed on"
     assert (qd.data / "server.log").stat().st_mode & 0o077 == 0
     assert qd.data.stat().st_mode & 0o077 == 0
+
+
+def test_an_automatic_start_logs_what_its_owner_said(qd: Qd) -> None:
+    qd.good("zone", "list", "--token", "t", QD_LOG_LEVEL="debug")
+    assert "sees QD_DATA QD_LOG_LEVEL=debug\n" in (qd.data / "server.log").read_text()
+
+
+def test_an_automatic_start_leaves_the_level_to_the_settings_file_that_names_one(qd: Qd) -> None:
+    qd.data.mkdir()
+    (qd.data / "quarterdeck.toml").write_text('log_level = "error"\n')
+    qd.good("zone", "list", "--token", "t")
+    assert "sees QD_DATA\n" in (qd.data / "server.log").read_text()
 
 
 def test_the_second_command_finds_the_server_of_the_first_and_says_nothing(qd: Qd) -> None:
     qd.good("zone", "list", "--token", "t")
     again = qd("zone", "list", "--json", "--token", "t")
-    assert (again.stdout, again.stderr) == ("{}\n", "")
+    assert (again.stdout, again.stderr) == (NO_ZONES, "")
 
 
 def test_many_commands_at_once_start_one_server(qd: Qd) -> None:
     running = [qd.begin("zone", "list", "--json", "--token", "t") for _ in range(6)]
     told = [process.communicate(timeout=60) for process in running]
-    assert [out for out, _ in told] == ["{}\n"] * 6
+    assert [out for out, _ in told] == [NO_ZONES] * 6
     assert sum("starting one" in err for _, err in told) == 1
     assert (qd.data / "server.log").read_text().count("began") == 1
 

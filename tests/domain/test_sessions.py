@@ -8,6 +8,7 @@ import contextlib
 import msgspec
 import pytest
 
+from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Frozen, KeyConflict, LimitReached, NotFound, Problem
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned, State
 from quarterdeck.domain.zones.model import CEILINGS, Limits
@@ -62,7 +63,7 @@ async def test_a_spawn_writes_its_session_its_counts_and_its_event_together(keel
         "root_id": root.id,
         "session_sid": "sid",
         "depth": 1,
-        "expires_at": child.expires_at,
+        "expires_at": iso(child.expires_at),
     }
 
 

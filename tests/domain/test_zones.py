@@ -132,6 +132,16 @@ async def test_a_zone_is_shown_with_what_is_used_in_it(keel: Keel) -> None:
     ]
 
 
+async def test_what_has_expired_is_not_used_before_any_sweep(keel: Keel) -> None:
+    made = await keel.tree(2)
+    keel.side.expire(made[1])
+    use = await keel.used.submit(ZoneRef(ZONE))
+    assert (use.sessions, use.concurrent) == (2, 1)
+    keel.side.expire(*made)
+    use = await keel.used.submit(ZoneRef(ZONE))
+    assert (use.sessions, use.concurrent) == (0, 0)
+
+
 async def test_the_platforms_defaults_hold_where_a_zone_sets_nothing(engine_url: str) -> None:
     async with keel_on(engine_url, Rigging(defaults=Limits(max_sessions=1))) as keel:
         await keel.zones.submit(put("plain"))

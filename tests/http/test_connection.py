@@ -50,6 +50,15 @@ async def test_a_peer_that_never_finishes_its_request_is_cut_off(server: ServerP
     writer.close()
 
 
+async def test_an_empty_line_on_a_kept_connection_does_not_keep_it_for_ever(server: ServerProcess) -> None:
+    reader, writer = await connect(server)
+    writer.write(b"GET /health HTTP/1.1\r\nhost: here\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.write(b"\r\n")
+    assert (await read_to_end(reader)).endswith(b'{"ok":true}')
+    writer.close()
+
+
 async def test_a_head_without_end_is_refused_and_not_kept(server: ServerProcess) -> None:
     reader, writer = await connect(server)
     writer.write(b"GET /health HTTP/1.1\r\nhost: here\r\nx-long: ")

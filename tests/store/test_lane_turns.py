@@ -367,6 +367,9 @@ class Ears:
     def refused(self, lane: str, reason: str) -> None:
         self.heard.append((lane, reason))
 
+    def retried(self, lane: str, code: str) -> None:
+        self.heard.append((lane, code))
+
 
 async def test_observers_hear_of_every_batch_and_every_refusal() -> None:
     ears = Ears()

@@ -35,7 +35,7 @@ _TOKEN = (
 )
 DATABASE = Option("--database", "The database's URL [default: SQLite in the data directory].", TEXT)
 PLAIN_ENVIRONMENT = Option(
-    "--ignore-seed-environment", "Heed QD_ variables only, not DATABASE_URL, PORT and the like."
+    "--only-own-variables", "Heed QD_ variables only, not DATABASE_URL, PORT and the like."
 )
 
 

@@ -1,15 +1,23 @@
 """From flags and environment to a server that answers."""
 
+# ruff: noqa: PTH116, PTH120
+
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from quarterdeck.client.http import Address, TimedOut, Unreachable, parse_address
 from quarterdeck.client.place import Place, Record, place_of
+from quarterdeck.client.process import listener_uid
 from quarterdeck.client.server import Server
 
 TIMEOUT = 30.0
+
+
+class Stranger(Unreachable):
+    """Somebody listens where the server did, and it is not one whom a token may be shown."""
 
 
 class Where(NamedTuple):
@@ -29,7 +37,7 @@ class Where(NamedTuple):
 
 
 def reach(where: Where, environ: Mapping[str, str], say: Callable[[str], None]) -> Server:
-    """The server asked for, connected; started first where DESIGN §8 allows it."""
+    """The server asked for, connected; started first where none runs and the directory's database is SQLite."""
     url = where.address(environ)
     if url is not None:
         return at_address(where, environ, url)
@@ -47,26 +55,58 @@ def at_address(where: Where, environ: Mapping[str, str], url: str) -> Server:
 
 
 def of_place(where: Where, environ: Mapping[str, str], place: Place) -> Server | None:
-    """The running server of a directory, connected; None where none answers."""
+    """The running server of a directory, connected; None where none answers. Where nobody but a stranger does,
+    that is told: a server started now would most likely find its socket's place taken by the same stranger."""
     record = place.record()
     if record is None:
         return None
+    stranger: Stranger | None = None
     for address in _addresses(place, record):
         # Read anew for each start: the server renews it before it becomes ready.
         token = where.token or environ.get("QD_TOKEN") or place.admin_token()
         server = Server(address, token, where.timeout or TIMEOUT)
         try:
-            server.connection.open()
+            _refuse_stranger(server, place)
+        except Stranger as refused:
+            stranger = refused
+            continue
         except (Unreachable, TimedOut):
             continue
         return server
+    if stranger is not None:
+        raise stranger
     return None
 
 
+def _refuse_stranger(server: Server, place: Place) -> None:
+    """Connects, and raises `Stranger` where a socket is not served by us, by the owner of the directory or by
+    root: the next thing sent would be an administrator's token."""
+    connection = server.connection.open()
+    if server.address.scheme != "unix":
+        return
+    path = server.address.host
+    trusted = (os.getuid(), os.stat(place.path).st_uid, 0)
+    uid = listener_uid(connection)
+    if uid is not None:
+        doubt = None if uid in trusted else f"another user (uid {uid}) listens there now"
+    else:
+        # The next best evidence: nobody but a trusted user can have put a socket into that directory.
+        folder = os.lstat(os.path.dirname(path))
+        is_theirs = folder.st_uid in trusted and not folder.st_mode & 0o022
+        doubt = None if is_theirs else "by its directory another user may listen there now"
+    if doubt is not None:
+        server.connection.close()
+        raise Stranger(
+            "server_of_a_stranger",
+            f"The server of {place.path} listened at {path}, and {doubt}: nothing was sent. Start a server with "
+            "`qd up`, with XDG_RUNTIME_DIR set to a directory of your own.",
+        )
+
+
 def _addresses(place: Place, record: Record) -> Iterator[Address]:
-    """The socket first. Its name is made from the directory, so whoever listens there is this directory's
-    server; a TCP port may be a stranger's by now, and is trusted (with our token) only while the directory
-    is held and the process of the record lives."""
+    """The socket first. Its name is made from the directory, so whoever of the users we trust listens there is
+    this directory's server; a TCP port may be a stranger's by now, and is trusted (with our token) only while
+    the directory is held and the process of the record lives."""
     if record.socket:
         yield Address("unix", record.socket)
     if record.url and record.is_alive() and place.is_served():

@@ -28,11 +28,6 @@ class Server:
         self.connection = Connection(address, timeout)
         self._token = token
 
-    @property
-    def is_authorised(self) -> bool:
-        """Whether there is a token to send."""
-        return self._token is not None
-
     def get(self, path: str, query: Query | None = None) -> Document:
         return self.call("GET", path, query=query).document
 

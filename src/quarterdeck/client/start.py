@@ -5,7 +5,7 @@ the writing end of a pipe (`--ready-fd`): one line `ready URL` means that it ser
 without that line means that it will not, and the reason is at the end of its log.
 """
 
-# ruff: noqa: PTH103, PTH105, PTH116
+# ruff: noqa: PTH103, PTH105, PTH116, PTH123
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _spawn(place: Place, writing: int) -> int:
     # package.
     command = [sys.executable, "-P", "-m", "quarterdeck", "up", "--data", place.path, "--port", "0"]
     command += ["--auto-started", "--ready-fd", str(writing)]
-    environ = {name: value for name, value in os.environ.items() if name not in _CLIENT_ONLY}
+    environ = _environ(place)
     try:
         _rotate(place.log)
         log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -137,8 +137,29 @@ def _spawn(place: Place, writing: int) -> int:
     return begun
 
 
+def _environ(place: Place) -> dict[str, str]:
+    """What the server is told. Unless its owner says otherwise it logs warnings only: nobody watches this log,
+    and a line for every request would fill a disk."""
+    environ = {name: value for name, value in os.environ.items() if name not in _CLIENT_ONLY}
+    if "QD_LOG_LEVEL" not in environ and not _file_names(place, "log_level"):
+        environ["QD_LOG_LEVEL"] = "warning"
+    return environ
+
+
+def _file_names(place: Place, key: str) -> bool:
+    """Whether the directory's settings file sets this: a variable would beat it."""
+    import tomllib
+
+    try:
+        with open(f"{place.path}/quarterdeck.toml", "rb") as file:
+            return key in tomllib.load(file)
+    except (OSError, ValueError):
+        return False  # what is wrong with it is the server's to say
+
+
 def _rotate(log: str) -> None:
-    """A log that many starts have written to is put aside: one old one is kept, so two bound the space."""
+    """A log that has grown long is put aside, and one old one is kept. This happens at a start only, so what
+    one start writes is bounded by its level alone (see `_environ`)."""
     try:
         if os.stat(log).st_size > _LOG_MAX:
             os.replace(log, f"{log}.1")

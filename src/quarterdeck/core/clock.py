@@ -1,6 +1,6 @@
 """Instants are integers: milliseconds since 1970, UTC. They are shown as ISO-8601 with milliseconds and Z.
 
-The database's clock is the one that decides (DESIGN §4); this module only names the type and shows it.
+The database's clock is the one that decides; this module only names the type and shows it.
 """
 
 from __future__ import annotations

@@ -7,12 +7,14 @@ refusal binds nothing.
 from __future__ import annotations
 
 import hashlib
+import re
 
 import msgspec
 
 from quarterdeck.core.errors import Invalid, KeyConflict
 
 KEY_BYTES_MAX = 255
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -49,7 +51,7 @@ def one_key(header: str | None, body: str | None) -> str | None:
     key = header if header is not None else body
     if key is None:
         return None
-    if not key or len(key.encode()) > KEY_BYTES_MAX or not key.isprintable():
+    if not key or len(key.encode()) > KEY_BYTES_MAX or _CONTROL.search(key):
         raise Invalid(
             "invalid_idempotency_key",
             f"An Idempotency-Key is 1 to {KEY_BYTES_MAX} bytes without control characters.",

@@ -1,8 +1,8 @@
 """State machines as data.
 
-A room declares its arrows once, `MOVES = {Verb.SUSPEND: {State.ACTIVE: State.SUSPENDED}, …}`. SQL asks
-`sources(verb)` for its guard, the docs draw the diagram from the same table, and a test walks every state ×
-verb pair.
+A room declares its arrows once, `MOVES = {Verb.SUSPEND: {State.ACTIVE: State.SUSPENDED}, …}`. A
+statement names the states it may leave, the docs draw the diagram from the table, and a test walks every
+state × verb pair of it.
 """
 
 from __future__ import annotations

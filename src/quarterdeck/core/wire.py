@@ -9,13 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+# In Python `$` also stands before a line feed at the end; readers of the pattern elsewhere need the `$`.
+PathId = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9_.\-:]{1,128}$(?!\n)", description="letters, digits and _ . - :")
+]
+"""An id as it stands in a path, a body or a query."""
 LIFECYCLE = "agent:lifecycle"
 """The scope of the agent plane. AGENT_COORDINATOR_SCOPE may give it another name on the wire."""
 ADMIN = "quarterdeck.admin"
 """Crosses zones; honoured only from the local issuer or QD_ADMIN_ISSUER."""
+METRICS = "quarterdeck.metrics"
+"""May read the figures of a server that listens beyond loopback, and nothing else."""
 COORDINATOR_ADMIN = "coordinator.admin"
 """May act for every application of its own zone."""
 

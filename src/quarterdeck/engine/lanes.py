@@ -32,11 +32,14 @@ from quarterdeck.core.retry import Policy, delay
 from quarterdeck.engine.queue import ZoneQueue
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.engine.tx import Attempt, Engine, Tx
-from quarterdeck.store.port import CommitUnknown, ContentError, StoreError, TransientError
+from quarterdeck.store.port import CommitUnknown, ContentError, TransientError
 
 log = logging.getLogger("quarterdeck.lanes")
 NO_CONNECTION = "08001"
 """The SQLSTATE of a connection that could not be established."""
+
+
+_FOUND = {True: "committed", False: "not committed"}
 
 
 class Busy(Enum):
@@ -68,6 +71,8 @@ class Patience:
 
     retry: Policy = RETRY
     busy_seconds: float = 0.05
+    batch_seconds: float = 10.0
+    """After this no new attempt is begun, however few there were: each may have waited for a silent network."""
     unknown_seconds: float = 5.0
     waiters: int = 4
 
@@ -77,6 +82,7 @@ class Observer(Protocol):
 
     def batch(self, lane: str, size: int, seconds: float) -> None: ...
     def refused(self, lane: str, reason: str) -> None: ...
+    def retried(self, lane: str, code: str) -> None: ...
 
 
 class _Waiting(Generic[C, R]):
@@ -183,22 +189,28 @@ class Lane(Generic[C, R]):
         try:
             while batch := self._queue.take(self._batch_max):
                 busy = await self._serve(batch, waits=False)
-                self._stand_aside(busy, alone=len(busy) == len(batch))
+                if busy and not self._stand_aside(busy, alone=len(busy) == len(batch)):
+                    # Nobody is free to wait for them: try again in a moment, not at once.
+                    await asyncio.sleep(self._patience.busy_seconds / 5)
         finally:
             self._pumping = None
             self._rest()
 
-    def _stand_aside(self, busy: list[_Waiting[C, R]], *, alone: bool) -> None:
-        """Busy zones stand first in the next batch; those busy for long, or with nobody beside them, are waited for."""
-        if not busy:
-            return
+    def _stand_aside(self, busy: list[_Waiting[C, R]], *, alone: bool) -> bool:
+        """Busy zones stand first in the next batch; those busy for long, or with nobody beside them, are waited for,
+        as far as there are waiters: a zone that is busy for a moment must not queue behind those that are stuck.
+        False if there was nobody beside them and nobody to wait."""
         now = asyncio.get_running_loop().time()
         self._queue.put_back(busy)
+        held = False
         for zone_id in dict.fromkeys(entry.zone_id for entry in busy):
             since = min(e.busy_since or now for e in busy if e.zone_id == zone_id)
             if alone or now - since >= self._patience.busy_seconds:
-                self._queue.hold(zone_id)
-                self._to_wait_for.append(zone_id)
+                free = self._patience.waiters - len(self._waiters) - len(self._to_wait_for)
+                if free > 0:
+                    self._queue.hold(zone_id)
+                    self._to_wait_for.append(zone_id)
+                    held = True
         for entry in busy:
             entry.busy_since = entry.busy_since or now
         for _ in range(min(len(self._to_wait_for), self._patience.waiters - len(self._waiters))):
@@ -207,6 +219,7 @@ class Lane(Generic[C, R]):
             )
             self._waiters.add(task)
             task.add_done_callback(self._waiter_done)
+        return not alone or held
 
     async def _wait_for_zones(self) -> None:
         while self._to_wait_for:
@@ -245,19 +258,26 @@ class Lane(Generic[C, R]):
                 self._answer(entry, self._away())
             return []
         except Exception as error:
-            # Whatever it is, it belongs to one command: find it, answer it, and say so.
-            if len(batch) == 1:
-                self._answer(batch[0], self._guilty(batch[0].command, error))
-                return []
-            middle = len(batch) // 2
-            busy = await self._serve(batch[:middle], waits=waits)
-            return busy + await self._serve(batch[middle:], waits=waits)
+            # So broad because it may be anything that a command makes an operation or a database do.
+            return await self._bisect(batch, error, waits=waits)
         return self._hand_out(batch, outcomes)
+
+    async def _bisect(
+        self, batch: list[_Waiting[C, R]], error: Exception, *, waits: bool
+    ) -> list[_Waiting[C, R]]:
+        """Whatever it is, it belongs to one command: find it, answer it, and say so. Its neighbours succeed."""
+        if len(batch) == 1:
+            self._answer(batch[0], self._guilty(error))
+            return []
+        middle = len(batch) // 2
+        busy = await self._serve(batch[:middle], waits=waits)
+        return busy + await self._serve(batch[middle:], waits=waits)
 
     async def _persist(self, batch: list[_Waiting[C, R]], *, waits: bool) -> Outcomes[R]:
         """Runs a batch until its outcome is certain, or patience ends."""
         loop = asyncio.get_running_loop()
         commands = [entry.command for entry in batch]
+        deadline = loop.time() + self._patience.batch_seconds
         tries = 0
         while True:
             tries += 1
@@ -269,14 +289,17 @@ class Lane(Generic[C, R]):
                     self._observer.batch(self.name, len(commands), loop.time() - began)
                 return outcomes
             except CommitUnknown:
+                self._retried("commit_unknown")
                 if await self._find_out(attempt):
                     return attempt.outcomes  # type: ignore[return-value]
-                if tries >= self._patience.retry.max_attempts:
+                if tries >= self._patience.retry.max_attempts or loop.time() >= deadline:
                     # Certain, each time, that nothing was written: this is a database that is away.
                     raise
             except TransientError as error:
                 # Whoever got no connection has waited for one already: to do so five times is no kindness to callers.
-                if tries >= self._patience.retry.max_attempts or error.code == NO_CONNECTION:
+                self._retried(error.code)
+                spent = tries >= self._patience.retry.max_attempts or loop.time() >= deadline
+                if spent or error.code == NO_CONNECTION:
                     log.warning("lane %s gave up after %d tries: %s", self.name, tries, error)
                     raise
                 await asyncio.sleep(delay(self._patience.retry, attempt=tries, chance=random.random()) / 1000)
@@ -289,8 +312,11 @@ class Lane(Generic[C, R]):
         while True:
             tries += 1
             try:
-                return await self._engine.was_committed(attempt)
-            except TransientError as error:
+                async with asyncio.timeout_at(deadline):
+                    found = await self._engine.was_committed(attempt)
+                log.warning("lane %s lost a connection during COMMIT; it was %s", self.name, _FOUND[found])
+                return found
+            except (TransientError, TimeoutError) as error:
                 pause = delay(self._patience.retry, attempt=tries, chance=random.random()) / 1000
                 if loop.time() + pause >= deadline:
                     raise OutcomeUnknown(
@@ -302,6 +328,10 @@ class Lane(Generic[C, R]):
                 await asyncio.sleep(pause)
 
     # -- answers -------------------------------------------------------------------------------------------------
+
+    def _retried(self, code: str) -> None:
+        if self._observer:
+            self._observer.retried(self.name, code)
 
     def _hand_out(self, batch: list[_Waiting[C, R]], outcomes: Outcomes[R]) -> list[_Waiting[C, R]]:
         busy = []
@@ -320,15 +350,14 @@ class Lane(Generic[C, R]):
         if self._observer:
             self._observer.refused(self.name, problem.code)
 
-    def _guilty(self, command: C, error: Exception) -> Problem:
+    def _guilty(self, error: Exception) -> Problem:
         if isinstance(error, Problem):
             return error
         if isinstance(error, ContentError) and error.code.startswith("22"):
             return Invalid("invalid_value", "The database cannot hold a value of this request.")
         if isinstance(error, ContentError):
             return Conflict("conflict", "This request contradicts what is stored.")
-        level = logging.WARNING if isinstance(error, StoreError) else logging.ERROR
-        log.log(level, "lane %s: a command failed", self.name, exc_info=error)
+        log.error("lane %s: a command failed", self.name, exc_info=error)
         return Internal("internal_error", "This request met a defect of the server; its log has the details.")
 
     def _full(self) -> Problem:

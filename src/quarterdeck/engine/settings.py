@@ -13,6 +13,3 @@ class EngineSettings(msgspec.Struct, frozen=True):
     queue_max: Annotated[
         int, Meta(ge=1, le=1_000_000, description="commands waiting in one lane at most")
     ] = 10_000
-    lease_ttl_ms: Annotated[
-        int, Meta(ge=100, le=600_000, description="how long a lease is good without renewal")
-    ] = 15_000

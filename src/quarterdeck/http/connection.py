@@ -111,6 +111,9 @@ class Connection(HttpToolsProtocol):
         self.all.closed(self)
 
     def data_received(self, data: bytes) -> None:
+        if self.waiting_since is None:
+            # Set by the first byte and not by the parser, which skips empty lines without a word.
+            self.waiting_since = self.loop.time()
         if self._head_size is not None:
             # Only what comes in several pieces is counted: the first piece cannot be larger than a read.
             self._head_size += len(data)
@@ -120,7 +123,6 @@ class Connection(HttpToolsProtocol):
         super().data_received(data)
 
     def on_message_begin(self) -> None:
-        self.waiting_since = self.loop.time()
         self._head_size = 0
         super().on_message_begin()
 

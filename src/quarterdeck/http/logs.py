@@ -29,6 +29,7 @@ class LineWriter:
         self._descriptor = descriptor
         self._lines: list[bytes] = []
         self._due: asyncio.TimerHandle | None = None
+        self.lost = 0
 
     def write(self, line: bytes) -> None:
         self._lines.append(line)
@@ -43,8 +44,13 @@ class LineWriter:
             self._due = None
         lines, self._lines = self._lines, []
         data = memoryview(b"".join(lines))
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError:
+            # A full disk or a closed pipe: whoever had something to say must not fail for it. Counted, and shown at
+            # /metrics, because there is nowhere left to say it.
+            self.lost += len(lines)
 
     def write_now(self, line: bytes) -> None:
         """For what cannot wait: what is wrong, and what is said from outside the loop."""

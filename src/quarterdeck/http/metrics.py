@@ -59,7 +59,8 @@ class Metrics(Collector):
         self._cascades: dict[str, int] = {}
         self._sweeps: dict[tuple[str, str], int] = {}
         self._cross_zone: dict[str, int] = {}
-        self._gauges: dict[tuple[str, str, str], Callable[[], float]] = {}
+        self._gauges: dict[tuple[str, str], dict[str, Callable[[], float]]] = {}
+        self._retries: dict[tuple[str, str], int] = {}
 
     # -- what happened ------------------------------------------------------------------------------------------
 
@@ -97,9 +98,12 @@ class Metrics(Collector):
     def failed(self, sweep: str) -> None:
         self._sweeps[sweep, "failed"] = self._sweeps.get((sweep, "failed"), 0) + 1
 
-    def gauge(self, name: str, label: str, help_text: str, read: Callable[[], float]) -> None:
+    def retried(self, lane: str, code: str) -> None:
+        self._retries[lane, code] = self._retries.get((lane, code), 0) + 1
+
+    def gauge(self, name: str, help_text: str, label: str, read: Callable[[], float]) -> None:
         """A figure that is read when it is asked for."""
-        self._gauges[name, label, help_text] = read
+        self._gauges.setdefault((name, help_text), {})[label] = read
 
     # -- how it is shown ----------------------------------------------------------------------------------------
 
@@ -136,9 +140,11 @@ class Metrics(Collector):
         yield _counters(
             "subagent_sweeper_cross_tenant_reads", "Reads across zones", ["sweep"], _single(self._cross_zone)
         )
-        for (name, label, help_text), read in self._gauges.items():
+        yield _counters("quarterdeck_lane_retries", "Attempts that failed", ["lane", "code"], self._retries)
+        for (name, help_text), readers in self._gauges.items():
             gauge = GaugeMetricFamily(name, help_text, labels=["name"])
-            gauge.add_metric([label], read())
+            for label, read in readers.items():
+                gauge.add_metric([label], read())
             yield gauge
 
 

@@ -19,6 +19,6 @@ Failures are sorted here, by code and never by text, into three kinds (`port.py`
 | TransientError  | connection lost, lock or statement timed out, disk busy         | the lane retries, then 503     |
 | CommitUnknown   | the connection died while COMMIT was under way                  | the lane asks, never guesses   |
 
-`migrate.py` runs Alembic over one tree of revisions for both engines; it is imported only by the process that
-migrates, so a serving process never loads SQLAlchemy.
+`migrate.py` has one tree of revisions for both engines. The server imports its checks; only its `upgrade` loads Alembic
+and SQLAlchemy, in a process of its own, so a serving process never does.
 """

@@ -20,12 +20,13 @@ from psycopg.rows import TupleRow
 from quarterdeck.store.port import ContentError, Row, StoreError, TransientError
 from quarterdeck.store.sql import Bound, Statement
 
-PATIENCE = 15.0
+PATIENCE = 7.0
 """Seconds without a word after which a connection is given up: longer than any time-out of the server's."""
 PLAIN = frozenset({"begin", "commit", "rollback"})
 """Not worth a prepared statement's place, and worth being readable on the wire."""
 _CONTENT = ("22", "23")
-_TRANSIENT = ("08", "25P03", "40", "53", "55", "57", "58")
+_READ_ONLY = "25006"
+_TRANSIENT = ("08", "25P03", _READ_ONLY, "40", "53", "55", "57", "58")
 
 
 class Connection(AsyncConnection[TupleRow]):
@@ -43,8 +44,7 @@ async def round_trip(connection: Connection, statements: Sequence[Bound], wanted
         if pgconn.pipeline_status == pq.PipelineStatus.OFF:
             pgconn.enter_pipeline_mode()
         steps = _send(connection, ready)
-        async with asyncio.timeout(PATIENCE):
-            results = await _receive(pgconn)
+        results = await _receive(pgconn)
     except (psycopg.Error, OSError, TimeoutError) as error:
         await connection.close()
         raise TransientError("08006", "the connection to the database was lost") from error
@@ -55,7 +55,11 @@ async def round_trip(connection: Connection, statements: Sequence[Bound], wanted
     answers = []
     for prepared, result in zip(steps, results, strict=True):
         if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-            raise sorted_error(result)
+            refusal = sorted_error(result)
+            if refusal.code == _READ_ONLY:
+                # This node was demoted: the next connection should look for the one that writes.
+                await connection.close()
+            raise refusal
         if prepared is None:
             answers.append(result)
         else:
@@ -102,7 +106,7 @@ async def _receive(pgconn: PGconn) -> list[PGresult]:
 
 
 async def _ready(descriptor: int, *, writing: bool) -> None:
-    """Until there is something to read, or, while not all is sent, room to write."""
+    """Until there is something to read, or, while not all is sent, room to write. TimeoutError after PATIENCE."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
 
@@ -110,12 +114,18 @@ async def _ready(descriptor: int, *, writing: bool) -> None:
         if not ready.done():
             ready.set_result(None)
 
+    def give_up() -> None:
+        if not ready.done():
+            ready.set_exception(TimeoutError())
+
     loop.add_reader(descriptor, wake)
     if writing:
         loop.add_writer(descriptor, wake)
+    patience = loop.call_later(PATIENCE, give_up)
     try:
         await ready
     finally:
+        patience.cancel()
         loop.remove_reader(descriptor)
         if writing:
             loop.remove_writer(descriptor)

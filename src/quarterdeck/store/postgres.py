@@ -12,6 +12,7 @@ must not be kept when they are full: both are settings of the connection (`OPTIO
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal
@@ -33,7 +34,13 @@ OPTIONS = {
     "enable_mergejoin": "off",
     "enable_seqscan": "off",
     "default_transaction_isolation": "read\\ committed",
+    # A peer that vanishes in mid-sentence leaves the backend waiting for bytes, where no other time-out runs.
+    "tcp_user_timeout": "10000",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
 }
+AT_HAND_MAX = 4
 BEGIN = Statement("begin", "", "BEGIN", ())
 COMMIT = Statement("commit", "", "COMMIT", ())
 ROLLBACK = Statement("rollback", "", "ROLLBACK", ())
@@ -59,6 +66,11 @@ class PostgresStore:
 
     def __init__(self, pool: AsyncConnectionPool[Connection]) -> None:
         self._pool = pool
+        self._readers = asyncio.Semaphore(max(1, pool.max_size // 2))
+        """Half of the pool at most: whatever is read, and however slowly, writers find a connection."""
+        self._at_hand: list[Connection] = []
+        """A few connections between two uses. The pool makes and counts them; to ask it each time is a tenth of what a
+        small batch costs."""
 
     @classmethod
     async def open(cls, url: str, pool_max: int) -> PostgresStore:
@@ -77,6 +89,7 @@ class PostgresStore:
                 "options": " ".join(f"-c {name}={value}" for name, value in OPTIONS.items()),
                 "connect_timeout": 5,
                 "tcp_user_timeout": 10_000,
+                "target_session_attrs": "read-write",
             },
             open=False,
             name="quarterdeck",
@@ -96,7 +109,7 @@ class PostgresStore:
             return result
 
     async def read(self, work: Work[T]) -> T:
-        async with self._connection() as connection:
+        async with self._readers, self._connection() as connection:
             return await work(PostgresTx(connection, []))
 
     async def settled(self, key: int) -> None:
@@ -109,20 +122,36 @@ class PostgresStore:
             await round_trip(connection, [PING()], 1)
 
     async def close(self) -> None:
+        while self._at_hand:
+            await self._give_back(self._at_hand.pop())
         await self._pool.close()
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        try:
-            connection = await self._pool.getconn()
-        except (PoolTimeout, TooManyRequests, psycopg.Error) as error:
-            raise TransientError("08001", "no connection to the database could be had in time") from error
+        connection = self._at_hand.pop() if self._at_hand else await self._fetch()
         try:
             yield connection
         finally:
-            if not connection.closed:
-                connection.pgconn.exit_pipeline_mode()
-            await self._pool.putconn(connection)
+            if connection.closed:
+                # Where one was lost the others may be, too: none of them should cost somebody else a try.
+                lost, self._at_hand = [connection, *self._at_hand], []
+                for each in lost:
+                    await each.close()
+                    await self._pool.putconn(each)
+            elif len(self._at_hand) < AT_HAND_MAX:
+                self._at_hand.append(connection)
+            else:
+                await self._give_back(connection)
+
+    async def _fetch(self) -> Connection:
+        try:
+            return await self._pool.getconn()
+        except (PoolTimeout, TooManyRequests, psycopg.Error) as error:
+            raise TransientError("08001", "no connection to the database could be had in time") from error
+
+    async def _give_back(self, connection: Connection) -> None:
+        connection.pgconn.exit_pipeline_mode()
+        await self._pool.putconn(connection)
 
     @staticmethod
     async def _commit(connection: Connection, queued: Sequence[Bound]) -> None:

@@ -31,6 +31,7 @@ _TRANSIENT = (
     "SQLITE_FULL",
     "SQLITE_NOMEM",
     "SQLITE_CANTOPEN",
+    "SQLITE_READONLY",
 )
 
 
@@ -90,14 +91,14 @@ class SqliteStore:
         try:
             return await work(SqliteTx(self._reader))
         finally:
-            self._reader.execute("rollback")
+            self._reader.rollback()
 
     async def settled(self, key: int) -> None:
         """There is never an unknown outcome here: COMMIT answers in this process or the process is gone."""
 
     async def ping(self) -> None:
         try:
-            self._reader.execute("select 1").fetchone()
+            self._reader.execute("select pos from log_head").fetchone()
         except sqlite3.Error as error:
             raise sorted_error(error, "ping") from error
 
@@ -139,7 +140,7 @@ def _connect(path: Path, clock: Callable[[], Millis]) -> sqlite3.Connection:
         "journal_mode = wal",
         "synchronous = full",
         "foreign_keys = on",
-        "busy_timeout = 5000",
+        "busy_timeout = 100",
         "cache_size = -16000",
         "temp_store = memory",
     ):

@@ -9,12 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.wire import Caller, PathId
 
-# In Python `$` also stands before a line feed at the end; readers of the pattern elsewhere need the `$`.
-PathId = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9_.\-:]{1,128}$(?!\n)", description="letters, digits and _ . - :")
-]
 Word = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -45,14 +41,27 @@ class SessionSettings(msgspec.Struct, frozen=True):
 
 
 class SpawnBody(msgspec.Struct, frozen=True):
-    application_id: PathId
-    session_sid: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-    parent_id: PathId | None = None
-    kind: Literal["instance", "service", "ephemeral"] = "instance"
-    capabilities: Annotated[list[Word], Meta(max_length=256)] = []
-    ttl_seconds: Annotated[int, Meta(ge=1, le=86_400)] = 3_600
-    metadata: dict[str, object] = {}
-    idempotency_key: str | None = None
+    application_id: Annotated[PathId, Meta(description="the application that will own the session")]
+    session_sid: (
+        Annotated[str, Meta(min_length=1, max_length=256, description="default: the sid of the token")] | None
+    ) = None
+    parent_id: (
+        Annotated[PathId, Meta(description="spawn under this session; without it, a new tree")] | None
+    ) = None
+    kind: Annotated[
+        Literal["instance", "service", "ephemeral"], Meta(description="kept as given, for whoever reads it")
+    ] = "instance"
+    capabilities: Annotated[
+        list[Word], Meta(max_length=256, description="what the session says it can do")
+    ] = []
+    ttl_seconds: Annotated[
+        int, Meta(ge=1, le=86_400, description="how long it may live; never longer than its parent")
+    ] = 3_600
+    metadata: Annotated[dict[str, object], Meta(description="anything; kept and shown as given")] = {}
+    idempotency_key: (
+        Annotated[str, Meta(description="as the Idempotency-Key header; if both are given they must agree")]
+        | None
+    ) = None
 
 
 class Spawn(msgspec.Struct, frozen=True):
@@ -113,7 +122,7 @@ class SessionFilter(msgspec.Struct, frozen=True):
 
 
 class Session(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `agent_sessions`, in the order of `SESSION_COLUMNS` in `queries.sql`."""
+    """A row of `agent_sessions`, in the order of the `columns` lines of `queries.sql`."""
 
     id: str
     zone_id: str

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import LimitReached, Problem
 from quarterdeck.core.keys import Binding, Key
 from quarterdeck.domain.sessions import rules
@@ -83,11 +84,19 @@ def _bounded(asks: Iterable[Spawn]) -> Iterable[tuple[object, ...]]:
         if ask.parent_id is not None:
             wanted.add((ask.zone_id, "concurrent", ""))
             wanted.add((ask.zone_id, "parent", ask.parent_id))
-    return sorted(wanted)
+    return wanted
+
+
+class _CountRow(msgspec.Struct, frozen=True, array_like=True):
+    zone_id: str
+    scope: str
+    key: str
+    live: int
+    ever: int
 
 
 def _counts(rows: Sequence[Row]) -> dict[CountKey, Count]:
-    return {(str(z), str(s), str(k)): Count(int(str(live)), int(str(ever))) for z, s, k, live, ever in rows}
+    return {(row.zone_id, row.scope, row.key): Count(row.live, row.ever) for row in decode(rows, _CountRow)}
 
 
 async def _admit(tx: Tx, asks: Sequence[Spawn], known: Known) -> list[Spawned | Problem]:
@@ -134,7 +143,7 @@ def _spawned(ask: Spawn, session: Session) -> NewEvent:
             "root_id": session.root_id,
             "session_sid": session.session_sid,
             "depth": session.depth,
-            "expires_at": session.expires_at,
+            "expires_at": iso(session.expires_at),
         }
     ).decode()
     return NewEvent(
@@ -306,7 +315,7 @@ async def subtree(tx: Tx, ref: SessionRef) -> list[Session]:
 
 
 async def require_bearer(tx: Tx, zone_id: str, bearer: str | None) -> None:
-    """Refuses a token whose session has ended, within the reader's own snapshot."""
+    """Refuses a token whose session has ended, before anything is read for it."""
     if bearer is None:
         return
     [rows] = await tx.read(Q.sessions_get(batch=[(zone_id, bearer)]))

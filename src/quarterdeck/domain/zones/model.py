@@ -18,34 +18,36 @@ CEILINGS = {
     "max_sessions": 1_000_000,
     "max_sessions_per_application": 1_000_000,
 }
-Depth = Annotated[int, Meta(ge=0, le=CEILINGS["max_depth"])]
-Children = Annotated[int, Meta(ge=0, le=CEILINGS["max_children"])]
-Million = Annotated[int, Meta(ge=0, le=1_000_000)]
-Spawns = Annotated[int, Meta(ge=0, le=CEILINGS["max_tree_spawns"])]
+
+
+def _up_to(name: str) -> Meta:
+    return Meta(ge=0, le=CEILINGS[name])
 
 
 class Limits(msgspec.Struct, frozen=True):
     """The limits in force for one admission. The defaults are the platform's."""
 
-    max_depth: Depth = 10
-    max_children: Children = 10
-    max_tree_size: Million = 50
-    max_tree_spawns: Spawns = 500
-    max_concurrent: Million = 50
-    max_sessions: Million = 50
-    max_sessions_per_application: Million = 200
+    max_depth: Annotated[int, _up_to("max_depth")] = 10
+    max_children: Annotated[int, _up_to("max_children")] = 10
+    max_tree_size: Annotated[int, _up_to("max_tree_size")] = 50
+    max_tree_spawns: Annotated[int, _up_to("max_tree_spawns")] = 500
+    max_concurrent: Annotated[int, _up_to("max_concurrent")] = 50
+    max_sessions: Annotated[int, _up_to("max_sessions")] = 50
+    max_sessions_per_application: Annotated[int, _up_to("max_sessions_per_application")] = 200
 
 
 class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a zone sets for itself, each within its ceiling; null takes an override back."""
 
-    max_depth: Depth | UnsetType | None = UNSET
-    max_children: Children | UnsetType | None = UNSET
-    max_tree_size: Million | UnsetType | None = UNSET
-    max_tree_spawns: Spawns | UnsetType | None = UNSET
-    max_concurrent: Million | UnsetType | None = UNSET
-    max_sessions: Million | UnsetType | None = UNSET
-    max_sessions_per_application: Million | UnsetType | None = UNSET
+    max_depth: Annotated[int, _up_to("max_depth")] | UnsetType | None = UNSET
+    max_children: Annotated[int, _up_to("max_children")] | UnsetType | None = UNSET
+    max_tree_size: Annotated[int, _up_to("max_tree_size")] | UnsetType | None = UNSET
+    max_tree_spawns: Annotated[int, _up_to("max_tree_spawns")] | UnsetType | None = UNSET
+    max_concurrent: Annotated[int, _up_to("max_concurrent")] | UnsetType | None = UNSET
+    max_sessions: Annotated[int, _up_to("max_sessions")] | UnsetType | None = UNSET
+    max_sessions_per_application: (
+        Annotated[int, _up_to("max_sessions_per_application")] | UnsetType | None
+    ) = UNSET
 
 
 class Zone(msgspec.Struct, frozen=True, array_like=True):

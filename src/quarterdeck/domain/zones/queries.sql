@@ -22,12 +22,20 @@ for update skip locked;
 select id from zones where id in (select b.id from rows(:batch as b, id text));
 
 -- name: zone_use
--- Zones with what is counted in them.
-select columns(z), coalesce(s.live, 0), coalesce(c.live, 0)
+-- Zones with what is live in them: what has expired is gone, whether a sweep has come or not. The clock is asked once,
+-- so that the index by expiry can be.
+select columns(z), coalesce(s.live, 0) - coalesce(x.dead, 0), coalesce(c.live, 0) - coalesce(x.dead_children, 0)
 from rows(:batch as b, id text)
 join zones z on z.id = b.id
 left join admission_counts s on s.zone_id = z.id and s.scope = 'zone' and s.key = ''
-left join admission_counts c on c.zone_id = z.id and c.scope = 'concurrent' and c.key = '';
+left join admission_counts c on c.zone_id = z.id and c.scope = 'concurrent' and c.key = ''
+left join (
+    select e.zone_id, count(*) as dead, count(e.parent_id) as dead_children
+    from agent_sessions e
+    where e.zone_id in (select a.id from rows(:batch as a, id text))
+      and e.status <> 'terminated' and e.expires_at <= (select now_ms())
+    group by e.zone_id
+) x on x.zone_id = z.id;
 
 -- name: zone_list
 -- By id: the order of creation is nobody's business but an administrator's, and ids are what they type.

@@ -46,7 +46,7 @@ class ZoneDesk:
         await self.check_bearer(call.caller)
         return rules.view((await self.show(ZoneRef(call.zone))).zone)
 
-    async def list_zones(self, call: Call) -> ZoneList:
+    async def list_zones(self, call: Call) -> Reply:
         query = call.query
         assert isinstance(query, ListZonesQuery)
         await self.check_bearer(call.caller)
@@ -54,7 +54,8 @@ class ZoneDesk:
         zones = await self.engine.read(lambda tx: operations.page(tx, after, query.limit + 1))
         shown, last = paging.clip([zone.id for zone in zones], query.limit)
         cursor = paging.encode("zones", last) if last else None
-        return ZoneList([rules.view(zone) for zone in zones[:shown]], cursor)
+        body = ZoneList([rules.view(zone) for zone in zones[:shown]], cursor)
+        return Reply(body, 200, call.link_to_next(cursor))
 
     async def get_quotas(self, call: Call) -> QuotasView:
         await self.check_bearer(call.caller)

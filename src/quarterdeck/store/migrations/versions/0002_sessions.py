@@ -1,7 +1,7 @@
 """Sessions, the counts that admission judges by, and idempotency keys.
 
 Parent and zone are not foreign keys: every write to these tables is made under the zone's row lock, which already
-guards what a key would check, and a key would cost a probe and a share lock per row. `qd check` compares the rows.
+guards what a key would check, and a key would cost a probe and a share lock per row.
 
 Revision ID: 0002
 """

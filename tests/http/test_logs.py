@@ -1,0 +1,32 @@
+"""Lines that cannot be written must not fail those who had something to say."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from quarterdeck.http.logs import JsonHandler, LineWriter
+
+
+def closed_pipe() -> int:
+    reading, writing = os.pipe()
+    os.close(reading)
+    return writing
+
+
+async def test_a_log_that_cannot_be_written_costs_its_lines_and_nothing_else() -> None:
+    writer = LineWriter(closed_pipe())
+    logger = logging.Logger("test")
+    logger.addHandler(JsonHandler(writer))
+    logger.warning("nobody hears this")
+    writer.write(b"nor this\n")
+    writer.flush()
+    assert writer.lost == 2
+
+
+async def test_lines_are_written_in_order_and_what_is_urgent_takes_the_rest_along() -> None:
+    reading, writing = os.pipe()
+    writer = LineWriter(writing)
+    writer.write(b"one\n")
+    writer.write_now(b"two\n")
+    assert os.read(reading, 100) == b"one\ntwo\n"
