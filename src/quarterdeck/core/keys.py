@@ -14,7 +14,7 @@ import msgspec
 from quarterdeck.core.errors import Invalid, KeyConflict
 
 KEY_BYTES_MAX = 255
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class Key(msgspec.Struct, frozen=True):
