@@ -5,13 +5,15 @@ microseconds each, and a thread that takes and drops the GIL at every one of the
 to fall to a twentieth. Only COMMIT leaves the loop: its fsync is the one thing here that waits for hardware, it
 releases the GIL once, and meanwhile the loop reads the requests that will be the next batch.
 
-Reads use a connection of their own; WAL lets them see the last commit while a commit is under way.
+Reads use a connection of their own; WAL lets them see the last commit while a commit is under way. So do checkpoints,
+in a thread of their own: left to the writer, one commit in thirty would wait for the whole log to be copied and synced.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +24,12 @@ from quarterdeck.core.clock import Millis, system_now
 from quarterdeck.store.port import ContentError, Row, StoreError, T, TransientError, Work
 from quarterdeck.store.sql import Bound
 
+log = logging.getLogger("quarterdeck.store")
 OLDEST = (3, 38, 0)
+CHECKPOINT_EVERY = 32
+"""Commits between two checkpoints, about a thousand pages under load."""
+LOG_PAGES_MAX = 20_000
+"""Should checkpoints fall behind, the writer makes one itself: the log stays below 80 MB."""
 _CONTENT = ("SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG", "SQLITE_RANGE")
 _TRANSIENT = (
     "SQLITE_BUSY",
@@ -74,6 +81,10 @@ class SqliteStore:
         self._reader.execute("pragma query_only = on")
         self._turn = asyncio.Lock()
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="sqlite-commit")
+        self._copier = _connect(path, clock)
+        self._checkpointer = ThreadPoolExecutor(1, thread_name_prefix="sqlite-checkpoint")
+        self._checkpoint: asyncio.Future[None] | None = None
+        self._commits = 0
 
     async def transact(self, work: Work[T], key: int | None = None) -> T:
         async with self._turn:
@@ -105,8 +116,9 @@ class SqliteStore:
     async def close(self) -> None:
         async with self._turn:
             self._committer.shutdown()
-            self._writer.close()
-            self._reader.close()
+            self._checkpointer.shutdown()
+            for connection in (self._copier, self._reader, self._writer):
+                connection.close()
 
     def _begin(self) -> None:
         try:
@@ -122,6 +134,7 @@ class SqliteStore:
             # Shielded: whoever awaits may be cancelled, but a COMMIT that has begun must be seen to its end before
             # the next transaction may use this connection.
             await asyncio.shield(committing)
+            self._maybe_checkpoint()
         except asyncio.CancelledError:
             with contextlib.suppress(sqlite3.Error):
                 await committing
@@ -131,6 +144,20 @@ class SqliteStore:
         finally:
             if self._writer.in_transaction:
                 self._writer.rollback()
+
+    def _maybe_checkpoint(self) -> None:
+        """Has the log copied into the database now and then, beside the writer, which goes on meanwhile."""
+        self._commits += 1
+        if self._commits >= CHECKPOINT_EVERY and (self._checkpoint is None or self._checkpoint.done()):
+            self._commits = 0
+            self._checkpoint = asyncio.get_running_loop().run_in_executor(self._checkpointer, self._copy)
+
+    def _copy(self) -> None:
+        try:
+            self._copier.execute("pragma wal_checkpoint(passive)").fetchall()
+        except sqlite3.Error as error:
+            # Nothing is lost by it: the log stays as it is, and the next one copies more.
+            log.warning("a checkpoint failed: %s", sorted_error(error, "checkpoint"))
 
 
 def _connect(path: Path, clock: Callable[[], Millis]) -> sqlite3.Connection:
@@ -143,6 +170,7 @@ def _connect(path: Path, clock: Callable[[], Millis]) -> sqlite3.Connection:
         "busy_timeout = 100",
         "cache_size = -16000",
         "temp_store = memory",
+        f"wal_autocheckpoint = {LOG_PAGES_MAX}",
     ):
         connection.execute(f"pragma {pragma}")
     return connection
