@@ -113,4 +113,8 @@ async def build(settings: Settings, issuer: LocalIssuer, lines: LineWriter | Non
     own.serves(table, lambda: shell.draining)
     for lane in lanes.made:
         metrics.gauge("quarterdeck_lane_waiting", "Commands waiting in a lane", lane.name, lane.__len__)
+    if lines is not None:
+        metrics.gauge(
+            "quarterdeck_log_lines_lost", "Log lines that could not be written", "stderr", lambda: lines.lost
+        )
     return App(store, lanes, sweeps, shell, authenticator, metrics)

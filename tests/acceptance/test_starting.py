@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from quarterdeck.http.auth import Grant
 from quarterdeck.store.migrate import revisions
 from tests.support.databases import PostgresDatabases
 from tests.support.keel import Side
@@ -80,9 +83,34 @@ async def test_beyond_loopback_metrics_need_a_scope(servers: Servers) -> None:
         assert_problem(await stranger.get("/metrics"), 401, "missing_token")
         assert (await stranger.get("/health")).status_code == 200
         assert (await admin.get("/metrics")).status_code == 200
+    scraper = server.issuer.mint(
+        Grant(zone_id="default", client_id="scraper", subject="scraper", scopes=("quarterdeck.metrics",)), 60
+    )
+    async with server.client(scraper) as client:
+        figures = await client.get("/metrics")
+        assert (figures.status_code, "quarterdeck_log_lines_lost" in figures.text) == (200, True)
+        assert_problem(await client.get("/zones/default/agents"), 403, "missing_scope")
 
 
 # -- a directory that is taken
+
+
+async def test_a_sqlite_file_is_not_upgraded_under_a_running_server(servers: Servers) -> None:
+    launch = Launch(servers.directory / "data")
+    server = await servers.start(launch)
+    upgrade = [*launch.say("db", "upgrade")]
+    while_it_runs = await asyncio.to_thread(subprocess.run, upgrade, capture_output=True, text=True)
+    assert (while_it_runs.returncode, "Another server runs on" in while_it_runs.stderr) == (1, True)
+    await server.stop()
+    assert (await asyncio.to_thread(subprocess.run, upgrade, capture_output=True)).returncode == 0
+
+
+async def test_what_lies_in_a_directory_that_was_there_before_is_its_owners_alone(servers: Servers) -> None:
+    launch = Launch(servers.directory / "data")
+    launch.data.mkdir(mode=0o755)
+    await servers.start(launch)
+    open_to_others = [path.name for path in launch.data.iterdir() if path.stat().st_mode & 0o077]
+    assert not open_to_others
 
 
 async def test_a_second_server_on_one_data_directory_is_refused_and_the_first_goes_on(
