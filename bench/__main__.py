@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from bench import cli, connections, growth, idle, latency, machine, report, results, shell, spawn
+from bench import cli, connections, growth, idle, latency, live, machine, report, results, shell, spawn
 from bench.load import generator
 from bench.plan import ROOT, BenchError, Plan, plan
 from bench.results import Findings, Part
@@ -18,6 +18,7 @@ MEASUREMENTS: Mapping[str, Callable[[Stage], Findings]] = {
     "connections": connections.measure,
     "growth": growth.measure,
     "latency": latency.measure,
+    "live": live.measure,
     "shell": shell.measure,
     "cli": cli.measure,
     "idle": idle.measure,

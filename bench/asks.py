@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from bench.load import Requests
-from quarterdeck.domain.sessions.rules import limits_text
+from quarterdeck.domain.sessions.rules.admission import limits_text
 from quarterdeck.domain.zones.model import CEILINGS, Limits
 
 BODY_BYTES = 200

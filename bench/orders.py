@@ -48,3 +48,9 @@ class OpenTally(Tally, frozen=True, kw_only=True):
     """How late the sender itself was with requests that had a free connection: its own part of the latencies."""
     waited: int
     """How many found no free connection when they were due."""
+
+
+class LiveTally(Tally, frozen=True, kw_only=True):
+    """What listeners saw: `count` is of events received, by any of them; `refused` of those that were not the next."""
+
+    max_ms: float

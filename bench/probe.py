@@ -18,6 +18,7 @@ from quarterdeck.http.auth import Authenticator
 from quarterdeck.http.logs import LineWriter
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.http.shell import Shell
+from quarterdeck.http.streams import Streams
 
 PATH = "/zones/{zone}/probe"
 
@@ -40,9 +41,10 @@ class ProbedShell(Shell):
         authenticator: Authenticator,
         metrics: Metrics,
         lines: LineWriter | None,
+        streams: Streams,
     ) -> None:
         probe = Route("GET", PATH, answer, "Answer at once", LIFECYCLE, answer=Answer)
-        super().__init__([*routes, probe], authenticator, metrics, lines)
+        super().__init__([*routes, probe], authenticator, metrics, lines, streams)
 
 
 def main() -> int:

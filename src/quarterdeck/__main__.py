@@ -2,6 +2,10 @@
 
 up                 serve, until told to stop
 db upgrade|status  the schema
+db backup FILE     a copy of a SQLite database
+audit verify       the log, proved by its seals
+audit anchor       the newest seal, to be noted elsewhere
+check              counters, trees and log against each other
 config show        every setting and where it came from
 token              a bearer token of the local issuer
 """
@@ -38,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
             msgspec.json.encode({"error": code, "detail": detail}).decode() if asked.json else f"qd: {detail}"
         )
         sys.stderr.write(told + "\n")
-        return EXIT_FAILED
+        return int(getattr(refusal, "exit_code", EXIT_FAILED))
 
 
 def _settings(asked: argparse.Namespace) -> Settings:
@@ -69,12 +73,20 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--ready-fd", type=int)
     up.set_defaults(run=_up)
     for noun, steps in (
-        ("db", {"upgrade": _db_upgrade, "status": _db_status}),
+        ("db", {"upgrade": _db_upgrade, "status": _db_status, "backup": _db_backup}),
+        ("audit", {"verify": _audit_verify, "anchor": _audit_anchor}),
         ("config", {"show": _config_show}),
     ):
         group = verbs.add_parser(noun).add_subparsers(required=True)
         for name, run in steps.items():
-            group.add_parser(name, parents=[common]).set_defaults(run=run)
+            step = group.add_parser(name, parents=[common])
+            step.set_defaults(run=run)
+            if run is _db_backup:
+                step.add_argument("file", type=Path)
+            if run is _audit_verify:
+                step.add_argument("--anchor", action="append", default=[])
+                step.add_argument("--key", action="append", default=[])
+    verbs.add_parser("check", parents=[common]).set_defaults(run=_check)
     token = verbs.add_parser("token", parents=[common])
     token.add_argument("--zone", default="default")
     token.add_argument("--app", default="local")
@@ -127,6 +139,39 @@ def _db_status(asked: argparse.Namespace, settings: Settings) -> int:
     told = {"database": mask(settings.database_url), "revision": current, "known": migrate.revisions()}
     _show(asked, {**told, "complaint": complaint}, complaint or f"up to date, at revision {current}")
     return 0 if complaint is None else EXIT_FAILED
+
+
+def _db_backup(asked: argparse.Namespace, settings: Settings) -> int:
+    from quarterdeck.upkeep import backup
+
+    copied = backup.copy(settings.database_url, asked.file)
+    _show(asked, msgspec.to_builtins(copied), copied.text())
+    return 0
+
+
+def _audit_verify(asked: argparse.Namespace, settings: Settings) -> int:
+    from quarterdeck.upkeep import audit
+
+    trusted = audit.keys_to_trust(asked.key, settings.signing_key)
+    verdict = audit.judge(settings.database_url, trusted, audit.anchors_of(asked.anchor))
+    _show(asked, verdict.document(), verdict.text())
+    return 0 if verdict.proven else EXIT_FAILED
+
+
+def _audit_anchor(asked: argparse.Namespace, settings: Settings) -> int:
+    from quarterdeck.upkeep import audit
+
+    anchor = audit.newest_anchor(settings.database_url)
+    _show(asked, {"anchor": anchor}, anchor)
+    return 0
+
+
+def _check(asked: argparse.Namespace, settings: Settings) -> int:
+    from quarterdeck.upkeep import check
+
+    report = check.look(settings.database_url)
+    _show(asked, report.document(), report.text())
+    return 0 if report.well else EXIT_FAILED
 
 
 def _config_show(asked: argparse.Namespace, settings: Settings) -> int:

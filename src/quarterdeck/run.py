@@ -106,7 +106,7 @@ class Running:
         local = serve.listen_unix(socket_file)
         url = serve.url_of(tcp)
         uvicorn_server = self._uvicorn(app.shell, lambda: self._ready(url, str(socket_file)))
-        app.sweeps.start()
+        app.start()
         tokens.start()
         # What was made while starting lives as long as the process: the collector need not look at it again.
         gc.collect()
@@ -139,10 +139,7 @@ class Running:
             backlog=1024,
         )
 
-        def drain() -> None:
-            shell.draining = True
-
-        return serve.Server(config, connections, on_ready, drain)
+        return serve.Server(config, connections, on_ready, shell.drain)
 
     def _token_renewal(self, issuer: LocalIssuer) -> Sweep:
         scope = self._settings.section(AuthSettings).lifecycle_scope
@@ -170,8 +167,7 @@ class Running:
 
 
 def open_issuer(settings: Settings) -> LocalIssuer:
-    named = settings.server.signing_key
-    return LocalIssuer.open(Path(named) if named else settings.data / "signing-key.pem")
+    return LocalIssuer.open(settings.signing_key)
 
 
 def socket_path(data: Path) -> Path:

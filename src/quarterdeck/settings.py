@@ -24,8 +24,9 @@ from msgspec.structs import FieldInfo, fields
 
 from quarterdeck.domain.sessions.model import SessionSettings
 from quarterdeck.domain.zones.model import Limits
-from quarterdeck.engine.settings import EngineSettings
+from quarterdeck.engine.settings import EngineSettings, LogSettings
 from quarterdeck.http.auth.model import AuthSettings
+from quarterdeck.http.streams import StreamSettings
 
 S = TypeVar("S", bound=msgspec.Struct)
 FILE = "quarterdeck.toml"
@@ -55,7 +56,9 @@ class ServerSettings(msgspec.Struct, frozen=True):
 SECTIONS: tuple[type[msgspec.Struct], ...] = (
     ServerSettings,
     AuthSettings,
+    StreamSettings,
     EngineSettings,
+    LogSettings,
     SessionSettings,
     Limits,
 )
@@ -68,6 +71,8 @@ SHARED_NAMES = {
     "lifecycle_scope": "AGENT_COORDINATOR_SCOPE",
     "jwks_cache_max": "JWKS_CACHE_MAX",
     "ttl_sweep_interval_ms": "TTL_SWEEP_INTERVAL_MS",
+    "event_retention_days": "EVENT_RETENTION_DAYS",
+    "retention_cleanup_interval_ms": "RETENTION_CLEANUP_INTERVAL_MS",
     "shutdown_grace_ms": "SHUTDOWN_GRACE_MS",
     "log_level": "LOG_LEVEL",
 }
@@ -109,6 +114,11 @@ class Settings:
     @property
     def database_url(self) -> str:
         return self.server.database_url or f"sqlite:///{self.data / 'quarterdeck.db'}"
+
+    @property
+    def signing_key(self) -> Path:
+        named = self.server.signing_key
+        return Path(named) if named else self.data / "signing-key.pem"
 
 
 def load(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
+from tests.support.callers import callers_of
+from tests.support.checking import assert_check_finds_nothing
 from tests.support.keel import Side
 from tests.support.load import Load, assert_one_session_a_key, stored
-from tests.support.raw import Connection, CutShort, Unanswered, at_once, request
-from tests.support.replicas import replicas_of
+from tests.support.raw import at_once, request
+from tests.support.replicas import another, replicas_of
 from tests.support.rounds import ROUNDS
-from tests.support.server import Launch, Servers
+from tests.support.server import Launch, ServerProcess, Servers
 from tests.support.zone import APP, FreshZone, assert_counts_hold, fresh_zone, spawn
+
+CALLERS, ROOM = 100, 8
 
 
 async def test_a_killed_server_has_lost_nothing_it_acknowledged(servers: Servers, launch: Launch) -> None:
@@ -38,34 +43,44 @@ async def test_a_killed_server_has_lost_nothing_it_acknowledged(servers: Servers
 
 async def test_replicas_of_which_one_is_killed_admit_exactly_8(servers: Servers, postgres_url: str) -> None:
     replicas = await replicas_of(servers, postgres_url, 3)
-    for number in range(ROUNDS):
-        zone = await fresh_zone(replicas[1], max_concurrent=8)
-        async with zone.client() as client:
-            root = (await spawn(client, zone))["id"]
-        child = request("POST", zone.agents, zone.token(), {"application_id": APP, "parent_id": root})
-        answers = [asyncio.create_task(ask(replicas[n % 3].url, child)) for n in range(100)]
-        if number == ROUNDS - 1:
-            # Whoever was first has been answered, and the others are on their way.
-            await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
-            replicas[0].kill()
-        admitted = [session for session in await asyncio.gather(*answers) if session is not None]
-        side = Side(postgres_url)
-        live = side.run("select id from agent_sessions where zone_id = ? and parent_id is not null", zone.id)
-        assert len(live) == 8
-        assert {str(session) for [session] in live} >= set(admitted)
-        assert_counts_hold(postgres_url, zone.id)
+    cut_off = 0
+    for number in range(10 * ROUNDS):
+        victim, survivor = replicas[number % 3], replicas[(number + 1) % 3]
+        zone = await fresh_zone(survivor, max_concurrent=ROOM)
+        # A round in which the victim had answered everybody before it died is no such round.
+        cut_off += await bomb_and_kill(replicas, victim, zone, answered=1 + number % 3)
+        await assert_check_finds_nothing(servers, survivor.launch)
+        replicas[number % 3] = await another(survivor, servers)
+        if cut_off == ROUNDS:
+            return
+    raise AssertionError(f"only {cut_off} of {10 * ROUNDS} victims died in mid-round")
 
 
-async def ask(url: str, asked: bytes) -> str | None:
-    """The id of the session that was admitted; None for a refusal, or where nobody answered any more."""
-    try:
-        connection = await Connection.open(url)
-        answer = await connection.ask(asked)
-    except (ConnectionError, Unanswered, CutShort):
-        return None
-    await connection.close()
-    assert answer.status in (201, 429), answer.body
-    return str(answer.json()["id"]) if answer.status == 201 else None
+async def bomb_and_kill(
+    replicas: list[ServerProcess], victim: ServerProcess, zone: FreshZone, answered: int
+) -> bool:
+    """Everybody spawns at once through all of the replicas, and one is killed when so many have been answered. Whether
+    somebody waited in vain."""
+    async with zone.client() as client:
+        root = (await spawn(client, zone))["id"]
+    child = request("POST", zone.agents, zone.token(), {"application_id": APP, "parent_id": root})
+    async with callers_of(replicas, CALLERS) as callers:
+        answers = callers.begin(child)
+        for first in itertools.islice(asyncio.as_completed(answers), answered):
+            await first
+        victim.kill()
+        given = [answer for answer in await asyncio.gather(*answers) if answer is not None]
+    refused = {answer.json()["error"] for answer in given if answer.status == 429}
+    assert refused == {"agent_concurrency_limit_exceeded"}
+    assert {answer.status for answer in given} <= {201, 429}
+    live = Side(zone.server.launch.database_url).run(
+        "select id from agent_sessions where zone_id = ? and parent_id is not null", zone.id
+    )
+    assert len(live) == ROOM, (
+        "what the victim admitted counts, and what it did not admit left room for others"
+    )
+    assert {str(session) for [session] in live} >= {a.json()["id"] for a in given if a.status == 201}
+    return len(given) < CALLERS
 
 
 async def test_a_frozen_replica_does_not_hold_the_others_up(servers: Servers, postgres_url: str) -> None:

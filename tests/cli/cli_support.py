@@ -9,11 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from quarterdeck.client.place import Place
 from tests.support.children import plain_environment
@@ -76,6 +77,32 @@ class Qd:
         if record is not None and place.is_served():
             os.kill(record.pid, by)
             eventually_sync(lambda: not place.is_served(), "the server's lock is free")
+
+
+class OnTerminal(NamedTuple):
+    """What a command did on a terminal: its exit code, and all that was to be seen there, the typing included."""
+
+    code: int
+    seen: str
+
+
+def on_terminal(qd: Qd, *words: str, typed: str = "", columns: int = 80) -> OnTerminal:
+    """Runs a command whose input, output and errors are one terminal. What is typed waits there until it is read."""
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, columns))
+    os.write(ours, typed.encode())
+    environment = {**qd.environment, "TERM": "xterm", "NO_COLOR": "1"}
+    process = subprocess.Popen(qd.command(words), env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            seen += chunk
+    except OSError:
+        pass  # Linux says "input/output error" where the other side of a terminal is gone
+    finally:
+        os.close(ours)
+    return OnTerminal(process.wait(RUN_LIMIT), seen.decode().replace("\r\n", "\n"))
 
 
 class Peer:

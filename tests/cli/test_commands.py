@@ -467,7 +467,7 @@ def test_completion_offers_commands_options_and_choices(own: Qd) -> None:
         return {one.partition(",")[2] for one in answer.splitlines()}
 
     assert {"session", "zone", "events"} <= offered("qd ")
-    assert offered("qd session s") == {"spawn", "show", "stop"}
+    assert offered("qd session s") == {"spawn", "show", "suspend", "stop"}
     assert offered("qd session list --st") == {"--status"}
     assert offered("qd session list --status ") == {"active", "suspended", "terminated"}
     assert offered("qd --json completion z") == {"zsh"}

@@ -39,7 +39,7 @@ async def test_a_session_takes_its_whole_subtree_with_it_and_nothing_else(keel: 
     top = made[1]
     below = await keel.subtree(top)
     receipt = await keel.end(top, "no longer needed")
-    assert receipt == Receipt(top.id, "no longer needed", asked=7, stopped=7, already_stopped=0)
+    assert receipt == Receipt(ZONE, top.id, None, "no longer needed", 7, 7, 0, 0, False, [])
     for session in await keel.subtree(top):
         assert session.status is State.TERMINATED
         assert session.termination_reason == "no longer needed"
@@ -84,7 +84,7 @@ async def test_ending_what_has_ended_is_a_success_that_moves_nothing(keel: Keel)
     await keel.end(made[0], "first")
     log, shown = await keel.log(), await keel.show(made[0])
     again = await keel.end(made[0], "second")
-    assert again == Receipt(made[0].id, "second", asked=3, stopped=0, already_stopped=3)
+    assert again == Receipt(ZONE, made[0].id, None, "second", 3, 0, 3, 0, False, [])
     assert await keel.log() == log
     assert await keel.show(made[0]) == shown
     assert_counts_are_what_the_rows_say(keel.side)
@@ -104,8 +104,8 @@ async def test_overlapping_asks_in_one_batch_end_each_session_once(keel: Keel) -
     asks = [
         Terminate(ZONE, own, f"by {i}", admin()) for i, own in enumerate([made[1].id, made[0].id, made[1].id])
     ]
-    receipts = await asyncio.gather(*(keel.endings.submit(asked) for asked in asks))
-    assert [(receipt.asked, receipt.stopped) for receipt in receipts] == [(3, 3), (7, 4), (3, 0)]
+    outcomes = await asyncio.gather(*(keel.endings.submit(asked) for asked in asks))
+    assert [outcome.stopped for outcome in outcomes] == [3, 4, 0]
     ended = await endings(keel)
     assert len(ended) == len({event.subject for event in ended}) == 7
     assert_children_before_parents(ended, made)
@@ -125,7 +125,7 @@ async def test_nothing_moves_that_is_no_longer_in_the_state_it_was_read_in(keel:
     root = await keel.spawn()
     for was, moved in (("suspended", 0), ("terminated", 0), ("active", 1), ("active", 0)):
         ending = Q.sessions_end(batch=[(ZONE, root.id, was, "x", 7)], now=7)
-        [rows] = await keel.store.transact(lambda tx, ending=ending: tx.read(ending))  # type: ignore[misc]
+        [rows] = await keel.store.transact(lambda tx, ending=ending: tx.read(ending), zones=[ZONE])  # type: ignore[misc]
         assert len(rows) == moved
 
 
@@ -210,10 +210,10 @@ async def test_refusals_and_endings_in_one_batch_do_not_disturb_each_other(keel:
     outcomes = await asyncio.gather(*(keel.endings.submit(one) for one in asks), return_exceptions=True)
     assert codes(outcomes) == [
         "agent_not_found",
-        "Receipt",
+        "Ended",
         "zone_not_found",
         "application_ownership_required",
-        "Receipt",
+        "Ended",
     ]
     assert_counts_are_what_the_rows_say(keel.side)
 

@@ -9,6 +9,7 @@ import pytest
 
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import LimitReached, NotFound, Unauthenticated
+from quarterdeck.core.wire import Bearer
 from quarterdeck.domain.sessions.model import SessionRef, State
 from quarterdeck.domain.zones.model import CEILINGS
 from tests.support.asking import NOW, ZONE, admin, caller
@@ -48,9 +49,9 @@ async def test_an_expired_session_parents_nothing_and_its_token_is_good_for_noth
     with pytest.raises(Unauthenticated):
         await keel.spawn(caller=caller(session_id=root.id))
     with pytest.raises(Unauthenticated):
-        await keel.shown.submit(SessionRef(ZONE, root.id, bearer=root.id))
+        await keel.shown.submit(SessionRef(ZONE, root.id, Bearer(ZONE, root.id)))
     with pytest.raises(Unauthenticated):
-        await keel.page(bearer=root.id)
+        await keel.page(bearer=Bearer(ZONE, root.id))
 
 
 @pytest.mark.parametrize("bound", sorted(CEILINGS.keys() - {"max_depth", "max_tree_spawns"}))

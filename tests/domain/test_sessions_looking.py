@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from quarterdeck.core.errors import NotFound, Unauthenticated
+from quarterdeck.core.wire import Bearer
 from quarterdeck.domain.sessions.model import Session, SessionRef, State
 from tests.support.asking import ZONE
 from tests.support.keel import Keel, codes
@@ -100,13 +101,14 @@ async def test_even_a_cycle_in_the_rows_has_an_end(keel: Keel) -> None:
 
 async def test_a_token_of_an_ended_session_sees_nothing(keel: Keel) -> None:
     bearer, other = await keel.spawn(), await keel.spawn()
-    assert await keel.shown.submit(SessionRef(ZONE, other.id, bearer.id)) == other
-    assert await keel.page(bearer=bearer.id)
+    spoken = Bearer(ZONE, bearer.id)
+    assert await keel.shown.submit(SessionRef(ZONE, other.id, spoken)) == other
+    assert await keel.page(bearer=spoken)
     await keel.end(bearer)
-    ref = SessionRef(ZONE, other.id, bearer.id)
+    ref = SessionRef(ZONE, other.id, spoken)
     with pytest.raises(Unauthenticated):
         await keel.shown.submit(ref)
     with pytest.raises(Unauthenticated):
-        await keel.page(bearer=bearer.id)
+        await keel.page(bearer=spoken)
     with pytest.raises(Unauthenticated):
-        await keel.subtree(other, bearer.id)
+        await keel.subtree(other, spoken)

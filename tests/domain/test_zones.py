@@ -68,7 +68,7 @@ async def test_replicas_that_make_the_same_zones_in_opposite_order_make_each_onc
 async def test_zones_are_made_and_locked_in_order_of_id_whatever_the_order_of_asks(sqlite_url: str) -> None:
     # Two batches that took the same zones in different orders would wait for each other.
     store = Recording(await open_store(sqlite_url))
-    keel = Keel(sqlite_url, store, Rigging())
+    keel = Keel(sqlite_url, (store, store), Rigging())
     await asyncio.gather(*(keel.zones.submit(put(name)) for name in ("c", "a", "d", "b", "a")))
     for statement in ("zone_insert", "zones_lock_ready"):
         batch = store.seen[statement].params["batch"]
@@ -157,8 +157,8 @@ async def test_zones_are_listed_by_id_page_by_page(keel: Keel) -> None:
     for zone_id in ("c", "a", "b"):
         await keel.zone(zone_id)
     pages = [
-        await keel.engine.read(lambda tx: operations.page(tx, "", 3)),
-        await keel.engine.read(lambda tx: operations.page(tx, "c", 3)),
+        await keel.everywhere.read(lambda tx: operations.page(tx, "", 3)),
+        await keel.everywhere.read(lambda tx: operations.page(tx, "c", 3)),
     ]
     assert [[zone.id for zone in page] for page in pages] == [["a", "b", "c"], [ZONE]]
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 from typing import NoReturn, cast
 
 from quarterdeck.core.wire import Route
+from quarterdeck.domain.keys import routes as keys
+from quarterdeck.domain.sessions import operations
 from quarterdeck.domain.sessions import routes as sessions
 from quarterdeck.domain.zones import routes as zones
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine.tx import Engine
 from quarterdeck.http import events, system
 from quarterdeck.http.metrics import Metrics
+from quarterdeck.http.sse import Live
 from quarterdeck.store.port import Store
 
 NO_ENGINE = cast(Engine, None)
 NO_STORE = cast(Store, None)
+NO_STREAMS = cast(Live, None)
+FINISHER = cast(operations.Finisher, None)
+EXPLAINER = operations.Explainer(operations.Spawner(Limits()))
 
 
 async def nobody(_: object) -> NoReturn:
@@ -22,10 +28,11 @@ async def nobody(_: object) -> NoReturn:
 
 
 def table() -> list[Route]:
-    own = system.System(NO_STORE, Metrics(), {}, "1.2.3")
+    own = system.System(NO_STORE, Metrics(), {}, "1.2.3", nobody)
     return [
-        *zones.routes(zones.ZoneDesk(NO_ENGINE, Limits(), nobody, nobody, nobody)),
-        *sessions.routes(sessions.SessionDesk(NO_ENGINE, nobody, nobody, nobody)),
-        *events.routes(events.LogDesk(NO_ENGINE)),
+        *zones.routes(zones.ZoneDesk(NO_ENGINE, Limits(), nobody, nobody, nobody, nobody)),
+        *sessions.routes(sessions.SessionDesk(NO_ENGINE, nobody, nobody, nobody, FINISHER, EXPLAINER)),
+        *events.routes(events.LogDesk(NO_ENGINE, NO_STREAMS)),
+        *keys.routes(keys.KeyDesk(NO_ENGINE, ("agent:lifecycle",), nobody, nobody)),
         *system.routes(own, None),
     ]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
+from quarterdeck.core.wire import ADMIN
+from tests.support.server import ServerProcess
 from tests.support.table import TableRow, table_of
 from tests.support.zone import APP, FreshZone, assert_problem, end, events_of, fresh_zone, shown, spawn
 
@@ -22,40 +26,112 @@ async def zone_routes(zone: FreshZone) -> list[TableRow]:
     return [row for row in await table_of(zone.server) if row.in_zone]
 
 
+@dataclass(frozen=True)
+class Foreign:
+    """Another zone, with one of everything that has an id."""
+
+    zone: FreshZone
+    ids: Mapping[str, str]
+
+    def one(self, row: TableRow) -> str:
+        return self.ids[row.names] if row.names else ""
+
+
+async def somebody_elses(server: ServerProcess) -> Foreign:
+    zone = await fresh_zone(server)
+    async with zone.client() as owner, server.client() as admin:
+        session = (await spawn(owner, zone))["id"]
+        key = shown(await admin.post(f"{zone.path}/keys", json={"application_id": APP}))["id"]
+    return Foreign(zone, {"agents": session, "keys": key})
+
+
+async def credentials_of(zone: FreshZone) -> dict[str, dict[str, str]]:
+    """What a program of the zone may come with, each holding all that a zone can give."""
+    scopes = ["agent:lifecycle", "coordinator.admin"]
+    async with zone.server.client() as admin:
+        asked = {"application_id": APP, "scopes": scopes}
+        key = shown(await admin.post(f"{zone.path}/keys", json=asked))["key"]
+    return {
+        "a token": {"Authorization": f"Bearer {zone.token(*scopes)}"},
+        "a token of a plain application": {"Authorization": f"Bearer {zone.token()}"},
+        "a key": {"X-API-Key": key},
+    }
+
+
+MISSING = {"agents": "agent_not_found", "keys": "key_not_found"}
+"""What is said of an id that is not there, by what it is an id of."""
+
+
 async def test_every_route_of_a_foreign_zone_answers_as_if_there_were_none(zone: FreshZone) -> None:
-    foreign = await fresh_zone(zone.server)
-    async with foreign.client() as owner:
-        session = (await spawn(owner, foreign))["id"]
-    before = await events_of(foreign)
-    body = {"application_id": APP}
-    async with zone.client() as client:
-        for row in await zone_routes(zone):
-            real = await client.request(row.method, row.at(foreign.id, session), json=body)
-            none = await client.request(row.method, row.at("no-such-zone", session), json=body)
-            assert real.status_code == 403, row
-            assert told(real, foreign.id) == told(none, "no-such-zone"), row
-    assert await events_of(foreign) == before
+    foreign = await somebody_elses(zone.server)
+    before = await events_of(foreign.zone)
+    rows = await zone_routes(zone)
+    for kind, headers in (await credentials_of(zone)).items():
+        async with zone.server.client("") as client:
+            client.headers.update(headers)
+            for row in rows:
+                refusal = "missing_scope" if row.scope == ADMIN else "zone_mismatch"
+                one = foreign.one(row)
+                for real, none in zip(
+                    row.ways(foreign.zone.id, one), row.ways("no-such-zone", one), strict=True
+                ):
+                    answers = [await client.request(**asked) for asked in (real, none)]
+                    assert_problem(answers[0], 403, refusal)
+                    assert told(answers[0], foreign.zone.id) == told(answers[1], "no-such-zone"), (kind, row)
+    assert await events_of(foreign.zone) == before
 
 
-async def test_a_foreign_session_is_not_found_by_its_id_on_any_route_of_ones_own_zone(
+async def test_what_is_in_a_foreign_zone_is_not_found_by_its_id_on_any_route_of_ones_own(
     zone: FreshZone,
 ) -> None:
-    foreign = await fresh_zone(zone.server)
-    async with foreign.client() as owner:
-        session = (await spawn(owner, foreign))["id"]
-    before = await events_of(foreign)
+    foreign = await somebody_elses(zone.server)
+    before = await events_of(foreign.zone)
     absent = "00000000-0000-7000-8000-000000000000"
-    async with zone.client() as client:
-        for row in await zone_routes(zone):
-            if not row.names_session:
-                continue
-            real = await client.request(row.method, row.at(zone.id, session))
-            none = await client.request(row.method, row.at(zone.id, absent))
-            assert_problem(real, 404, "agent_not_found")
-            assert told(real, session) == told(none, absent), row
-    assert await events_of(foreign) == before
-    async with foreign.client() as owner:
-        assert shown(await owner.get(foreign.agent(session)))["status"] == "active"
+    credentials = await credentials_of(zone)
+    credentials["an administrator's token"] = {"Authorization": f"Bearer {zone.server.admin_token}"}
+    rows = [row for row in await zone_routes(zone) if row.names]
+    assert {row.names for row in rows} == MISSING.keys(), "tell this test what else has an id"
+    for kind, headers in credentials.items():
+        async with zone.server.client("") as client:
+            client.headers.update(headers)
+            for row in rows:
+                if row.scope == ADMIN and "administrator" not in kind:
+                    continue
+                asked = [row.asked(zone.id, one) for one in (foreign.one(row), absent)]
+                real, none = [await client.request(**each) for each in asked]
+                assert row.names
+                assert_problem(real, 404, MISSING[row.names])
+                assert told(real, foreign.one(row)) == told(none, absent), (kind, row)
+    assert await events_of(foreign.zone) == before
+    async with foreign.zone.client() as owner:
+        assert shown(await owner.get(foreign.zone.agent(foreign.ids["agents"])))["status"] == "active"
+
+
+async def test_a_foreign_session_is_named_in_no_body_and_no_query_as_if_it_were_there(
+    zone: FreshZone,
+) -> None:
+    session = (await somebody_elses(zone.server)).ids["agents"]
+    asks: list[dict[str, Any]] = []
+    for one in (session, "no-such-session"):
+        asks += [
+            {"method": "POST", "url": zone.agents, "json": {"application_id": APP, "parent_id": one}},
+            {
+                "method": "POST",
+                "url": f"{zone.path}/keys",
+                "json": {"application_id": APP, "session_id": one},
+            },
+            {"url": f"{zone.path}/explain/spawn", "params": {"application_id": APP, "parent_id": one}},
+            {"url": zone.agents, "params": {"parent_id": one}},
+            {"url": zone.agents, "params": {"root_id": one}},
+            {"url": f"{zone.path}/events", "params": {"subject": one}},
+        ]
+    async with zone.server.client() as admin:
+        answers = [await admin.request(**{"method": "GET", **asked}) for asked in asks]
+    real, none = answers[: len(answers) // 2], answers[len(answers) // 2 :]
+    for first, second in zip(real, none, strict=True):
+        assert told(first, session) == told(second, "no-such-session"), first.request.url
+    assert_problem(real[0], 404, "parent_not_found")
+    assert_problem(real[1], 404, "agent_not_found")
 
 
 async def test_a_foreign_session_parents_nothing_and_narrows_every_list_to_nothing(zone: FreshZone) -> None:

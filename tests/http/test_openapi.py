@@ -86,9 +86,9 @@ def test_public_routes_need_no_token_and_all_others_name_their_scope(
     routes: list[Route], described: Json
 ) -> None:
     for route in routes:
-        assert operation_of(described, route)["security"] == (
-            [] if route.scope is None else [{"bearer": [route.scope]}]
-        )
+        # A key is for its zone: where zones are crossed, only a token will do.
+        ways = {None: [], ADMIN: ["bearer"]}.get(route.scope, ["bearer", "apiKey"])
+        assert operation_of(described, route)["security"] == [{way: [route.scope]} for way in ways]
     scopes = {route.scope for route in routes}
     assert {None, LIFECYCLE, ADMIN} <= scopes
 
@@ -97,12 +97,20 @@ def test_the_document_has_the_structure_that_openapi_3_1_asks_for(described: Jso
     assert described["openapi"] == "3.1.0"
     info = at(described, "info")
     assert info["title"] and info["version"] == "1.2.3"
-    assert {tag["name"] for tag in items(described, "tags")} == {"zones", "sessions", "events", "server"}
+    assert {tag["name"] for tag in items(described, "tags")} == {
+        "zones",
+        "sessions",
+        "keys",
+        "events",
+        "server",
+    }
     for part in at(described, "components").values():
         assert isinstance(part, dict)
         assert all(COMPONENT.fullmatch(name) for name in part)
-    for scheme in at(described, "components", "securitySchemes").values():
-        assert cast(Json, scheme)["type"] == "http" and cast(Json, scheme)["scheme"] == "bearer"
+    schemes = at(described, "components", "securitySchemes")
+    assert (at(schemes, "bearer")["type"], at(schemes, "bearer")["scheme"]) == ("http", "bearer")
+    key = at(schemes, "apiKey")
+    assert (key["type"], key["in"], key["name"]) == ("apiKey", "header", "X-API-Key")
     for path, _, operation in operations(described):
         assert path.startswith("/")
         check_parameters(described, path, operation)
@@ -156,10 +164,15 @@ def test_a_query_is_described_field_by_field_with_bounds_and_defaults(described:
     ]
 
 
-def test_every_post_may_carry_an_idempotency_key_and_nothing_else_does(described: Json) -> None:
+def test_whoever_refuses_an_idempotency_key_may_be_given_one_and_nobody_else(
+    routes: list[Route], described: Json
+) -> None:
     reference = {"$ref": "#/components/parameters/IdempotencyKey"}
-    for _, method, operation in operations(described):
-        assert (reference in cast(list[object], operation.get("parameters", []))) == (method == "post")
+    for route in routes:
+        parameters = cast(list[object], operation_of(described, route).get("parameters", []))
+        assert (reference in parameters) == ("idempotency_key_conflict" in route.refusals)
+    spawn = at(described, "paths", "/zones/{zone}/agents", "post")
+    assert reference in cast(list[object], spawn["parameters"])
 
 
 def test_what_is_made_or_ended_answers_with_each_status_it_may_answer_with(described: Json) -> None:

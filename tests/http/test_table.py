@@ -30,6 +30,9 @@ PROMISED = {
     "GET /zones/{zone}/agents/{id}/children": "agent:lifecycle",
     "GET /zones/{zone}/agents/{id}/tree": "agent:lifecycle",
     "GET /zones/{zone}/events": "agent:lifecycle",
+    "POST /zones/{zone}/keys": "quarterdeck.admin",
+    "GET /zones/{zone}/keys": "quarterdeck.admin",
+    "DELETE /zones/{zone}/keys/{id}": "quarterdeck.admin",
 }
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "LOCK")
 
@@ -97,7 +100,7 @@ async def test_a_segment_that_is_no_id_is_404_on_every_route_that_has_one(
     async with server.client() as client:
         for row in await table_of(server):
             places = [row.at(segment)] if row.in_zone else []
-            places += [row.at("default", segment)] if row.names_session else []
+            places += [row.at("default", segment)] if row.names else []
             for path in places:
                 url = client.base_url.copy_with(raw_path=path.encode())
                 assert_problem(await client.request(row.method, url), 404, "route_not_found")

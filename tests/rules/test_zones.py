@@ -22,7 +22,7 @@ CONTRACT = {
 
 
 def zone(quotas: str = "{}", frozen: int = 0) -> Zone:
-    return Zone("z", "name", frozen, quotas, 0, 1_500)
+    return Zone("z", "name", frozen, quotas, 0, 1_500, None)
 
 
 def given(text: str) -> Overrides:

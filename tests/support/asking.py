@@ -69,6 +69,8 @@ def session(**stored: object) -> Session:
         "termination_reason": None,
         "created_at": NOW - 1_000,
         "updated_at": NOW - 1_000,
+        "held": 0,
+        "cascade_id": None,
     }
     row = plain | stored
     return msgspec.convert([row[name] for name in Session.__struct_fields__], Session)

@@ -7,21 +7,27 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import psycopg
 
 from quarterdeck.core.clock import Millis, system_now
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.wire import Bearer
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import (
+    Ended,
+    Hold,
     Receipt,
     Session,
     SessionFilter,
     SessionRef,
     SessionSettings,
     Terminate,
+    Verb,
 )
-from quarterdeck.domain.sessions.sweeps import TTL, ttl_sweep
+from quarterdeck.domain.sessions.sweeps import TTL
+from quarterdeck.domain.sessions.sweeps import sweeps as session_sweeps
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones.model import CEILINGS, Limits, Overrides, PutZone, Zone
 from quarterdeck.engine import events
@@ -33,6 +39,7 @@ from quarterdeck.engine.tx import Engine
 from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.store.port import Store
 from quarterdeck.store.postgres import PostgresStore
+from quarterdeck.store.roles import SWEEP
 from quarterdeck.store.sqlite import SqliteStore
 from tests.support.asking import ZONE, admin, ask
 
@@ -46,6 +53,8 @@ class Rigging:
     settings: EngineSettings = field(default_factory=EngineSettings)
     patience: Patience = field(default_factory=Patience)
     pool_max: int = 6
+    chunk: int = 1_000
+    """How many sessions one transaction settles at most."""
     clock: Callable[[], Millis] = system_now
     """SQLite's clock; PostgreSQL has its own."""
     defaults: Limits = field(default_factory=Limits)
@@ -55,16 +64,23 @@ class Rigging:
 class Keel:
     """One process's share of the house, as `app.py` puts it together."""
 
-    def __init__(self, url: str, store: Store, rigging: Rigging) -> None:
+    def __init__(self, url: str, stores: tuple[Store, Store], rigging: Rigging) -> None:
         self.url = url
-        self.store = store
-        self.engine = Engine(store, after_commit=rigging.after_commit)
+        self.store, everywhere = stores
+        self.engine = Engine(self.store, after_commit=rigging.after_commit)
+        self.everywhere = Engine(everywhere)
         self.lanes = Lanes(self.engine, rigging.settings, patience=rigging.patience)
-        self.zones = self.lanes.writing("zone", zones.put)
-        self.used = self.lanes.reading("zone-show", zones.show)
+        self.zones = self.lanes.writing("zone", sessions.guarded(zones.put))
+        self.used = self.lanes.reading("zone-show", sessions.guarded(zones.show))
+        self.freezes = self.lanes.writing("zone-freeze", sessions.guarded(zones.freeze))
         self.spawner = sessions.Spawner(rigging.defaults)
         self.spawns = self.lanes.writing("spawn", self.spawner.spawn)
-        self.endings = self.lanes.writing("terminate", sessions.terminate)
+        ender = sessions.Ender(rigging.chunk)
+        self.endings = self.lanes.writing("terminate", ender.terminate)
+        self.stops = self.lanes.writing("zone-stop", ender.stop_zone)
+        self.settles = self.lanes.writing("settle", ender.settle)
+        self.finisher = sessions.Finisher(self.endings.submit, self.stops.submit, self.settles.submit)
+        self.holds = self.lanes.writing("hold", sessions.hold)
         self.shown = self.lanes.reading("session-show", sessions.show)
 
     # -- zones
@@ -89,9 +105,22 @@ class Keel:
         return made
 
     async def end(self, session: Session, reason: str = "requested") -> Receipt:
-        return await self.endings.submit(
-            Terminate(session.zone_id, session.id, reason, admin(session.zone_id))
-        )
+        """Ends a session to the last chunk, and gives the receipt."""
+        ask = Terminate(session.zone_id, session.id, reason, admin(session.zone_id))
+        return await self.receipt(await self.finisher.end(ask))
+
+    async def receipt(self, ended: Ended) -> Receipt:
+        return await self.engine.read(lambda tx: sessions.receipt(tx, ended, 0), zones=[ended.zone_id])
+
+    async def suspend(self, session: Session) -> int:
+        return await self._hold(session, Verb.SUSPEND)
+
+    async def resume(self, session: Session) -> int:
+        return await self._hold(session, Verb.RESUME)
+
+    async def _hold(self, session: Session, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> int:
+        ask = Hold(session.zone_id, session.id, verb, admin(session.zone_id))
+        return (await self.holds.submit(ask)).moved
 
     async def show(self, session: Session) -> Session:
         return await self.shown.submit(SessionRef(session.zone_id, session.id))
@@ -99,26 +128,26 @@ class Keel:
     async def page(self, **wanted: object) -> list[Session]:
         plain: dict[str, object] = {"zone_id": ZONE, "limit": 500}
         asked = SessionFilter(**(plain | wanted))  # type: ignore[arg-type]
-        return await self.engine.read(lambda tx: sessions.page(tx, asked))
+        return await self.engine.read(lambda tx: sessions.page(tx, asked), zones=[asked.zone_id])
 
-    async def subtree(self, session: Session, bearer: str | None = None) -> list[Session]:
+    async def subtree(self, session: Session, bearer: Bearer | None = None) -> list[Session]:
         return await self.subtree_of(SessionRef(session.zone_id, session.id, bearer))
 
     async def subtree_of(self, ref: SessionRef) -> list[Session]:
-        return await self.engine.read(lambda tx: sessions.subtree(tx, ref))
+        return await self.engine.read(lambda tx: sessions.subtree(tx, ref), zones=[ref.zone_id])
 
     def sweeper(self, batch: int = 500) -> SweepRunner:
         return SweepRunner(
-            [ttl_sweep(self.engine, self.endings.submit, SessionSettings(ttl_sweep_batch=batch))]
+            session_sweeps(self.everywhere, self.finisher, SessionSettings(ttl_sweep_batch=batch))
         )
 
-    async def sweep(self, batch: int = 500) -> int:
-        return await self.sweeper(batch).run_now(TTL)
+    async def sweep(self, batch: int = 500, name: str = TTL) -> int:
+        return await self.sweeper(batch).run_now(name)
 
     # -- the log
 
     async def log(self, after: int = 0, limit: int = 100_000) -> list[Event]:
-        return await self.store.read(lambda tx: events.tail(tx, after, limit))
+        return await self.everywhere.read(lambda tx: events.tail(tx, after, limit))
 
     # -- the database, from the side
 
@@ -169,13 +198,20 @@ class Side:
 @contextlib.asynccontextmanager
 async def keel_on(url: str, rigging: Rigging | None = None) -> AsyncIterator[Keel]:
     rigging = rigging or Rigging()
-    store = await open_store(url, rigging)
+    stores = await open_stores(url, rigging)
     try:
-        keel = Keel(url, store, rigging)
+        keel = Keel(url, stores, rigging)
         yield keel
         await keel.lanes.drain()
     finally:
-        await store.close()
+        for store in {*stores}:
+            await store.close()
+
+
+async def open_stores(url: str, rigging: Rigging | None = None) -> tuple[Store, Store]:
+    """The one that is held to its callers' zones, and the one that sees across them."""
+    own = await open_store(url, rigging)
+    return own, own if sqlite_path(url) else await PostgresStore.open(url, 2, SWEEP)
 
 
 async def open_store(url: str, rigging: Rigging | None = None) -> Store:
@@ -190,17 +226,19 @@ async def open_store(url: str, rigging: Rigging | None = None) -> Store:
 
 def recount(side: Side) -> dict[tuple[Cell, ...], tuple[int, int]]:
     """What `admission_counts` must hold, by looking at every session: (zone, scope, key) to (live, ever)."""
-    rows = side.run("select zone_id, id, application_id, parent_id, root_id, status from agent_sessions")
-    ended = {(zone, own) for zone, own, _, _, _, status in rows if status == "terminated"}
+    rows = side.run(
+        "select zone_id, id, application_id, parent_id, root_id, terminated_at from agent_sessions"
+    )
+    ended = {(zone, own) for zone, own, _, _, _, terminated_at in rows if terminated_at is not None}
     counted: dict[tuple[Cell, ...], tuple[int, int]] = {}
-    for zone, _, application, parent, root, status in rows:
+    for zone, _, application, parent, root, terminated_at in rows:
         scopes = [("zone", ""), ("application", application), ("tree", root)]
         scopes += [("concurrent", ""), ("parent", parent)] if parent is not None else []
         for scope, key in scopes:
             if scope in ("tree", "parent") and (zone, key) in ended:
                 continue
             live, ever = counted.get((zone, scope, key), (0, 0))
-            counted[zone, scope, key] = (live + (status != "terminated"), ever + 1)
+            counted[zone, scope, key] = (live + (terminated_at is None), ever + 1)
     return counted
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,11 +23,11 @@ class Recording:
         self._store = store
         self.seen: dict[str, Bound] = {}
 
-    async def transact(self, work: Work[T], key: int | None = None) -> T:
-        return await self._store.transact(lambda tx: work(_RecordingTx(tx, self.seen)), key)
+    async def transact(self, work: Work[T], key: int | None = None, zones: Collection[str] = ()) -> T:
+        return await self._store.transact(lambda tx: work(_RecordingTx(tx, self.seen)), key, zones)
 
-    async def read(self, work: Work[T]) -> T:
-        return await self._store.read(lambda tx: work(_RecordingTx(tx, self.seen)))
+    async def read(self, work: Work[T], zones: Collection[str] = ()) -> T:
+        return await self._store.read(lambda tx: work(_RecordingTx(tx, self.seen)), zones)
 
     async def settled(self, key: int) -> None:
         await self._store.settled(key)

@@ -98,10 +98,11 @@ class Connection:
 async def at_once(url: str, requests: Sequence[bytes]) -> list[Answer]:
     """The answers to requests sent in the same instant, each on a connection of its own that was open before."""
     connections = [await Connection.open(url) for _ in requests]
-    answers = await asyncio.gather(*(c.ask(one) for c, one in zip(connections, requests, strict=True)))
-    for connection in connections:
-        await connection.close()
-    return answers
+    try:
+        return await asyncio.gather(*(c.ask(one) for c, one in zip(connections, requests, strict=True)))
+    finally:
+        for connection in connections:
+            await connection.close()
 
 
 def request(method: str, target: str, token: str | None = None, body: object = None, **headers: str) -> bytes:

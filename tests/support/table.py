@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tests.support.server import ServerProcess
+
+APP = "app"
 
 
 @dataclass(frozen=True)
@@ -14,20 +18,40 @@ class TableRow:
     scope: str | None
     has_body: bool
     query: tuple[str, ...]
+    example: Mapping[str, Any] | None = None
+    """A body that the description calls an example."""
+    needed: tuple[str, ...] = ()
+    """The parameters of the query that must be given."""
+    streams: bool = False
 
-    def at(self, zone: str, session: str = "no-such-session") -> str:
-        """The path for a zone and a session."""
-        filled = self.path.replace("{zone}", zone).replace("{id}", session)
+    def at(self, zone: str, one: str = "no-such-session") -> str:
+        """The path for a zone and for what is named in it."""
+        filled = self.path.replace("{zone}", zone).replace("{id}", one)
         assert "{" not in filled, f"{self.path}: tell this test what its parameters mean"
         return filled
+
+    def asked(self, zone: str, one: str = "no-such-session") -> dict[str, Any]:
+        """A request that nothing is wrong with, for a client of the application `app`."""
+        body = None if self.example is None else {**self.example}
+        if body and "application_id" in body:
+            body["application_id"] = APP
+        assert set(self.needed) <= {"application_id"}, f"{self.path}: tell this test what its query means"
+        params = dict.fromkeys(self.needed, APP)
+        return {"method": self.method, "url": self.at(zone, one), "json": body, "params": params}
+
+    def ways(self, zone: str, one: str = "no-such-session") -> list[dict[str, Any]]:
+        """The same in every way it may be asked: for an answer, and for a stream."""
+        plain = self.asked(zone, one)
+        return [plain, {**plain, "headers": {"accept": "text/event-stream"}}] if self.streams else [plain]
 
     @property
     def in_zone(self) -> bool:
         return "{zone}" in self.path
 
     @property
-    def names_session(self) -> bool:
-        return "{id}" in self.path
+    def names(self) -> str | None:
+        """What the id in the path is one of: `agents`, `keys`."""
+        return self.path.partition("/{id}")[0].rpartition("/")[2] if "{id}" in self.path else None
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -36,14 +60,25 @@ class TableRow:
 async def table_of(server: ServerProcess) -> list[TableRow]:
     async with server.client("") as client:
         described = (await client.get("/openapi.json")).json()
-    rows = []
-    for path, methods in described["paths"].items():
-        for method, told in methods.items():
-            scopes = [scope for way in told["security"] for named in way.values() for scope in named]
-            query = [p["name"] for p in told.get("parameters", ()) if p.get("in") == "query"]
-            rows.append(
-                TableRow(
-                    method.upper(), path, scopes[0] if scopes else None, "requestBody" in told, tuple(query)
-                )
-            )
-    return rows
+    return [
+        _row(method, path, told)
+        for path, methods in described["paths"].items()
+        for method, told in methods.items()
+    ]
+
+
+def _row(method: str, path: str, told: Mapping[str, Any]) -> TableRow:
+    scopes = [scope for way in told["security"] for named in way.values() for scope in named]
+    query = [parameter for parameter in told.get("parameters", ()) if parameter.get("in") == "query"]
+    body = told.get("requestBody")
+    answers = [kind for answer in told["responses"].values() for kind in answer.get("content", ())]
+    return TableRow(
+        method.upper(),
+        path,
+        scopes[0] if scopes else None,
+        body is not None,
+        tuple(parameter["name"] for parameter in query),
+        body["content"]["application/json"]["example"] if body else None,
+        tuple(parameter["name"] for parameter in query if parameter.get("required")),
+        "text/event-stream" in answers,
+    )

@@ -10,7 +10,8 @@
 | context     | a command's options by type, its server, its output                                       |
 | output      | tables, fields, colours, ages: pure text                                                  |
 | tree        | a tree of sessions, drawn                                                                 |
-| zone, session, events, server, upkeep, about | the commands, one file per noun                          |
+| receipt     | what an ending stopped and left, and what that means for the exit code                    |
+| zone, session, explain, key, events, server, upkeep, about | the commands, one file per noun                 |
 
 Agents run `qd` all day, so a command that is spelled well costs little more than Python's own start: the
 thin parser reads it from the noun's table and runs the function named there. Whatever the thin parser does

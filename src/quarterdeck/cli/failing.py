@@ -41,6 +41,8 @@ def sentence(problem: Problem) -> str:
         line = f"    {cell(members['bound'])}: limit {cell(members.get('limit'))}, used {cell(members.get('used'))}"
         frees = members.get("frees")
         lines.append(f"{line}; what frees it: {cell(frees)}" if frees else line)
+    elif "frees" in members:
+        lines.append(f"    what frees it: {cell(members['frees'])}")
     elif "field" in members:
         lines.append(f"    in {cell(members['field'])}")
     elif problem.retry_after is not None:

@@ -163,6 +163,8 @@ class _Type(click.ParamType[object]):
     ) -> list[CompletionItem]:
         if self._kind.metavar == "DIR":
             return [CompletionItem(incomplete, type="dir")]
+        if self._kind.metavar == "FILE":
+            return [CompletionItem(incomplete, type="file")]
         return [CompletionItem(one) for one in self._kind.choices if one.startswith(incomplete)]
 
 

@@ -1,4 +1,4 @@
-"""Sessions: spawn, list, show, draw as a tree, stop."""
+"""Sessions: spawn, list, show, draw as a tree, suspend, resume, stop."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import time
 
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, fields, instant, span, table
+from quarterdeck.cli.receipt import LEFT_EXITS, hand_out, sessions
 from quarterdeck.cli.table import DURATION, ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.cli.tree import draw, life, lines_for
 from quarterdeck.client.server import Document, items_of
+from quarterdeck.core.errors import Conflict
 
 
 def noun() -> Noun:
@@ -20,7 +22,9 @@ def noun() -> Noun:
             Command(("session", "list"), "List sessions, newest first.", list_, options=_LIST),
             Command(("session", "show"), "Show one session.", show, one),
             Command(("session", "tree"), "Draw a session and all below it.", tree, one),
-            Command(("session", "stop"), "End a session and all below it.", stop, one, _STOP),
+            Command(("session", "suspend"), "Put a session and all below it to sleep.", suspend, one),
+            Command(("session", "resume"), "Wake what only this session's suspension holds.", resume, one),
+            Command(("session", "stop"), "End a session and all below it.", stop, one, _STOP, LEFT_EXITS),
         ),
         {"session": "Live runs of agents. Sessions form trees."},
     )
@@ -106,15 +110,54 @@ def tree(context: Context) -> int:
     return 0
 
 
+def suspend(context: Context) -> int:
+    target = context.given("id")
+    reply = context.server().call("POST", context.in_zone("agents", target, "suspend"))
+    context.show(reply.document, lambda told: f"suspended {target}: {_moved(told, 'suspended')}")
+    return 0
+
+
+def resume(context: Context) -> int:
+    target = context.given("id")
+    try:
+        reply = context.server().call("POST", context.in_zone("agents", target, "resume"))
+    except Conflict as refused:
+        holder = refused.members.get("held_by")
+        if isinstance(holder, str) and not context.as_json:
+            # People are told what to type; a program has the holder's id as a member of its own.
+            refused.members["frees"] = f"`{_line(context, 'session', 'resume', holder)}`"
+        raise
+    context.show(reply.document, lambda told: f"resumed {target}: {_moved(told, 'resumed')}")
+    if reply.document.get("resumed") == 0 and not context.as_json:
+        context.note(
+            f"an ancestor still holds it: `{_line(context, 'explain', 'session', target)}` says which"
+        )
+    return 0
+
+
 def stop(context: Context) -> int:
     target, receipt = context.given("id"), context.flag("receipt")
     query = {"reason": context.text("reason"), "receipt": receipt}
     reply = context.server().call("DELETE", context.in_zone("agents", target), query=query)
     if receipt:
-        context.show(reply.document, lambda told: fields(told.items(), context.paint))
-    else:
-        context.show({"id": target, "status": "terminated"}, lambda told: f"stopped {cell(told['id'])}")
+        return hand_out(context, reply.document)
+    context.show({"id": target, "status": "terminated"}, lambda told: f"stopped {cell(told['id'])}")
     return 0
+
+
+def _moved(told: Document, name: str) -> str:
+    """How many fell asleep or woke."""
+    moved = told.get(name)
+    count = moved if isinstance(moved, int) else 0
+    if name == "suspended":
+        return f"{sessions(count)} fell asleep" if count else "it slept already"
+    return f"{sessions(count)} woke" if count else "it sleeps on"
+
+
+def _line(context: Context, *words: str) -> str:
+    """A command to type next, for the zone that this one was about."""
+    zone = context.text("zone")
+    return " ".join(["qd", *words, *([] if zone is None else ["--zone", zone])])
 
 
 def _table(context: Context, sessions: list[Document]) -> str:

@@ -144,13 +144,16 @@ SECONDS = Kind("SECONDS", _positive)
 OBJECT = Kind("JSON", _json_object)
 LIMIT = Kind("NAME=N", _limit)
 PATH = Kind("DIR", str)
+FILE = Kind("FILE", str)
 
 GLOBALS = (
     Option("--json", "Answer in JSON, also errors (on stderr)."),
     Option("--zone", "The zone to work in [env QD_ZONE; default: default].", ID),
     Option("--data", "The data directory whose server to use [env QD_DATA].", PATH),
     Option("--url", "Use the server at this address, and never start one [env QD_URL].", Kind("URL", str)),
-    Option("--token", "The bearer token [env QD_TOKEN; default: the data directory's admin token].", TEXT),
+    Option(
+        "--token", "The bearer token or API key [env QD_TOKEN; default: the data directory's admin token].", TEXT
+    ),
     Option("--timeout", "How long to wait for an answer [default: 30].", SECONDS),
     Option("--no-color", "No colours, also on a terminal [env NO_COLOR]."),
 )

@@ -49,13 +49,16 @@ def draw(items: Sequence[Document], now: float, paint: Paint, lines: Lines = BOX
 
 
 def life(session: Document, now: float) -> tuple[str, str]:
-    """How old a session is (or was), and how long it may still live."""
+    """How old a session is (or was), and how long it may still live; for how long it has been asleep, if it is."""
     begun = instant(session.get("spawned_at")) or now
     ended = instant(session.get("terminated_at"))
     expires = instant(session.get("expires_at"))
     if ended is not None or session.get("status") == "terminated":
         return span((ended or now) - begun), "ended"
-    return span(now - begun), "no end" if expires is None else f"{span(expires - now)} left"
+    left = "no end" if expires is None else f"{span(expires - now)} left"
+    # Said in words as well as by the status and its colour: it looks alive, and will do nothing until it is resumed.
+    asleep = instant(session.get("suspended_at")) if session.get("status") == "suspended" else None
+    return span(now - begun), left if asleep is None else f"{left}, asleep {span(now - asleep)}"
 
 
 def _columns(session: Document, now: float) -> tuple[str, str, str, str]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.table import DURATION, GLOBALS, ID, TEXT, Command, Noun, Option
+from quarterdeck.cli.table import DURATION, FILE, GLOBALS, ID, TEXT, Argument, Command, Noun, Option
 
 
 def noun() -> Noun:
@@ -21,9 +21,41 @@ def noun() -> Noun:
             Command(("token",), "Print a bearer token of the local issuer.", token, options=_TOKEN),
             Command(("db", "upgrade"), "Bring the schema up to date.", hand_over, options=database),
             Command(("db", "status"), "Compare the schema with this release.", hand_over, options=database),
+            Command(
+                ("db", "backup"),
+                "Copy a SQLite database while its server works.",
+                hand_over,
+                (Argument("file", "FILE", FILE),),
+                database,
+                _BACKUP,
+            ),
+            Command(
+                ("audit", "verify"),
+                "Prove the log.",
+                hand_over,
+                options=(*_AUDIT, *database),
+                description=_VERIFY,
+            ),
+            Command(
+                ("audit", "anchor"),
+                "Print the newest seal, to note it elsewhere.",
+                hand_over,
+                options=database,
+            ),
+            Command(
+                ("check",),
+                "Compare counters, trees and log.",
+                hand_over,
+                options=database,
+                description=_CHECK,
+            ),
             Command(("config", "show"), "Print every setting and its source.", hand_over, options=database),
         ),
-        {"db": "The database's schema.", "config": "The settings a server would start with."},
+        {
+            "db": "The database: its schema, and copies of it.",
+            "audit": "The log, proved by its seals.",
+            "config": "The settings a server would start with.",
+        },
     )
 
 
@@ -33,6 +65,16 @@ _TOKEN = (
     Option("--ttl", "How long it is good: 90, 15m, 2h.", DURATION),
     Option("--session", "The session it speaks for; it ends with that session.", ID),
 )
+_AUDIT = (
+    Option("--anchor", "A seal noted earlier, or a file of such lines; may be repeated.", TEXT, many=True),
+    Option("--key", "A key that may have signed: PEM or JWKS; may be repeated.", FILE, many=True),
+)
+_VERIFY = """Reads the database itself and asks no server. Names the first row that is not what it was, and exits
+with 1. Without --anchor it says what it cannot prove. Without --key it trusts the key of the data directory."""
+_CHECK = """Reads the database itself, as of one moment, and asks no server. Prints what differs, and exits with 1;
+with 0, all is well."""
+_BACKUP = """The copy is consistent, whole when it has its name, and overwrites nothing. The signing key is not in it.
+On PostgreSQL, pg_dump does this."""
 DATABASE = Option("--database", "The database's URL [default: SQLite in the data directory].", TEXT)
 PLAIN_ENVIRONMENT = Option(
     "--only-own-variables", "Heed QD_ variables only, not DATABASE_URL, PORT and the like."
@@ -49,12 +91,17 @@ def hand_over(context: Context, more: Sequence[str] = ()) -> int:
     command = context.ask.command
     # Of the options that every command has, these two mean something there.
     known = [option for option in GLOBALS if option.key in ("json", "data")]
-    words = [*command.words, *more]
+    words = [*command.words, *(_plain(context.given(argument.key)) for argument in command.arguments), *more]
     for option in (*command.options, *known):
         words += spelled(option, context.ask.values[option.key])
     sys.stdout.flush()
     # -P: a directory named quarterdeck where the user happens to stand must not run in place of the package.
     os.execv(sys.executable, [sys.executable, "-P", "-m", "quarterdeck", *words])  # noqa: S606 - ourselves
+
+
+def _plain(argument: str) -> str:
+    """A file whose name begins with a dash is no option."""
+    return f"./{argument}" if argument.startswith("-") else argument
 
 
 def spelled(option: Option, value: object) -> list[str]:

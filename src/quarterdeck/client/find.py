@@ -51,7 +51,7 @@ def reach(where: Where, environ: Mapping[str, str], say: Callable[[str], None]) 
 def at_address(where: Where, environ: Mapping[str, str], url: str) -> Server:
     """A server at an address that was given: it is used as it is, and never started."""
     token = where.token or environ.get("QD_TOKEN") or _token_for(where, environ, url)
-    return Server(parse_address(url), token, where.timeout or TIMEOUT)
+    return Server(parse_address(url), token, where.timeout or TIMEOUT, _trace(environ))
 
 
 def of_place(where: Where, environ: Mapping[str, str], place: Place) -> Server | None:
@@ -64,7 +64,7 @@ def of_place(where: Where, environ: Mapping[str, str], place: Place) -> Server |
     for address in _addresses(place, record):
         # Read anew for each start: the server renews it before it becomes ready.
         token = where.token or environ.get("QD_TOKEN") or place.admin_token()
-        server = Server(address, token, where.timeout or TIMEOUT)
+        server = Server(address, token, where.timeout or TIMEOUT, _trace(environ))
         try:
             _refuse_stranger(server, place)
         except Stranger as refused:
@@ -131,6 +131,16 @@ def _started(where: Where, environ: Mapping[str, str], place: Place, say: Callab
             f"The server of {place.path} was ready and does not answer; see {place.log}.",
         )
     return server
+
+
+def _trace(environ: Mapping[str, str]) -> str | None:
+    """The trace this command is part of, if whoever started it said so. What cannot be understood is not passed on."""
+    given = environ.get("TRACEPARENT")
+    if not given:
+        return None
+    from quarterdeck.core.trace import parent_of  # few commands are traced, and every one is in a hurry
+
+    return parent_of(given)
 
 
 def _token_for(where: Where, environ: Mapping[str, str], url: str) -> str | None:

@@ -23,10 +23,12 @@ class Reply(NamedTuple):
 
 
 class Server:
-    def __init__(self, address: Address, token: str | None, timeout: float) -> None:
+    def __init__(self, address: Address, token: str | None, timeout: float, trace: str | None = None) -> None:
         self.address = address
         self.connection = Connection(address, timeout)
         self._token = token
+        """A bearer token or an API key: no JWT begins as a key does."""
+        self._trace = trace
 
     def get(self, path: str, query: Query | None = None) -> Document:
         return self.call("GET", path, query=query).document
@@ -47,7 +49,8 @@ class Server:
                 "missing_token",
                 f"There is no token for {self.address}: give one with --token or QD_TOKEN.",
             )
-        headers = {"Authorization": f"Bearer {self._token}"}
+        is_key = self._token.startswith("qd_")
+        headers = {"X-API-Key": self._token} if is_key else {"Authorization": f"Bearer {self._token}"}
         if key is not None:
             headers["Idempotency-Key"] = key
         answer = self.ask(method, with_query(path, query), headers, body)
@@ -60,6 +63,8 @@ class Server:
     ) -> Answer:
         """One exchange as it is: public routes need no token, and an answer of any status is an answer."""
         sent = {"Accept": "application/json", "User-Agent": "qd", **(headers or {})}
+        if self._trace is not None:
+            sent["Traceparent"] = self._trace
         data = None
         if body is not None:
             sent["Content-Type"] = "application/json"
@@ -114,7 +119,7 @@ def _decode(answer: Answer) -> Document:
     return document
 
 
-def items_of(page: Document) -> list[Document]:
+def items_of(page: Document, name: str = "items") -> list[Document]:
     """The items of a list, as far as they are what a list should hold."""
-    items = page.get("items")
+    items = page.get(name)
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []

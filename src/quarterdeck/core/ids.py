@@ -54,6 +54,11 @@ class IdMaker:
 new_id = IdMaker()
 
 
+def first_id(milliseconds: int) -> str:
+    """Below every id made at this instant or later, above every id made before it."""
+    return f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-7"
+
+
 @lru_cache(maxsize=4096)
 def is_path_id(text: str) -> bool:
     """Whether a text may stand as an id in a path: the contract's form, anchored at both ends. The same zones and

@@ -29,6 +29,17 @@ COORDINATOR_ADMIN = "coordinator.admin"
 """May act for every application of its own zone."""
 
 
+class Bearer(msgspec.Struct, frozen=True):
+    """Whom a credential speaks for. It is good only while they live, which the operation's transaction finds out."""
+
+    zone_id: str
+    """The zone of the credential, which is not always the zone that is acted on: an administrator crosses zones."""
+    session_id: str | None
+    """Must be live."""
+    agent_id: str | None = None
+    """Must not be known to have ended."""
+
+
 class Caller(msgspec.Struct, frozen=True):
     """Who is asking, as far as a verified credential says. Never built from anything else."""
 
@@ -42,6 +53,14 @@ class Caller(msgspec.Struct, frozen=True):
     delegation_edge_id: str | None = None
     is_admin: bool = False
     """Holds ADMIN from an issuer that may grant it."""
+    agent_id: str | None = None
+
+    @property
+    def bearer(self) -> Bearer | None:
+        """Whom this credential speaks for, if it names anybody."""
+        if self.session_id is None and self.agent_id is None:
+            return None
+        return Bearer(self.zone_id, self.session_id, self.agent_id)
 
     def may_act_for(self, application_id: str, power: str) -> bool:
         """Ownership: the application itself, one who was given that power over it, or the zone's
@@ -66,6 +85,10 @@ class Call(msgspec.Struct):
     request_id: str = ""
     url: str = ""
     """Path and query as they were sent, for links to the next page."""
+    wants_stream: bool = False
+    """Whether the client asked for server-sent events, where the route has them."""
+    last_event_id: str | None = None
+    """Where a client that comes again says it was."""
 
     @property
     def zone(self) -> str:
@@ -106,6 +129,8 @@ class Route:
     query: type[msgspec.Struct] | None = None
     answer: object = None
     """The type of the answer's body, for OpenAPI."""
+    streams: object = None
+    """The type of each event, for OpenAPI, where the route answers with server-sent events to whoever asks for them."""
     status: int = 200
     description: str = ""
     refusals: tuple[str, ...] = ()

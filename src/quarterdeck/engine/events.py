@@ -15,6 +15,7 @@ from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.ids import new_id
 from quarterdeck.engine.queries import Q
 from quarterdeck.store.port import StoreTx, decode
+from quarterdeck.store.sql import Param
 
 EVENTS_MAX = 1_000
 """How many events one page holds at most."""
@@ -113,21 +114,72 @@ class EventFilter(msgspec.Struct, frozen=True):
     """None named: all of them."""
     subject: str | None = None
 
+    @property
+    def is_narrow(self) -> bool:
+        return bool(self.types) or self.subject is not None
+
+    def wants(self, event: Event) -> bool:
+        """Whether an event of the zone is one of these, wherever it stands."""
+        return (not self.types or event.type in self.types) and self.subject in (None, event.subject)
+
 
 async def page(tx: StoreTx, wanted: EventFilter) -> list[Event]:
-    types: list[tuple[object, ...]] = [(name,) for name in wanted.types]
-    named = {"zone_id": wanted.zone_id} | ({"subject": wanted.subject} if wanted.subject else {})
     statement = Q.log_page_of_subject if wanted.subject else Q.log_page
-    [rows] = await tx.read(
-        statement(types=types, any_type=int(not types), after=wanted.after, limit=wanted.limit, **named)
-    )
+    [rows] = await tx.read(statement(**_asked(wanted)))
     return decode(rows, Event)
+
+
+def _asked(wanted: EventFilter) -> dict[str, Param]:
+    types: list[tuple[object, ...]] = [(name,) for name in wanted.types]
+    asked: dict[str, Param] = {"zone_id": wanted.zone_id, "after": wanted.after, "limit": wanted.limit}
+    if wanted.subject:
+        asked["subject"] = wanted.subject
+    return {**asked, "types": types, "any_type": int(not types)}
 
 
 async def tail(tx: StoreTx, after: int, limit: int = EVENTS_MAX) -> list[Event]:
     """Every zone's events after a position."""
     [rows] = await tx.read(Q.log_tail(after=after, limit=limit))
     return decode(rows, Event)
+
+
+class Bounds(msgspec.Struct, frozen=True, array_like=True):
+    """What is left of the log."""
+
+    floor: int
+    """Up to here events may be gone; what stands above is there."""
+    head: int
+    """The last position given out."""
+
+
+async def bounds(tx: StoreTx) -> Bounds:
+    [rows] = await tx.read(Q.log_bounds())
+    return decode(rows, Bounds)[0]
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """A page of the log for somebody who goes on from a position, and the log's bounds at that very instant."""
+
+    bounds: Bounds
+    events: list[Event]
+    covers: int
+    """Up to here the page holds everything that is wanted."""
+    is_last: bool
+
+    def begins_after(self, position: int) -> bool:
+        """Whether somebody at this position misses nothing. One below the floor may; one above the head comes from
+        another log."""
+        return self.bounds.floor <= position <= self.bounds.head
+
+
+async def replay(tx: StoreTx, wanted: EventFilter) -> Replay:
+    statement = Q.log_replay_of_subject if wanted.subject else Q.log_replay
+    [rows] = await tx.read(statement(**_asked(wanted)))
+    # A page without events is one row all the same: of bounds, and of nothing beside them.
+    found = decode([row[2:] for row in rows if row[2] is not None], Event)
+    [limits] = decode([rows[0][:2]], Bounds)
+    is_last = len(found) < wanted.limit
+    return Replay(limits, found, limits.head if is_last else found[-1].pos, is_last)
 
 
 def view(event: Event) -> EventView:

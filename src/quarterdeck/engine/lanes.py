@@ -55,6 +55,15 @@ class Command(Protocol):
     def zone_id(self) -> str: ...
 
 
+def zones_of(commands: Sequence[Command]) -> set[str]:
+    """Every zone a batch may see: where its commands act, and where their bearers' sessions are."""
+    zones = {command.zone_id for command in commands}
+    for command in commands:
+        if bearer := getattr(command, "bearer", None):
+            zones.add(bearer.zone_id)
+    return zones
+
+
 C = TypeVar("C", bound=Command)
 R = TypeVar("R")
 Outcomes = Sequence[R | Problem | Busy]
@@ -112,8 +121,9 @@ class Lanes:
         """A lane whose batches are durable transactions."""
 
         def run(commands: Sequence[C], waits: bool, attempt: Attempt) -> Awaitable[Outcomes[R]]:
+            attempt.zones = zones_of(commands)
             return self.engine.transact(
-                lambda tx: _all_of(operation, tx, commands), waits=waits, attempt=attempt
+                lambda tx: _all_of(operation, tx, commands), zones=attempt.zones, waits=waits, attempt=attempt
             )
 
         return self._make(name, run)
@@ -122,7 +132,7 @@ class Lanes:
         """A lane that gathers point reads: one statement answers everybody who waits."""
 
         def run(commands: Sequence[C], waits: bool, attempt: Attempt) -> Awaitable[Outcomes[R]]:
-            return self.engine.read(lambda tx: _all_of(operation, tx, commands))
+            return self.engine.read(lambda tx: _all_of(operation, tx, commands), zones=zones_of(commands))
 
         return self._make(name, run)
 

@@ -47,6 +47,43 @@ limit :limit;
 select columns(e)
 from events e where pos > :after order by pos limit :limit;
 
+-- name: log_bounds
+-- What is left of the log: everything above the floor, up to the head.
+select floor, pos from log_head where id = 1;
+
+-- name: log_replay
+-- planned: each time
+-- A page for somebody who goes on from a position. The bounds come with it in one statement, because they must be of
+-- the same instant: a page that retention has passed by must be known for one, and a short page covers all up to `pos`.
+select h.floor, h.pos as head, columns(e)
+from log_head h
+left join (
+  select *
+  from events
+  where zone_id = :zone_id and pos > :after
+    and (cast(:any_type as bigint) = 1 or type in (select t.name from rows(:types as t, name text)))
+  order by pos
+  limit :limit
+) e on true
+where h.id = 1
+order by e.pos;
+
+-- name: log_replay_of_subject
+-- planned: each time
+-- The same for one subject, by its own index.
+select h.floor, h.pos as head, columns(e)
+from log_head h
+left join (
+  select *
+  from events
+  where subject = :subject and zone_id = :zone_id and pos > :after
+    and (cast(:any_type as bigint) = 1 or type in (select t.name from rows(:types as t, name text)))
+  order by pos
+  limit :limit
+) e on true
+where h.id = 1
+order by e.pos;
+
 -- name: keys_load
 -- What the keys of a batch stand for.
 select k.zone_id, k.application_id, k.operation, k.key, k.digest, k.subject_id
@@ -63,6 +100,22 @@ from rows(:batch as b, zone_id text, application_id text, operation text, key te
 where true
 on conflict (zone_id, application_id, operation, key)
 do update set digest = excluded.digest, subject_id = excluded.subject_id, created_at = excluded.created_at;
+
+-- name: keys_slice
+-- So many keys from a place on, in the order of their own index: there is none by age, which every spawn would pay for.
+select k.zone_id, k.application_id, k.operation, k.key, k.created_at
+from idempotency_keys k
+where (k.zone_id, k.application_id, k.operation, k.key) > (:zone_id, :application_id, :operation, :key)
+order by k.zone_id, k.application_id, k.operation, k.key
+limit :limit;
+
+-- name: keys_forget
+-- The guard names the age again: a key that was bound anew since it was looked at stays.
+delete from idempotency_keys
+where (zone_id, application_id, operation, key) in (
+    select b.zone_id, b.application_id, b.operation, b.key
+    from rows(:batch as b, zone_id text, application_id text, operation text, key text)
+  ) and created_at < :before;
 
 -- name: lease_create
 -- A lease nobody has held yet: term 0 has expired since for ever.
@@ -87,3 +140,36 @@ update leases set expires_at = 0 where name = :name and term = :term and holder 
 -- name: lease_fence
 -- Read in the same transaction as every write of a leased pass. The share lock holds off a taker until this commit.
 select term from leases where name = :name and term = :term for share;
+
+-- The row of a seal, in the order of `core.seals.Seal`.
+-- columns seal: number, first_pos, last_pos, floor, digest, leaves, previous, hash, kid, signature, at
+
+-- name: log_lowest
+-- The oldest event there is: retention takes from there.
+select e.pos from events e order by e.pos limit 1;
+
+-- name: seal_newest
+-- What the next seal follows, and whose floor is the one that counts.
+select columns(s as seal) from seals s order by s.number desc limit 1;
+
+-- name: seal_ends
+-- Where seals end, above a position; of several that end there, the oldest first. All of it stands in the index, so that
+-- no leaves are read.
+select s.last_pos, s.number, s.at from seals s where s.last_pos > :above order by s.last_pos, s.number limit :limit;
+
+-- name: seal_insert
+-- Under the fence. The number is the key: two that follow the same seal could not both be written.
+insert into seals (number, first_pos, last_pos, floor, digest, leaves, previous, hash, kid, signature, at)
+select columns(b as seal)
+from rows(:batch as b, number bigint, first_pos bigint, last_pos bigint, floor bigint, digest text, leaves text,
+          previous text, hash text, kid text, signature text, at bigint);
+
+-- name: log_raise_floor
+-- Never down: who was told that a position is gone must not find it again.
+update log_head set floor = :floor where id = 1 and floor < :floor and pos >= :floor
+returning floor;
+
+-- name: log_forget
+-- Only what the newest seal attests as removable, whatever the caller believes: the statement asks for itself.
+delete from events
+where pos <= :upto and pos <= (select s.floor from seals s order by s.number desc limit 1);

@@ -9,7 +9,7 @@ then the log is appended to, and the whole is committed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -62,6 +62,7 @@ class Attempt:
     """One try at a transaction: what was decided before COMMIT was sent, in case nobody hears of the COMMIT."""
 
     key: int
+    zones: Collection[str] = ()
     outcomes: object = None
     witness: Witness | None = None
     events: Sequence[NewEvent] = ()
@@ -77,8 +78,15 @@ class Engine:
     """Told what was committed: wakes whoever follows the log in this process, and counts."""
 
     async def transact(
-        self, operation: Callable[[Tx], Awaitable[T]], *, waits: bool = True, attempt: Attempt | None = None
+        self,
+        operation: Callable[[Tx], Awaitable[T]],
+        *,
+        zones: Collection[str] = (),
+        waits: bool = True,
+        attempt: Attempt | None = None,
     ) -> T:
+        """Runs an operation. Of zone tables it sees the rows of `zones`, and no others."""
+
         async def work(port: StoreTx) -> tuple[T, list[NewEvent]]:
             tx = Tx(port, waits)
             outcome = await operation(tx)
@@ -88,19 +96,21 @@ class Engine:
                 attempt.outcomes, attempt.witness, attempt.events = outcome, witness, tx.events
             return outcome, tx.events
 
-        outcome, events = await self.store.transact(work, attempt.key if attempt else None)
+        outcome, events = await self.store.transact(work, attempt.key if attempt else None, zones)
         if events:
             self._announce(events)
         return outcome
 
-    async def read(self, operation: Callable[[Tx], Awaitable[T]]) -> T:
-        return await self.store.read(lambda port: operation(Tx(port, waits=False)))
+    async def read(self, operation: Callable[[Tx], Awaitable[T]], *, zones: Collection[str] = ()) -> T:
+        return await self.store.read(lambda port: operation(Tx(port, waits=False)), zones)
 
     async def was_committed(self, attempt: Attempt) -> bool:
         """Waits until the transaction is surely over, then looks for its witness."""
         await self.store.settled(attempt.key)
         witness = attempt.witness
-        if witness is None or not await self.store.read(lambda port: log.committed(port, witness)):
+        if witness is None:
+            return False
+        if not await self.store.read(lambda port: log.committed(port, witness), attempt.zones):
             return False
         self._announce(attempt.events)
         return True

@@ -3,7 +3,7 @@
 A peer that opens connections and trickles bytes costs memory and descriptors for as long as it is let. So a request
 must have arrived whole within QD_REQUEST_TIMEOUT_MS, its head may not be larger than `HEAD_MAX`, and there may be no
 more than QD_CONNECTIONS_MAX connections at once. One timer per process looks for the slow ones: a timer per request
-would cost every honest caller.
+would cost every honest caller. It also finds the streams whose peer has stopped reading for good: they hold a place.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from quarterdeck.http import problems
 
 HEAD_MAX = 64 * 1024
 LOOK_EVERY = 5.0
+STALLED_SECONDS = 120.0
+"""How long a peer may leave a stream's buffer as it is. One that reads slowly is no trouble; one that never does is."""
 
 
 class Connections:
@@ -44,11 +46,17 @@ class Connections:
         if not self._open:
             self.none_left.set()
 
+    def cut_streams(self) -> None:
+        """Ends the streams that did not end when they were told to: their peers do not read."""
+        for connection in [c for c in self._open if c.is_streaming]:
+            connection.transport.abort()
+
     def watch(self) -> None:
         """Closes what is slow, now and from now on."""
         loop = asyncio.get_running_loop()
         limit = loop.time() - self._request_seconds
-        for connection in [c for c in self._open if c.waiting_since is not None and c.waiting_since < limit]:
+        stalled = loop.time() - STALLED_SECONDS
+        for connection in [c for c in self._open if c.is_slow(limit) or c.is_stalled(stalled)]:
             connection.transport.abort()
         loop.call_later(min(LOOK_EVERY, self._request_seconds / 2), self.watch)
 
@@ -99,6 +107,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.waiting_since: float | None = self.loop.time()
+        self._stalled_since: float | None = None
         self._head_size: int | None = None
         gathered = GatheredTransport(transport, self.loop)
         super().connection_made(gathered)  # type: ignore[arg-type]
@@ -109,6 +118,25 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.all.closed(self)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether an answer without an end is under way: all others say how long they are."""
+        return self.cycle is not None and bool(self.cycle.chunked_encoding) and not self.cycle.response_complete
+
+    def is_slow(self, limit: float) -> bool:
+        return self.waiting_since is not None and self.waiting_since < limit
+
+    def is_stalled(self, limit: float) -> bool:
+        return self._stalled_since is not None and self._stalled_since < limit and self.is_streaming
+
+    def pause_writing(self) -> None:
+        self._stalled_since = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._stalled_since = None
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         if self.waiting_since is None:

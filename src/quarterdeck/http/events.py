@@ -1,4 +1,4 @@
-"""The log as a route: a zone's events, oldest first, from a position on."""
+"""The log as a route: a zone's events, oldest first, from a position on; as a list, or live."""
 
 from __future__ import annotations
 
@@ -13,12 +13,22 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import events as log
 from quarterdeck.engine.events import Event, EventFilter, EventView
 from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.http import sse
+from quarterdeck.http.sse import Live
+from quarterdeck.http.streams import Stream
 
+AFTER = "the position after which to begin; without it a list begins with the first event, and a stream now"
 TYPES = r"^[a-z_.]+(,[a-z_.]+)*$(?!\n)"
+
+ABOUT = (
+    "With `Accept: text/event-stream` the answer does not end: every event is sent as it is committed, with its `pos` "
+    "as id and its type as name. Who comes again with `Last-Event-ID` misses nothing and sees nothing twice. A "
+    "position that the log does not reach is answered by one `reset`, and the stream goes on from the floor."
+)
 
 
 class EventsQuery(msgspec.Struct, frozen=True):
-    after: Annotated[int, Meta(ge=0, le=2**63 - 1, description="the position after which to begin")] = 0
+    after: Annotated[int, Meta(ge=0, le=2**63 - 1, description=AFTER)] | None = None
     limit: Annotated[int, Meta(ge=1, le=log.EVENTS_MAX)] = 100
     types: Annotated[str, Meta(pattern=TYPES, max_length=1_000, description="separated by commas")] | None = (
         None
@@ -33,32 +43,48 @@ class EventList(msgspec.Struct, frozen=True):
 
 
 class LogDesk:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, live: Live) -> None:
         self._engine = engine
+        self._live = live
 
-    async def list_events(self, call: Call) -> EventList:
+    async def events(self, call: Call) -> EventList | Stream:
+        """The log as a list, or as it grows: that is for the client to say."""
         query = call.query
         assert isinstance(query, EventsQuery)
         types = tuple(query.types.split(",")) if query.types else ()
-        wanted = EventFilter(call.zone, query.after, query.limit + 1, types, query.subject)
+        wanted = EventFilter(call.zone, query.after or 0, query.limit, types, query.subject)
+        return await (self._stream(call, wanted) if call.wants_stream else self._list(call, wanted))
+
+    async def _stream(self, call: Call, wanted: EventFilter) -> Stream:
+        if call.last_event_id is not None:
+            # It knows better than the URL, which a client that comes again repeats as it was.
+            wanted = msgspec.structs.replace(wanted, after=sse.position_of(call.last_event_id))
+        assert isinstance(call.query, EventsQuery)
+        begins_now = call.last_event_id is None and call.query.after is None
+        return await self._live.open(wanted, call.caller.bearer, begins_now=begins_now)
+
+    async def _list(self, call: Call, asked: EventFilter) -> EventList:
+        bearer = call.caller.bearer
+        wanted = msgspec.structs.replace(asked, limit=asked.limit + 1)
 
         async def read(tx: Tx) -> list[Event]:
-            await require_bearer(tx, call.zone, call.caller.session_id)
+            await require_bearer(tx, bearer)
             events = await log.page(tx, wanted)
             if not events:
                 await zones.require(tx, call.zone)
             return events
 
-        found = await self._engine.read(read)
-        shown = found[: query.limit]
-        following = shown[-1].pos if len(found) > query.limit else None
+        found = await self._engine.read(read, zones={call.zone, *([bearer.zone_id] if bearer else [])})
+        shown = found[: asked.limit]
+        following = shown[-1].pos if len(found) > asked.limit else None
         return EventList([log.view(event) for event in shown], following)
 
 
 def routes(desk: LogDesk) -> list[Route]:
     return [
         Route(
-            "GET", "/zones/{zone}/events", desk.list_events, "List a zone's events, oldest first", LIFECYCLE,
-            query=EventsQuery, answer=EventList, tags=("events",),
+            "GET", "/zones/{zone}/events", desk.events, "List or follow a zone's events, oldest first", LIFECYCLE,
+            query=EventsQuery, answer=EventList, streams=EventView, tags=("events",), description=ABOUT,
+            refusals=("zone_not_found", "invalid_last_event_id", "too_many_streams", "draining"),
         )
     ]  # fmt: skip

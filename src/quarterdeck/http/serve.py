@@ -1,8 +1,9 @@
 """Sockets, signals and draining, around uvicorn.
 
-Draining answers everything that was accepted. First the listening sockets close, so that nothing new arrives; each
-connection that is still open is told `connection: close` with its next answer; a connection that says nothing for a
-moment is closed; then uvicorn waits for whatever is still being answered, for as long as the grace allows.
+Draining answers everything that was accepted. First the streams are told to end, and the listening sockets close, so
+that nothing new arrives; each connection that is still open is told `connection: close` with its next answer; a
+connection that says nothing for a moment is closed, and so is a stream that could not end, since its peer does not
+read; then uvicorn waits for whatever is still being answered, for as long as the grace allows.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ class Server(uvicorn.Server):
                 async with asyncio.timeout(QUIET_SECONDS):
                     await self._connections.none_left.wait()
             except TimeoutError:
-                pass  # what is still open is idle, or being answered: uvicorn closes the one and waits for the other
+                # What is still open is idle, or being answered: uvicorn closes the one and waits for the other. For a
+                # stream whose peer does not read it would wait until the grace is over.
+                self._connections.cut_streams()
         await super().shutdown(sockets)
 
 

@@ -7,10 +7,12 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from quarterdeck.core import trace
 from quarterdeck.core.clock import iso, system_now
 from quarterdeck.core.errors import Internal, MethodNotAllowed, NotFound, OutcomeUnknown, Problem, Unavailable
 from quarterdeck.core.ids import is_path_id, new_id
@@ -21,6 +23,7 @@ from quarterdeck.http.intake import Gone, decode_body, decode_query, read_body
 from quarterdeck.http.logs import LineWriter
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.http.router import Router
+from quarterdeck.http.streams import Stream, Streams, accepts_stream
 from quarterdeck.store.port import TransientError
 
 log = logging.getLogger("quarterdeck.http")
@@ -31,7 +34,6 @@ Send = Callable[[Message], Awaitable[None]]
 JSON = (b"content-type", b"application/json")
 GONE = 499
 """What is logged when nobody was there any more to be answered."""
-TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 ANYBODY = Caller(subject="", client_id="", zone_id="", scopes=frozenset())
 PLAIN_PATH = re.compile(r"[A-Za-z0-9_.\-:/]{1,300}")
 _encode = msgspec.json.Encoder().encode
@@ -61,27 +63,54 @@ class _Served:
 class Head:
     """The headers this shell cares for, found in one pass."""
 
-    __slots__ = ("authorization", "content_length", "idempotency_key", "request_id", "trace")
+    __slots__ = (
+        "api_key",
+        "authorization",
+        "content_length",
+        "idempotency_key",
+        "last_event_id",
+        "request_id",
+        "trace",
+        "wants_stream",
+    )
 
     def __init__(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self.authorization: bytes | None = None
+        self.api_key: bytes | None = None
         self.content_length: int | None = None
         self.idempotency_key: str | None = None
         self.trace: str | None = None
+        self.last_event_id: str | None = None
+        self.wants_stream = False
         self.request_id = ""
+        traces = 0
         for name, value in headers:
             if name == b"authorization":
-                self.authorization = value
+                self.authorization = _joined(self.authorization, value)
             elif name == b"content-length":
                 self.content_length = int(value) if value.isdigit() else None
             elif name == b"idempotency-key":
                 # Bytes that are no text become a control character, which no key may hold.
                 self.idempotency_key = value.decode("utf-8", "replace").replace("\ufffd", "\x00")
+            elif name == b"x-api-key":
+                self.api_key = _joined(self.api_key, value)
             elif name == b"traceparent":
-                self.trace = value.decode() if TRACEPARENT.fullmatch(value) else None
+                # Two of them are none: which is meant, nobody can know.
+                traces += 1
+                self.trace = trace.parent_of(value.decode("latin-1")) if traces == 1 else None
+            elif name == b"accept":
+                self.wants_stream = self.wants_stream or (b"event-stream" in value and accepts_stream(value))
+            elif name == b"last-event-id":
+                self.last_event_id = value.decode("latin-1")
             elif name == b"x-request-id":
                 text = value.decode("latin-1")
                 self.request_id = text if is_path_id(text) else ""
+
+
+def _joined(before: bytes | None, value: bytes) -> bytes:
+    """A repeated header is one with a comma in it (RFC 9110), and no credential holds a comma: two are refused, for a
+    proxy before us may have judged the other one."""
+    return value if before is None else b"%b, %b" % (before, value)
 
 
 class Shell:
@@ -91,6 +120,7 @@ class Shell:
         authenticator: Authenticator,
         metrics: Metrics,
         lines: LineWriter | None,
+        streams: Streams,
     ) -> None:
         self._router: Router[_Served] = Router()
         for route in routes:
@@ -98,10 +128,16 @@ class Shell:
         self._authenticator = authenticator
         self._metrics = metrics
         self._lines = lines
+        self._streams = streams
         self._prefix = new_id()
         self._requests = 0
         """Requests without an id of their own are numbered: as unique as a UUID, at a tenth of its cost."""
         self.draining = False
+
+    def drain(self) -> None:
+        """From here on every answer says goodbye, and answers without an end come to theirs."""
+        self.draining = True
+        self._streams.drain()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -117,7 +153,13 @@ class Shell:
             served, params = self._match(scope)
             label = served.label
             reply = await self._answer(served, params, scope, receive, head)
-            status = await self._send(send, reply, head.request_id)
+            if isinstance(reply, Stream):
+                label = f"{label} (stream)"
+                # The same credential is judged again and again while the stream is open.
+                again = partial(self._admit, served, params, head)
+                status = await self._streams.serve(reply, head.request_id, receive, send, again)
+            else:
+                status = await self._send(send, reply, head.request_id)
         except Problem as problem:
             status = await self._send_problem(send, problem, head.request_id)
         except TransientError:  # from a read that went straight to the store; lanes answer for themselves
@@ -132,7 +174,7 @@ class Shell:
             # The last resort: a defect must cost its caller a 500, not its neighbours the server.
             log.exception("a defect in %s, request %s", label, head.request_id)
             status = await self._send_problem(send, _defect(), head.request_id)
-        self._record(scope, label, status, head.request_id, time.perf_counter() - began)
+        self._record(scope, label, status, head, time.perf_counter() - began)
 
     # -- the steps, in order --------------------------------------------------------------------------------------
 
@@ -165,6 +207,8 @@ class Shell:
                 head.trace,
                 head.request_id,
                 f"{scope['path']}?{scope['query_string'].decode('latin-1')}" if query is not None else "",
+                head.wants_stream and scope["method"] == "GET",
+                head.last_event_id,
             )
         )
 
@@ -172,9 +216,12 @@ class Shell:
         scope = served.route.scope
         if scope is None:
             return ANYBODY
-        caller = self._authenticator.known(head.authorization) if head.authorization else None
+        caller = None
+        if head.authorization and not head.api_key:
+            # The way of nearly every request, without a coroutine.
+            caller = self._authenticator.known(head.authorization)
         if caller is None:
-            caller = await self._authenticator.verify(head.authorization)
+            caller = await self._authenticator.identify(head)
         self._authenticator.check(caller, scope, params["zone"] if served.needs_zone else None)
         return caller
 
@@ -220,13 +267,14 @@ class Shell:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": content})
 
-    def _record(self, scope: Message, label: str, status: int, request_id: str, seconds: float) -> None:
+    def _record(self, scope: Message, label: str, status: int, head: Head, seconds: float) -> None:
         self._metrics.request(label, status, seconds)
         if self._lines is not None:
+            traced = f',"trace_id":"{trace.id_of(head.trace)}"' if head.trace else ""
             self._lines.write(
                 f'{{"time":"{iso(system_now())}","level":"info","message":"request","route":"{label}",'
                 f'"path":{_quoted(scope["path"])},"status":{status},"ms":{seconds * 1000:.2f},'
-                f'"request_id":"{request_id}"}}\n'.encode()
+                f'"request_id":"{head.request_id}"{traced}}}\n'.encode()
             )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 
 import msgspec
 
 from quarterdeck.core.errors import Unavailable
-from quarterdeck.core.wire import Call, Reply, Route
+from quarterdeck.core.wire import Call, Caller, Reply, Route
 from quarterdeck.http.metrics import CONTENT_TYPE, Metrics
 from quarterdeck.http.shell import Page
 from quarterdeck.store.port import Store, TransientError
@@ -17,6 +17,8 @@ PAGE_HEADERS = (
     ("content-security-policy", "default-src 'none'; style-src 'unsafe-inline'; img-src data:"),
     ("x-content-type-options", "nosniff"),
 )
+CheckBearer = Callable[[Caller], Awaitable[None]]
+"""Refuses a caller whose session has ended."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -26,11 +28,14 @@ class Health(msgspec.Struct, frozen=True):
 class System:
     """Handlers for everything but the rooms."""
 
-    def __init__(self, store: Store, metrics: Metrics, jwks: object, version: str) -> None:
+    def __init__(
+        self, store: Store, metrics: Metrics, jwks: object, version: str, check_bearer: CheckBearer
+    ) -> None:
         self._store = store
         self._metrics = metrics
         self._jwks = jwks
         self._version = version
+        self._check_bearer = check_bearer
         self._table: Sequence[Route] = ()
         self._is_draining: Callable[[], bool] = lambda: False
 
@@ -52,6 +57,8 @@ class System:
         return Health()
 
     async def metrics(self, call: Call) -> Page:
+        # Beyond loopback the figures need a credential, and one that speaks for a session ends with it.
+        await self._check_bearer(call.caller)
         return Page(self._metrics.render(), CONTENT_TYPE)
 
     async def jwks(self, call: Call) -> object:

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from quarterdeck.store.port import StoreError, TransientError
+from quarterdeck.store.roles import SERVER, may_not
 
 VERSIONS = Path(__file__).parent / "migrations" / "versions"
 MIGRATION_LOCK = 0x71756172746572
@@ -74,6 +75,14 @@ def _postgres_revision(url: str) -> str | None:
             found = connection.execute("select to_regclass('alembic_version')").fetchone()
             if not found or found[0] is None:
                 return None
+            try:
+                # The login may have no right of its own but to act as the server.
+                connection.execute(
+                    "select set_config('role', %s, false) where not has_table_privilege('alembic_version', 'select')",
+                    [SERVER],
+                )
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise StoreError("role", may_not(connection.info.user, SERVER)) from error
             row = connection.execute("select version_num from alembic_version").fetchone()
             return str(row[0]) if row else None
     except psycopg.Error as error:

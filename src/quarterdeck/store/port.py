@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Literal, Protocol, TypeVar
 
 import msgspec
@@ -50,11 +50,12 @@ Work = Callable[[StoreTx], Awaitable[T]]
 class Store(Protocol):
     kind: Literal["sqlite", "postgresql"]
 
-    async def transact(self, work: Work[T], key: int | None = None) -> T:
-        """Runs work in one durable transaction. `key` marks it, so that `settled(key)` can find out about it later."""
+    async def transact(self, work: Work[T], key: int | None = None, zones: Collection[str] = ()) -> T:
+        """Runs work in one durable transaction. `key` marks it, so that `settled(key)` can find out about it later.
+        `zones` are all that its callers were authenticated for: a second wall lets it see no other zone's rows."""
 
-    async def read(self, work: Work[T]) -> T:
-        """Runs work that only reads."""
+    async def read(self, work: Work[T], zones: Collection[str] = ()) -> T:
+        """Runs work that only reads, behind the same wall."""
 
     async def settled(self, key: int) -> None:
         """Returns once no transaction marked with this key is still under way on the database."""

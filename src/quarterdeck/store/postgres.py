@@ -8,22 +8,29 @@ the loads that follow a lock in the same pipeline see everything its former hold
 
 A replica that freezes between lock and commit must not hold the others up, and a plan made when the tables were empty
 must not be kept when they are full: both are settings of the connection (`OPTIONS`).
+
+Each connection acts as a role that row-level security holds (`roles.py`). A transaction says first of all which zones
+it was authenticated for; what is read outside of one says so in each round trip, since the statements before one sync
+are one implicit transaction. The setting ends with the transaction, so the connection's next user inherits nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Literal
 
 import psycopg
 from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
 
 from quarterdeck.store.pipeline import Connection, round_trip
-from quarterdeck.store.port import CommitUnknown, Row, StoreError, T, TransientError, Work
+from quarterdeck.store.port import CommitUnknown, ContentError, Row, StoreError, T, TransientError, Work
+from quarterdeck.store.roles import SERVER, Role
 from quarterdeck.store.sql import Bound, Statement
+from quarterdeck.store.wall import refuse_unless_held
 
 OPTIONS = {
     "idle_in_transaction_session_timeout": "2s",
@@ -33,6 +40,11 @@ OPTIONS = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_seqscan": "off",
+    # A batch is looked up row by row, by index. What the planner knows of a young table is a guess, and by its own prices
+    # it would now and then compare every row of the batch with every row of the table: seconds, for a tree of thousands.
+    "cpu_operator_cost": "0.1",
+    "random_page_cost": "0.01",
+    "seq_page_cost": "0.01",
     "default_transaction_isolation": "read\\ committed",
     # A peer that vanishes in mid-sentence leaves the backend waiting for bytes, where no other time-out runs.
     "tcp_user_timeout": "10000",
@@ -45,16 +57,19 @@ BEGIN = Statement("begin", "", "BEGIN", ())
 COMMIT = Statement("commit", "", "COMMIT", ())
 ROLLBACK = Statement("rollback", "", "ROLLBACK", ())
 MARK = Statement("mark", "", "select pg_advisory_xact_lock($1)", ("key",))
+ZONES = Statement("set_zones", "", "select set_config('quarterdeck.zones', $1, true)", ("zones",))
 PING = Statement("ping", "", "select 1", ())
 
 
 class PostgresTx:
-    def __init__(self, connection: Connection, queued: list[Bound]) -> None:
+    def __init__(self, connection: Connection, queued: Sequence[Bound], each: Sequence[Bound] = ()) -> None:
         self._connection = connection
-        self.queued = queued
+        self._each = each
+        """What every round trip begins with."""
+        self.queued = [*queued]
 
     async def read(self, *statements: Bound) -> list[list[Row]]:
-        sent, self.queued = [*self.queued, *statements], []
+        sent, self.queued = [*self._each, *self.queued, *statements], []
         return await round_trip(self._connection, sent, len(statements))
 
     def write(self, statement: Bound) -> None:
@@ -64,16 +79,21 @@ class PostgresTx:
 class PostgresStore:
     kind: Literal["sqlite", "postgresql"] = "postgresql"
 
-    def __init__(self, pool: AsyncConnectionPool[Connection]) -> None:
+    def __init__(self, pool: AsyncConnectionPool[Connection], role: Role) -> None:
         self._pool = pool
+        self._walled = role == SERVER
         self._readers = asyncio.Semaphore(max(1, pool.max_size // 2))
         """Half of the pool at most: whatever is read, and however slowly, writers find a connection."""
         self._at_hand: list[Connection] = []
         """A few connections between two uses. The pool makes and counts them; to ask it each time is a tenth of what a
         small batch costs."""
+        self._waiting = 0
+        """Who waits for the pool: a connection that is kept at hand would never reach them."""
 
     @classmethod
-    async def open(cls, url: str, pool_max: int) -> PostgresStore:
+    async def open(cls, url: str, pool_max: int, role: Role = SERVER) -> PostgresStore:
+        """Raises a StoreError with a sentence if the wall would not hold this login in this role."""
+        await refuse_unless_held(url, role)
         pool = AsyncConnectionPool(
             url,
             connection_class=Connection,
@@ -86,7 +106,7 @@ class PostgresStore:
             kwargs={
                 "autocommit": True,
                 "application_name": "quarterdeck",
-                "options": " ".join(f"-c {name}={value}" for name, value in OPTIONS.items()),
+                "options": options(url, role),
                 "connect_timeout": 5,
                 "tcp_user_timeout": 10_000,
                 "target_session_attrs": "read-write",
@@ -95,11 +115,12 @@ class PostgresStore:
             name="quarterdeck",
         )
         await pool.open()
-        return cls(pool)
+        return cls(pool, role)
 
-    async def transact(self, work: Work[T], key: int | None = None) -> T:
+    async def transact(self, work: Work[T], key: int | None = None, zones: Collection[str] = ()) -> T:
         async with self._connection() as connection:
-            tx = PostgresTx(connection, [BEGIN()] if key is None else [BEGIN(), MARK(key=key)])
+            mark = [] if key is None else [MARK(key=key)]
+            tx = PostgresTx(connection, [BEGIN(), *self._wall(zones), *mark])
             try:
                 result = await work(tx)
             except BaseException:
@@ -108,9 +129,9 @@ class PostgresStore:
             await self._commit(connection, tx.queued)
             return result
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], zones: Collection[str] = ()) -> T:
         async with self._readers, self._connection() as connection:
-            return await work(PostgresTx(connection, []))
+            return await work(PostgresTx(connection, [], self._wall(zones)))
 
     async def settled(self, key: int) -> None:
         # The old backend holds this lock until its transaction is over, whichever way: winning it means it is over.
@@ -126,6 +147,15 @@ class PostgresStore:
             await self._give_back(self._at_hand.pop())
         await self._pool.close()
 
+    def _wall(self, zones: Collection[str]) -> list[Bound]:
+        """Said also when there are none: what an administrator may have set for the database must not count."""
+        if not self._walled:
+            return []
+        named = ",".join(zones)
+        if named.count(",") != max(0, len(zones) - 1):
+            raise ContentError("22023", "a zone's id cannot hold a comma")
+        return [ZONES(zones=named)]
+
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
         connection = self._at_hand.pop() if self._at_hand else await self._fetch()
@@ -138,16 +168,19 @@ class PostgresStore:
                 for each in lost:
                     await each.close()
                     await self._pool.putconn(each)
-            elif len(self._at_hand) < AT_HAND_MAX:
+            elif not self._waiting and len(self._at_hand) < AT_HAND_MAX:
                 self._at_hand.append(connection)
             else:
                 await self._give_back(connection)
 
     async def _fetch(self) -> Connection:
+        self._waiting += 1
         try:
             return await self._pool.getconn()
         except (PoolTimeout, TooManyRequests, psycopg.Error) as error:
             raise TransientError("08001", "no connection to the database could be had in time") from error
+        finally:
+            self._waiting -= 1
 
     async def _give_back(self, connection: Connection) -> None:
         connection.pgconn.exit_pipeline_mode()
@@ -166,6 +199,13 @@ class PostgresStore:
         except BaseException:
             await _abandon(connection)
             raise
+
+
+def options(url: str, role: Role) -> str:
+    """Ours come after those of the URL, and win."""
+    given = str(conninfo_to_dict(url).get("options") or "")
+    ours = " ".join(f"-c {name}={value}" for name, value in {**OPTIONS, "role": role}.items())
+    return f"{given} {ours}".strip()
 
 
 async def _abandon(connection: Connection) -> None:

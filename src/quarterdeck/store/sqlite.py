@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
@@ -86,7 +86,7 @@ class SqliteStore:
         self._checkpoint: asyncio.Future[None] | None = None
         self._commits = 0
 
-    async def transact(self, work: Work[T], key: int | None = None) -> T:
+    async def transact(self, work: Work[T], key: int | None = None, zones: Collection[str] = ()) -> T:
         async with self._turn:
             self._begin()
             try:
@@ -97,7 +97,7 @@ class SqliteStore:
             await self._commit()
             return result
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], zones: Collection[str] = ()) -> T:
         self._reader.execute("begin")
         try:
             return await work(SqliteTx(self._reader))

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.wire import Caller, PathId
+from quarterdeck.core.wire import Bearer, Caller, PathId
 
 Word = Annotated[str, Meta(min_length=1, max_length=256)]
 
@@ -35,6 +35,19 @@ class SessionSettings(msgspec.Struct, frozen=True):
     ttl_sweep_batch: Annotated[
         int, Meta(ge=1, le=10_000, description="expired sessions ended in one pass")
     ] = 500
+    orphan_sweep_interval_ms: Annotated[
+        int,
+        Meta(ge=10, le=86_400_000, description="how often sessions without a living parent are looked for"),
+    ] = 60_000
+    cascade_sweep_interval_ms: Annotated[
+        int, Meta(ge=10, le=86_400_000, description="how often endings that were left half-way are finished")
+    ] = 3_000
+    session_retention_days: Annotated[
+        float, Meta(gt=1, le=36_500, description="how long ended sessions and idempotency keys are kept")
+    ] = 30.0
+    cascade_chunk: Annotated[
+        int, Meta(ge=1, le=10_000, description="sessions settled in one transaction at most")
+    ] = 1_000
 
 
 # -- asked for ---------------------------------------------------------------------------------------------------
@@ -81,8 +94,14 @@ class Spawn(msgspec.Struct, frozen=True):
     digest: str = ""
     trace: str | None = None
 
+    @property
+    def bearer(self) -> Bearer | None:
+        return self.caller.bearer
+
 
 class Terminate(msgspec.Struct, frozen=True):
+    """Asked for: the end of a session and of everything under it."""
+
     zone_id: str
     session_id: str
     reason: str
@@ -95,14 +114,55 @@ class Terminate(msgspec.Struct, frozen=True):
         return self.caller.subject if self.caller else "sweep"
 
     @property
-    def bearer(self) -> str | None:
-        return self.caller.session_id if self.caller else None
+    def bearer(self) -> Bearer | None:
+        return self.caller.bearer if self.caller else None
+
+
+class StopZone(msgspec.Struct, frozen=True):
+    """Asked for: the end of every session of a zone, and of the zone itself if it `ends`."""
+
+    zone_id: str
+    reason: str
+    caller: Caller
+    ends: bool = False
+    trace: str | None = None
+
+    session_id: None = None
+
+    @property
+    def actor(self) -> str:
+        return self.caller.subject
+
+    @property
+    def bearer(self) -> Bearer | None:
+        return self.caller.bearer
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """Asked for: one more chunk on the way to the end of this cascade."""
+
+    zone_id: str
+    cascade_id: str
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Asked for: the flag of a suspension, set (suspend) or cleared (resume)."""
+
+    zone_id: str
+    session_id: str
+    verb: Literal[Verb.SUSPEND, Verb.RESUME]
+    caller: Caller
+    trace: str | None = None
+
+    @property
+    def bearer(self) -> Bearer | None:
+        return self.caller.bearer
 
 
 class SessionRef(msgspec.Struct, frozen=True):
     zone_id: str
     session_id: str
-    bearer: str | None = None
+    bearer: Bearer | None = None
 
 
 class SessionFilter(msgspec.Struct, frozen=True):
@@ -115,7 +175,7 @@ class SessionFilter(msgspec.Struct, frozen=True):
     application_id: str | None = None
     parent_id: str | None = None
     root_id: str | None = None
-    bearer: str | None = None
+    bearer: Bearer | None = None
 
 
 # -- stored ------------------------------------------------------------------------------------------------------
@@ -144,6 +204,42 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     termination_reason: str | None
     created_at: Millis
     updated_at: Millis
+    held: int
+    """The flag of a suspension. The session is suspended while it or an ancestor bears one."""
+    cascade_id: str | None
+    """The ending it was stamped by, if that was one of many transactions."""
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """What the end or the suspension of a tree must know of each session in it."""
+
+    zone_id: str
+    id: str
+    application_id: str
+    parent_id: str | None
+    root_id: str
+    session_sid: str
+    status: State
+    expires_at: Millis
+    terminated_at: Millis | None
+    cascade_id: str | None
+    held: int
+
+
+class Cascade(msgspec.Struct, frozen=True, array_like=True):
+    """A row of `cascades`: an ending that takes more than one transaction."""
+
+    zone_id: str
+    id: str
+    target_id: str | None
+    """None: the whole zone."""
+    reason: str
+    actor: str
+    trace: str | None
+    stamped: int
+    settled: int
+    started_at: Millis
+    finished_at: Millis | None
 
 
 class Spawned(msgspec.Struct, frozen=True):
@@ -153,16 +249,26 @@ class Spawned(msgspec.Struct, frozen=True):
     created: bool
 
 
-class Receipt(msgspec.Struct, frozen=True):
-    """What became of a termination."""
+class Ended(msgspec.Struct, frozen=True):
+    """The outcome of an ending. With a `cascade_id` all of it reads as terminated, and is still to be settled."""
 
-    session_id: str
+    zone_id: str
+    session_id: str | None
     reason: str
-    asked: int
     stopped: int
-    already_stopped: int
-    duration_ms: int = 0
-    left: list[str] = []
+    cascade_id: str | None = None
+    joined: bool = False
+    """Somebody else had begun it."""
+
+
+class Settled(msgspec.Struct, frozen=True):
+    finished: bool
+
+
+class Held(msgspec.Struct, frozen=True):
+    """How many sessions fell asleep or woke."""
+
+    moved: int
 
 
 # -- shown -------------------------------------------------------------------------------------------------------
@@ -204,6 +310,86 @@ class SessionTree(msgspec.Struct, frozen=True):
     items: list[SessionView]
 
 
+class Suspended(msgspec.Struct, frozen=True):
+    suspended: int
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    resumed: int
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A session that an ending has not ended."""
+
+    session_id: str
+    reason: str
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What became of an ending, counted from the rows after it."""
+
+    zone_id: str
+    session_id: Annotated[str, Meta(description="null: the whole zone")] | None
+    cascade_id: Annotated[str, Meta(description="null: it took one transaction")] | None
+    reason: str
+    asked: Annotated[int, Meta(description="sessions it was about")]
+    stopped: Annotated[int, Meta(description="ended by it")]
+    already_stopped: Annotated[int, Meta(description="had ended before")]
+    duration_ms: int
+    joined: Annotated[bool, Meta(description="somebody else had begun it")]
+    left: Annotated[list[Left], Meta(description="not ended, with the reason; at most 100 are named")]
+
+
+class BoundUse(msgspec.Struct, frozen=True):
+    """One bound a spawn is judged by."""
+
+    bound: str
+    limit: int
+    used: int
+    left: int
+    counts: Annotated[str, Meta(description="what is counted")]
+    frees: Annotated[str, Meta(description="what would free it")]
+
+
+class WhyNot(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A refusal that a spawn would meet now."""
+
+    error: str
+    detail: str
+    bound: str | None = None
+    limit: int | None = None
+    used: int | None = None
+    frees: str | None = None
+
+
+class SpawnExplanation(msgspec.Struct, frozen=True):
+    """What a spawn would meet now. Not a promise: another spawn may come first."""
+
+    zone_id: str
+    application_id: str
+    parent_id: str | None
+    admitted: Annotated[bool, Meta(description="whether it would be admitted now")]
+    refused_by: Annotated[
+        list[WhyNot], Meta(description="everything that would refuse it, the one it would be told first")
+    ]
+    bounds: list[BoundUse]
+
+
+class SessionExplanation(msgspec.Struct, frozen=True):
+    """Why a session is in the state it is in, and what a spawn under it would meet."""
+
+    session: SessionView
+    why: Annotated[list[str], Meta(description="sentences, the most telling first")]
+    held_by: Annotated[list[str], Meta(description="sessions whose flag keeps it suspended, nearest first")]
+    ended_by: Annotated[dict[str, object], Meta(description="who ended it, and with what")] | None
+    spawn: Annotated[SpawnExplanation, Meta(description="of the same application, under this session")]
+
+
+class ExplainSpawnQuery(msgspec.Struct, frozen=True):
+    application_id: PathId
+    parent_id: PathId | None = None
+
+
 class ListQuery(msgspec.Struct, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     cursor: str | None = None
@@ -217,6 +403,10 @@ class ChildrenQuery(msgspec.Struct, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     cursor: str | None = None
     status: State | None = None
+
+
+class StopQuery(msgspec.Struct, frozen=True):
+    reason: Annotated[str, Meta(min_length=1, max_length=256)] = "requested"
 
 
 class TerminateQuery(msgspec.Struct, frozen=True):

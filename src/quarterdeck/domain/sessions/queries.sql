@@ -1,7 +1,13 @@
 -- The row of a session, in the order of `model.Session`.
 -- columns: id, zone_id, application_id, parent_id, root_id, session_sid, kind, status, depth, capabilities, metadata
 -- columns: ttl_seconds, limits, spawned_at, expires_at, suspended_at, terminated_at, termination_reason
--- columns: created_at, updated_at
+-- columns: created_at, updated_at, held, cascade_id
+--
+-- What the end or the suspension of a tree must know of a session, in the order of `model.Member`.
+-- columns member: zone_id, id, application_id, parent_id, root_id, session_sid, status, expires_at, terminated_at
+-- columns member: cascade_id, held
+--
+-- columns cascade: zone_id, id, target_id, reason, actor, trace, stamped, settled, started_at, finished_at
 
 -- name: sessions_get
 -- Gathered: one statement answers every caller that waits, whether for a session it named, a parent, or its own token.
@@ -52,22 +58,23 @@ where (zone_id, scope, key) in (select b.zone_id, b.scope, b.key from rows(:batc
 
 -- name: expired_unswept
 -- Read only when a bound would refuse: what has expired no longer holds a place, whether a sweep has come or not.
+-- What was stamped has given its place back already.
 select s.zone_id, s.application_id, s.parent_id, s.root_id, count(*)
 from agent_sessions s
 where s.zone_id in (select b.zone_id from rows(:batch as b, zone_id text))
-  and s.status <> 'terminated' and s.expires_at <= :now
+  and s.status <> 'terminated' and s.terminated_at is null and s.expires_at <= :now
 group by s.zone_id, s.application_id, s.parent_id, s.root_id;
 
 -- name: sessions_insert
 -- Ids are made by the server before this statement, so nothing needs to be paired with what it returns.
 insert into agent_sessions (id, zone_id, application_id, parent_id, root_id, session_sid, kind, status, depth,
     capabilities, metadata, ttl_seconds, limits, spawned_at, expires_at, suspended_at, terminated_at,
-    termination_reason, created_at, updated_at)
+    termination_reason, created_at, updated_at, held, cascade_id)
 select columns(b)
 from rows(:batch as b, id text, zone_id text, application_id text, parent_id text, root_id text, session_sid text,
     kind text, status text, depth bigint, capabilities text, metadata text, ttl_seconds bigint, limits text,
     spawned_at bigint, expires_at bigint, suspended_at bigint, terminated_at bigint, termination_reason text,
-    created_at bigint, updated_at bigint);
+    created_at bigint, updated_at bigint, held bigint, cascade_id text);
 
 -- name: sessions_page
 -- planned: each time
@@ -79,7 +86,8 @@ where s.zone_id = :zone_id
   and (cast(:application_id as text) is null or s.application_id = cast(:application_id as text))
   and (cast(:root_id as text) is null or s.root_id = cast(:root_id as text))
   and (cast(:ended as bigint) is null
-       or cast(:ended as bigint) = case when s.status = 'terminated' or s.expires_at <= now_ms() then 1 else 0 end)
+       or cast(:ended as bigint)
+          = case when s.terminated_at is not null or s.expires_at <= now_ms() then 1 else 0 end)
 order by s.id desc
 limit :limit;
 
@@ -88,7 +96,7 @@ limit :limit;
 -- For the states that are live: an index of their own finds the few among the many that have ended.
 select columns(s)
 from agent_sessions s
-where s.zone_id = :zone_id and s.status = :status and s.expires_at > now_ms()
+where s.zone_id = :zone_id and s.status = :status and s.terminated_at is null and s.expires_at > now_ms()
   and (cast(:before as text) is null or s.id < cast(:before as text))
   and (cast(:application_id as text) is null or s.application_id = cast(:application_id as text))
   and (cast(:root_id as text) is null or s.root_id = cast(:root_id as text))
@@ -104,7 +112,8 @@ where s.zone_id = :zone_id and s.application_id = :application_id
   and (cast(:before as text) is null or s.id < cast(:before as text))
   and (cast(:root_id as text) is null or s.root_id = cast(:root_id as text))
   and (cast(:ended as bigint) is null
-       or cast(:ended as bigint) = case when s.status = 'terminated' or s.expires_at <= now_ms() then 1 else 0 end)
+       or cast(:ended as bigint)
+          = case when s.terminated_at is not null or s.expires_at <= now_ms() then 1 else 0 end)
 order by s.id desc
 limit :limit;
 
@@ -119,7 +128,8 @@ where s.zone_id = :zone_id and s.parent_id = :parent_id
   and (cast(:root_id as text) is null or s.root_id = cast(:root_id as text))
   and (cast(:status as text) is null or s.status = cast(:status as text))
   and (cast(:ended as bigint) is null
-       or cast(:ended as bigint) = case when s.status = 'terminated' or s.expires_at <= now_ms() then 1 else 0 end)
+       or cast(:ended as bigint)
+          = case when s.terminated_at is not null or s.expires_at <= now_ms() then 1 else 0 end)
 order by s.id desc
 limit :limit;
 
@@ -139,6 +149,71 @@ from reached r
 join agent_sessions s on s.zone_id = r.zone_id and s.id = r.id
 order by s.depth, s.id;
 
+-- name: members_of_subtrees
+-- What is alive or stamped under each of these sessions, and they themselves, parents first. Only through what has not
+-- been settled: children are settled before their parents, so nothing hides behind an ended session.
+-- (The state is wrapped so that no index of the living is taken for it: each step must go by the parent, whatever a
+-- plan made while the table was empty thinks of that.)
+with recursive reached (top, zone_id, id) as (
+    select b.id, s.zone_id, s.id
+    from rows(:batch as b, zone_id text, id text)
+    join agent_sessions s on s.zone_id = b.zone_id and s.id = b.id
+    where coalesce(s.status, '') <> 'terminated'
+    union
+    select r.top, s.zone_id, s.id
+    from reached r
+    join agent_sessions s on s.zone_id = r.zone_id and s.parent_id = r.id
+    where coalesce(s.status, '') <> 'terminated'
+)
+select r.top, columns(s as member)
+from reached r
+join agent_sessions s on s.zone_id = r.zone_id and s.id = r.id
+order by s.depth, s.id;
+
+-- name: members_of_lines
+-- These sessions and all their ancestors, nearest first: what holds one of them, if it bears no flag itself.
+with recursive line (zone_id, id) as (
+    select b.zone_id, b.id from rows(:batch as b, zone_id text, id text)
+    union
+    select s.zone_id, s.parent_id
+    from line l
+    join agent_sessions s on s.zone_id = l.zone_id and s.id = l.id
+    where s.parent_id is not null
+)
+select columns(s as member)
+from line l
+join agent_sessions s on s.zone_id = l.zone_id and s.id = l.id
+order by s.depth desc;
+
+-- name: members_of_zones
+-- Everything that is alive or stamped in these zones, parents first.
+select columns(s as member)
+from agent_sessions s
+where s.zone_id in (select b.zone_id from rows(:batch as b, zone_id text)) and s.status <> 'terminated'
+order by s.depth, s.id;
+
+-- name: members_of_cascade
+-- The next chunk of a cascade, in the order its stamp laid down.
+select columns(s as member), s.termination_reason
+from agent_sessions s
+where s.zone_id = :zone_id and s.cascade_id = :cascade_id and s.status <> 'terminated'
+order by s.cascade_place
+limit :limit;
+
+-- name: ended_below
+-- How many of a subtree have ended. Told in a receipt; walks all that ever was, and under no lock.
+with recursive reached (zone_id, id) as (
+    select s.zone_id, s.id from agent_sessions s where s.zone_id = :zone_id and s.id = :session_id
+    union
+    select s.zone_id, s.id
+    from reached r
+    join agent_sessions s on s.zone_id = r.zone_id and s.parent_id = r.id
+)
+select count(*)
+from reached r
+join agent_sessions s on s.zone_id = r.zone_id and s.id = r.id
+where s.terminated_at is not null;
+
 -- name: sessions_end
 -- The guard names where each may come from: the state it was read in, under the lock. What did not move is not in the
 -- answer. (States written out here would be looked up first by a plan made when the table was empty, and for ever.)
@@ -148,6 +223,57 @@ from rows(:batch as b, zone text, session text, was text, reason text, ended_at 
 where zone_id = b.zone and id = b.session and status = b.was
 returning id;
 
+-- name: sessions_stamp
+-- From this commit on they read as terminated. The status follows when a chunk settles them. (A plain `is null` is taken
+-- for rare while the table is young, and then the batch is compared with all of it.)
+update agent_sessions
+set cascade_id = :cascade_id, cascade_place = b.place, terminated_at = b.ended_at, termination_reason = b.reason,
+    updated_at = :now
+from rows(:batch as b, zone text, session text, was text, place bigint, reason text, ended_at bigint)
+where zone_id = b.zone and id = b.session and status = b.was and coalesce(terminated_at, -1) < 0
+returning id;
+
+-- name: sessions_settle
+-- What was stamped, and read by its cascade under the same lock.
+update agent_sessions
+set status = 'terminated', updated_at = :now
+from rows(:batch as b, zone text, session text, was text)
+where zone_id = b.zone and id = b.session and status = b.was and coalesce(terminated_at, -1) >= 0
+returning id;
+
+-- name: sessions_hold
+-- Flag and state of those whom a suspension or its end has moved, from the state they were read in.
+update agent_sessions
+set held = b.flag, status = b.becomes, updated_at = :now,
+    suspended_at = case when b.becomes <> 'suspended' then null when b.was = b.becomes then suspended_at else :now end
+from rows(:batch as b, zone text, session text, was text, becomes text, flag bigint)
+where zone_id = b.zone and id = b.session and status = b.was and coalesce(terminated_at, -1) < 0
+returning id;
+
+-- name: cascade_insert
+-- In the transaction of the stamp.
+insert into cascades (zone_id, id, target_id, reason, actor, trace, stamped, settled, started_at, finished_at)
+values (:zone_id, :id, :target_id, :reason, :actor, :trace, :stamped, 0, :started_at, null);
+
+-- name: cascades_under_way
+-- The endings of these zones that are not over, oldest first: they are settled in this order.
+select columns(c as cascade)
+from cascades c
+where c.zone_id in (select b.zone_id from rows(:batch as b, zone_id text)) and c.finished_at is null
+order by c.started_at, c.id;
+
+-- name: cascade_get
+-- For whoever asks why a session has ended.
+select columns(c as cascade)
+from cascades c
+where c.zone_id = :zone_id and c.id = :id;
+
+-- name: cascade_progress
+-- Finished when a chunk came back less than full.
+update cascades
+set settled = settled + :count, finished_at = case when :finished = 1 then cast(:now as bigint) else finished_at end
+where zone_id = :zone_id and id = :id;
+
 -- name: sessions_expired
 -- The topmost expired session of each branch: ending it takes the rest along. By each zone's own index, which a clock
 -- that is asked once can be looked up in, and one that is asked again for every row cannot.
@@ -155,5 +281,38 @@ select s.zone_id, s.id
 from zones z
 join agent_sessions s on s.zone_id = z.id and s.status <> 'terminated' and s.expires_at <= (select now_ms())
 left join agent_sessions p on p.zone_id = s.zone_id and p.id = s.parent_id
-where p.id is null or p.status = 'terminated' or p.expires_at > (select now_ms())
+where s.terminated_at is null and (p.id is null or p.status = 'terminated' or p.expires_at > (select now_ms()))
 limit :limit;
+
+-- name: sessions_orphaned
+-- Alive although the parent has ended or is gone: no transaction leaves such a row, but a hand in the database may.
+select s.zone_id, s.id
+from zones z
+join agent_sessions s on s.zone_id = z.id and s.status <> 'terminated'
+left join agent_sessions p on p.zone_id = s.zone_id and p.id = s.parent_id
+where s.terminated_at is null and s.parent_id is not null and (p.id is null or p.terminated_at is not null)
+limit :limit;
+
+-- name: cascades_unfinished
+-- Endings under way anywhere. One that is being settled by whoever asked for it loses nothing by a helping hand.
+select c.zone_id, c.id from cascades c where c.finished_at is null order by c.started_at, c.id limit :limit;
+
+-- name: sessions_forget
+-- What ended before a time and has nothing under it. Ids are made in order of time, so those that are too young are
+-- passed over by the index, not one by one.
+delete from agent_sessions
+where (zone_id, id) in (
+    select s.zone_id, s.id
+    from zones z
+    join agent_sessions s on s.zone_id = z.id and s.status = 'terminated' and s.id < :before_id
+    where s.terminated_at < :before
+      and not exists (select 1 from agent_sessions c where c.zone_id = s.zone_id and c.parent_id = s.id)
+    limit :limit
+)
+returning id;
+
+-- name: cascades_forget
+-- Few at any time: only endings too large for one transaction leave a row.
+delete from cascades
+where (zone_id, id) in (select c.zone_id, c.id from cascades c where c.finished_at < :before limit :limit)
+returning id;

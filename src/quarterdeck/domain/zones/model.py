@@ -8,7 +8,10 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from quarterdeck.core.clock import Millis
+from quarterdeck.core.wire import Bearer, Caller
 
+DEFAULT_ZONE = "default"
+"""There from the start, and always."""
 CEILINGS = {
     "max_depth": 100,
     "max_children": 10_000,
@@ -59,6 +62,7 @@ class Zone(msgspec.Struct, frozen=True, array_like=True):
     quotas: str
     created_at: Millis
     updated_at: Millis
+    ended_at: Millis | None
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -66,6 +70,7 @@ class Terms(msgspec.Struct, frozen=True):
 
     limits: Limits
     frozen: bool
+    ended: bool = False
 
 
 class PutZone(msgspec.Struct, frozen=True):
@@ -78,6 +83,7 @@ class PutZone(msgspec.Struct, frozen=True):
     trace: str | None = None
     creates: bool = True
     """Whether an absent zone is made (PUT of the zone) or refused (PUT of its quotas)."""
+    bearer: Bearer | None = None
 
 
 class PutZoneBody(msgspec.Struct, frozen=True):
@@ -85,10 +91,24 @@ class PutZoneBody(msgspec.Struct, frozen=True):
     quotas: Overrides | None = None
 
 
+class FreezeZone(msgspec.Struct, frozen=True):
+    """Asked for: no admission to a zone, or admission again."""
+
+    zone_id: str
+    freezes: bool
+    caller: Caller
+    trace: str | None = None
+
+    @property
+    def bearer(self) -> Bearer | None:
+        return self.caller.bearer
+
+
 class ZoneRef(msgspec.Struct, frozen=True):
     """Asked for: one zone."""
 
     zone_id: str
+    bearer: Bearer | None = None
 
 
 class ZoneUse(msgspec.Struct, frozen=True):
@@ -106,6 +126,7 @@ class ZoneView(msgspec.Struct, frozen=True):
     quotas: Overrides
     created_at: str
     updated_at: str
+    ended_at: str | None
 
 
 class Used(msgspec.Struct, frozen=True):

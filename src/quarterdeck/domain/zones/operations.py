@@ -8,7 +8,7 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.zones import rules
-from quarterdeck.domain.zones.model import Overrides, PutZone, Zone, ZoneRef, ZoneUse
+from quarterdeck.domain.zones.model import FreezeZone, Overrides, PutZone, Zone, ZoneRef, ZoneUse
 from quarterdeck.domain.zones.queries import Q
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import BUSY, Busy
@@ -21,6 +21,11 @@ def lock(tx: Tx, zone_ids: Iterable[str]) -> Bound:
     """The statement that locks the zones of a batch. It goes first, and what decides is read after it."""
     batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted(set(zone_ids))]
     return Q.zones_lock_waiting(batch=batch) if tx.waits else Q.zones_lock_ready(batch=batch)
+
+
+def look(zone_id: str) -> Bound:
+    """The same row without its lock, for whoever decides nothing."""
+    return Q.zone_get(id=zone_id)
 
 
 def locked(rows: list[Row]) -> dict[str, Zone]:
@@ -63,6 +68,9 @@ async def put(tx: Tx, asks: Sequence[PutZone]) -> list[ZonePut | Problem | Busy]
         if zone is None:
             outcomes.append(why_not[ask.zone_id])
             continue
+        if zone.ended_at is not None:
+            outcomes.append(rules.has_ended(ask.zone_id))
+            continue
         created = ask.zone_id in made
         made.discard(ask.zone_id)
         zones[ask.zone_id] = changed = _change(tx, zone, ask, created)
@@ -84,13 +92,48 @@ def _change(tx: Tx, zone: Zone, ask: PutZone, created: bool) -> Zone:
     return changed
 
 
+async def freeze(tx: Tx, asks: Sequence[FreezeZone]) -> list[Zone | Problem | Busy]:
+    """Stops every admission to zones, or allows it again. Done twice it changes nothing the second time."""
+    [rows] = await tx.read(lock(tx, (ask.zone_id for ask in asks)))
+    zones = locked(rows)
+    why_not = await unlocked(tx, {ask.zone_id for ask in asks} - zones.keys())
+    outcomes: list[Zone | Problem | Busy] = []
+    for ask in asks:
+        zone = zones.get(ask.zone_id)
+        if zone is None:
+            outcomes.append(why_not[ask.zone_id])
+        elif zone.ended_at is not None:
+            outcomes.append(rules.has_ended(ask.zone_id))
+        else:
+            zones[zone.id] = changed = frozen(tx, zone, ask.freezes, ask.caller.subject, ask.trace)
+            outcomes.append(changed)
+    return outcomes
+
+
+def frozen(tx: Tx, zone: Zone, freezes: bool, actor: str, trace: str | None) -> Zone:
+    """A zone, locked by this transaction, with its admission stopped or allowed."""
+    if bool(zone.frozen) == freezes:
+        return zone
+    tx.write(Q.zone_freeze(id=zone.id, frozen=int(freezes), now=tx.now))
+    tx.emit(NewEvent("zone.freeze" if freezes else "zone.thaw", zone.id, zone.id, actor, trace=trace))
+    return msgspec.structs.replace(zone, frozen=int(freezes), updated_at=tx.now)
+
+
+def end(tx: Tx, zone: Zone, actor: str, trace: str | None) -> Zone:
+    """Ends a zone that is locked by this transaction. What is in it is its rooms' to end."""
+    tx.write(Q.zone_end(id=zone.id, now=tx.now))
+    tx.emit(NewEvent("zone.end", zone.id, zone.id, actor, trace=trace))
+    return msgspec.structs.replace(zone, ended_at=tx.now, updated_at=tx.now)
+
+
 async def show(tx: Tx, asks: Sequence[ZoneRef]) -> list[ZoneUse | Problem | Busy]:
     """Zones with what is used of their limits."""
     [rows] = await tx.read(Q.zone_use(batch=[(ask.zone_id,) for ask in asks]))
     uses = {}
     for row in rows:
-        [zone] = decode([row[:6]], Zone)
-        uses[zone.id] = ZoneUse(zone, int(str(row[6])), int(str(row[7])))
+        *columns, sessions, concurrent = row
+        [zone] = decode([tuple(columns)], Zone)
+        uses[zone.id] = ZoneUse(zone, int(str(sessions)), int(str(concurrent)))
     return [uses.get(ask.zone_id) or rules.not_found(ask.zone_id) for ask in asks]
 
 

@@ -1,5 +1,5 @@
 -- The row of a zone, in the order of `model.Zone`.
--- columns: id, name, frozen, quotas, created_at, updated_at
+-- columns: id, name, frozen, quotas, created_at, updated_at, ended_at
 
 -- name: zones_lock_waiting
 -- The one lock of admission, in order of id so that two batches never wait for each other.
@@ -21,6 +21,11 @@ for update skip locked;
 -- Tells a zone that is busy from one that does not exist.
 select id from zones where id in (select b.id from rows(:batch as b, id text));
 
+-- name: zone_get
+-- One zone as it stands, for whoever only looks.
+select columns(z)
+from zones z where z.id = :id;
+
 -- name: zone_use
 -- Zones with what is live in them: what has expired is gone, whether a sweep has come or not. The clock is asked once,
 -- so that the index by expiry can be.
@@ -33,7 +38,7 @@ left join (
     select e.zone_id, count(*) as dead, count(e.parent_id) as dead_children
     from agent_sessions e
     where e.zone_id in (select a.id from rows(:batch as a, id text))
-      and e.status <> 'terminated' and e.expires_at <= (select now_ms())
+      and e.status <> 'terminated' and e.terminated_at is null and e.expires_at <= (select now_ms())
     group by e.zone_id
 ) x on x.zone_id = z.id;
 
@@ -54,3 +59,11 @@ returning id;
 -- name: zone_update
 -- Made under the zone's lock.
 update zones set name = :name, quotas = :quotas, updated_at = :now where id = :id;
+
+-- name: zone_freeze
+-- Made under the zone's lock, which every admission takes: from this commit on none is made, or all may be again.
+update zones set frozen = :frozen, updated_at = :now where id = :id and ended_at is null;
+
+-- name: zone_end
+-- A zone that has ended stays as a row: what happened in it can be read, and its id is not given to another tenant.
+update zones set ended_at = :now, updated_at = :now where id = :id and ended_at is null;

@@ -7,8 +7,8 @@ from functools import lru_cache
 import msgspec
 from msgspec import UNSET
 
-from quarterdeck.core.clock import iso
-from quarterdeck.core.errors import NotFound
+from quarterdeck.core.clock import iso, iso_or_none
+from quarterdeck.core.errors import Conflict, NotFound
 from quarterdeck.domain.zones.model import (
     CEILINGS,
     Limits,
@@ -58,16 +58,29 @@ def limits_by(quotas: str, defaults: Limits) -> Limits:
 
 
 def terms(zone: Zone, defaults: Limits) -> Terms:
-    return Terms(limits_by(zone.quotas, defaults), bool(zone.frozen))
+    return Terms(limits_by(zone.quotas, defaults), bool(zone.frozen), zone.ended_at is not None)
 
 
 def not_found(zone_id: str) -> NotFound:
     return NotFound("zone_not_found", f"There is no zone {zone_id!r}.")
 
 
+def has_ended(zone_id: str) -> Conflict:
+    return Conflict(
+        "zone_ended",
+        f"The zone {zone_id!r} has ended. What happened in it can be read; its id is not used again.",
+    )
+
+
 def view(zone: Zone) -> ZoneView:
     return ZoneView(
-        zone.id, zone.name, bool(zone.frozen), overrides_of(zone), iso(zone.created_at), iso(zone.updated_at)
+        zone.id,
+        zone.name,
+        bool(zone.frozen),
+        overrides_of(zone),
+        iso(zone.created_at),
+        iso(zone.updated_at),
+        iso_or_none(zone.ended_at),
     )
 
 

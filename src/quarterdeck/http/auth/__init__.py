@@ -1,18 +1,26 @@
 """Who is asking, and may they.
 
-This package decides two things about a request: who the caller is (`verify`), and whether that caller holds
+This package decides two things about a request: who the caller is (`identify`), and whether that caller holds
 the route's scope in the route's zone (`check`). Authentication is always on; there is no anonymous mode and
 no debug key. The answers come in a fixed order, so that a caller mends one thing at a time:
 
     401 missing_token → 401 invalid_token → 403 missing_scope → 403 zone_mismatch
 
-**What a credential is.** `Authorization: Bearer <JWT>` of at most 8 KiB: three segments, base64url in its
+**What a credential is.** Either a bearer token or an API key; a request that shows both, or two of one kind, is
+401 invalid_token, because a proxy before us might have judged the other one.
+
+A bearer token is `Authorization: Bearer <JWT>` of at most 8 KiB: three segments, base64url in its
 one canonical spelling. Claims: `iss` and `aud` name the issuer; `zone_id` (of the form of a path id), `sub`
 and `client_id` are not empty; `exp` is required, `nbf` and `iat` are honoured, all with a leeway of a few
-seconds; `scope` is split at spaces and matched whole; `sid`, `agent_session_id` and `delegation_edge_id`
-may be absent, null or empty, which all mean the same. Names are at most 255 characters and hold no control
-characters. What needs no key is judged before the signature: an expired or foreign token costs neither a
-curve operation nor a question to its issuer.
+seconds; `scope` is split at spaces and matched whole; `sid`, `agent_session_id`, `agent_id` and
+`delegation_edge_id` may be absent, null or empty, which all mean the same. Names are at most 255 characters
+and hold no control characters. What needs no key is judged before the signature: an expired or foreign
+token costs neither a curve operation nor a question to its issuer.
+
+An API key is `X-API-Key: qd_<zone>.<id>.<secret>` (`core.apikey`). What it says is not believed but asked: the room of
+keys finds it by zone and id, compares digests in constant time, and says who it is. That happens for every request and
+is remembered by nobody, so a key is refused on every replica from the commit of its revocation on. Unknown, wrong,
+revoked and expired are one refusal in one sentence. A key is for its zone: it never holds `quarterdeck.admin`.
 
 **Algorithms** follow from the type of the key, never from the token: P-256 means ES256, Ed25519 means
 EdDSA, RSA of 2048–8192 bits means RS256, and there is nothing else. The token's `alg` must say the same,
@@ -63,14 +71,14 @@ issuer then falls silent), but one already verified here runs to its `exp`, so t
 Whether the session a token names still lives is not this package's to say: that is asked in the operation's
 own transaction, every time.
 
-Nothing here puts a token, or any part of one, into a log line or the text of an error.
+Nothing here puts a token, a key, or any part of one, into a log line or the text of an error.
 """
 
 from __future__ import annotations
 
-from quarterdeck.http.auth.authenticator import Authenticator
+from quarterdeck.http.auth.authenticator import Authenticator, Presented
 from quarterdeck.http.auth.issuer import LocalIssuer
 from quarterdeck.http.auth.keyfile import KeyFileError
 from quarterdeck.http.auth.model import AuthSettings, Grant
 
-__all__ = ["AuthSettings", "Authenticator", "Grant", "KeyFileError", "LocalIssuer"]
+__all__ = ["AuthSettings", "Authenticator", "Grant", "KeyFileError", "LocalIssuer", "Presented"]

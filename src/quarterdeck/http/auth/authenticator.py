@@ -1,12 +1,15 @@
-"""The judge: from an Authorization header to a `Caller`, and from a `Caller` to yes or no."""
+"""The judge: from what a request shows to a `Caller`, and from a `Caller` to yes or no."""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
+from typing import Protocol
 
+from quarterdeck.core import apikey
+from quarterdeck.core.apikey import ShownKey
 from quarterdeck.core.errors import Forbidden
 from quarterdeck.core.wire import LIFECYCLE, METRICS, Caller
 from quarterdeck.http.auth import tokens
@@ -18,6 +21,15 @@ from quarterdeck.http.auth.trust import Issuers
 
 _CANONICAL = b"Bearer "
 _MAX_HEADER = len(_CANONICAL) + tokens.MAX_CREDENTIAL
+FindKey = Callable[[ShownKey], Awaitable[Caller]]
+"""Asks the database whose key that is, each time. Raises what the caller is to be told."""
+
+
+class Presented(Protocol):
+    """The two headers by which a request says who it is, as they came."""
+
+    authorization: bytes | None
+    api_key: bytes | None
 
 
 class Authenticator:
@@ -37,6 +49,21 @@ class Authenticator:
         self._keysets = KeySets(settings, Fetcher(settings.jwks_timeout_seconds), ticks)
         self._issuers = Issuers(settings, local, self._keysets)
         self._verified: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+        self._find_key: FindKey | None = None
+
+    def believes_keys(self, find_key: FindKey) -> None:
+        """Told afterwards, because whoever finds keys is built later. Until then every key is refused."""
+        self._find_key = find_key
+
+    async def identify(self, shown: Presented) -> Caller:
+        """Who shows this, at this moment. What outlives a request asks again with the same headers: a token that has
+        expired meanwhile is refused, and so is a key that was revoked, because a key is asked about every time."""
+        if shown.api_key:
+            if shown.authorization:
+                tokens.refuse("The request has both a bearer token and an API key; give one of them.")
+            return await self._by_key(shown.api_key)
+        known = self.known(shown.authorization) if shown.authorization else None
+        return known or await self.verify(shown.authorization)
 
     def known(self, authorization: bytes) -> Caller | None:
         """Who sent this very header before, if it held then and has not expired. Every request pays this."""
@@ -80,6 +107,12 @@ class Authenticator:
         """Give up what is being fetched, and forget everybody."""
         await self._keysets.close()
         self._verified.clear()
+
+    async def _by_key(self, text: bytes) -> Caller:
+        shown = apikey.read(text)
+        if shown is None or self._find_key is None:
+            raise apikey.refusal()
+        return await self._find_key(shown)
 
     def _remember(self, authorization: bytes, until: float, caller: Caller) -> None:
         # One spelling only: "bearer" in sixty-four cases before any number of spaces is still one token.

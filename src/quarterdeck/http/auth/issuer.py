@@ -18,6 +18,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ec import (
     SECP256R1,
     EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
     generate_private_key,
 )
 from cryptography.hazmat.primitives.serialization import (
@@ -46,9 +47,9 @@ class LocalIssuer:
         self, key: EllipticCurvePrivateKey, issuer: str | None, clock: Callable[[], float] = time.time
     ) -> None:
         self._key = key
-        self._jwk = _public_jwk(key)
+        self._jwk = public_jwk(key.public_key())
         self._clock = clock
-        self.kid = _thumbprint(self._jwk)
+        self.kid = thumbprint(self._jwk)
         self.issuer = issuer or f"urn:quarterdeck:{self.kid}"
         pinned = verifying_key(self.kid, key.public_key())
         if pinned is None:
@@ -87,6 +88,7 @@ class LocalIssuer:
             "scope": " ".join(grant.scopes),
             "sid": grant.sid,
             "agent_session_id": grant.session_id,
+            "agent_id": grant.agent_id,
             "delegation_edge_id": grant.delegation_edge_id,
         }
         said = {name: value for name, value in claims.items() if value is not None}
@@ -97,6 +99,10 @@ class LocalIssuer:
         except Unauthenticated as refusal:
             raise Invalid("invalid_claims", refusal.detail) from None
         return token
+
+    def sign(self, message: bytes) -> bytes:
+        """For seals. What is signed here must not be of the form of a token (`core.seals.signed_text`)."""
+        return self.verifying_key.algorithm.sign(message, self._key)
 
     def jwks(self) -> dict[str, list[dict[str, str]]]:
         """What others need to check our tokens: the body of /.well-known/jwks.json."""
@@ -131,13 +137,13 @@ def _private_key(path: Path, pem: bytes) -> EllipticCurvePrivateKey:
     return key
 
 
-def _public_jwk(key: EllipticCurvePrivateKey) -> dict[str, str]:
+def public_jwk(key: EllipticCurvePublicKey) -> dict[str, str]:
     # An uncompressed point is 0x04, x, y; each coordinate of P-256 is 32 bytes, leading zeros included.
-    point = key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    point = key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
     return {"crv": "P-256", "kty": "EC", "x": _base64url(point[1:33]), "y": _base64url(point[33:65])}
 
 
-def _thumbprint(jwk: dict[str, str]) -> str:
+def thumbprint(jwk: dict[str, str]) -> str:
     """RFC 7638: the required members in the order of their names, as JSON without spaces, hashed."""
     return _base64url(hashlib.sha256(msgspec.json.encode(dict(sorted(jwk.items())))).digest())
 

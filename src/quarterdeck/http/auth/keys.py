@@ -6,7 +6,7 @@ no error of the set: issuers publish encryption keys and next year's algorithms 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import jwt
@@ -52,6 +52,9 @@ class KeySet:
 
     def __init__(self, keys: Iterable[VerifyingKey] = ()) -> None:
         self._keys = tuple(keys)
+
+    def __iter__(self) -> Iterator[VerifyingKey]:
+        return iter(self._keys)
 
     def find(self, kid: str | None) -> VerifyingKey | None:
         """The key a token names. A token that names none is good only where there is nothing to choose."""

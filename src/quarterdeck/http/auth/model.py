@@ -43,4 +43,5 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     scopes: tuple[str, ...] = ()
     sid: str | None = None
     session_id: str | None = None
+    agent_id: str | None = None
     delegation_edge_id: str | None = None

@@ -56,6 +56,7 @@ class Claims(msgspec.Struct, frozen=True):
     scope: str | None = None
     sid: OptionalName = None
     agent_session_id: OptionalName = None
+    agent_id: OptionalName = None
     delegation_edge_id: OptionalName = None
 
 
@@ -81,7 +82,10 @@ def credential(authorization: bytes | None) -> bytes:
     """The bearer credential of an Authorization header. Another scheme is no bearer token at all."""
     found = _SCHEME.match(authorization or b"")
     if authorization is None or found is None or found.end() == len(authorization):
-        raise Unauthenticated("missing_token", "This needs a bearer token in the Authorization header.")
+        raise Unauthenticated(
+            "missing_token",
+            "This needs a bearer token in the Authorization header, or an API key in X-API-Key.",
+        )
     return authorization[found.end() :]
 
 
@@ -104,8 +108,8 @@ def judge(claims: Claims, now: float, leeway: float) -> None:
     """Everything about the claims that needs no key."""
     if not is_path_id(claims.zone_id):
         refuse("The claim zone_id is not of the form of an id.")
-    names = (claims.sub, claims.client_id, claims.sid, claims.agent_session_id, claims.delegation_edge_id)
-    if any(_CONTROL.search(name) for name in names if name is not None):
+    optional = (claims.sid, claims.agent_session_id, claims.agent_id, claims.delegation_edge_id)
+    if any(_CONTROL.search(name) for name in (claims.sub, claims.client_id, *optional) if name is not None):
         refuse("A claim holds control characters.")
     if claims.iss not in ([claims.aud] if isinstance(claims.aud, str) else claims.aud):
         refuse("The token is meant for another audience.")
@@ -130,6 +134,7 @@ def caller(claims: Claims, *, may_grant_admin: bool) -> Caller:
         scopes=scopes,
         sid=claims.sid or None,
         session_id=claims.agent_session_id or None,
+        agent_id=claims.agent_id or None,
         delegation_edge_id=claims.delegation_edge_id or None,
         is_admin=ADMIN in scopes,
     )

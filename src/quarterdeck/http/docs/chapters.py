@@ -11,7 +11,7 @@ from quarterdeck.http.docs.reading import Description
 from quarterdeck.http.docs.routes import refusal_table
 from quarterdeck.http.docs.values import json_block
 
-PLACES = {"start": "Start", "tokens": "Tokens", "conventions": "Conventions", "refusals": "Refusals"}
+PLACES = {"start": "Start", "tokens": "Tokens and keys", "conventions": "Conventions", "refusals": "Refusals"}
 
 START = """export SERVER=http://127.0.0.1:4000
 export TOKEN=$(qd token --app my-app)"""
@@ -22,12 +22,20 @@ FIRST = """curl "$SERVER/zones/default/agents" \\
 MAKE = """qd token --zone default --app my-app
 qd token --scope quarterdeck.admin --ttl 600"""
 
+KEY = """export KEY=$(qd key create --app my-app --ttl 30d)
+curl "$SERVER/zones/default/agents" -H "X-API-Key: $KEY"
+qd key list
+qd key revoke ID"""
+
 CONVENTIONS = (
     "Bodies are JSON in UTF-8, of at most 256 KiB and 64 levels. Unknown fields are ignored, except among limits.",
     "Ids in a path are 1 to 128 letters, digits and `_ . - :`. Instants are ISO-8601 in UTC, with milliseconds.",
     "Lists come in pages. `next_cursor`, or a `Link` header, leads to the next one; cursors are opaque.",
     "With an `Idempotency-Key` repeating is safe: the same key and body give the same answer. A refusal binds no key.",
-    "Every answer has an `X-Request-Id`: yours if you sent one. A `traceparent` is kept with the events.",
+    "Every answer has an `X-Request-Id`: yours if you sent one.",
+    "A W3C `traceparent` is kept with every event that the request causes, and its trace id stands in the request's "
+    "log line; `qd` sends the one it finds in `TRACEPARENT`. One that is malformed, or given twice, is ignored. "
+    "`tracestate` may be sent, and is dropped.",
 )
 
 
@@ -63,20 +71,26 @@ def _start(whole: Description) -> Html:
 
 def _tokens() -> Html:
     words = [
-        el("h2", "Tokens"),
+        el("h2", "Tokens and keys"),
         _say(
-            "Every route that is not public wants `Authorization: Bearer` and a token: a JWT that is for one zone."
+            "Every route that is not public wants to know who asks. Either `Authorization: Bearer` and a token, a JWT "
+            "that is for one zone; or `X-API-Key` and a key of one zone. A request with both is refused."
         ),
         _say(
             "`agent:lifecycle` is the scope of the agent plane (a server may give it another name). "
             "`coordinator.admin` acts for every application of its zone. `quarterdeck.admin` crosses zones."
         ),
         _say(
-            "A token acts for the application it was made for. One that names a session is good only while that "
-            "session lives."
+            "A token or a key acts for the application it was made for. One that names a session is good only while "
+            "that session lives: from the commit of its end on it is 401 `session_ended`, whichever replica is asked."
+        ),
+        _say(
+            "A key is shown once and stored as a digest. It is asked about with every request, so a key that was "
+            "revoked or has expired is 401 `invalid_token` from that moment on. No key holds `quarterdeck.admin`."
         ),
     ]
-    return el("section", _beside(words, [_commands("Make one", MAKE)]), id="tokens")
+    panels = [_commands("Make a token", MAKE), _commands("Make a key", KEY)]
+    return el("section", _beside(words, panels), id="tokens")
 
 
 def _refusals(whole: Description) -> Html:

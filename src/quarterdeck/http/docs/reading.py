@@ -86,7 +86,9 @@ class Operation(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def scopes(self) -> list[str]:
-        return [scope for wanted in self.security for scopes in wanted.values() for scope in scopes]
+        """What is needed, whichever way one says who one is."""
+        named = (scope for wanted in self.security for scopes in wanted.values() for scope in scopes)
+        return list(dict.fromkeys(named))
 
 
 class Tag(msgspec.Struct, frozen=True):

@@ -79,7 +79,8 @@ def _needs(operation: Operation) -> Html:
     if not operation.security:
         return el("p", "Public: needs no token.", class_="needs")
     scopes = joined([el("code", scope) for scope in operation.scopes], " and ")
-    return el("p", "Needs a ", link("tokens", "token"), " with the scope ", scopes, ".", class_="needs")
+    ways = "token or key" if len(operation.security) > 1 else "token"
+    return el("p", "Needs a ", link("tokens", ways), " with the scope ", scopes, ".", class_="needs")
 
 
 def _takes(operation: Operation, whole: Description) -> Iterator[Html]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from quarterdeck.core import errors
 from quarterdeck.core.wire import Route
 from quarterdeck.http.openapi import codes
 from quarterdeck.http.openapi.examples import AN_ID, Sampler
 from quarterdeck.http.openapi.schemas import PLACE, Json, Schemas
 from quarterdeck.http.problems import CONTENT_TYPE
+from quarterdeck.http.streams import EVENT_STREAM
 
 WITH_TOKEN = (400, 401, 403, 404, 429, 500, 503)
 WITHOUT_TOKEN = (500, 503)
@@ -34,6 +37,8 @@ def successes(route: Route, schemas: Schemas, sampler: Sampler) -> Json:
     full: Json = {"description": _phrase(200), "headers": _answer_headers(route, schemas)}
     if route.answer is not None:
         full["content"] = content(schemas.of(route.answer), sampler)
+    if route.streams is not None:
+        full["content"] = {**_content(full), **_events(schemas.of(route.streams), sampler)}
     if route.status == 201:
         return {
             "201": {**full, "description": _phrase(201)},
@@ -53,6 +58,20 @@ def _phrase(status: int) -> str:
 
 def content(schema: Json, sampler: Sampler) -> Json:
     return {"application/json": {"schema": schema, "example": sampler.value(schema)}}
+
+
+def _content(answer: Json) -> Json:
+    found = answer.get("content")
+    return found if isinstance(found, dict) else {}
+
+
+def _events(schema: Json, sampler: Sampler) -> Json:
+    """Server-sent events. OpenAPI 3.1 has no word for them, so they are text, with one shown."""
+    event = sampler.value(schema)
+    told = msgspec.json.encode(event).decode()
+    fields = event if isinstance(event, dict) else {}
+    shown = f"id: {fields.get('pos')}\nevent: {fields.get('type')}\ndata: {told}\n\n"
+    return {EVENT_STREAM: {"schema": {"type": "string"}, "example": shown}}
 
 
 def _answer_headers(route: Route, schemas: Schemas) -> Json:

@@ -18,6 +18,7 @@ from quarterdeck.core.errors import (
     KeyConflict,
     LimitReached,
     MethodNotAllowed,
+    Moved,
     NotFound,
     OutcomeUnknown,
     Problem,
@@ -44,11 +45,14 @@ COMMON: Mapping[str, Meaning] = {
     "invalid_characters": Meaning(Invalid, "Text holds U+0000 or a lone surrogate."),
     "invalid_number": Meaning(Invalid, "An integer needs more than 64 bits."),
     "invalid_value": Meaning(Invalid, "A value is well-formed, but cannot be stored."),
-    "missing_token": Meaning(Unauthenticated, "The request has no bearer token."),
+    "missing_token": Meaning(Unauthenticated, "The request has neither a bearer token nor an API key."),
     "invalid_token": Meaning(
-        Unauthenticated, "The token is malformed, expired, forged, or not for this server."
+        Unauthenticated,
+        "The token or the API key is malformed, expired, revoked, forged, or not for this server; or there are two.",
     ),
-    "session_ended": Meaning(Unauthenticated, "The session that the token speaks for has ended."),
+    "session_ended": Meaning(
+        Unauthenticated, "The session that the token or the API key speaks for has ended."
+    ),
     "missing_scope": Meaning(Forbidden, "The token lacks the scope this route needs."),
     "zone_mismatch": Meaning(Forbidden, "The token is for another zone."),
     "route_not_found": Meaning(NotFound, "There is nothing at this path."),
@@ -75,14 +79,25 @@ COMMON: Mapping[str, Meaning] = {
 """What any route may answer: they are explained once, not at every route."""
 
 OWN: Mapping[str, Meaning] = {
+    "invalid_last_event_id": Meaning(Invalid, "Last-Event-ID is not a position of the log."),
+    "too_many_streams": Meaning(Unavailable, "As many streams are open as this server may have; try another."),
     "draining": Meaning(Unavailable, "The server is shutting down."),
     "invalid_cursor": Meaning(Invalid, "The cursor was not given out by this list."),
     "invalid_idempotency_key": Meaning(Invalid, "The key is empty, too long, or holds control characters."),
     "idempotency_key_mismatch": Meaning(Invalid, "The header and the body give different keys."),
     "idempotency_key_conflict": Meaning(KeyConflict, "The key was already used with another body."),
     "zone_not_found": Meaning(NotFound, "There is no such zone."),
+    "zone_ended": Meaning(Conflict, "The zone has ended, and its id is not used again."),
+    "zone_is_default": Meaning(Conflict, "The zone `default` is always there."),
     "zone_frozen": Meaning(Frozen, "An administrator has stopped admission to the zone."),
     "agent_not_found": Meaning(NotFound, "There is no such session in this zone."),
+    "agent_not_found_or_not_active": Meaning(Moved, "The session has ended: it cannot be suspended."),
+    "agent_not_found_or_not_suspended": Meaning(
+        Moved, "The session has ended or bears no flag of its own; `held_by` names the ancestor that holds it."
+    ),
+    "key_not_found": Meaning(NotFound, "There is no such API key in this zone."),
+    "key_limit_exceeded": Meaning(LimitReached, "The zone has as many live API keys as a zone may have."),
+    "invalid_scope": Meaning(Invalid, "`quarterdeck.admin` crosses zones, and a key is for one."),
     "session_sid_required": Meaning(Invalid, "Neither the body nor the token gives a sid."),
     "application_ownership_required": Meaning(Forbidden, "The token may not act for this application."),
     "parent_not_found": Meaning(NotFound, "The parent is absent, not active, or expired."),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from quarterdeck.core.ids import PATH_ID
 from quarterdeck.core.keys import KEY_BYTES_MAX
-from quarterdeck.core.wire import Route
+from quarterdeck.core.wire import ADMIN, Route
 from quarterdeck.http.openapi import answers, codes
 from quarterdeck.http.openapi.examples import AN_ID, USUAL, Sampler
 from quarterdeck.http.openapi.schemas import Json, Schemas, without_null
@@ -21,10 +21,11 @@ ABOUT = (
 GROUPS: Mapping[str, str] = {
     "zones": "Everything belongs to exactly one zone, and the limits of a zone hold for all that lives in it.",
     "sessions": "A session is one live run of an agent. Sessions form trees: ending one ends its whole subtree.",
+    "keys": "A key speaks for one application in one zone. It is shown once, and stored as a digest.",
     "events": "Every change writes one event in its own transaction. The order of `pos` is the order of commits.",
     "server": "How the server is, what it serves, and its public keys.",
 }
-BEARER = "bearer"
+BEARER, API_KEY = "bearer", "apiKey"
 
 
 def describe(routes: Sequence[Route], version: str) -> dict[str, object]:
@@ -41,7 +42,7 @@ def describe(routes: Sequence[Route], version: str) -> dict[str, object]:
             "responses": {kind.__name__: answers.problem(kind) for kind in answers.kinds().values()},
             "headers": answers.headers(),
             "parameters": {"IdempotencyKey": _idempotency_key()},
-            "securitySchemes": {BEARER: _bearer()},
+            "securitySchemes": {BEARER: _bearer(), API_KEY: _api_key()},
         },
         "x-refusals": [answers.refusal(code) for code in codes.COMMON],
     }
@@ -75,7 +76,7 @@ def _operation(route: Route, schemas: Schemas, sampler: Sampler) -> Json:
             "content": answers.content(schemas.of(route.body), sampler),
         }
     operation["responses"] = {**answers.successes(route, schemas, sampler), **answers.problems(route)}
-    operation["security"] = [] if route.scope is None else [{BEARER: [route.scope]}]
+    operation["security"] = [{way: [route.scope]} for way in _ways(route)]
     if route.refusals:
         operation["x-refusals"] = [answers.refusal(code) for code in route.refusals]
     return operation
@@ -111,8 +112,20 @@ def _query_parameters(route: Route, schemas: Schemas) -> Iterator[Json]:
 
 
 def _header_parameters(route: Route) -> Iterator[Json]:
-    if route.method == "POST":
+    # Whoever honours a key must be ready to refuse one.
+    if "idempotency_key_conflict" in route.refusals:
         yield {"$ref": "#/components/parameters/IdempotencyKey"}
+    if route.streams is not None:
+        yield _last_event_id()
+
+
+def _last_event_id() -> Json:
+    return {
+        "name": "Last-Event-ID",
+        "in": "header",
+        "description": "For a stream: the last id that was seen. The stream goes on after it, whatever `after` says.",
+        "schema": {"type": "string", "pattern": "^[0-9]{1,19}$"},
+    }
 
 
 def _idempotency_key() -> Json:
@@ -132,6 +145,24 @@ def _bearer() -> Json:
         "bearerFormat": "JWT",
         "description": "A token of the local issuer (`qd token`) or of the issuer the server was told to trust. It is "
         "for one zone, and holds the scope that the operation names.",
+    }
+
+
+def _ways(route: Route) -> Iterator[str]:
+    """How one may say who one is. A key is for its zone, and never holds the scope that crosses zones."""
+    if route.scope is not None:
+        yield BEARER
+        if route.scope != ADMIN:
+            yield API_KEY
+
+
+def _api_key() -> Json:
+    return {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-API-Key",
+        "description": "A key that was made for one application of one zone (`qd key create`). It is instead of a "
+        "token: a request with both is refused.",
     }
 
 

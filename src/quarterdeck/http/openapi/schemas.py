@@ -41,7 +41,7 @@ class Schemas:
         bodies: list[object] = [Problem]
         queries: list[object] = []
         for route in routes:
-            bodies += [route.body, route.answer]
+            bodies += [route.body, route.answer, route.streams]
             queries.append(route.query)
         kinds = _distinct([*bodies, *queries])
         found, components = msgspec.json.schema_components(

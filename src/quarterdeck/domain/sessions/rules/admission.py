@@ -1,34 +1,26 @@
-"""The pure part of sessions: their states, and who is admitted.
+"""Who is admitted. `admit` is the specification of the quota table.
 
-`admit` is the specification of the quota table. It is given everything it may know (the zones' terms, the parents, what
-keys stand for, the counts, the time) and decides each ask in order of arrival, counting what it has admitted itself.
+It is given everything it may know (the zones' terms, the parents, what keys stand for, the counts, the time) and
+decides each ask in order of arrival, counting what it has admitted itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Protocol
 
 import msgspec
 
-from quarterdeck.core.clock import SECOND, Millis, iso, iso_or_none
-from quarterdeck.core.errors import Forbidden, Frozen, LimitReached, NotFound, Problem, Unauthenticated
+from quarterdeck.core.clock import SECOND, Millis
+from quarterdeck.core.errors import Forbidden, Frozen, LimitReached, NotFound, Problem
 from quarterdeck.core.keys import Binding, Key, conflict
-from quarterdeck.core.moves import Machine
-from quarterdeck.domain.sessions.model import Session, SessionView, Spawn, Spawned, State, Verb
+from quarterdeck.domain.sessions.model import Member, Session, Spawn, Spawned, State
+from quarterdeck.domain.sessions.rules.lives import SESSION, bearer_problem, is_live
+from quarterdeck.domain.zones import rules as zone_rules
 from quarterdeck.domain.zones.model import CEILINGS, Limits, Terms
 
-SESSION: Machine[State, Verb] = Machine(
-    "session",
-    State,
-    State.ACTIVE,
-    {
-        Verb.SUSPEND: {State.ACTIVE: State.SUSPENDED},
-        Verb.RESUME: {State.SUSPENDED: State.ACTIVE},
-        Verb.TERMINATE: {State.ACTIVE: State.TERMINATED, State.SUSPENDED: State.TERMINATED},
-    },
-)
 SPAWN = "spawn"
 """The operation's name in the scope of an idempotency key."""
 RETRY_SECONDS = 5
@@ -60,7 +52,20 @@ class Expired(msgspec.Struct, frozen=True, array_like=True):
     number: int
 
 
-def counted_in(session: Session | Expired) -> Iterator[CountKey]:
+class Counted(Protocol):
+    """What of a row says where a session is counted."""
+
+    @property
+    def zone_id(self) -> str: ...
+    @property
+    def application_id(self) -> str: ...
+    @property
+    def parent_id(self) -> str | None: ...
+    @property
+    def root_id(self) -> str: ...
+
+
+def counted_in(session: Counted) -> Iterator[CountKey]:
     """Every row of `admission_counts` that a session is counted in."""
     zone = session.zone_id
     yield (zone, "zone", "")
@@ -71,14 +76,14 @@ def counted_in(session: Session | Expired) -> Iterator[CountKey]:
         yield (zone, "parent", session.parent_id)
 
 
-def emptied_by(session: Session) -> Iterator[CountKey]:
+def emptied_by(session: Session | Member) -> Iterator[CountKey]:
     """The rows of `admission_counts` in which nothing can be counted any more once a session has ended."""
     yield (session.zone_id, "parent", session.id)
     if session.parent_id is None:
         yield (session.zone_id, "tree", session.id)
 
 
-def tally(sessions: Sequence[Session]) -> dict[CountKey, int]:
+def tally(sessions: Iterable[Counted]) -> dict[CountKey, int]:
     counted: dict[CountKey, int] = {}
     for session in sessions:
         for key in counted_in(session):
@@ -158,31 +163,38 @@ class Known:
     keys: Mapping[Key, Binding] = field(default_factory=dict)
     counts: Counts = field(default_factory=dict)
 
-
-EXPIRED = "ttl_expired"
-"""The reason of what ended by its time."""
-
-
-def as_read(session: Session, now: Millis) -> Session:
-    """A session as it reads at this moment: expired is terminated, whether a sweep has come or not."""
-    if session.status is State.TERMINATED or session.expires_at > now:
-        return session
-    return msgspec.structs.replace(
-        session, status=State.TERMINATED, terminated_at=session.expires_at, termination_reason=EXPIRED
-    )
-
-
-def is_live(session: Session, now: Millis) -> bool:
-    return session.status is not State.TERMINATED and session.expires_at > now
+    def parent_of(self, ask: Spawn) -> Session | None:
+        return self.sessions.get((ask.zone_id, ask.parent_id)) if ask.parent_id is not None else None
 
 
 def admit(asks: Sequence[Spawn], known: Known) -> list[Spawned | Problem]:
     """Decides each ask in order. What is admitted counts against those after it; what is refused does not."""
-    ledger = _Ledger(known)
+    ledger = Ledger(known)
     return [ledger.decide(ask) for ask in asks]
 
 
-class _Ledger:
+def closed_door(ask: Spawn, known: Known) -> Problem | None:
+    """What refuses an ask whatever is used: the zone is over or frozen, or there is nothing to spawn under."""
+    terms = known.terms[ask.zone_id]
+    if terms.ended:
+        return zone_rules.not_found(ask.zone_id)
+    if terms.frozen:
+        return Frozen(
+            "zone_frozen",
+            f"Admission to zone {ask.zone_id!r} is frozen.",
+            frees="an administrator thaws the zone",
+        )
+    if ask.parent_id is None:
+        return None
+    parent = known.parent_of(ask)
+    if parent is None or parent.status is not State.ACTIVE or not is_live(parent, known.now):
+        return NotFound("parent_not_found", f"There is no active session {ask.parent_id!r} to spawn under.")
+    if not ask.caller.may_act_for(parent.application_id, "spawn_under"):
+        return Forbidden("parent_ownership_required", "The parent belongs to another application.")
+    return None
+
+
+class Ledger:
     """Known counts and keys, plus what this batch has added to them so far."""
 
     def __init__(self, known: Known) -> None:
@@ -194,7 +206,7 @@ class _Ledger:
         return self._stranger(ask) or self._replay(ask) or self._refusal(ask) or self._enter(ask)
 
     def _stranger(self, ask: Spawn) -> Problem | None:
-        return bearer_problem(ask.zone_id, ask.caller.session_id, self._known.sessions, self._known.now)
+        return bearer_problem(ask.bearer, self._known.sessions, self._known.now)
 
     def _replay(self, ask: Spawn) -> Spawned | Problem | None:
         """A key that stands for a live session decides before every bound."""
@@ -212,27 +224,16 @@ class _Ledger:
         return Spawned(session, created=False) if digest == ask.digest else conflict(scope)
 
     def _refusal(self, ask: Spawn) -> Problem | None:
-        terms = self._known.terms[ask.zone_id]
-        if terms.frozen:
-            return Frozen(
-                "zone_frozen",
-                f"Admission to zone {ask.zone_id!r} is frozen.",
-                frees="an administrator thaws the zone",
-            )
-        parent = None
-        if ask.parent_id is not None:
-            parent = self._known.sessions.get((ask.zone_id, ask.parent_id))
-            if parent is None or parent.status is not State.ACTIVE or parent.expires_at <= self._known.now:
-                return NotFound(
-                    "parent_not_found", f"There is no active session {ask.parent_id!r} to spawn under."
-                )
-            if not ask.caller.may_act_for(parent.application_id, "spawn_under"):
-                return Forbidden("parent_ownership_required", "The parent belongs to another application.")
-        for bound, used in self._used(ask, parent):
-            limit = getattr(terms.limits, bound.name)
-            if used + 1 > limit:
-                return exceeded(bound, limit, used)
-        return None
+        return closed_door(ask, self._known) or next(
+            (exceeded(bound, limit, used) for bound, limit, used in self.uses(ask) if used + 1 > limit),
+            None,
+        )
+
+    def uses(self, ask: Spawn) -> Iterator[tuple[Bound, int, int]]:
+        """Each bound an ask is judged by, its limit, and how much of it is used, in the order of BOUNDS."""
+        limits = self._known.terms[ask.zone_id].limits
+        for bound, used in self._used(ask, self._known.parent_of(ask)):
+            yield bound, getattr(limits, bound.name), used
 
     def _used(self, ask: Spawn, parent: Session | None) -> Iterator[tuple[Bound, int]]:
         """How much of each bound is used, in the order of BOUNDS."""
@@ -252,7 +253,7 @@ class _Ledger:
         return self._known.counts.get(key, NOTHING).live + self._added.get(key, 0)
 
     def _enter(self, ask: Spawn) -> Spawned:
-        parent = self._known.sessions[ask.zone_id, ask.parent_id] if ask.parent_id is not None else None
+        parent = self._known.parent_of(ask)
         session = admitted(ask, parent, limits_text(self._known.terms[ask.zone_id].limits), self._known.now)
         for key in counted_in(session):
             self._added[key] = self._added.get(key, 0) + 1
@@ -290,24 +291,9 @@ def admitted(ask: Spawn, parent: Session | None, limits: str, now: Millis) -> Se
         termination_reason=None,
         created_at=now,
         updated_at=now,
+        held=0,
+        cascade_id=None,
     )
-
-
-def post_order(subtree: Sequence[Session]) -> list[Session]:
-    """A subtree, given parents first, as it ends: depth first, each session after all of its descendants."""
-    children: dict[str | None, list[Session]] = {}
-    for session in subtree[1:]:
-        children.setdefault(session.parent_id, []).append(session)
-    # Parents first from the last child to the first, turned round: what recursion would give, at any depth.
-    reversed_order, pending = [], [subtree[0]]
-    while pending:
-        session = pending.pop()
-        reversed_order.append(session)
-        pending += children.pop(session.id, [])
-    return reversed_order[::-1]
-
-
-# -- refusals ----------------------------------------------------------------------------------------------------
 
 
 def exceeded(bound: Bound, limit: int, used: int) -> LimitReached:
@@ -320,53 +306,4 @@ def exceeded(bound: Bound, limit: int, used: int) -> LimitReached:
         used=used,
         frees=f"{bound.frees}; or an administrator raises {bound.name} (ceiling {CEILINGS[bound.name]})",
         **helps,
-    )
-
-
-def not_found(session_id: str) -> NotFound:
-    return NotFound("agent_not_found", f"There is no session {session_id!r} in this zone.")
-
-
-def ownership_required(application_id: str) -> Forbidden:
-    return Forbidden(
-        "application_ownership_required", f"This token may not act for the application {application_id!r}."
-    )
-
-
-def bearer_problem(
-    zone_id: str, bearer: str | None, sessions: Mapping[tuple[str, str], Session], now: Millis
-) -> Unauthenticated | None:
-    """A token that speaks for a session is good only while that session lives."""
-    if bearer is None:
-        return None
-    session = sessions.get((zone_id, bearer))
-    if session is not None and is_live(session, now):
-        return None
-    return Unauthenticated("session_ended", "The session this token speaks for has ended.")
-
-
-def view(session: Session) -> SessionView:
-    """A session as it is shown. What is JSON already is passed through as it is."""
-    return SessionView(
-        id=session.id,
-        agent_session_id=session.id,
-        zone_id=session.zone_id,
-        application_id=session.application_id,
-        parent_id=session.parent_id,
-        root_id=session.root_id,
-        session_sid=session.session_sid,
-        kind=session.kind,
-        status=session.status,
-        depth=session.depth,
-        capabilities=msgspec.Raw(session.capabilities),
-        metadata=msgspec.Raw(session.metadata),
-        ttl_seconds=session.ttl_seconds,
-        spawned_at=iso(session.spawned_at),
-        expires_at=iso(session.expires_at),
-        suspended_at=iso_or_none(session.suspended_at),
-        terminated_at=iso_or_none(session.terminated_at),
-        termination_reason=session.termination_reason,
-        created_at=iso(session.created_at),
-        updated_at=iso(session.updated_at),
-        limits=msgspec.Raw(session.limits),
     )

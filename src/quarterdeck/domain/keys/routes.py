@@ -1,0 +1,107 @@
+"""The route table of keys."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from quarterdeck.core import apikey, paging
+from quarterdeck.core.clock import Millis
+from quarterdeck.core.ids import new_id
+from quarterdeck.core.wire import ADMIN, Call, Reply, Route
+from quarterdeck.domain.keys import operations, rules
+from quarterdeck.domain.keys.model import (
+    ApiKey,
+    CreateKey,
+    CreateKeyBody,
+    KeyFilter,
+    KeyList,
+    ListKeysQuery,
+    NewKeyView,
+    RevokeKey,
+)
+from quarterdeck.engine.lanes import zones_of
+from quarterdeck.engine.tx import Engine, Tx
+
+LISTING = "keys"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDesk:
+    """What the handlers need, handed over by the composition root."""
+
+    engine: Engine
+    usual_scopes: Sequence[str]
+    """What a key may do that was made without a word about it."""
+    submit_create: Callable[[CreateKey], Awaitable[ApiKey]]
+    submit_revoke: Callable[[RevokeKey], Awaitable[ApiKey]]
+
+    async def create(self, call: Call) -> Reply:
+        body = call.body
+        assert isinstance(body, CreateKeyBody)
+        key_id = new_id()
+        text = apikey.spell(call.zone, key_id, secrets.token_bytes(apikey.SECRET_BYTES))
+        key = await self.submit_create(
+            CreateKey(
+                id=key_id,
+                zone_id=call.zone,
+                digest=apikey.digest(text.encode()),
+                name=body.name or body.application_id,
+                application_id=body.application_id,
+                scopes=rules.asked_scopes(body.scopes or self.usual_scopes),
+                actor=call.caller.subject,
+                session_id=body.session_id,
+                ttl_seconds=body.ttl_seconds,
+                bearer=call.caller.bearer,
+                trace=call.trace,
+            )
+        )
+        # Nobody between the two ends may keep the one answer that holds a secret.
+        return Reply(rules.new_view(key, text), 201, [("cache-control", "no-store")])
+
+    async def list_all(self, call: Call) -> Reply:
+        query = call.query
+        assert isinstance(query, ListKeysQuery)
+        before = paging.decode(LISTING, query.cursor) if query.cursor else None
+        wanted = KeyFilter(call.zone, query.limit + 1, before, call.caller.bearer)
+
+        async def read(tx: Tx) -> tuple[list[ApiKey], Millis]:
+            return await operations.page(tx, wanted), tx.now
+
+        keys, now = await self.engine.read(read, zones=zones_of([wanted]))
+        shown, last = paging.clip([key.id for key in keys], query.limit)
+        cursor = paging.encode(LISTING, last) if last else None
+        body = KeyList([rules.view(key, now) for key in keys[:shown]], cursor)
+        return Reply(body, 200, call.link_to_next(cursor))
+
+    async def revoke(self, call: Call) -> Reply:
+        caller = call.caller
+        await self.submit_revoke(
+            RevokeKey(call.zone, call.params["id"], caller.subject, caller.bearer, call.trace)
+        )
+        return Reply(None, 204)
+
+
+def routes(desk: KeyDesk) -> list[Route]:
+    base = "/zones/{zone}/keys"
+    tags = ("keys",)
+    return [
+        Route(
+            "POST", base, desk.create, "Create an API key", ADMIN, body=CreateKeyBody, answer=NewKeyView, status=201,
+            tags=tags, refusals=("invalid_scope", "zone_not_found", "zone_ended", "agent_not_found",
+                                 "key_limit_exceeded"),
+            description="The key itself is in this answer and nowhere else. If the answer was lost, revoke that key "
+            "and make another: this cannot be repeated safely.",
+        ),
+        Route(
+            "GET", base, desk.list_all, "List API keys, newest first", ADMIN, query=ListKeysQuery, answer=KeyList,
+            refusals=("zone_not_found", "invalid_cursor"), tags=tags,
+        ),
+        Route(
+            "DELETE", base + "/{id}", desk.revoke, "Revoke an API key", ADMIN, status=204,
+            refusals=("key_not_found",), tags=tags,
+            description="204, and 204 again when repeated. No request that begins afterwards is let in with it, on "
+            "any replica.",
+        ),
+    ]  # fmt: skip

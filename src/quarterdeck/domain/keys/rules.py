@@ -1,0 +1,157 @@
+"""The pure part: which keys may be made, and whose a shown key is."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from quarterdeck.core import apikey
+from quarterdeck.core.clock import SECOND, Millis, iso, iso_or_none
+from quarterdeck.core.errors import Invalid, LimitReached, NotFound, Problem, Unauthenticated
+from quarterdeck.core.wire import ADMIN, Caller
+from quarterdeck.domain.keys.model import KEYS_MAX, ApiKey, CreateKey, KeyView, NewKeyView
+
+LIVE, REVOKED, EXPIRED = "live", "revoked", "expired"
+NO_DIGEST = "0" * 64
+"""As long as one, and the digest of nothing."""
+
+
+# -- which keys may be made --------------------------------------------------------------------------------------
+
+
+def asked_scopes(scopes: Sequence[str]) -> str:
+    """Scopes as they are stored: each once, in the order given."""
+    if ADMIN in scopes:
+        raise Invalid(
+            "invalid_scope",
+            f"A key is for one zone, and {ADMIN} crosses zones: it is given by tokens alone.",
+            field="scopes",
+        )
+    return " ".join(dict.fromkeys(scopes))
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Everything that decides, read under the zones' locks."""
+
+    now: Millis
+    zones: Mapping[str, Problem | None]
+    """Of each zone that was locked: why nothing may be made in it, if nothing may."""
+    used: Mapping[str, int]
+    """Live keys by zone."""
+    sessions: Collection[tuple[str, str]]
+    """The live ones of those that keys are to be bound to, as (zone, id)."""
+
+
+def admit(asks: Sequence[CreateKey], known: Known) -> list[ApiKey | Problem]:
+    """Decides each ask in order. What is made counts against those after it; what is refused does not."""
+    added: dict[str, int] = {}
+    outcomes: list[ApiKey | Problem] = []
+    for ask in asks:
+        used = known.used.get(ask.zone_id, 0) + added.get(ask.zone_id, 0)
+        problem = _refusal(ask, known, used)
+        if problem is None:
+            added[ask.zone_id] = added.get(ask.zone_id, 0) + 1
+        outcomes.append(problem or _made(ask, known.now))
+    return outcomes
+
+
+def _refusal(ask: CreateKey, known: Known, used: int) -> Problem | None:
+    if problem := known.zones[ask.zone_id]:
+        return problem
+    if ask.session_id is not None and (ask.zone_id, ask.session_id) not in known.sessions:
+        return no_live_session(ask.session_id)
+    return exceeded(used) if used >= KEYS_MAX else None
+
+
+def _made(ask: CreateKey, now: Millis) -> ApiKey:
+    return ApiKey(
+        zone_id=ask.zone_id,
+        id=ask.id,
+        name=ask.name,
+        application_id=ask.application_id,
+        scopes=ask.scopes,
+        session_id=ask.session_id,
+        created_by=ask.actor,
+        created_at=now,
+        expires_at=None if ask.ttl_seconds is None else now + ask.ttl_seconds * SECOND,
+        revoked_at=None,
+    )
+
+
+# -- whose a key is ----------------------------------------------------------------------------------------------
+
+
+def status(key: ApiKey, now: Millis) -> str:
+    if key.revoked_at is not None:
+        return REVOKED
+    return LIVE if key.expires_at is None or key.expires_at > now else EXPIRED
+
+
+def bearer_of(shown: str, key: ApiKey | None, digest: str, now: Millis) -> Caller | Unauthenticated:
+    """Who shows a key with this digest. `key` and `digest` are what is stored under its zone and id, if anything is."""
+    # Compared also where there is nothing to compare with: an id that exists must not take longer than one that does
+    # not.
+    proved = hmac.compare_digest(shown.encode(), digest.encode())
+    if key is None or not proved or status(key, now) != LIVE:
+        return apikey.refusal()
+    name = f"key:{key.id}"
+    return Caller(
+        subject=name,
+        client_id=key.application_id,
+        zone_id=key.zone_id,
+        # Struck out here too: a row is written by whoever can write to the database.
+        scopes=frozenset(key.scopes.split(" ")) - {ADMIN, ""},
+        sid=name,
+        session_id=key.session_id,
+    )
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------
+
+
+def not_found(key_id: str) -> NotFound:
+    return NotFound("key_not_found", f"There is no key {key_id!r} in this zone.")
+
+
+def no_live_session(session_id: str) -> NotFound:
+    return NotFound(
+        "agent_not_found", f"There is no live session {session_id!r} in this zone to bind a key to."
+    )
+
+
+def exceeded(used: int) -> LimitReached:
+    return LimitReached(
+        "key_limit_exceeded",
+        f"A zone has at most {KEYS_MAX} live keys, and {used} are there.",
+        bound="max_keys",
+        limit=KEYS_MAX,
+        used=used,
+        frees="a key of the zone is revoked or expires",
+    )
+
+
+# -- how it is shown ---------------------------------------------------------------------------------------------
+
+
+def view(key: ApiKey, now: Millis) -> KeyView:
+    return KeyView(
+        id=key.id,
+        zone_id=key.zone_id,
+        name=key.name,
+        application_id=key.application_id,
+        scopes=key.scopes.split(" "),
+        session_id=key.session_id,
+        status=status(key, now),
+        created_by=key.created_by,
+        created_at=iso(key.created_at),
+        expires_at=iso_or_none(key.expires_at),
+        revoked_at=iso_or_none(key.revoked_at),
+    )
+
+
+def new_view(key: ApiKey, text: str) -> NewKeyView:
+    """The key as it is shown to whoever made it, once."""
+    shown = view(key, key.created_at)
+    return NewKeyView(**{name: getattr(shown, name) for name in KeyView.__struct_fields__}, key=text)

@@ -1,0 +1,48 @@
+"""What can be done with sessions, each verb over a batch: load under locks, decide by `rules`, write.
+
+| module   | verbs                                                                                      |
+|----------|--------------------------------------------------------------------------------------------|
+| bearers  | whether the sessions that callers speak for still live; every verb asks it in its transaction |
+| spawning | spawn                                                                                       |
+| ending   | terminate, stop a zone, settle what was stamped                                             |
+| finishing | from the stamp to the last chunk, for whoever asked, joined or sweeps                       |
+| forgetting | retention                                                                                   |
+| holding  | suspend, resume                                                                             |
+| looking  | show, list, subtree, receipts, and what sweeps look for                                     |
+| explaining | why                                                                                       |
+"""
+
+from quarterdeck.domain.sessions.operations.bearers import guarded, require_bearer
+from quarterdeck.domain.sessions.operations.ending import Ender
+from quarterdeck.domain.sessions.operations.explaining import Explainer
+from quarterdeck.domain.sessions.operations.finishing import Finisher
+from quarterdeck.domain.sessions.operations.forgetting import forget
+from quarterdeck.domain.sessions.operations.holding import hold
+from quarterdeck.domain.sessions.operations.looking import (
+    expired,
+    orphaned,
+    page,
+    receipt,
+    show,
+    subtree,
+    unfinished,
+)
+from quarterdeck.domain.sessions.operations.spawning import Spawner
+
+__all__ = [
+    "Ender",
+    "Explainer",
+    "Finisher",
+    "Spawner",
+    "expired",
+    "forget",
+    "guarded",
+    "hold",
+    "orphaned",
+    "page",
+    "receipt",
+    "require_bearer",
+    "show",
+    "subtree",
+    "unfinished",
+]

@@ -1,0 +1,73 @@
+"""Whether the sessions that callers speak for still live, asked in the transaction of what they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from quarterdeck.core.errors import Problem
+from quarterdeck.core.wire import Bearer
+from quarterdeck.domain.sessions import rules
+from quarterdeck.domain.sessions.model import Session
+from quarterdeck.domain.sessions.queries import Q
+from quarterdeck.engine.lanes import Busy
+from quarterdeck.engine.tx import Tx
+from quarterdeck.store.port import Row, decode
+
+Ref = tuple[str, str]
+"""(zone, session)"""
+
+
+class Asked(Protocol):
+    @property
+    def zone_id(self) -> str: ...
+    @property
+    def bearer(self) -> Bearer | None: ...
+
+
+A = TypeVar("A", bound=Asked)
+R = TypeVar("R")
+Operation = Callable[[Tx, Sequence[A]], Awaitable[Sequence[R | Problem | Busy]]]
+
+
+def bearers_of(asks: Iterable[Asked]) -> set[Ref]:
+    """Every session that one of these callers speaks for."""
+    found: set[Ref] = set()
+    for ask in asks:
+        if bearer := ask.bearer:
+            found |= _named(bearer)
+    return found
+
+
+def _named(bearer: Bearer) -> set[Ref]:
+    return {(bearer.zone_id, name) for name in (bearer.session_id, bearer.agent_id) if name is not None}
+
+
+def by_ref(rows: Sequence[Row]) -> dict[Ref, Session]:
+    return {(session.zone_id, session.id): session for session in decode(rows, Session)}
+
+
+async def require_bearer(tx: Tx, bearer: Bearer | None) -> None:
+    """Refuses a token whose session has ended, before anything is read for it."""
+    if bearer is None:
+        return
+    [rows] = await tx.read(Q.sessions_get(batch=sorted(_named(bearer))))
+    if problem := rules.bearer_problem(bearer, by_ref(rows), tx.now):
+        raise problem
+
+
+def guarded(operation: Operation[A, R]) -> Operation[A, R]:
+    """An operation of a room below, which knows nothing of sessions, for callers who may speak for one."""
+
+    async def run(tx: Tx, asks: Sequence[A]) -> Sequence[R | Problem | Busy]:
+        refs = bearers_of(asks)
+        if not refs:
+            return await operation(tx, asks)
+        [rows] = await tx.read(Q.sessions_get(batch=sorted(refs)))
+        known = by_ref(rows)
+        problems = [rules.bearer_problem(ask.bearer, known, tx.now) for ask in asks]
+        good = [ask for ask, problem in zip(asks, problems, strict=True) if problem is None]
+        outcomes = iter(await operation(tx, good) if good else ())
+        return [problem or next(outcomes) for problem in problems]
+
+    return run

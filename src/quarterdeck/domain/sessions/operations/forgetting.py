@@ -1,0 +1,24 @@
+"""Retention: what ended long ago is removed, children before their parents, a few rows at a time.
+
+No live tree is touched: a session lives for a day at most, and what is removed ended long before. The events about it
+are kept by rules of their own (`engine.retention`).
+"""
+
+from __future__ import annotations
+
+from quarterdeck.core.clock import Millis
+from quarterdeck.core.ids import first_id
+from quarterdeck.domain.sessions.queries import Q
+from quarterdeck.engine.tx import Tx
+
+
+async def forget(tx: Tx, window: Millis, limit: int) -> int:
+    """Removes up to so many sessions that ended before the window, and cascades that were over before it."""
+    # A read of nothing but the clock: what is old is decided by the database's time.
+    await tx.read()
+    before = tx.now - window
+    gone, _ = await tx.read(
+        Q.sessions_forget(before=before, before_id=first_id(before), limit=limit),
+        Q.cascades_forget(before=before, limit=limit),
+    )
+    return len(gone)

@@ -1,0 +1,87 @@
+"""The public keys that seals are held against, from files: a PEM key, public or private, or a JWKS document.
+
+A key is known by its thumbprint, computed here from the key itself: what a file calls its key counts for nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+)
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+
+from quarterdeck.http.auth.issuer import public_jwk, thumbprint
+from quarterdeck.http.auth.keyfile import KeyFileError
+from quarterdeck.http.auth.keys import VerifyingKey, read_key_set, verifying_key
+
+_MAX_BYTES = 256 * 1024
+
+
+class TrustedKeys:
+    def __init__(self, keys: Iterable[EllipticCurvePublicKey]) -> None:
+        self._keys: dict[str, VerifyingKey] = {}
+        for key in keys:
+            kid = thumbprint(public_jwk(key))
+            if pinned := verifying_key(kid, key):
+                self._keys[kid] = pinned
+
+    def verifies(self, kid: str, message: bytes, signature: bytes) -> bool | None:
+        """Whether the key of that thumbprint signed the message; None if it is not among the trusted."""
+        key = self._keys.get(kid)
+        return None if key is None else key.verifies(message, signature)
+
+
+def trusted_keys(files: Iterable[Path]) -> TrustedKeys:
+    """Raises KeyFileError with a sentence for a file that holds no key that could have signed a seal."""
+    return TrustedKeys(key for file in files for key in _keys_of(file))
+
+
+def _keys_of(file: Path) -> list[EllipticCurvePublicKey]:
+    content = _content(file)
+    found = list(_jwks(content) if content.lstrip().startswith(b"{") else _pem(content))
+    if not found:
+        raise KeyFileError(f"The file {file} holds no P-256 key, neither as PEM nor as JWKS.")
+    return found
+
+
+def _content(file: Path) -> bytes:
+    try:
+        # Not blocking: a pipe of that name must not be waited for.
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, _MAX_BYTES)
+        finally:
+            os.close(descriptor)
+    except OSError as failure:
+        raise KeyFileError(f"The key file {file} cannot be read: {failure.strerror}.") from None
+
+
+def _jwks(content: bytes) -> Iterator[EllipticCurvePublicKey]:
+    try:
+        keys = read_key_set(content)
+    except ValueError:
+        return
+    for key in keys:
+        if isinstance(key.public, EllipticCurvePublicKey):
+            yield key.public
+
+
+def _pem(content: bytes) -> Iterator[EllipticCurvePublicKey]:
+    key: object
+    try:
+        key = load_pem_public_key(content)
+    except ValueError:
+        try:
+            key = load_pem_private_key(content, password=None)
+        except (ValueError, TypeError):  # TypeError: it wants a passphrase
+            return
+    if isinstance(key, EllipticCurvePrivateKey):
+        key = key.public_key()
+    if isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP256R1):
+        yield key

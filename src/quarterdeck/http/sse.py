@@ -1,0 +1,171 @@
+"""A zone's events as they are committed: server-sent events.
+
+    retry: 1742                                  how long to wait before coming again, a little different for everybody
+    id: 41                                       where a stream that begins now begins
+
+    id: 42                                       `pos`: what to say in Last-Event-ID when coming again
+    event: session.spawn                         the type
+    data: {"pos":42,"id":"…","zone_id":"…",…}    the event, as the list shows it
+
+    : keep-alive                                 after a while of silence
+    id: 57                                       what has passed meanwhile was not wanted here: no need to look again
+
+Who comes again with the last id it saw is told of everything since, once and in order, on any replica. Who comes from a
+position that the log no longer reaches, or has not reached, is told so by one `reset` and goes on from the floor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+import msgspec
+
+from quarterdeck.core.errors import Invalid
+from quarterdeck.core.retry import Policy, delay
+from quarterdeck.core.wire import Bearer
+from quarterdeck.domain.sessions.operations import require_bearer
+from quarterdeck.domain.zones import operations as zones
+from quarterdeck.engine import events as log
+from quarterdeck.engine.events import Bounds, Event, EventFilter
+from quarterdeck.engine.follower import Follower, Watch
+from quarterdeck.engine.tail import Tailer
+from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.http.streams import EVENT_STREAM, Stream, Streams
+from quarterdeck.store.port import TransientError
+
+ENDED = "session.terminate"
+COME_AGAIN_MS = (1_000, 3_000)
+"""Not the same for everybody: those whom one server lost should not reach the next in the same instant."""
+RETRY = Policy(max_attempts=0, base_ms=100, multiplier=2.0, cap_ms=2_000)
+_POSITION = re.compile(r"[0-9]{1,19}")
+_LAST = 2**63 - 1
+_encode = msgspec.json.Encoder().encode
+
+
+def frame(event: Event) -> bytes:
+    """An event on the wire."""
+    body = _encode(log.view(event))
+    if b"\n" in body or b"\r" in body:
+        # Rooms write their data as they like; a line break outside of JSON's strings means nothing but to us.
+        body = b" ".join(body.splitlines())
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.pos, event.type.encode(), body)
+
+
+def position_of(last_event_id: str) -> int:
+    """The position within a Last-Event-ID."""
+    if _POSITION.fullmatch(last_event_id) and int(last_event_id) <= _LAST:
+        return int(last_event_id)
+    raise Invalid(
+        "invalid_last_event_id", "Last-Event-ID is not a position of this log.", field="Last-Event-ID"
+    )
+
+
+class EventStream(Stream):
+    """One client's stream. Made by `Live`, which has checked who asks and from where."""
+
+    content_type = EVENT_STREAM
+    headers = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+
+    def __init__(self, live: Live, follower: Follower, bearer: Bearer | None, begins_now: bool) -> None:
+        self._live = live
+        self._follower = follower
+        self._bearer = bearer
+        self._begins_now = begins_now
+        self._silent_until = 0.0
+        self._failures = 0
+
+    async def begin(self) -> None:
+        """Refuses a bearer whose session has ended and a zone that does not exist; finds out where now is."""
+
+        async def look(tx: Tx) -> Bounds:
+            await require_bearer(tx, self._bearer)
+            await zones.require(tx, self._follower.wanted.zone_id)
+            return await log.bounds(tx)
+
+        found = await self._live.engine.read(look, zones=self._zones)
+        if self._begins_now:
+            self._follower.position = found.head
+
+    async def recheck(self) -> None:
+        await self._live.engine.read(lambda tx: require_bearer(tx, self._bearer), zones=self._zones)
+
+    def close(self, reason: str) -> None:
+        self._follower.close(reason)
+
+    def release(self) -> None:
+        self._live.tailer.detach(self._follower)
+        self._follower.rest()
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        yield self._opening()
+        while self._follower.over is None:
+            yield await self._next()
+        yield f": over, {self._follower.over}\n\n".encode()
+
+    def _opening(self) -> bytes:
+        self._silent_until = asyncio.get_running_loop().time() + self._live.keep_alive_seconds
+        retry = b"retry: %d\n" % random.randint(*COME_AGAIN_MS)
+        # A client that is cut before its first event must be able to say where it began.
+        return retry + (b"id: %d\n\n" % self._follower.position if self._begins_now else b"\n")
+
+    async def _next(self) -> bytes:
+        """What there is to send; nothing, if it is worth looking again."""
+        chunk = self._follower.take() if self._follower.joined else await self._catch_up()
+        now = asyncio.get_running_loop().time()
+        if not chunk and now >= self._silent_until:
+            chunk = b": keep-alive\nid: %d\n\n" % self._follower.position
+        if chunk:
+            self._silent_until = now + self._live.keep_alive_seconds
+        elif self._follower.joined:
+            await self._follower.woken(self._silent_until)
+        return chunk
+
+    async def _catch_up(self) -> bytes:
+        try:
+            page, outside = await self._follower.catch_up()
+        except TransientError:
+            # The client could do no more than come again and wait, so it may as well wait here.
+            self._failures += 1
+            pause = delay(RETRY, attempt=self._failures, chance=random.random()) / 1000
+            await self._follower.woken(min(asyncio.get_running_loop().time() + pause, self._silent_until))
+            return b""
+        self._failures = 0
+        if outside is None:
+            return page
+        told = _encode({"floor": outside.floor, "head": outside.head})
+        return b"id: %d\nevent: reset\ndata: %s\n\n" % (self._follower.position, told)
+
+    @property
+    def _zones(self) -> set[str]:
+        wanted = {self._follower.wanted.zone_id}
+        return wanted | {self._bearer.zone_id} if self._bearer else wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Opens streams. Made once, in the composition root."""
+
+    engine: Engine
+    tailer: Tailer
+    streams: Streams
+    keep_alive_seconds: float
+
+    async def open(self, wanted: EventFilter, bearer: Bearer | None, *, begins_now: bool) -> EventStream:
+        named = (bearer.session_id, bearer.agent_id) if bearer else ()
+        watches = [Watch(bearer.zone_id, ENDED, name) for name in named if bearer and name]
+        follower = Follower(self.tailer, self.engine, wanted, watches)
+        stream = EventStream(self, follower, bearer, begins_now)
+        self.streams.enter(stream)
+        try:
+            # Attached before it looks: a session that ends after the look is heard of, and one that ended before is
+            # seen by it.
+            await self.tailer.attach(follower)
+            await stream.begin()
+        except BaseException:
+            self.streams.leave(stream)
+            raise
+        return stream

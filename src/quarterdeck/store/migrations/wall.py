@@ -1,0 +1,87 @@
+"""The second wall, for revisions to build: roles, grants, row-level security. PostgreSQL only; SQLite has no roles.
+
+A revision that makes a table says in one line who may do what with it: `secure` for a table with a zone's rows, `grant`
+for one that belongs to no zone. `tests/store/test_roles.py` reads the catalogue and finds the one that was forgotten.
+
+The policy is a hashed filter, made once for each statement, and within noise of no policy at all; spelt as
+`= any(…)` it would compete with the statement's own key for the index. It is not forced on the owner, who migrates
+and backs up, and must see every row.
+"""
+
+from __future__ import annotations
+
+from alembic import op
+from sqlalchemy.exc import DBAPIError
+
+from quarterdeck.store.migrations import on_postgresql
+from quarterdeck.store.port import StoreError
+from quarterdeck.store.roles import ROLES, SERVER, SWEEP, Role, creation, granting
+
+CREATE = """
+do $$
+begin
+    create role {role} nologin;
+    -- Whoever makes the roles may also act as them, so that one login can migrate and serve; a superuser may anyway.
+    if not (select rolsuper from pg_roles where rolname = current_user) then
+        grant {role} to current_user;
+    end if;
+exception when duplicate_object or unique_violation then
+    null;
+end
+$$
+"""
+AUTHENTICATED = "(select unnest(string_to_array(current_setting('quarterdeck.zones', true), ',')))"
+
+
+def make_roles() -> None:
+    """Roles belong to the whole cluster: they may be there already, or be made this moment for another database."""
+    if not on_postgresql():
+        return
+    missing = [role for role in ROLES if not _one(f"exists (select from pg_roles where rolname = '{role}')")]
+    if missing:
+        _create(missing)
+    for role in ROLES:
+        if not _one(f"has_schema_privilege('{role}', current_schema(), 'usage')"):
+            _run(f"grant usage on schema {_one('quote_ident(current_schema())')} to {role}")
+
+
+def secure(table: str, *, server: str, sweep: str = "select", zone: str = "zone_id") -> None:
+    """Grants, and the wall: of this table the server's role has the rows of its zones, the sweeps' role all."""
+    if not on_postgresql():
+        return
+    grant(table, server=server, sweep=sweep)
+    _run(f"alter table {table} enable row level security")
+    inside = f"{zone} in {AUTHENTICATED}"
+    _run(f"create policy server on {table} to {SERVER} using ({inside}) with check ({inside})")
+    _run(f"create policy sweep on {table} to {SWEEP} using (true) with check (true)")
+
+
+def grant(table: str, *, server: str, sweep: str = "select") -> None:
+    """What each role may do with a table; of everything else, nothing."""
+    if not on_postgresql():
+        return
+    _run(f"grant {server} on {table} to {SERVER}")
+    _run(f"grant {sweep} on {table} to {SWEEP}")
+
+
+def _create(missing: list[Role]) -> None:
+    login = str(_one("current_user"))
+    try:
+        for role in missing:
+            _run(CREATE.replace("{role}", role))
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) != "42501":
+            raise
+        raise StoreError(
+            "migration",
+            f"The login {login} may not make the roles that the server and its sweeps act as. An administrator has "
+            f"to run: {creation(missing)} {granting(login)} Then upgrade again.",
+        ) from error
+
+
+def _one(expression: str) -> object:
+    return op.get_bind().exec_driver_sql(f"select {expression}").scalar_one()
+
+
+def _run(statement: str) -> None:
+    op.get_bind().exec_driver_sql(statement)

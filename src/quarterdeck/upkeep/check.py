@@ -1,0 +1,142 @@
+"""`qd check`: counters against rows, sessions against parents, flags against states, cascades, zones, the log, leases.
+
+Each check is one statement over whole tables that finds what differs, and a sentence for each row it finds. All of
+them read one snapshot, so a server under load looks as consistent as it is. `docs/operations.md` says of each what it
+means and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from quarterdeck.store.port import Row
+from quarterdeck.store.sql import Statement
+from quarterdeck.upkeep.queries import Q
+from quarterdeck.upkeep.snapshot import Snapshot, first, rows, snapshot_of
+
+SHOWN_MAX = 100
+"""Lines of one check. Whoever has more has one cause, and needs a number rather than a list."""
+
+
+class Check(msgspec.Struct, frozen=True):
+    """Its rows begin with the zone and the id of what differs; the sentence takes values by their place."""
+
+    name: str
+    statement: Statement
+    sentence: str
+    is_note: bool = False
+    """Worth knowing, and not wrong."""
+
+
+CHECKS = (
+    Check("counts", Q.check_counts, "the counter {2} {1} says {3}, and {4} are live"),
+    Check(
+        "counts-left",
+        Q.check_counts_left,
+        "the counter {2} {1} ({3}) is of a session that has ended or is gone",
+    ),
+    Check("counts-ever", Q.check_counts_ever, "the tree {1} is said to have had {2} sessions, and has {3}"),
+    Check("parents", Q.check_parents, "the session {1} lives, and its parent {2} {3}"),
+    Check("places", Q.check_places, "the session {1} says depth {2}, root {3}; by its parent it is {4}, {5}"),
+    Check("cycles", Q.check_cycles, "the session {1} is its own ancestor"),
+    Check("expiries", Q.check_expiries, "the session {1} expires at {2}, after its parent {3} at {4}"),
+    Check(
+        "states",
+        Q.check_states,
+        "the session {1} is {2}, and has no instant of its end, or no such state is known",
+    ),
+    Check("suspensions", Q.check_suspensions, "the session {1} is {2}, and {3} is on it or above it"),
+    Check("stamps", Q.check_stamps, "the session {1} waits to be settled by the cascade {2}, which {3}"),
+    Check("cascades", Q.check_cascades, "the cascade {1} stamped {2} and settled {3}, and {4} wait"),
+    Check("cascades-slow", Q.check_cascades_slow, "the cascade {1} has {2} left after {3} s"),
+    Check("zones", Q.check_zones, "the session {1} lives in a zone that {2}"),
+    Check("log-head", Q.check_log_head, "{1} has position {2} and floor {3}, and the last event is {4}"),
+    Check("log-gaps", Q.check_log_gaps, "the {1} at positions {2} to {3} are gone"),
+    Check("leases", Q.check_leases, "the lease {1} of {2} ends in {3} s, or has a term that cannot be"),
+    Check("keys", Q.check_keys, "the key {3!r} of {2} stands for {1}, which is gone", is_note=True),
+)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    check: str
+    zone_id: str | None
+    id: str
+    detail: str
+
+    def text(self) -> str:
+        where = f"zone {self.zone_id}: " if self.zone_id else ""
+        return f"{self.check}: {where}{self.detail}"
+
+
+class Totals(msgspec.Struct, frozen=True, array_like=True):
+    zones: int
+    sessions: int
+    live: int
+    counters: int
+    cascades: int
+    events: int
+
+    def text(self) -> str:
+        named = msgspec.structs.asdict(self)
+        return ", ".join(f"{count:,} {noun}" for noun, count in named.items())
+
+
+class Report(msgspec.Struct):
+    totals: Totals
+    findings: list[Finding] = []
+    notes: list[Finding] = []
+    counts: dict[str, int] = {}
+    """By check: how many rows it found, shown or not."""
+
+    @property
+    def well(self) -> bool:
+        return not self.findings
+
+    def document(self) -> dict[str, object]:
+        told: dict[str, object] = msgspec.to_builtins(self)
+        return {"well": self.well, **told, "totals": msgspec.structs.asdict(self.totals)}
+
+    def text(self) -> str:
+        lines = [finding.text() for finding in self.findings]
+        lines += [f"(note) {note.text()}" for note in self.notes]
+        lines += [
+            f"{name}: {count - SHOWN_MAX:,} more" for name, count in self.counts.items() if count > SHOWN_MAX
+        ]
+        wrong = sum(self.counts.get(check.name, 0) for check in CHECKS if not check.is_note)
+        verdict = (
+            "all is well" if self.well else f"{wrong:,} {'row differs' if wrong == 1 else 'rows differ'}"
+        )
+        return "\n".join([*lines, f"{verdict}: {self.totals.text()}"])
+
+
+def look(url: str) -> Report:
+    with snapshot_of(url) as snapshot:
+        return report(snapshot)
+
+
+def report(snapshot: Snapshot) -> Report:
+    totals = first(snapshot, Q.check_totals())
+    found = Report(msgspec.convert(totals, Totals))
+    for check in CHECKS:
+        for finding in _findings(snapshot, check):
+            count = found.counts[check.name] = found.counts.get(check.name, 0) + 1
+            if count <= SHOWN_MAX:
+                (found.notes if check.is_note else found.findings).append(finding)
+    return found
+
+
+def _findings(snapshot: Snapshot, check: Check) -> Iterator[Finding]:
+    return (_finding(check, row) for row in rows(snapshot, check.statement()))
+
+
+def _finding(check: Check, row: Row) -> Finding:
+    # Names are chosen by strangers: as one line that cannot move a cursor.
+    plain = [value if isinstance(value, int) else _one_line(str(value)) for value in row]
+    zone_id = str(row[0]) or None
+    return Finding(check.name, zone_id, str(row[1]), check.sentence.format(*plain))
+
+
+def _one_line(text: str) -> str:
+    return text if text.isprintable() else ascii(text)[1:-1]

@@ -1,0 +1,213 @@
+-- name: schema_revision
+-- Of the very snapshot that is read, so that nobody upgrades in between.
+select version_num from alembic_version;
+
+-- name: log_head_row
+-- One row, or somebody removed it.
+select h.pos, h.floor from log_head h where h.id = 1;
+
+-- name: seal_last
+-- Its floor says what may be absent; the walk comes to it last, and judges it like the others.
+select number, first_pos, last_pos, floor, digest, leaves, previous, hash, kid, signature, at
+from seals order by number desc limit 1;
+
+-- name: seals_all
+-- The whole chain, in its order.
+select number, first_pos, last_pos, floor, digest, leaves, previous, hash, kid, signature, at
+from seals order by number;
+
+-- name: events_all
+-- The whole log in its order, from wherever it begins: a row below the first position must be seen, too.
+select pos, id, zone_id, type, subject, actor, from_state, to_state, data, trace, at
+from events order by pos;
+
+-- name: check_counts
+-- What admission counts against what is there. Both sides are summed, so that what one side lacks is found as well.
+select t.zone_id, t.key, t.scope, cast(sum(t.kept) as bigint), cast(sum(t.counted) as bigint)
+from (
+    select c.zone_id, c.scope, c.key, c.live as kept, 0 as counted from admission_counts c
+    union all
+    select s.zone_id, 'zone', '', 0, count(*)
+    from agent_sessions s where s.status <> 'terminated' and s.terminated_at is null group by s.zone_id
+    union all
+    select s.zone_id, 'application', s.application_id, 0, count(*)
+    from agent_sessions s where s.status <> 'terminated' and s.terminated_at is null group by s.zone_id, s.application_id
+    union all
+    select s.zone_id, 'tree', s.root_id, 0, count(*)
+    from agent_sessions s where s.status <> 'terminated' and s.terminated_at is null group by s.zone_id, s.root_id
+    union all
+    select s.zone_id, 'concurrent', '', 0, count(*)
+    from agent_sessions s
+    where s.status <> 'terminated' and s.terminated_at is null and s.parent_id is not null group by s.zone_id
+    union all
+    select s.zone_id, 'parent', s.parent_id, 0, count(*)
+    from agent_sessions s
+    where s.status <> 'terminated' and s.terminated_at is null and s.parent_id is not null
+    group by s.zone_id, s.parent_id
+) t
+group by t.zone_id, t.scope, t.key
+having sum(t.kept) <> sum(t.counted)
+order by t.zone_id, t.scope, t.key;
+
+-- name: check_counts_left
+-- Nothing can be counted any more in the tree of an ended root, or under an ended parent: those rows go with them.
+select c.zone_id, c.key, c.scope, c.live
+from admission_counts c
+left join agent_sessions s on s.zone_id = c.zone_id and s.id = c.key
+where c.scope in ('tree', 'parent') and (s.id is null or s.status = 'terminated' or s.terminated_at is not null)
+order by c.zone_id, c.key;
+
+-- name: check_counts_ever
+-- How many a tree has ever had is at least how many are there; more, once retention has removed some.
+select t.zone_id, t.root_id, c.ever, t.n
+from (select s.zone_id, s.root_id, count(*) as n from agent_sessions s group by s.zone_id, s.root_id) t
+join admission_counts c on c.zone_id = t.zone_id and c.scope = 'tree' and c.key = t.root_id
+where c.ever < t.n
+order by t.zone_id, t.root_id;
+
+-- name: check_parents
+-- Whoever lives under somebody who does not.
+select s.zone_id, s.id, s.parent_id, case when p.id is null then 'is not there' else 'has ended' end
+from agent_sessions s
+left join agent_sessions p on p.zone_id = s.zone_id and p.id = s.parent_id
+where s.status <> 'terminated' and s.terminated_at is null and s.parent_id is not null
+  and (p.id is null or p.status = 'terminated' or p.terminated_at is not null)
+order by s.zone_id, s.id;
+
+-- name: check_places
+-- Depth and root follow from the parent; of a root, from nothing.
+select s.zone_id, s.id, s.depth, s.root_id, coalesce(p.depth + 1, 0), coalesce(p.root_id, s.id)
+from agent_sessions s
+left join agent_sessions p on p.zone_id = s.zone_id and p.id = s.parent_id
+where (s.parent_id is null or p.id is not null)
+  and (s.depth <> coalesce(p.depth + 1, 0) or s.root_id <> coalesce(p.root_id, s.id))
+order by s.zone_id, s.id;
+
+-- name: check_cycles
+-- Depth cannot rise all the way around a cycle, so each has a step that is wrong: only from those is it worth walking up.
+with recursive line (zone_id, id, ancestor) as (
+    select s.zone_id, s.id, s.parent_id
+    from agent_sessions s
+    join agent_sessions p on p.zone_id = s.zone_id and p.id = s.parent_id
+    where s.depth <> p.depth + 1
+    union
+    select l.zone_id, l.id, a.parent_id
+    from line l
+    join agent_sessions a on a.zone_id = l.zone_id and a.id = l.ancestor
+    where a.parent_id is not null and l.ancestor <> l.id
+)
+select l.zone_id, l.id from line l where l.ancestor = l.id order by l.zone_id, l.id;
+
+-- name: check_expiries
+-- A child's time is at most its parent's.
+select s.zone_id, s.id, s.expires_at, p.id, p.expires_at
+from agent_sessions s
+join agent_sessions p on p.zone_id = s.zone_id and p.id = s.parent_id
+where s.expires_at > p.expires_at
+order by s.zone_id, s.id;
+
+-- name: check_states
+-- The instant of an end goes with the end; a state is one of three.
+select s.zone_id, s.id, s.status
+from agent_sessions s
+where s.status not in ('active', 'suspended', 'terminated') or (s.status = 'terminated' and s.terminated_at is null)
+order by s.zone_id, s.id;
+
+-- name: check_suspensions
+-- Asleep is who bears a flag or stands under one who does, and nobody else.
+with recursive asleep (zone_id, id) as (
+    select s.zone_id, s.id
+    from agent_sessions s
+    where s.held <> 0 and s.status <> 'terminated' and s.terminated_at is null
+    union
+    select c.zone_id, c.id
+    from asleep a
+    join agent_sessions c on c.zone_id = a.zone_id and c.parent_id = a.id
+    where c.status <> 'terminated' and c.terminated_at is null
+)
+select s.zone_id, s.id, s.status, case when a.id is null then 'no flag' else 'a flag' end
+from agent_sessions s
+left join asleep a on a.zone_id = s.zone_id and a.id = s.id
+where s.status <> 'terminated' and s.terminated_at is null
+  and case when s.status = 'suspended' then 1 else 0 end <> case when a.id is null then 0 else 1 end
+order by s.zone_id, s.id;
+
+-- name: check_stamps
+-- A stamped session waits for a cascade that is under way; there is nobody else to settle it.
+select s.zone_id, s.id, coalesce(s.cascade_id, 'none'), case when c.id is null then 'is not there' else 'is finished' end
+from agent_sessions s
+left join cascades c on c.zone_id = s.zone_id and c.id = s.cascade_id
+where s.status <> 'terminated' and s.terminated_at is not null and (c.id is null or c.finished_at is not null)
+order by s.zone_id, s.id;
+
+-- name: check_cascades
+-- What a cascade has stamped is settled, or waits.
+select c.zone_id, c.id, c.stamped, c.settled, coalesce(w.n, 0)
+from cascades c
+left join (
+    select s.zone_id, s.cascade_id, count(*) as n
+    from agent_sessions s
+    where s.cascade_id is not null and s.status <> 'terminated'
+    group by s.zone_id, s.cascade_id
+) w on w.zone_id = c.zone_id and w.cascade_id = c.id
+where c.stamped - c.settled <> coalesce(w.n, 0)
+order by c.zone_id, c.id;
+
+-- name: check_cascades_slow
+-- A sweep finishes what a crash left within seconds: one that is open for a minute has nobody who settles it.
+select c.zone_id, c.id, c.stamped - c.settled, (now_ms() - c.started_at) / 1000
+from cascades c
+where c.finished_at is null and c.started_at < now_ms() - 60000
+order by c.zone_id, c.id;
+
+-- name: check_zones
+-- A session lives in a zone that is there and has not ended.
+select s.zone_id, s.id, case when z.id is null then 'is not there' else 'has ended' end
+from agent_sessions s
+left join zones z on z.id = s.zone_id
+where s.status <> 'terminated' and s.terminated_at is null and (z.id is null or z.ended_at is not null)
+order by s.zone_id, s.id;
+
+-- name: check_log_head
+-- The head is the last event. With no event left it is the floor: retention has come as far as it can.
+select '', 'log_head', coalesce(cast(h.pos as text), 'nothing'), coalesce(cast(h.floor as text), 'nothing'),
+       coalesce(cast(m.top as text), 'nothing')
+from (select 1 as id) one
+left join log_head h on h.id = one.id
+cross join (select max(e.pos) as top from events e) m
+where h.pos is null or h.pos <> coalesce(m.top, h.floor) or h.floor > h.pos or h.floor < 0;
+
+-- name: check_log_gaps
+-- Positions have no gaps; below the floor retention has removed the first of them, and from the first on.
+select '', 'events', g.first_pos, g.last_pos
+from (
+    select n.before + 1 as first_pos, n.pos - 1 as last_pos
+    from (select e.pos, lag(e.pos) over (order by e.pos) as before from events e) n
+    where n.before is not null and n.pos <> n.before + 1
+    union all
+    select h.floor + 1, m.low - 1
+    from log_head h
+    join (select min(e.pos) as low from events e) m on m.low > h.floor + 1
+) g
+order by g.first_pos;
+
+-- name: check_leases
+-- A lease is for seconds: one that ends in a day or later keeps everybody from its pass.
+select '', l.name, l.holder, (l.expires_at - now_ms()) / 1000
+from leases l
+where l.term < 0 or l.expires_at > now_ms() + 86400000
+order by l.name;
+
+-- name: check_keys
+-- Not wrong, only worth knowing: a key whose session retention has removed frees itself at its next use.
+select k.zone_id, k.subject_id, k.application_id, k.key
+from idempotency_keys k
+left join agent_sessions s on s.zone_id = k.zone_id and s.id = k.subject_id
+where k.operation = 'spawn' and s.id is null
+order by k.zone_id, k.subject_id;
+
+-- name: check_totals
+-- How much was looked at, so that whoever reads that all is well sees what that was said of.
+select (select count(*) from zones), (select count(*) from agent_sessions),
+       (select count(*) from agent_sessions s where s.status <> 'terminated' and s.terminated_at is null),
+       (select count(*) from admission_counts), (select count(*) from cascades), (select count(*) from events);

@@ -1,0 +1,259 @@
+"""`qd check`: every kind of damage is found and named, and a healthy database is well, however busy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from quarterdeck.domain.sessions.model import Session, Terminate
+from quarterdeck.store.migrate import sqlite_path
+from quarterdeck.upkeep.check import CHECKS, SHOWN_MAX, Report, look
+from tests.cli.cli_support import Qd
+from tests.support.asking import ZONE, admin
+from tests.support.keel import Cell, Keel, Rigging, Side, keel_on
+from tests.support.load import Load
+from tests.support.rounds import ROUNDS
+from tests.support.server import Launch, Servers
+from tests.support.source import ROOT
+from tests.support.zone import APP, FreshZone, end, fresh_zone, spawn
+
+TABLES = ["zones", "agent_sessions", "admission_counts", "cascades", "idempotency_keys", "log_head", "leases", "events"]
+
+
+@dataclass(frozen=True)
+class World:
+    """A database with a living tree, one that sleeps in part, one that has ended, and one that is stamped."""
+
+    url: str
+    root: Session
+    child: Session
+    leaf: Session
+    sleeper: Session
+    ended: Session
+    stamped: Session
+
+    @property
+    def side(self) -> Side:
+        return Side(self.url)
+
+    def rows(self) -> dict[str, list[tuple[Cell, ...]]]:
+        return {table: self.side.run(f"select * from {table}") for table in TABLES}
+
+    def restore(self, rows: dict[str, list[tuple[Cell, ...]]]) -> None:
+        for table, content in rows.items():
+            self.side.run(f"delete from {table}")
+            for row in content:
+                self.side.run(f"insert into {table} values ({', '.join('?' for _ in row)})", *row)
+
+
+@pytest.fixture
+async def world(engine_url: str) -> World:
+    async with keel_on(engine_url, Rigging(chunk=2)) as keel:
+        await keel.zone()
+        root, child, _, leaf, *_ = await keel.tree(2, 2)
+        _, sleeper, *_ = await keel.tree(1, 2)
+        await keel.suspend(sleeper)
+        ended, *_ = await keel.tree(3)
+        await keel.end(ended)
+        await keel.spawn(key="k", digest="d")
+        stamped = await begun_to_end(keel)
+    return World(engine_url, root, child, leaf, sleeper, ended, stamped)
+
+
+async def begun_to_end(keel: Keel) -> Session:
+    """A tree larger than one chunk, stamped and not settled: somebody was killed in between."""
+    top, *_ = await keel.tree(3, 1)
+    await keel.endings.submit(Terminate(ZONE, top.id, "requested", admin()))
+    return top
+
+
+def found(report: Report) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for finding in report.findings:
+        names.setdefault(finding.check, []).append(finding.detail)
+    return names
+
+
+Damage = tuple[str, str, Sequence[object]]
+
+
+def damages(w: World) -> list[Damage]:
+    """(the check that must find it, what is done, with which ids)"""
+    session = "update agent_sessions set {} where id = ?"
+    counts = [
+        ("counts", f"update admission_counts set live = live + 1 where scope = '{scope}'", ())
+        for scope in ("zone", "application", "tree", "concurrent", "parent")
+    ]
+    return [
+        *counts,
+        ("counts", "delete from admission_counts where scope = 'zone'", ()),
+        ("counts", f"insert into admission_counts values ('{ZONE}', 'application', 'nobody', 1, 1)", ()),
+        ("counts-left", f"insert into admission_counts values ('{ZONE}', 'parent', ?, 0, 1)", (w.ended.id,)),
+        ("counts-left", f"insert into admission_counts values ('{ZONE}', 'tree', 'nobody', 0, 1)", ()),
+        ("counts-ever", "update admission_counts set ever = 1 where scope = 'tree' and key = ?", (w.root.id,)),
+        ("parents", session.format("status = 'terminated', terminated_at = 1"), (w.child.id,)),
+        ("parents", session.format("terminated_at = 1"), (w.child.id,)),
+        ("parents", "delete from agent_sessions where id = ?", (w.child.id,)),
+        ("parents", session.format("parent_id = 'nobody'"), (w.leaf.id,)),
+        ("places", session.format("depth = depth + 1"), (w.leaf.id,)),
+        ("places", session.format("depth = 1"), (w.root.id,)),
+        ("places", session.format("root_id = 'nobody'"), (w.leaf.id,)),
+        ("places", session.format("parent_id = ?"), (w.sleeper.id, w.leaf.id)),
+        ("cycles", session.format("parent_id = ?"), (w.leaf.id, w.root.id)),
+        ("cycles", session.format("parent_id = id"), (w.leaf.id,)),
+        ("cycles", session.format("parent_id = ?"), (w.leaf.id, w.child.id)),
+        ("expiries", session.format("expires_at = expires_at + 1"), (w.leaf.id,)),
+        ("states", session.format("status = 'asleep'"), (w.leaf.id,)),
+        ("states", session.format("status = 'terminated'"), (w.leaf.id,)),
+        ("suspensions", session.format("status = 'suspended'"), (w.leaf.id,)),
+        ("suspensions", session.format("status = 'active'"), (w.sleeper.id,)),
+        ("suspensions", session.format("held = 1"), (w.child.id,)),
+        ("suspensions", session.format("held = 0"), (w.sleeper.id,)),
+        ("stamps", session.format("terminated_at = 1"), (w.leaf.id,)),
+        ("stamps", "delete from cascades", ()),
+        ("stamps", "update cascades set finished_at = 1", ()),
+        ("cascades", "update cascades set stamped = stamped + 1", ()),
+        ("cascades-slow", "update cascades set started_at = 1", ()),
+        ("zones", f"update zones set ended_at = 1 where id = '{ZONE}'", ()),
+        ("zones", f"delete from zones where id = '{ZONE}'", ()),
+        ("log-head", "update log_head set pos = pos + 1", ()),
+        ("log-head", "update log_head set pos = pos - 1", ()),
+        ("log-head", "update log_head set floor = pos + 1", ()),
+        ("log-head", "delete from log_head", ()),
+        ("log-gaps", "delete from events where pos = 3", ()),
+        ("log-gaps", "delete from events where pos < 5", ()),
+        ("log-gaps", "insert into events select -3, id, zone_id, type, subject, actor, from_state, to_state, data, trace,"
+         " at from events where pos = 1", ()),
+        ("leases", "insert into leases values ('pass', 1, 'somebody', 9000000000000)", ()),
+        ("leases", "insert into leases values ('pass', -1, 'somebody', 1)", ()),
+    ]  # fmt: skip
+
+
+def test_a_healthy_database_is_well(world: World) -> None:
+    report = look(world.url)
+    assert report.well, report.text()
+    assert report.totals.cascades == 1
+    assert re.match(r"all is well: 1 zones, \d+ sessions, \d+ live, ", report.text())
+
+
+def test_every_kind_of_damage_is_found(world: World) -> None:
+    whole, planted = world.rows(), damages(world)
+    assert {check.name for check in CHECKS} == {name for name, _, _ in planted} | {"keys"}
+    for name, statement, ids in planted:
+        world.side.run(statement, *(str(one) for one in ids))
+        report = look(world.url)
+        assert name in found(report), f"{statement}: {report.text()}"
+        if ids and name not in ("counts-left", "counts-ever"):
+            assert str(ids[-1]) in report.text(), statement
+        world.restore(whole)
+    assert look(world.url).well
+
+
+def test_what_the_damage_is_not_is_not_said(world: World) -> None:
+    """One wrong row is one line, where nothing else follows from it."""
+    for name, statement, target in (
+        (
+            "counts",
+            "update admission_counts set live = live + 1 where scope = 'tree' and key = ?",
+            world.root,
+        ),
+        ("expiries", "update agent_sessions set expires_at = expires_at + 1 where id = ?", world.leaf),
+        ("suspensions", "update agent_sessions set status = 'suspended' where id = ?", world.leaf),
+        ("places", "update agent_sessions set depth = depth + 1 where id = ?", world.leaf),
+    ):
+        whole = world.rows()
+        world.side.run(statement, target.id)
+        assert {check: len(lines) for check, lines in found(look(world.url)).items()} == {name: 1}
+        world.restore(whole)
+
+
+def test_a_key_whose_session_is_gone_is_a_note_and_no_damage(world: World) -> None:
+    world.side.run(
+        f"insert into idempotency_keys values ('{ZONE}', '{APP}', 'spawn', 'a\nb', 'd', 'gone', 1)"
+    )
+    report = look(world.url)
+    assert report.well
+    assert [note.id for note in report.notes] == ["gone"]
+    assert r"(note) keys: zone z: the key 'a\\nb' of app stands for gone" in report.text()
+
+
+def test_more_than_can_be_read_are_counted(world: World) -> None:
+    for number in range(SHOWN_MAX + 7):
+        world.side.run(
+            f"insert into admission_counts values ('{ZONE}', 'application', 'nobody{number}', 1, 1)"
+        )
+    report = look(world.url)
+    assert (len(report.findings), report.counts) == (SHOWN_MAX, {"counts": SHOWN_MAX + 7})
+    assert "counts: 7 more" in report.text()
+    assert f"{SHOWN_MAX + 7} rows differ: " in report.text()
+
+
+def test_every_check_is_explained_to_operators() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    assert [check.name for check in CHECKS if f"| `{check.name}` |" not in page] == []
+
+
+# -- the command
+
+
+async def test_beside_a_server_under_load_all_is_well_at_every_moment(
+    servers: Servers, launch: Launch
+) -> None:
+    server = await servers.start(launch.told(QD_SEAL_INTERVAL_MS="50", QD_TTL_SWEEP_INTERVAL_MS="50"))
+    qd = Qd(launch.data, QD_DATABASE_URL=launch.database_url)
+    zone = await fresh_zone(server)
+    load, stop = Load(zone, clients=8), asyncio.Event()
+    async with zone.client() as client:
+        trees = [asyncio.create_task(grow_and_fell(client, zone, stop)) for _ in range(4)]
+        for _ in range(ROUNDS):
+            await load.reaches(100)
+            done = await asyncio.to_thread(qd, "check")
+            assert done.returncode == 0, done.stdout + done.stderr
+        stop.set()
+        await asyncio.gather(*trees)
+    await load.stop()
+    server.kill()
+    told = qd.json("check")
+    assert told["well"] is True
+    assert told["totals"]["sessions"] >= 100 * ROUNDS
+
+
+async def grow_and_fell(client: httpx.AsyncClient, zone: FreshZone, stop: asyncio.Event) -> None:
+    """Trees that grow, fall asleep, wake, expire and end."""
+    while not stop.is_set():
+        root = await spawn(client, zone, ttl_seconds=60)
+        middle = await spawn(client, zone, parent_id=root["id"])
+        await spawn(client, zone, parent_id=middle["id"])
+        await spawn(client, zone, parent_id=root["id"], ttl_seconds=1)
+        for verb in ("suspend", "resume", "suspend"):
+            answer = await client.post(zone.agent(middle["id"], f"/{verb}"))
+            assert answer.status_code == 200, answer.text
+        await end(client, zone, root["id"])
+
+
+def test_the_exit_code_says_whether_all_is_well(sqlite_url: str, tmp_path: Path) -> None:
+    qd = Qd(tmp_path)
+    assert qd.good("check") == "all is well: 0 zones, 0 sessions, 0 live, 0 counters, 0 cascades, 0 events"
+    Side(sqlite_url).run("update log_head set pos = 4")
+    done = qd("check")
+    assert done.returncode == 1
+    assert (
+        done.stdout.splitlines()[0]
+        == "log-head: log_head has position 4 and floor 0, and the last event is nothing"
+    )
+    assert done.stdout.splitlines()[1].startswith("1 row differs: ")
+    done = qd("check", "--json")
+    assert (done.returncode, json.loads(done.stdout)["findings"][0]["check"]) == (1, "log-head")
+    missing = qd("check", "--database", f"sqlite:///{tmp_path}/none.db")
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert "There is no database at" in missing.stderr
+    path = sqlite_path(sqlite_url)
+    assert path
+    assert not path.with_name("none.db").exists()

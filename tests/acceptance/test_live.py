@@ -1,0 +1,311 @@
+"""Who follows a zone's events has seen every one of them once and in order, whatever was cut meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from quarterdeck.core.ids import new_id
+from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.follower import QUEUE_BYTES
+from quarterdeck.engine.tx import Tx
+from quarterdeck.store.migrate import upgrade
+from tests.support.eventually import eventually
+from tests.support.keel import Keel, Side, keel_on
+from tests.support.load import Load
+from tests.support.postgres import PostgresServer
+from tests.support.proxy import proxy_to
+from tests.support.replicas import replicas_of
+from tests.support.rounds import ROUNDS
+from tests.support.server import Launch, ServerProcess, Servers
+from tests.support.sse import Stream
+from tests.support.zone import FreshZone, fresh_zone, spawn
+
+Cut = Callable[[], int]
+"""After how many bytes a client is cut the next time."""
+
+
+class Chaser:
+    """Follows a zone, is cut again and again, at whichever byte that falls, and goes on from the last id it saw."""
+
+    def __init__(self, zone: FreshZone, urls: Sequence[str], cut: Cut) -> None:
+        self.seen: list[int] = []
+        self.foreign = 0
+        self.resets = 0
+        self.cuts = 0
+        self._zone = zone
+        self._urls = itertools.cycle(urls)
+        self._cut = cut
+        self._last = "0"
+        self._chasing = asyncio.create_task(self._chase())
+
+    async def has_seen(self, positions: Sequence[int]) -> None:
+        """Returns when so many events have been seen, and then they must be these."""
+
+        async def seen() -> bool:
+            if self._chasing.done():
+                self._chasing.result()
+            return len(self.seen) >= len(positions)
+
+        await eventually(seen, "everything was seen", limit=90)
+        self._chasing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._chasing
+        assert self.seen == list(positions)
+        assert (self.foreign, self.resets) == (0, 0)
+
+    async def _chase(self) -> None:
+        path, token = f"{self._zone.path}/events", self._zone.token()
+        for url in self._urls:
+            try:
+                stream = await Stream.ask(url, path, token, Last_Event_ID=self._last)
+            except (ConnectionError, TimeoutError):
+                await asyncio.sleep(0)
+                continue
+            if stream.decoder.status == 200:
+                stream.decoder.last_id = self._last
+                await self._read(stream, self._cut())
+            stream.cut()
+
+    async def _read(self, stream: Stream, most: int) -> None:
+        left = most
+        while left > 0 and await stream.read_some(left):
+            left -= 1_000
+            for message in stream.received():
+                self.resets += message.event == "reset"
+                self.foreign += message.json().get("zone_id") != self._zone.id
+                self.seen.append(int(message.id))
+                self._last = message.id
+        self.cuts += left <= 0
+
+
+def positions_of(url: str, zone: FreshZone) -> list[int]:
+    rows = Side(url).run("select pos from events where zone_id = ? order by pos", zone.id)
+    return [int(str(pos)) for [pos] in rows]
+
+
+def at_random() -> int:
+    return random.choice([1, 200, 1_000, 20_000, 100_000])
+
+
+def never() -> int:
+    return 10**12
+
+
+# -- cut
+
+
+async def test_clients_cut_at_random_see_every_event_of_their_zone_once_and_in_order_under_load(
+    servers: Servers, launch: Launch
+) -> None:
+    server = await servers.start(launch)
+    for _ in range(ROUNDS):
+        zone, other = await fresh_zone(server), await fresh_zone(server)
+        chasers = [Chaser(zone, [server.url], at_random) for _ in range(5)]
+        loads = [Load(zone, clients=8), Load(other, clients=4)]
+        await asyncio.gather(*(load.reaches(300) for load in loads))
+        await asyncio.gather(*(load.stop() for load in loads))
+        everything = positions_of(launch.database_url, zone)
+        assert len(everything) > 300
+        for chaser in chasers:
+            await chaser.has_seen(everything)
+        assert sum(chaser.cuts for chaser in chasers) > 5
+    assert "Traceback" not in server.log_text
+
+
+async def test_a_killed_replicas_clients_go_on_at_another_and_miss_nothing(
+    servers: Servers, postgres_url: str
+) -> None:
+    replicas = await replicas_of(servers, postgres_url, 3)
+    zone = await fresh_zone(replicas[1])
+    urls = [replica.url for replica in replicas]
+    chasers = [Chaser(zone, urls[n:] + urls[:n], never) for n in (0, 0, 1, 2)]
+    chasers += [Chaser(zone, urls, at_random) for _ in range(2)]
+    loads = [Load(FreshZone(replica, zone.id), clients=6) for replica in replicas]
+    await asyncio.gather(*(load.reaches(50) for load in loads))
+    replicas[0].kill()
+    await asyncio.gather(*(load.reaches(100) for load in loads[1:]))
+    await asyncio.gather(*(load.stop() for load in loads))
+    everything = positions_of(postgres_url, zone)
+    assert len(everything) > 300
+    for chaser in chasers:
+        await chaser.has_seen(everything)
+
+
+async def test_a_restarted_server_goes_on_where_its_clients_were(servers: Servers, launch: Launch) -> None:
+    port = 0
+    for turn in range(3):
+        server = await servers.start(Launch(launch.data, launch.database, port=port))
+        port = urlsplit(server.url).port or 0
+        if turn == 0:
+            zone = await fresh_zone(server)
+            chasers = [Chaser(zone, [server.url], never) for _ in range(3)]
+        load = Load(FreshZone(server, zone.id), clients=4)
+        await load.reaches(50)
+        server.kill() if turn == 1 else server.terminate()
+        await asyncio.gather(load.over(), server.wait())
+    server = await servers.start(Launch(launch.data, launch.database, port=port))
+    everything = positions_of(launch.database_url, zone)
+    for chaser in chasers:
+        await chaser.has_seen(everything)
+
+
+@pytest.mark.parametrize("how", ["before", "after", "at once"])
+async def test_connections_lost_during_commit_cost_no_listener_an_event(
+    servers: Servers, postgres_url: str, how: str
+) -> None:
+    async with proxy_to(postgres_url) as proxy:
+        server = await servers.start(Launch(servers.directory / "data", proxy.url))
+        zone = await fresh_zone(server)
+        chasers = [Chaser(zone, [server.url], cut) for cut in (never, never, at_random)]
+        load = Load(zone, clients=8)
+        for _ in range(3):
+            await load.reaches(50)
+            proxy.cut.clear()
+            proxy.arm(how)  # type: ignore[arg-type]
+            await asyncio.wait_for(proxy.cut.wait(), 30)
+        await load.reaches(50)
+        await load.stop()
+        everything = positions_of(postgres_url, zone)
+        assert proxy.cuts == 3
+        for chaser in chasers:
+            await chaser.has_seen(everything)
+        # With its connections still there, so that it need not wait for them.
+        server.kill()
+
+
+async def test_streams_stay_open_while_postgresql_is_away_and_go_on_when_it_is_back(
+    servers: Servers, own_postgres: PostgresServer
+) -> None:
+    upgrade(own_postgres.url())
+    often = {"QD_STREAM_KEEP_ALIVE_MS": "50", "QD_STREAM_RECHECK_MS": "50"}
+    server = await servers.start(Launch(servers.directory / "data", own_postgres.url()).told(**often))
+    zone = await fresh_zone(server)
+    live = await Stream.open(server.url, f"{zone.path}/events", zone.token())
+    async with zone.client() as client:
+        before = await spawn(client, zone)
+        assert (await live.next()).json()["subject"] == before["id"]
+        await asyncio.to_thread(own_postgres.stop, "fast")
+        live.decoder.comments.clear()
+        await live.says("keep-alive")
+        await asyncio.to_thread(own_postgres.start)
+
+        async def back() -> bool:
+            return (await client.get("/ready")).status_code == 200
+
+        await eventually(back, "the server was ready again", limit=60)
+        after = await spawn(client, zone)
+    assert (await live.next()).json()["subject"] == after["id"]
+    await live.close()
+
+
+# -- other replicas
+
+
+async def test_what_another_replica_commits_is_heard_without_waiting_for_the_poll(
+    servers: Servers, postgres_url: str
+) -> None:
+    here, there = await replicas_of(servers, postgres_url, 2, QD_STREAM_POLL_MS="60000")
+    zone = await fresh_zone(here)
+    stream = await Stream.open(there.url, f"{zone.path}/events", zone.token())
+    async with zone.client() as client:
+        for _ in range(10):
+            session = await spawn(client, zone)
+            assert (await stream.next(limit=20)).json()["subject"] == session["id"]
+    await stream.close()
+
+
+async def test_what_nobody_says_is_found_by_the_poll(servers: Servers, launch: Launch) -> None:
+    server = await servers.start(launch.told(QD_STREAM_POLL_MS="20"))
+    zone = await fresh_zone(server)
+    stream = await Stream.open(server.url, f"{zone.path}/events", zone.token())
+    async with keel_on(launch.database_url) as elsewhere:
+        await emit(elsewhere, zone.id, ["silent"])
+    assert (await stream.next()).json()["subject"] == "silent"
+    await stream.close()
+
+
+async def emit(keel: Keel, zone_id: str, subjects: Sequence[str], size: int = 0) -> None:
+    """Events without anything that happened, of any size."""
+    data = f'{{"filling":"{"x" * size}"}}'
+
+    async def operation(tx: Tx) -> None:
+        await tx.read()
+        for subject in subjects:
+            tx.emit(NewEvent("test.happened", zone_id, subject, "tester", data=data))
+
+    await keel.engine.transact(operation, zones=[zone_id])
+
+
+# -- slow readers
+
+BIG = 20_000
+"""Bytes in an event: what the kernel and the server may hold for a reader is soon full."""
+COUNT = 1_500
+SLOW = 10
+
+
+async def test_readers_that_stop_cost_bounded_memory_hold_nobody_up_and_miss_nothing(
+    servers: Servers, launch: Launch
+) -> None:
+    server = await servers.start(launch.told(QD_STREAM_POLL_MS="20"))
+    zone = await fresh_zone(server)
+    path, token = f"{zone.path}/events", zone.token()
+    slow = [await Stream.open(server.url, path, token) for _ in range(SLOW)]
+    quick = await Stream.open(server.url, path, token)
+    before = resident_bytes(server)
+    subjects = [new_id() for _ in range(COUNT)]
+    async with keel_on(launch.database_url) as elsewhere:
+        for first in range(0, COUNT, 25):
+            await emit(elsewhere, zone.id, subjects[first : first + 25], BIG)
+            found = await quick.take(25)
+            assert [message.json()["subject"] for message in found] == subjects[first : first + 25]
+    # All of it for each of them would be ten times this.
+    assert resident_bytes(server) - before < COUNT * BIG + SLOW * 4 * QUEUE_BYTES
+    assert await fell_behind(server) >= SLOW
+    for stream in slow:
+        found = await stream.take(COUNT)
+        assert [message.json()["subject"] for message in found] == subjects
+    async with zone.client() as client:
+        session = await spawn(client, zone)
+    for stream in [*slow, quick]:
+        assert (await stream.next()).json()["subject"] == session["id"]
+        await stream.close()
+
+
+def resident_bytes(server: ServerProcess) -> int:
+    statm = Path(f"/proc/{server.pid}/statm")
+    if not statm.exists():
+        pytest.skip("only Linux tells here how much memory a process has")
+    return int(statm.read_text().split()[1]) * 4096
+
+
+async def fell_behind(server: ServerProcess) -> int:
+    async with server.client() as client:
+        text = (await client.get("/metrics")).text
+    [line] = [line for line in text.splitlines() if line.startswith("quarterdeck_streams_fell_behind{")]
+    return int(float(line.split()[-1]))
+
+
+async def test_a_reader_that_has_stopped_does_not_keep_the_server_from_stopping(
+    servers: Servers, launch: Launch
+) -> None:
+    server = await servers.start(launch.told(QD_SHUTDOWN_GRACE_MS="60000"))
+    zone = await fresh_zone(server)
+    async with keel_on(launch.database_url) as elsewhere:
+        for _ in range(20):
+            await emit(elsewhere, zone.id, [new_id() for _ in range(50)], BIG)
+    stuck = await Stream.open(server.url, f"{zone.path}/events?after=0", zone.token())
+    witness = await Stream.open(server.url, f"{zone.path}/events?after=0", zone.token())
+    await witness.take(1_001)
+    server.terminate()
+    assert await server.wait(limit=10) == 0
+    stuck.cut()
+    await witness.close()

@@ -1,0 +1,102 @@
+"""The promise against runaway trees: a session that spawns two more, each of which spawns two more, for ever, is held
+by any one bound alone, however many clients and replicas it comes through.
+
+Every other bound stands at its ceiling. What was true at every instant is read from the log, which is in the order of
+the commits; the rabbit itself must have come to a stop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from quarterdeck.domain.sessions.rules import BOUNDS
+from quarterdeck.domain.zones.model import CEILINGS
+from tests.support.callers import callers_of
+from tests.support.rabbit import FOR_EVER, Nature, Rabbit
+from tests.support.replay import alive_at_the_end, peaks, whole_log
+from tests.support.rounds import ROUNDS
+from tests.support.server import ServerProcess
+from tests.support.zone import APP, FreshZone, assert_counts_hold, fresh_zone, spawn
+
+CLIENTS = 24
+CODES = {bound.name: bound.code for bound in BOUNDS}
+
+
+@dataclass(frozen=True)
+class Hold:
+    """One bound that is narrow, and what becomes of a rabbit under it."""
+
+    bound: str
+    limit: int
+    alive: int | None
+    """How many sessions there are in the end; None where that depends on who came first."""
+    trees: int = 1
+    nature: Nature = field(default_factory=Nature)
+    also: tuple[str, ...] = ()
+    """Bounds at their ceilings that it may run into as well."""
+
+    def __str__(self) -> str:
+        return self.bound
+
+
+HOLDS = (
+    Hold("max_depth", 4, alive=2**5 - 1),
+    # One child each makes a line, and a line ends at the ceiling of depths.
+    Hold("max_children", 1, alive=CEILINGS["max_depth"] + 1, also=("max_depth",)),
+    Hold("max_tree_size", 20, alive=3 * 20, trees=3),
+    Hold("max_concurrent", 20, alive=3 + 20, trees=3),
+    Hold("max_sessions", 20, alive=20, trees=3),
+    Hold("max_sessions_per_application", 20, alive=2 * 20, nature=Nature(applications=(APP, "other"))),
+    # Spawn, finish, spawn: at no time are there many, and without this bound it would never end.
+    Hold("max_tree_spawns", 60, alive=None, trees=2, nature=Nature(ends=FOR_EVER)),
+)
+
+
+async def let_loose(replicas: list[ServerProcess], hold: Hold) -> tuple[FreshZone, Rabbit]:
+    """Returns when the rabbit has come to a stop in a zone of its own."""
+    zone = await fresh_zone(replicas[0], **{hold.bound: hold.limit})
+    async with zone.client() as client, callers_of(replicas, CLIENTS) as callers:
+        roots = [(await spawn(client, zone))["id"] for _ in range(hold.trees)]
+        rabbit = Rabbit(zone, hold.nature)
+        await rabbit.run(callers, roots)
+    return zone, rabbit
+
+
+@pytest.mark.parametrize("hold", HOLDS, ids=str)
+async def test_a_rabbit_is_held_by_each_bound_alone(replicas: list[ServerProcess], hold: Hold) -> None:
+    for _ in range(max(1, ROUNDS // 3)):
+        zone, rabbit = await let_loose(replicas, hold)
+        log = await whole_log(zone)
+        most = peaks(log)
+        assert most[hold.bound] == hold.limit, "reached, and never exceeded"
+        assert rabbit.refusals.keys() == {CODES[name] for name in (hold.bound, *hold.also)}
+        assert rabbit.ended > 0, "some of them in a place that another had held"
+        if hold.alive is not None:
+            assert len(alive_at_the_end(log)) == hold.alive
+        assert_counts_hold(replicas[0].launch.database_url, zone.id)
+
+
+async def test_spawn_finish_spawn_is_held_though_few_are_alive_at_any_time(
+    replicas: list[ServerProcess],
+) -> None:
+    hold = Hold("max_tree_spawns", 100, alive=None, nature=Nature(litter=1, ends=FOR_EVER))
+    zone, rabbit = await let_loose(replicas, hold)
+    log = await whole_log(zone)
+    most = peaks(log)
+    assert most["max_tree_spawns"] == hold.limit
+    assert most["max_tree_size"] <= hold.limit // 2 + 1, "every other one was ended before it was followed"
+    assert rabbit.admitted == hold.limit - 1
+
+
+async def test_a_greedy_rabbit_has_no_more_children_anywhere_than_it_may(
+    replicas: list[ServerProcess],
+) -> None:
+    """Three children each are no bound on a tree; only its own budget brings this one to a stop."""
+    hold = Hold("max_children", 3, alive=None, nature=Nature(litter=5, budget=150))
+    zone, rabbit = await let_loose(replicas, hold)
+    assert peaks(await whole_log(zone))["max_children"] == hold.limit
+    assert rabbit.admitted >= hold.nature.budget
+    assert rabbit.refusals.keys() == {CODES["max_children"]}
+    assert_counts_hold(replicas[0].launch.database_url, zone.id)

@@ -1,0 +1,420 @@
+"""API keys, on both engines: made within their bound, found while they are good, and gone from the commit on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+
+from quarterdeck.core import apikey
+from quarterdeck.core.apikey import ShownKey
+from quarterdeck.core.errors import LimitReached, Problem, Unauthenticated
+from quarterdeck.core.ids import new_id
+from quarterdeck.core.wire import Bearer, Caller
+from quarterdeck.domain.keys import operations as keys
+from quarterdeck.domain.keys.model import KEYS_MAX, ApiKey, CreateKey, KeyFilter, RevokeKey
+from quarterdeck.domain.keys.queries import Q
+from quarterdeck.domain.sessions.model import StopZone
+from quarterdeck.domain.sessions.operations import Ender
+from quarterdeck.engine.lanes import Lanes, zones_of
+from quarterdeck.engine.settings import EngineSettings
+from quarterdeck.engine.tx import Engine
+from quarterdeck.store.port import Store
+from tests.support.asking import APP, ZONE, admin
+from tests.support.keel import Keel, codes, keel_on, open_store
+from tests.support.plans import Planner, Recording
+from tests.support.rounds import ROUNDS
+
+SECRET = b"s" * 32
+OTHER = "other.zone"
+
+
+@dataclass(frozen=True)
+class Made:
+    key: ApiKey
+    text: str
+
+    @property
+    def shown(self) -> ShownKey:
+        shown = apikey.read(self.text.encode())
+        assert shown is not None
+        return shown
+
+
+class Ring:
+    """The lanes of keys, as `app.py` puts them together."""
+
+    def __init__(self, store: Store) -> None:
+        self.engine = Engine(store, (keys.go_with_zone,))
+        self.lanes = Lanes(self.engine, EngineSettings())
+        self.creates = self.lanes.writing("key-create", keys.create)
+        self.revokes = self.lanes.writing("key-revoke", keys.revoke)
+        self.finds = self.lanes.reading("key-find", keys.find)
+        self.stops = self.lanes.writing("zone-stop", Ender(1_000).stop_zone)
+
+    def asked(self, zone_id: str = ZONE, **asked: object) -> tuple[CreateKey, str]:
+        key_id = new_id()
+        text = apikey.spell(zone_id, key_id, SECRET)
+        plain: dict[str, object] = {
+            "id": key_id,
+            "zone_id": zone_id,
+            "digest": apikey.digest(text.encode()),
+            "name": "name",
+            "application_id": APP,
+            "scopes": "agent:lifecycle",
+            "actor": "tester",
+        }
+        return msgspec.convert(plain | asked, CreateKey, from_attributes=True), text
+
+    async def make(self, zone_id: str = ZONE, **asked: object) -> Made:
+        ask, text = self.asked(zone_id, **asked)
+        return Made(await self.creates.submit(ask), text)
+
+    async def fill(self, number: int) -> None:
+        await asyncio.gather(*(self.make() for _ in range(number)))
+
+    async def revoke(self, key: ApiKey, bearer: Bearer | None = None) -> ApiKey:
+        return await self.revokes.submit(RevokeKey(key.zone_id, key.id, "tester", bearer, "00-trace"))
+
+    async def refused(self, shown: ShownKey) -> bool:
+        try:
+            await self.finds.submit(shown)
+        except Unauthenticated as refusal:
+            assert (refusal.code, refusal.detail) == ("invalid_token", apikey.refusal().detail)
+            return True
+        return False
+
+    async def page(self, wanted: KeyFilter) -> list[ApiKey]:
+        return await self.engine.read(lambda tx: keys.page(tx, wanted), zones=zones_of([wanted]))
+
+
+@pytest.fixture
+async def ring(keel: Keel) -> AsyncIterator[Ring]:
+    await keel.zone(OTHER)
+    made = Ring(keel.store)
+    yield made
+    await made.lanes.drain()
+
+
+@contextlib.asynccontextmanager
+async def replicas(url: str) -> AsyncIterator[tuple[Keel, list[Ring]]]:
+    async with keel_on(url) as first, keel_on(url) as second:
+        await first.zone()
+        rings = [Ring(first.store), Ring(second.store)]
+        yield first, rings
+        for ring in rings:
+            await ring.lanes.drain()
+
+
+# -- finding -----------------------------------------------------------------------------------------------------
+
+
+async def test_whoever_shows_a_key_is_its_application_in_its_zone(ring: Ring) -> None:
+    for zone_id in (ZONE, OTHER):
+        made = await ring.make(zone_id, scopes="a b")
+        name = f"key:{made.key.id}"
+        assert await ring.finds.submit(made.shown) == Caller(
+            name, APP, zone_id, frozenset({"a", "b"}), sid=name
+        )
+
+
+async def test_only_the_digest_is_stored_and_neither_it_nor_the_secret_is_in_the_log(
+    keel: Keel, ring: Ring
+) -> None:
+    made = await ring.make()
+    await ring.revoke(made.key)
+    [stored] = keel.side.run("select * from api_keys")
+    assert SECRET.hex() not in str(stored)
+    assert made.shown.digest in stored
+    told = str(await keel.log())
+    assert made.key.id in told
+    assert SECRET.hex() not in told
+    assert made.shown.digest not in told
+
+
+async def test_a_shown_key_opens_only_what_it_was_made_for(keel: Keel, ring: Ring) -> None:
+    made, other = await ring.make(), await ring.make(OTHER)
+    wrong = apikey.digest(apikey.spell(ZONE, made.key.id, b"t" * 32).encode())
+    strangers = [
+        msgspec.structs.replace(made.shown, digest=wrong),
+        msgspec.structs.replace(made.shown, digest=other.shown.digest),
+        msgspec.structs.replace(made.shown, zone_id=OTHER),
+        msgspec.structs.replace(made.shown, zone_id="nowhere"),
+        msgspec.structs.replace(made.shown, id=other.key.id),
+        msgspec.structs.replace(made.shown, id=new_id()),
+    ]
+    assert all(await asyncio.gather(*(ring.refused(shown) for shown in strangers)))
+    assert isinstance(await ring.finds.submit(made.shown), Caller)
+    # A row that was copied to another zone by whoever can write to the database opens nothing there.
+    keel.side.run("update api_keys set zone_id = ? where id = ?", OTHER, made.key.id)
+    moved = Made(made.key, apikey.spell(OTHER, made.key.id, SECRET))
+    assert await ring.refused(moved.shown)
+
+
+async def test_an_expired_key_is_refused_and_frees_its_place_before_any_sweep(keel: Keel, ring: Ring) -> None:
+    made = await ring.make(ttl_seconds=3_600)
+    assert made.key.expires_at == made.key.created_at + 3_600_000
+    await ring.fill(KEYS_MAX - 1)
+    with pytest.raises(LimitReached):
+        await ring.make()
+    keel.side.run("update api_keys set expires_at = created_at where id = ?", made.key.id)
+    assert await ring.refused(made.shown)
+    await ring.make()
+    with pytest.raises(LimitReached):
+        await ring.make()
+
+
+async def test_many_who_ask_at_once_are_each_told_their_own(ring: Ring) -> None:
+    made = [await ring.make(application_id=f"app-{n}") for n in range(20)]
+    shown = [one.shown for one in made for _ in range(5)]
+    callers = await asyncio.gather(*(ring.finds.submit(each) for each in shown))
+    assert [caller.client_id for caller in callers] == [f"app-{n}" for n in range(20) for _ in range(5)]
+
+
+# -- making ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_zone_holds_as_many_live_keys_as_its_bound_and_not_one_more(ring: Ring) -> None:
+    await ring.fill(KEYS_MAX - 5)
+    for _ in range(ROUNDS):
+        asks = [ring.asked()[0] for _ in range(40)]
+        outcomes = await asyncio.gather(*(ring.creates.submit(ask) for ask in asks), return_exceptions=True)
+        assert codes(outcomes).count("ApiKey") == 5
+        assert codes(outcomes).count("key_limit_exceeded") == 35
+        for outcome in outcomes:
+            if isinstance(outcome, ApiKey):
+                await ring.revoke(outcome)
+    await ring.make(OTHER)
+
+
+async def test_replicas_together_do_not_pass_the_bound_either(postgres_url: str) -> None:
+    async with replicas(postgres_url) as (keel, rings):
+        await rings[0].fill(KEYS_MAX - 5)
+        for _ in range(ROUNDS):
+            asks = [rings[n % 2].creates.submit(rings[n % 2].asked()[0]) for n in range(60)]
+            outcomes = await asyncio.gather(*asks, return_exceptions=True)
+            assert codes(outcomes).count("ApiKey") == 5
+            live = keel.side.count("api_keys", "revoked_at is null")
+            assert live == KEYS_MAX
+            for outcome in outcomes:
+                if isinstance(outcome, ApiKey):
+                    await rings[1].revoke(outcome)
+
+
+async def test_a_refusal_for_a_full_zone_explains_itself(ring: Ring) -> None:
+    await ring.fill(KEYS_MAX)
+    with pytest.raises(LimitReached) as refusal:
+        await ring.make()
+    assert refusal.value.members == {
+        "bound": "max_keys",
+        "limit": KEYS_MAX,
+        "used": KEYS_MAX,
+        "frees": "a key of the zone is revoked or expires",
+    }
+
+
+async def test_no_key_is_made_in_a_zone_that_is_not_there_or_has_ended(keel: Keel, ring: Ring) -> None:
+    await ring.stops.submit(StopZone(OTHER, "over", admin(OTHER), ends=True))
+    asks = [ring.asked(zone_id)[0] for zone_id in ("nowhere", OTHER, ZONE)]
+    outcomes = await asyncio.gather(*(ring.creates.submit(ask) for ask in asks), return_exceptions=True)
+    assert codes(outcomes) == ["zone_not_found", "zone_ended", "ApiKey"]
+
+
+async def test_a_key_is_bound_only_to_a_live_session_of_its_own_zone(keel: Keel, ring: Ring) -> None:
+    live, ended, expired = [await keel.spawn() for _ in range(3)]
+    foreign = await keel.spawn(OTHER)
+    await keel.end(ended)
+    keel.side.expire(expired)
+    names = [session.id for session in (live, ended, expired, foreign)] + ["nowhere"]
+    outcomes = await asyncio.gather(
+        *(ring.creates.submit(ring.asked(session_id=name)[0]) for name in names), return_exceptions=True
+    )
+    assert codes(outcomes) == ["ApiKey", *["agent_not_found"] * 4]
+    said = {str(o).replace(n, "?") for o, n in zip(outcomes, names, strict=True) if isinstance(o, Problem)}
+    assert len(said) == 1, "which of these it was is not told"
+
+
+async def test_a_key_bound_to_a_session_says_so_to_the_operation_that_must_check_it(
+    keel: Keel, ring: Ring
+) -> None:
+    session = await keel.spawn()
+    made = await ring.make(session_id=session.id)
+    caller = await ring.finds.submit(made.shown)
+    assert caller.bearer == Bearer(ZONE, session.id, None)
+
+
+async def test_the_log_tells_of_every_key_made_and_revoked_once(keel: Keel, ring: Ring) -> None:
+    made = await ring.make(ttl_seconds=60, trace="00-trace")
+    await ring.revoke(made.key)
+    await ring.revoke(made.key)
+    created, revoked = [event for event in await keel.log() if event.subject == made.key.id]
+    assert (created.type, created.actor, created.to_state) == ("key.create", "tester", "live")
+    assert (revoked.type, revoked.from_state, revoked.to_state) == ("key.revoke", "live", "revoked")
+    assert (created.trace, revoked.trace) == ("00-trace", "00-trace")
+    assert msgspec.json.decode(created.data)["scopes"] == ["agent:lifecycle"]
+
+
+# -- revoking ----------------------------------------------------------------------------------------------------
+
+
+async def test_revoking_twice_succeeds_twice_and_keeps_the_first_instant(ring: Ring) -> None:
+    made = await ring.make()
+    first = await ring.revoke(made.key)
+    assert first.revoked_at is not None
+    assert await ring.revoke(made.key) == first
+    both = await asyncio.gather(ring.revoke(made.key), ring.revoke(made.key))
+    assert [*both] == [first, first]
+
+
+async def test_a_key_of_another_zone_is_not_found_and_stays(ring: Ring) -> None:
+    made = await ring.make(OTHER)
+    asks = [(ZONE, made.key.id), (ZONE, "nowhere"), ("nowhere", made.key.id)]
+    outcomes = await asyncio.gather(
+        *(ring.revokes.submit(RevokeKey(zone_id, name, "tester")) for zone_id, name in asks),
+        return_exceptions=True,
+    )
+    assert codes(outcomes) == ["key_not_found"] * 3
+    assert isinstance(await ring.finds.submit(made.shown), Caller)
+
+
+async def test_of_many_who_revoke_one_key_at_once_one_moves_it(keel: Keel, ring: Ring) -> None:
+    for _ in range(ROUNDS):
+        made = await ring.make()
+        await asyncio.gather(*(ring.revoke(made.key) for _ in range(10)))
+        told = [event for event in await keel.log() if event.subject == made.key.id]
+        assert [event.type for event in told] == ["key.create", "key.revoke"]
+
+
+async def test_from_the_commit_of_its_revocation_on_no_replica_lets_a_key_in(postgres_url: str) -> None:
+    async with replicas(postgres_url) as (_, rings):
+        for number in range(10 * ROUNDS):
+            one, other = rings[number % 2], rings[(number + 1) % 2]
+            made = await one.make()
+            assert not await other.refused(made.shown)
+            await one.revoke(made.key)
+            assert await other.refused(made.shown)
+            assert await one.refused(made.shown)
+
+
+async def test_replicas_that_revoke_the_same_keys_in_opposite_order_do_not_stand_in_each_others_way(
+    postgres_url: str,
+) -> None:
+    async with replicas(postgres_url) as (keel, rings):
+        for _ in range(ROUNDS):
+            made = [(await rings[0].make()).key for _ in range(40)]
+            orders = (made, made[::-1])
+            revokes = [r.revoke(key) for r, order in zip(rings, orders, strict=True) for key in order]
+            assert all(key.revoked_at for key in await asyncio.gather(*revokes))
+        assert keel.side.count("events", "type = 'key.revoke'") == 40 * ROUNDS
+
+
+async def test_a_zone_that_ends_takes_its_keys_with_it_in_the_same_transaction(
+    keel: Keel, ring: Ring
+) -> None:
+    lasting, going, gone = await ring.make(), await ring.make(OTHER), await ring.make(OTHER)
+    await ring.revoke(gone.key)
+    await ring.stops.submit(StopZone(OTHER, "over", admin(OTHER), ends=True, trace="00-trace"))
+    assert await ring.refused(going.shown)
+    assert isinstance(await ring.finds.submit(lasting.shown), Caller)
+    told = [event for event in await keel.log() if event.zone_id == OTHER][-2:]
+    assert [(event.type, event.subject, event.trace) for event in told] == [
+        ("zone.end", OTHER, "00-trace"),
+        ("key.revoke", going.key.id, "00-trace"),
+    ]
+
+
+async def test_a_zone_that_is_only_stopped_keeps_its_keys(ring: Ring) -> None:
+    made = await ring.make(OTHER)
+    await ring.stops.submit(StopZone(OTHER, "enough", admin(OTHER)))
+    assert isinstance(await ring.finds.submit(made.shown), Caller)
+
+
+# -- looking, and who may --------------------------------------------------------------------------------------------
+
+
+async def test_keys_are_listed_newest_first_page_by_page_and_without_their_digests(ring: Ring) -> None:
+    made = [(await ring.make()).key for _ in range(3)]
+    await ring.make(OTHER)
+    first = await ring.page(KeyFilter(ZONE, 2))
+    rest = await ring.page(KeyFilter(ZONE, 2, before=first[-1].id))
+    assert [*first, *rest] == made[::-1]
+    assert await ring.page(KeyFilter(OTHER, 10, before="0")) == []
+    with pytest.raises(Problem, match="no zone 'nowhere'"):
+        await ring.page(KeyFilter("nowhere", 10))
+
+
+async def test_whoever_speaks_for_a_session_that_has_ended_makes_revokes_and_sees_nothing(
+    keel: Keel, ring: Ring
+) -> None:
+    session, foreign = await keel.spawn(), await keel.spawn(OTHER)
+    made = await ring.make()
+    await keel.end(session)
+    await keel.end(foreign)
+    before = await keel.log()
+    bearers = [
+        Bearer(ZONE, session.id),
+        Bearer(ZONE, None, session.id),
+        Bearer(ZONE, "never there"),
+        Bearer(OTHER, foreign.id),
+    ]
+    for bearer in bearers:
+        outcomes = await asyncio.gather(
+            ring.make(bearer=bearer),
+            ring.make("nowhere", bearer=bearer),
+            ring.revoke(made.key, bearer),
+            ring.page(KeyFilter(ZONE, 10, bearer=bearer)),
+            return_exceptions=True,
+        )
+        assert codes(outcomes) == ["session_ended"] * 4, bearer
+    assert await keel.log() == before
+    live = await keel.spawn(OTHER)
+    assert await ring.revoke(made.key, Bearer(OTHER, live.id)), "an administrator crosses zones"
+
+
+# -- as tables grow ----------------------------------------------------------------------------------------------
+
+
+async def test_no_statement_scans_or_touches_more_pages_however_many_keys_have_ended(
+    postgres_url: str,
+) -> None:
+    async with keel_on(postgres_url) as keel:
+        await keel.zone()
+        await keel.zone(OTHER)
+        store = Recording(await open_store(postgres_url))
+        ring = Ring(store)
+        made = await ring.make()
+        await ring.finds.submit(made.shown)
+        await ring.page(KeyFilter(ZONE, 10))
+        await ring.revoke(made.key)
+        await ring.make(OTHER)
+        await ring.stops.submit(StopZone(OTHER, "over", admin(OTHER), ends=True))
+        own = {name: bound for name, bound in store.seen.items() if name.startswith("keys_")}
+        assert own.keys() == {statement.name for statement in Q}
+        own["keys_insert"] = Q.keys_insert(
+            batch=[("d", ZONE, new_id(), "n", APP, "s", None, "a", 1, None, None)]
+        )
+        with contextlib.closing(Planner(postgres_url, "force_generic_plan")) as planner:
+            small = {name: planner.run(bound) for name, bound in own.items()}
+            keel.side.run(
+                """
+                insert into api_keys (zone_id, id, digest, name, application_id, scopes, created_by, created_at,
+                                      expires_at, revoked_at)
+                select case when n % 2 = 0 then ? else 'zone' || n % 7 end, '0' || to_char(n, 'FM0000000'), 'd', 'n',
+                       'app', 's', 'a', 1, case when n % 4 < 2 then 2 end, case when n % 4 >= 2 then 2 end
+                from generate_series(1, 20000) n
+                """,
+                ZONE,
+            )
+            large = {name: planner.run(bound) for name, bound in own.items()}
+        await ring.lanes.drain()
+        await store.close()
+    assert not {name: plan.nodes for name, plan in large.items() if plan.scans("Seq Scan")}
+    assert not {
+        name: (small[name].pages, plan.pages)
+        for name, plan in large.items()
+        if plan.pages > 3 * small[name].pages + 12
+    }

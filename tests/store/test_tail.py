@@ -1,0 +1,347 @@
+"""The tailer: one reader of the log, and followers who hear of everything once and in order, wherever they stand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pytest
+
+from quarterdeck.engine.events import Event, EventFilter, NewEvent
+from quarterdeck.engine.follower import QUEUE_EVENTS, REPLAY_PAGE, Follower, Watch
+from quarterdeck.engine.tail import Tailer
+from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.wake import Wakes
+from quarterdeck.store.port import TransientError
+from tests.support.asking import ZONE
+from tests.support.eventually import eventually
+from tests.support.keel import Keel, Rigging, keel_on
+
+T = TypeVar("T")
+NEVER = 3_600.0
+LIMIT = 20.0
+
+
+class Gate:
+    """Stands before whatever the tailer reads: it can be shut, and it can fail."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+        self.failures = 0
+        self.reads = 0
+
+
+@dataclass(frozen=True)
+class Gated(Engine):
+    gate: Gate = field(default_factory=Gate)
+
+    async def read(self, operation: Callable[[Tx], Awaitable[T]], *, zones: Collection[str] = ()) -> T:
+        await self.gate.open.wait()
+        self.gate.reads += 1
+        if self.gate.failures:
+            self.gate.failures -= 1
+            raise TransientError("08006", "away")
+        return await Engine.read(self, operation, zones=zones)
+
+
+@dataclass
+class Rig:
+    keel: Keel
+    wakes: Wakes
+    gate: Gate
+    tailer: Tailer
+    encoded: Counter[int]
+
+    async def follow(self, after: int = 0, zone_id: str = ZONE, **narrow: object) -> Follower:
+        wanted = EventFilter(zone_id, after, **narrow)  # type: ignore[arg-type]
+        follower = Follower(self.tailer, self.keel.engine, wanted)
+        await self.tailer.attach(follower)
+        return follower
+
+    async def joined(self, **narrow: object) -> Follower:
+        """One who has seen everything there is by now."""
+        follower = await self.follow(**narrow)  # type: ignore[arg-type]
+        while not follower.joined:
+            await follower.catch_up()
+        return follower
+
+    async def emit(self, *subjects: str, zone_id: str = ZONE, kind: str = "a.b") -> None:
+        async def operation(tx: Tx) -> None:
+            await tx.read()
+            for subject in subjects:
+                tx.emit(NewEvent(kind, zone_id, subject, "tester"))
+
+        await self.keel.engine.transact(operation, zones=[zone_id])
+
+    async def retire(self, floor: int) -> None:
+        """What retention does: the floor is raised, and what lies at or below it is gone."""
+        self.keel.side.run("update log_head set floor = ?", floor)
+        self.keel.side.run("delete from events where pos <= ?", floor)
+
+
+@contextlib.asynccontextmanager
+async def rigged(url: str, poll_seconds: float = NEVER) -> AsyncIterator[Rig]:
+    wakes, gate, encoded = Wakes(), Gate(), Counter[int]()
+
+    def encode(event: Event) -> bytes:
+        encoded[event.pos] += 1
+        return b"%d\n" % event.pos
+
+    async with keel_on(url, Rigging(after_commit=lambda _: wakes.committed())) as keel:
+        everywhere = Gated(keel.everywhere.store, gate=gate)
+        tailer = Tailer(everywhere, wakes, encode, poll_seconds)
+        yield Rig(keel, wakes, gate, tailer, encoded)
+        gate.open.set()
+        await tailer.stop()
+
+
+@pytest.fixture
+async def rig(engine_url: str) -> AsyncIterator[Rig]:
+    async with rigged(engine_url) as made:
+        yield made
+
+
+async def hear(follower: Follower, count: int) -> list[int]:
+    """The positions of the next events, in the order in which they were handed out."""
+    found: list[int] = []
+    async with asyncio.timeout(LIMIT):
+        while len(found) < count and follower.over is None:
+            data = follower.take() if follower.joined else (await follower.catch_up())[0]
+            found += map(int, data.split())
+            if not data and follower.joined:
+                await follower.woken(asyncio.get_running_loop().time() + LIMIT)
+    return found
+
+
+# -- once and in order
+
+
+async def test_what_is_committed_is_heard_once_and_in_order_by_everybody_whenever_they_came(rig: Rig) -> None:
+    async def write(number: int) -> None:
+        for turn in range(20):
+            await rig.emit(*(f"{number}-{turn}-{i}" for i in range(number)))
+
+    writing = asyncio.gather(*(write(number) for number in range(1, 6)))
+    hearing = []
+    for _ in range(10):
+        hearing.append(asyncio.create_task(hear(await rig.follow(), 300)))
+        await rig.emit("between")
+    await writing
+    everything = [event.pos for event in await rig.keel.log()]
+    assert everything == list(range(1, 311))
+    for heard in await asyncio.gather(*hearing):
+        assert heard == everything[: len(heard)]
+    late = await rig.joined()
+    assert late.position == 310
+
+
+async def test_a_follower_hears_of_its_own_zone_and_of_no_other(rig: Rig) -> None:
+    own, other = await rig.joined(), await rig.joined(zone_id="other")
+    await rig.emit("x")
+    await rig.emit("y", zone_id="other")
+    await rig.emit("z")
+    assert await hear(own, 2) == [1, 3]
+    assert await hear(other, 1) == [2]
+    assert await hear(await rig.follow(), 2) == [1, 3]
+
+
+async def test_types_and_subjects_narrow_what_is_heard_live_and_replayed(rig: Rig) -> None:
+    narrows: list[dict[str, object]] = [
+        {"types": ("a.b",)},
+        {"subject": "y"},
+        {"types": ("c.d",), "subject": "y"},
+    ]
+    joined = [await rig.joined(**narrow) for narrow in narrows]
+    await rig.emit("x", "y")
+    await rig.emit("x", "y", kind="c.d")
+    expected = [[1, 2], [2, 4], [4]]
+    for follower, narrow, positions in zip(joined, narrows, expected, strict=True):
+        assert await hear(follower, len(positions)) == positions
+        assert await hear(await rig.follow(**narrow), len(positions)) == positions  # type: ignore[arg-type]
+
+
+async def test_whoever_waits_for_what_never_comes_knows_all_the_same_how_far_the_log_has_come(
+    rig: Rig,
+) -> None:
+    follower, witness = await rig.joined(subject="nobody"), await rig.joined()
+    await rig.emit(*"abc")
+    await hear(witness, 3)
+    assert (follower.take(), follower.position) == (b"", 3)
+
+
+async def test_an_event_is_encoded_once_however_many_hear_it(rig: Rig) -> None:
+    followers = [await rig.joined() for _ in range(20)]
+    await rig.emit(*"abcde")
+    for follower in followers:
+        assert await hear(follower, 5) == [1, 2, 3, 4, 5]
+    assert rig.encoded == Counter(range(1, 6))
+
+
+@dataclass(frozen=True)
+class Slow(Engine):
+    """Whose pages have been read a while before they are in hand."""
+
+    has_read: asyncio.Event = field(default_factory=asyncio.Event)
+    hand_over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def read(self, operation: Callable[[Tx], Awaitable[T]], *, zones: Collection[str] = ()) -> T:
+        found = await Engine.read(self, operation, zones=zones)
+        self.has_read.set()
+        await self.hand_over.wait()
+        return found
+
+
+async def test_what_is_committed_while_a_page_is_on_its_way_is_neither_lost_nor_doubled(rig: Rig) -> None:
+    quick = await rig.joined()
+    slow = Slow(rig.keel.store)
+    follower = Follower(rig.tailer, slow, EventFilter(ZONE))
+    await rig.tailer.attach(follower)
+    rig.gate.open.clear()
+    await rig.emit("in the page, and only then told of by the tailer")
+    hearing = asyncio.create_task(hear(follower, 3))
+    await slow.has_read.wait()
+    await rig.emit("not in the page")
+    rig.gate.open.set()
+    assert await hear(quick, 2) == [1, 2]
+    slow.hand_over.set()
+    await rig.emit("after the page")
+    assert await hearing == [1, 2, 3]
+
+
+# -- falling behind
+
+
+async def test_who_does_not_keep_up_is_sent_back_to_the_log_and_misses_nothing(rig: Rig) -> None:
+    slow, quick = await rig.joined(), await rig.joined()
+    total = 0
+    for _ in range(5):
+        await rig.emit(*map(str, range(QUEUE_EVENTS // 4 + 1)))
+        total += QUEUE_EVENTS // 4 + 1
+        assert len(await hear(quick, QUEUE_EVENTS // 4 + 1)) == QUEUE_EVENTS // 4 + 1
+    assert quick.joined
+    assert not slow.joined
+    assert rig.tailer.fell_behind == 1
+    assert slow._queue == [], "what stands in the log needs no room here"
+    assert await hear(slow, total) == list(range(1, total + 1))
+    assert slow.joined
+    await rig.emit("more")
+    assert await hear(slow, 1) == [total + 1]
+
+
+async def test_a_long_replay_is_read_in_pages_and_ends_joined(rig: Rig) -> None:
+    total = REPLAY_PAGE * 3
+    await rig.emit(*map(str, range(total)))
+    follower = await rig.follow()
+    page, _ = await follower.catch_up()
+    assert len(page.split()) == REPLAY_PAGE
+    assert not follower.joined
+    await rig.emit("meanwhile")
+    assert await hear(follower, total + 1 - REPLAY_PAGE) == list(range(REPLAY_PAGE + 1, total + 2))
+
+
+# -- the bounds of the log
+
+
+@pytest.mark.parametrize("position", [0, 3, 11, 2**63 - 1])
+async def test_a_position_outside_the_log_is_told_its_bounds_once_and_goes_on_from_the_floor(
+    rig: Rig, position: int
+) -> None:
+    await rig.emit(*map(str, range(10)))
+    await rig.retire(4)
+    follower = await rig.follow(position)
+    page, bounds = await follower.catch_up()
+    assert page == b""
+    assert bounds is not None
+    assert (bounds.floor, bounds.head, follower.position) == (4, 10, 4)
+    assert await hear(follower, 6) == [5, 6, 7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("position", [4, 7, 10])
+async def test_a_position_at_the_floor_or_at_the_head_is_within_the_log(rig: Rig, position: int) -> None:
+    await rig.emit(*map(str, range(10)))
+    await rig.retire(4)
+    follower = await rig.follow(position)
+    page, bounds = await follower.catch_up()
+    assert bounds is None
+    assert [*map(int, page.split())] == list(range(position + 1, 11))
+
+
+async def test_whom_retention_passes_by_while_the_database_is_away_is_told_so(rig: Rig) -> None:
+    follower = await rig.joined()
+    rig.gate.open.clear()
+    await rig.emit(*map(str, range(10)))
+    await rig.retire(6)
+    rig.gate.open.set()
+    async with asyncio.timeout(LIMIT):
+        await follower.woken(asyncio.get_running_loop().time() + LIMIT)
+    assert not follower.joined
+    _, bounds = await follower.catch_up()
+    assert bounds is not None
+    assert await hear(follower, 4) == [7, 8, 9, 10]
+
+
+# -- the tailer's own life
+
+
+async def test_the_log_is_read_only_while_somebody_follows(rig: Rig) -> None:
+    await rig.emit("before")
+    assert rig.gate.reads == 0
+    follower = await rig.joined()
+    rig.tailer.detach(follower)
+
+    async def rests() -> bool:
+        return rig.tailer._running is None
+
+    await eventually(rests, "the tailer rests")
+    reads = rig.gate.reads
+    await rig.emit("unheard")
+    assert rig.gate.reads == reads
+    assert await hear(await rig.follow(1), 1) == [2]
+
+
+async def test_what_no_wake_told_of_is_found_by_looking(engine_url: str) -> None:
+    async with rigged(engine_url, poll_seconds=0.02) as rig, keel_on(engine_url) as elsewhere:
+        follower = await rig.joined()
+        await elsewhere.zone("z2")
+        await elsewhere.zone()
+        assert await hear(follower, 1) == [2]
+
+
+async def test_while_the_database_is_away_the_tailer_tries_again_and_its_followers_stay(rig: Rig) -> None:
+    follower = await rig.joined()
+    rig.gate.failures = 3
+    await rig.emit("x")
+    assert await hear(follower, 1) == [1]
+    assert rig.gate.failures == 0
+    assert follower.joined
+
+
+async def test_nobody_is_let_in_while_it_cannot_be_known_where_the_log_ends(rig: Rig) -> None:
+    rig.gate.failures = 1
+    with pytest.raises(TransientError):
+        await rig.follow()
+    assert len(rig.tailer) == 0
+    assert (await rig.joined()).joined
+
+
+async def test_a_watched_event_ends_its_follower_whichever_zone_it_is_of(rig: Rig) -> None:
+    wanted = EventFilter(ZONE)
+    watch = Watch("elsewhere", "session.terminate", "me")
+    watching, other = Follower(rig.tailer, rig.keel.engine, wanted, [watch]), await rig.joined()
+    await rig.tailer.attach(watching)
+    await rig.emit("me", zone_id="elsewhere", kind="session.spawn")
+    await rig.emit("you", zone_id="elsewhere", kind="session.terminate")
+    await rig.emit("me", kind="session.terminate")
+    await hear(other, 1)
+    assert watching.over is None
+    await rig.emit("me", zone_id="elsewhere", kind="session.terminate")
+    async with asyncio.timeout(LIMIT):
+        while watching.over is None:
+            await watching.woken(asyncio.get_running_loop().time() + LIMIT)
+    assert watching.over == "session.terminate"
+    assert other.over is None

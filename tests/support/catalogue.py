@@ -1,0 +1,80 @@
+"""What PostgreSQL's own catalogue says of our tables: tests that ask it cannot forget one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from quarterdeck.store.roles import Role
+
+TABLES = """
+select c.relname::text, c.relrowsecurity, a.attname::text
+from pg_class c
+left join pg_attribute a on a.attrelid = c.oid and not a.attisdropped
+  and a.attname = case when c.relname = 'zones' then 'id' else 'zone_id' end
+where c.relkind in ('r', 'p') and c.relnamespace = 'public'::regnamespace
+order by 1
+"""
+COLUMNS = """
+select attname::text, format_type(atttypid, null)
+from pg_attribute where attrelid = %s::regclass and attnum > 0 and not attisdropped order by attnum
+"""
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    is_walled: bool
+    """Whether row-level security is on."""
+    zone: str | None
+    """The column that names a row's zone; None for a table that belongs to no zone."""
+
+
+def tables(url: str) -> list[Table]:
+    with psycopg.connect(url) as connection:
+        return [Table(*row) for row in connection.execute(TABLES)]
+
+
+def zone_tables(url: str) -> list[Table]:
+    return [table for table in tables(url) if table.zone]
+
+
+def row_of(connection: psycopg.Connection, table: Table, zone_id: str) -> dict[str, str | int]:
+    """A row of a zone that was never there before: each column holds something of its type."""
+    number = next(_numbers)
+    made: dict[str, str | int] = {}
+    for column, kind in connection.execute(COLUMNS, [table.name]):
+        if column == table.zone:
+            made[column] = zone_id
+        elif kind == "text":
+            made[column] = f"{column}-{number}"
+        elif kind in ("bigint", "smallint", "integer"):
+            made[column] = number
+        else:
+            raise AssertionError(f"{table.name}.{column} is {kind}: say here what to fill it with")
+    return made
+
+
+def insert(connection: psycopg.Connection, table: Table, row: dict[str, str | int]) -> None:
+    statement = sql.SQL("insert into {} ({}) values ({})").format(
+        sql.Identifier(table.name),
+        sql.SQL(", ").join(map(sql.Identifier, row)),
+        sql.SQL(", ").join(sql.Placeholder() for _ in row),
+    )
+    connection.execute(statement, list(row.values()))
+
+
+@contextmanager
+def acting_as(url: str, role: Role, *zones: str) -> Iterator[psycopg.Connection]:
+    """A connection of a role's, for these zones, whose every statement is taken back in the end."""
+    with psycopg.connect(url, options=f"-c role={role}") as connection:
+        connection.execute("select set_config('quarterdeck.zones', %s, false)", [",".join(zones)])
+        connection.commit()
+        yield connection
+        connection.rollback()
