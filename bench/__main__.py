@@ -6,7 +6,23 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from bench import cli, connections, growth, idle, latency, live, machine, report, results, shell, spawn
+from bench import (
+    audit,
+    cascade,
+    cli,
+    connections,
+    growth,
+    idle,
+    latency,
+    live,
+    machine,
+    replicas,
+    report,
+    results,
+    shell,
+    spawn,
+    walls,
+)
 from bench.load import generator
 from bench.plan import ROOT, BenchError, Plan, plan
 from bench.results import Findings, Part
@@ -18,10 +34,14 @@ MEASUREMENTS: Mapping[str, Callable[[Stage], Findings]] = {
     "connections": connections.measure,
     "growth": growth.measure,
     "latency": latency.measure,
+    "replicas": replicas.measure,
+    "walls": walls.measure,
+    "cascade": cascade.measure,
     "live": live.measure,
     "shell": shell.measure,
     "cli": cli.measure,
     "idle": idle.measure,
+    "audit": audit.measure,
 }
 
 

@@ -34,7 +34,7 @@ def fill(target: Target, zone: str, rows: int) -> None:
             _chunk(statements, write, zone, range(first, min(first + CHUNK, rows)))
             commit()
     ended = rows // 2
-    if held(target, [zone]) != Held(rows, rows, rows - ended, rows - ended):
+    if held(target, [zone]) != Held(rows, rows, rows - ended, rows - ended, ended):
         raise BenchError(f"A zone was filled with {rows} sessions, and holds {held(target, [zone])}.")
     if target.database:
         _vacuum(target.database)

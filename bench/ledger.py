@@ -21,7 +21,8 @@ QUERY = """
 select (select count(*) from agent_sessions where zone_id in {zones}),
        (select count(*) from events where type = 'session.spawn' and zone_id in {zones}),
        (select coalesce(sum(live), 0) from admission_counts where scope = 'zone' and zone_id in {zones}),
-       (select coalesce(sum(live), 0) from admission_counts where scope = 'tree' and zone_id in {zones})
+       (select coalesce(sum(live), 0) from admission_counts where scope = 'tree' and zone_id in {zones}),
+       (select count(*) from events where type = 'session.terminate' and zone_id in {zones})
 """
 
 
@@ -33,6 +34,8 @@ class Held:
     events: int
     counted: int
     in_trees: int
+    ended: int
+    """By their events."""
 
 
 def held(target: Target, zones: list[str]) -> Held:
@@ -45,8 +48,9 @@ def check(before: Held, after: Held, acknowledged: int, under_way: int) -> None:
         after.events - before.events,
         after.counted - before.counted,
         after.in_trees - before.in_trees,
+        after.ended - before.ended,
     )
-    whole = new.sessions == new.events == new.counted == new.in_trees
+    whole = new.sessions == new.events == new.counted == new.in_trees and not new.ended
     if not whole or not acknowledged <= new.sessions <= acknowledged + under_way:
         raise BenchError(
             f"{acknowledged} spawns were acknowledged, up to {under_way} were under way, and the database holds {new}."

@@ -42,8 +42,13 @@ def generator() -> str:
 def drive(target: Target, requests: Requests, connections: int, seconds: float) -> Run:
     """Loads a server, and says how it went."""
     meter = Meter(target.watched)
-    tally = (_wrk if generator() == "wrk" else _own)(target, requests, connections, seconds)
+    tally = send(target, requests, connections, seconds)
     return as_run(tally, meter.stop())
+
+
+def send(target: Target, requests: Requests, connections: int, seconds: float) -> Tally:
+    """What the generator saw, whoever else is watched meanwhile."""
+    return (_wrk if generator() == "wrk" else _own)(target, requests, connections, seconds)
 
 
 def as_run(tally: Tally, usage: Usage) -> Run:

@@ -20,6 +20,8 @@ class Watched:
     server: int | None = None
     postgres: int | None = None
     """The postmaster; its children count with it."""
+    replicas: tuple[int, ...] = ()
+    """More servers, which count with the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +63,15 @@ class Meter:
             idle=(after.idle - before.idle) / max(after.total - before.total, 1e-9),
         )
 
+    def _servers(self) -> list[int]:
+        return [*([self._watched.server] if self._watched.server else []), *self._watched.replicas]
+
     def _read(self) -> _Reading:
         own = resource.getrusage(resource.RUSAGE_CHILDREN)
         idle, total = _machine()
         return _Reading(
             at=time.perf_counter(),
-            server=process_seconds(self._watched.server) if self._watched.server else 0.0,
+            server=sum(process_seconds(pid) for pid in self._servers()),
             postgres=family_seconds(self._watched.postgres) if self._watched.postgres else 0.0,
             load=own.ru_utime + own.ru_stime,
             idle=idle,

@@ -26,6 +26,14 @@ class Observed:
         answers = {status: count - before.answers.get(status, 0) for status, count in self.answers.items()}
         return Observed(answers, self.batches - before.batches, self.commands - before.commands)
 
+    def beside(self, other: Observed) -> Observed:
+        """What two servers saw together."""
+        answers = {
+            status: self.answers.get(status, 0) + other.answers.get(status, 0)
+            for status in {*self.answers, *other.answers}
+        }
+        return Observed(answers, self.batches + other.batches, self.commands + other.commands)
+
 
 def observe(target: Target) -> Observed:
     with target.client() as client:

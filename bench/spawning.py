@@ -39,10 +39,10 @@ SUBJECTS = (Subject("PostgreSQL", 1), Subject("PostgreSQL", MANY_ZONES), Subject
 class Spawning:
     """Spawns into zones that are new for every run, unless zones are named."""
 
-    def __init__(self, stage: Stage, target: Target) -> None:
+    def __init__(self, stage: Stage, target: Target, name: str = "run") -> None:
         self._stage = stage
         self.target = target
-        self._names: Iterator[str] = (f"run{number}" for number in itertools.count(1))
+        self._names: Iterator[str] = (f"{name}{number}" for number in itertools.count(1))
         self.warm_up()
 
     def warm_up(self) -> None:

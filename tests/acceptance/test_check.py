@@ -22,9 +22,19 @@ from tests.support.load import Load
 from tests.support.rounds import ROUNDS
 from tests.support.server import Launch, Servers
 from tests.support.source import ROOT
+from tests.support.tampering import owner_of
 from tests.support.zone import APP, FreshZone, end, fresh_zone, spawn
 
-TABLES = ["zones", "agent_sessions", "admission_counts", "cascades", "idempotency_keys", "log_head", "leases", "events"]
+TABLES = [
+    "zones",
+    "agent_sessions",
+    "admission_counts",
+    "cascades",
+    "idempotency_keys",
+    "log_head",
+    "leases",
+    "events",
+]
 
 
 @dataclass(frozen=True)
@@ -47,10 +57,11 @@ class World:
         return {table: self.side.run(f"select * from {table}") for table in TABLES}
 
     def restore(self, rows: dict[str, list[tuple[Cell, ...]]]) -> None:
-        for table, content in rows.items():
-            self.side.run(f"delete from {table}")
-            for row in content:
-                self.side.run(f"insert into {table} values ({', '.join('?' for _ in row)})", *row)
+        with owner_of(self.url) as (run, each):
+            for table, content in rows.items():
+                run(f"delete from {table}", ())
+                if content:
+                    each(f"insert into {table} values ({', '.join('?' for _ in content[0])})", content)
 
 
 @pytest.fixture
@@ -129,8 +140,7 @@ def damages(w: World) -> list[Damage]:
         ("log-head", "delete from log_head", ()),
         ("log-gaps", "delete from events where pos = 3", ()),
         ("log-gaps", "delete from events where pos < 5", ()),
-        ("log-gaps", "insert into events select -3, id, zone_id, type, subject, actor, from_state, to_state, data, trace,"
-         " at from events where pos = 1", ()),
+        ("log-gaps", "update events set pos = -3 where pos = 1", ()),
         ("leases", "insert into leases values ('pass', 1, 'somebody', 9000000000000)", ()),
         ("leases", "insert into leases values ('pass', -1, 'somebody', 1)", ()),
     ]  # fmt: skip
@@ -139,8 +149,8 @@ def damages(w: World) -> list[Damage]:
 def test_a_healthy_database_is_well(world: World) -> None:
     report = look(world.url)
     assert report.well, report.text()
-    assert report.totals.cascades == 1
-    assert re.match(r"all is well: 1 zones, \d+ sessions, \d+ live, ", report.text())
+    assert report.totals.cascades == 2
+    assert re.match(r"all is well: 1 zone, \d+ sessions, \d+ live, ", report.text())
 
 
 def test_every_kind_of_damage_is_found(world: World) -> None:

@@ -18,7 +18,7 @@ from quarterdeck.core.wire import ADMIN, LIFECYCLE
 from tests.http.auth_support import IssuerServer, Signer, issuer_server
 from tests.support.databases import PostgresDatabases, SqliteDatabases
 from tests.support.keel import Side
-from tests.support.replicas import replicas_of
+from tests.support.replicas import all_that_can_be
 from tests.support.rounds import ROUNDS
 from tests.support.server import ServerProcess, Servers, launch_on
 from tests.support.table import TableRow, table_of
@@ -79,21 +79,19 @@ def fleet(
 ) -> Iterator[Fleet]:
     """One server on SQLite, three on PostgreSQL. No sweep comes by chance."""
     directory = tmp_path_factory.mktemp(f"fleet-{request.param}")
-    servers = Servers(directory)
     told = {"ISSUER_URL": issuer.url, "QD_ADMIN_ISSUER": issuer.url, "TTL_SWEEP_INTERVAL_MS": "86400000"}
-    try:
+    with contextlib.ExitStack() as stack:
         if request.param == "sqlite":
             sqlite: SqliteDatabases = request.getfixturevalue("sqlite_databases")
-            launch = launch_on(sqlite.fresh(directory), directory).told(**told)
-            yield Fleet([asyncio.run(servers.start(launch))], issuer)
+            url = sqlite.fresh(directory)
         else:
             postgres: PostgresDatabases = request.getfixturevalue("postgres")
             url = postgres.fresh()
-            yield Fleet(asyncio.run(replicas_of(servers, url, 3, **told)), issuer)
-            servers.close()
-            postgres.drop(url)
-    finally:
-        servers.close()
+            stack.callback(postgres.drop, url)
+        servers = Servers(directory)
+        stack.callback(servers.close)
+        launch = launch_on(url, directory)
+        yield Fleet(asyncio.run(all_that_can_be(servers, launch, **told)), issuer)
 
 
 # -- every kind of bearer ----------------------------------------------------------------------------------------
@@ -281,7 +279,7 @@ async def test_whoever_asks_another_replica_at_once_after_the_end_is_refused_eve
             )
         )
 
-    for _ in range(5 * ROUNDS):
+    for _ in range(3 * ROUNDS):
         line = await line_in(zone)
         async with everywhere(fleet, await KINDS[kind](fleet, zone, line.session)) as clients:
             # Asked before, so that whatever could be remembered is.
@@ -330,7 +328,7 @@ async def test_a_revoked_key_is_refused_on_every_replica_from_the_answer_to_its_
     fleet: Fleet,
 ) -> None:
     zone = await fleet.zone()
-    for _ in range(5 * ROUNDS):
+    for _ in range(3 * ROUNDS):
         async with zone.server.client() as admin:
             made = shown(await admin.post(f"{zone.path}/keys", json={"application_id": APP}))
             async with everywhere(fleet, {"X-API-Key": made["key"]}) as clients:

@@ -20,7 +20,7 @@ from tests.support.replay import (
 from tests.support.replicas import all_that_can_be
 from tests.support.server import Launch, ServerProcess, Servers
 from tests.support.table import table_of
-from tests.support.trees import TEN_DEEP, grow, in_the_middle, intruders_in, progress
+from tests.support.trees import TEN_DEEP, grow, in_the_middle, intruders_in, progress, spawning_in
 from tests.support.zone import APP, FreshZone, assert_problem, fresh_zone, shown
 
 SIZE = sum(TEN_DEEP)
@@ -55,7 +55,7 @@ async def test_one_delete_ends_a_tree_of_1000_ten_deep_though_20_clients_spawn_i
     replicas = await all_that_can_be(servers, launch, **MANY_CHUNKS)
     zone = await fresh_zone(replicas[0])
     async with callers_of(replicas, BUILDERS) as callers:
-        tree = await grow(zone, callers)
+        tree = await grow(callers, TEN_DEEP, spawning_in(zone))
     async with intruders_in(zone, tree, replicas, INTRUDERS) as intruders:
         await intruders.reach(admitted=INTRUDERS)
         first = asyncio.create_task(receipt_of(zone, replicas[0], tree[0]))
@@ -97,7 +97,7 @@ async def stamped_and_unsettled(servers: Servers, launch: Launch) -> tuple[Fresh
     server = await servers.start(launch.told(QD_CASCADE_CHUNK="1"))
     zone = await fresh_zone(server)
     async with callers_of([server], BUILDERS) as callers:
-        tree = await grow(zone, callers, (1, 1, 3, 50, 50))
+        tree = await grow(callers, (1, 1, 3, 50, 50), spawning_in(zone))
     async with zone.client() as client:
         ending = asyncio.create_task(client.delete(zone.agent(tree[0]), params={"reason": "enough"}))
         await in_the_middle(zone)

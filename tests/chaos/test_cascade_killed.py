@@ -9,13 +9,22 @@ from tests.support.callers import callers_of
 from tests.support.checking import assert_check_finds_nothing
 from tests.support.raw import Unanswered, at_once, request
 from tests.support.replay import assert_children_ended_before_their_parents, whole_log
-from tests.support.replicas import replicas_of
+from tests.support.replicas import another, replicas_of
 from tests.support.rounds import ROUNDS
 from tests.support.server import Launch, Servers
-from tests.support.trees import grow, in_the_middle, intruders_in, progress, settled_within
+from tests.support.trees import (
+    TEN_DEEP,
+    grow,
+    in_the_middle,
+    intruders_in,
+    progress,
+    settled_within,
+    spawning_in,
+)
 from tests.support.zone import FreshZone, fresh_zone, shown
 
 MANY_CHUNKS = {"QD_CASCADE_CHUNK": "10"}
+"""For the one that is killed, so that there is a middle to be killed in. Whoever finishes has its usual chunks."""
 SWEPT_WITHIN = 5.0
 """Seconds, by the contract, with the interval of the sweep that a server has by itself."""
 
@@ -58,11 +67,11 @@ async def test_a_server_killed_in_the_middle_finishes_the_tree_when_it_is_back(
         server = await servers.start(launch.told(**MANY_CHUNKS))
         zone = await fresh_zone(server)
         async with callers_of([server], 32) as callers:
-            tree = await grow(zone, callers)
+            tree = await grow(callers, TEN_DEEP, spawning_in(zone))
         async with intruders_in(zone, tree, [server]) as intruders:
             await intruders.reach(admitted=20)
             await killed_in_the_middle(zone, tree[0])
-        again = await servers.start(server.launch)
+        again = await servers.start(launch)
         zone = replace(zone, server=again)
         async with intruders_in(zone, tree, [again]) as late:
             await settled_within(zone, SWEPT_WITHIN)
@@ -74,15 +83,16 @@ async def test_a_server_killed_in_the_middle_finishes_the_tree_when_it_is_back(
 async def test_when_the_replica_that_ends_a_tree_is_killed_the_others_finish_it(
     servers: Servers, postgres_url: str
 ) -> None:
-    replicas = await replicas_of(servers, postgres_url, 3, **MANY_CHUNKS)
-    victim, survivor = replicas[0], replicas[1]
+    others = await replicas_of(servers, postgres_url, 2)
+    victim = await another(others[0], servers, **MANY_CHUNKS)
+    replicas = [victim, *others]
     zone = await fresh_zone(victim)
     async with callers_of(replicas, 32) as callers:
-        tree = await grow(zone, callers)
+        tree = await grow(callers, TEN_DEEP, spawning_in(zone))
     async with intruders_in(zone, tree, replicas) as intruders:
         await intruders.reach(admitted=20)
         await killed_in_the_middle(zone, tree[0])
-        zone = replace(zone, server=survivor)
+        zone = replace(zone, server=others[0])
         await settled_within(zone, SWEPT_WITHIN)
     assert intruders.refusals.keys() == {(404, "parent_not_found")}
     await assert_all_is_over(servers, zone, {*tree, *intruders.admitted})

@@ -270,6 +270,14 @@ async def test_revoking_twice_succeeds_twice_and_keeps_the_first_instant(ring: R
     assert [*both] == [first, first]
 
 
+async def test_a_key_that_had_expired_is_revoked_from_there(keel: Keel, ring: Ring) -> None:
+    made = await ring.make(ttl_seconds=60)
+    keel.side.run("update api_keys set expires_at = 1 where id = ?", made.key.id)
+    assert (await ring.revoke(made.key)).revoked_at is not None
+    told = [event for event in await keel.log() if event.subject == made.key.id]
+    assert (told[-1].from_state, told[-1].to_state) == ("expired", "revoked")
+
+
 async def test_a_key_of_another_zone_is_not_found_and_stays(ring: Ring) -> None:
     made = await ring.make(OTHER)
     asks = [(ZONE, made.key.id), (ZONE, "nowhere"), ("nowhere", made.key.id)]

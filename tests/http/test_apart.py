@@ -66,6 +66,7 @@ async def test_every_route_of_a_foreign_zone_answers_as_if_there_were_none(zone:
     foreign = await somebody_elses(zone.server)
     before = await events_of(foreign.zone)
     rows = await zone_routes(zone)
+    assert any(row.streams for row in rows)
     for kind, headers in (await credentials_of(zone)).items():
         async with zone.server.client("") as client:
             client.headers.update(headers)

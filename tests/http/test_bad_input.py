@@ -52,7 +52,8 @@ MALFORMED = {
     % (2**63, 2**64),
     "an integer of 5,000 digits": b'{"application_id":"app","metadata":{"x":%s},"quotas":{"max_depth":%s}}'
     % (b"9" * 5000, b"9" * 5000),
-    "a number beyond a float": b'{"application_id":"app","metadata":{"x":1e999},"quotas":{"max_depth":1e999}}',
+    "a number beyond a float": b'{"application_id":"app","metadata":{"x":1e999},"quotas":{"max_depth":1e999},'
+    b'"ttl_seconds":1e999}',
     "65 levels": b'{"application_id":"app","metadata":{"x":%s}}' % nested(63),
     "1,000 levels": nested(1_000),
     "100,000 levels": nested(100_000),
@@ -166,7 +167,8 @@ async def test_a_body_where_none_is_wanted_is_not_read_however_large(zone: Fresh
         for row in await table_of(zone.server):
             if row.has_body:
                 continue
-            path = row.at(zone.id)
+            # What changes something is asked for a zone that is not there: an answer is all that is wanted here.
+            path = row.at(zone.id if row.method == "GET" else "no-such-zone")
             plain = await client.request(row.method, path)
             heavy = await client.request(row.method, path, content=b"\xff" * BIG)
             assert (heavy.status_code, heavy.status_code < 500) == (plain.status_code, True), row

@@ -346,6 +346,33 @@ async def test_a_key_of_a_session_is_good_while_that_session_lives(zone: FreshZo
         assert shown(await owner.get(zone.agent(child["id"])))["status"] == "terminated"
 
 
+async def over(stream: httpx.Response) -> str:
+    """The last word of a stream: why it ended."""
+    async with asyncio.timeout(20):
+        lines = [line async for line in stream.aiter_lines() if line]
+    return lines[-1]
+
+
+async def test_a_stream_that_a_key_opened_ends_when_the_key_is_revoked_or_its_session_ends(
+    servers: Servers, launch: Launch
+) -> None:
+    server = await servers.start(launch.told(QD_STREAM_RECHECK_MS="50"))
+    zone = await fresh_zone(server)
+    follow = ("GET", f"{zone.path}/events")
+    accept = {"accept": "text/event-stream"}
+    async with zone.client() as owner:
+        session = (await spawn(owner, zone))["id"]
+        plain, bound = await make(zone), await make(zone, session_id=session)
+        async with bearing(zone, plain["key"]) as client, client.stream(*follow, headers=accept) as stream:
+            assert stream.status_code == 200
+            await revoke(zone, plain["id"])
+            assert await over(stream) == ": over, invalid_token"
+        async with bearing(zone, bound["key"]) as client, client.stream(*follow, headers=accept) as stream:
+            assert stream.status_code == 200
+            await end(owner, zone, session)
+            assert "over" in await over(stream)
+
+
 async def test_neither_a_key_nor_any_header_is_in_the_log(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch.told(QD_LOG_LEVEL="debug"))
     zone = await fresh_zone(server)

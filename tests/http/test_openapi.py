@@ -293,7 +293,7 @@ def check_parameters(document: Json, path: str, operation: Json) -> None:
 def check_content(content: Json, *, needs_description: bool = True) -> None:
     assert not needs_description or content["description"]
     for name, media in cast(Json, content.get("content", {})).items():
-        assert name in ("application/json", "application/problem+json")
+        assert name in ("application/json", "application/problem+json", "text/event-stream")
         assert isinstance(cast(Json, media)["schema"], dict)
 
 

@@ -287,7 +287,7 @@ async def test_a_silent_stream_shows_signs_of_life_that_bear_the_position(watchf
     await stream.says("keep-alive")
 
     async def has_passed() -> bool:
-        return await stream.read_some() and int(stream.decoder.last_id) >= events[-1]["pos"]
+        return await stream.read_some() > 0 and int(stream.decoder.last_id) >= events[-1]["pos"]
 
     await eventually(has_passed, "the signs of life passed what was not wanted")
     assert stream.received() == []

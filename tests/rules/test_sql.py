@@ -91,7 +91,7 @@ def test_a_batch_is_one_json_parameter_that_each_engine_expands_to_rows() -> Non
     statement = one("select b.id from rows(:batch as b, id text, n bigint) where n > :least;")
     assert statement.postgresql == (
         "select b.id from (select e.v->>0 as id, (e.v->>1)::bigint as n "
-        "from jsonb_array_elements($1::jsonb) as e(v)) as b where n > $2"
+        "from jsonb_array_elements($1::jsonb) as e(v) offset 0) as b where n > $2"
     )
     assert statement.sqlite == (
         "select b.id from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as n "

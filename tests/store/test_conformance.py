@@ -8,7 +8,9 @@ from functools import partial
 
 import pytest
 
+from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.store.port import ContentError, Row, Store, StoreError, StoreTx
+from quarterdeck.store.roles import SERVER
 from quarterdeck.store.sql import Bound, Statements, parse
 from tests.support.keel import Rigging, Side, open_store
 
@@ -48,9 +50,15 @@ select :same, :same, :other;
 TABLE = "create table things (id text not null primary key, number bigint check (number >= 0), note text)"
 
 
+def make_table(url: str) -> None:
+    Side(url).run(TABLE)
+    if not sqlite_path(url):
+        Side(url).run(f"grant select, insert, update, delete on things to {SERVER}")
+
+
 @pytest.fixture
 async def store(engine_url: str) -> AsyncIterator[Store]:
-    Side(engine_url).run(TABLE)
+    make_table(engine_url)
     opened = await open_store(engine_url)
     yield opened
     await opened.close()
@@ -256,7 +264,7 @@ async def test_what_a_constraint_refuses_is_content_and_nothing_of_it_stays(
 
 async def test_after_a_failure_every_statement_works_as_before_it(engine_url: str) -> None:
     # One connection, and statements it meets for the first time in the very transaction that fails.
-    Side(engine_url).run(TABLE)
+    make_table(engine_url)
     store = await open_store(engine_url, Rigging(pool_max=1))
     try:
         for number in range(3):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -43,14 +43,14 @@ class Scripted:
     transactions: int = 0
     kind: Literal["sqlite", "postgresql"] = "sqlite"
 
-    async def transact(self, work: Work[T], key: int | None = None) -> T:
+    async def transact(self, work: Work[T], key: int | None = None, zones: Collection[str] = ()) -> T:
         self.transactions += 1
         outcome = await work(_Tx())
         if self.failures:
             raise self.failures.pop(0)
         return outcome
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], zones: Collection[str] = ()) -> T:
         return await work(_Tx())
 
     async def settled(self, key: int) -> None: ...
@@ -318,7 +318,7 @@ async def test_a_commit_that_never_happens_is_not_tried_for_ever() -> None:
     assert store.transactions == 3
 
 
-async def no_witness(work: Work[T]) -> T:
+async def no_witness(work: Work[T], zones: Collection[str] = ()) -> T:
     class Nothing(_Tx):
         async def read(self, *statements: Bound) -> list[list[Row]]:
             return [[] for _ in statements]

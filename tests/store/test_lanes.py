@@ -129,7 +129,7 @@ async def test_a_zone_held_elsewhere_does_not_delay_another_and_is_served_when_i
             await soon(keel.end(await keel.spawn()))
             await soon(keel.zones.submit(PutZone("third", None, None, "tester")))
             assert not any(future.done() for future in waiting)
-        assert codes(await soon(asyncio.gather(*waiting))) == ["Spawned"] * 20 + ["Receipt", "ZonePut"]
+        assert codes(await soon(asyncio.gather(*waiting))) == ["Spawned"] * 20 + ["Ended", "ZonePut"]
         assert keel.side.count("agent_sessions", "zone_id = ? and status = 'active'", HELD) == 20
         assert_counts_are_what_the_rows_say(keel.side)
 
@@ -171,9 +171,11 @@ async def test_locks_come_first_and_what_decides_is_read_after_them(postgres_url
             await leave.wait()
             await one.spawner.spawn(tx, [ask() for _ in range(10)])
 
-        holding = asyncio.ensure_future(one.engine.transact(slow, waits=True))
+        holding = asyncio.ensure_future(one.engine.transact(slow, zones=[ZONE], waits=True))
         await entered.wait()
-        waiting = two.engine.transact(lambda tx: two.spawner.spawn(tx, [ask()]), waits=True)
+        waiting = two.engine.transact(
+            lambda tx: two.spawner.spawn(tx, [ask()]), zones=[ZONE], waits=True
+        )
         judged = asyncio.ensure_future(waiting)
         await somebody_waits(two)
         leave.set()
@@ -207,7 +209,7 @@ async def test_a_replica_that_freezes_under_a_lock_is_cut_off_and_holds_nobody_u
             entered.set()
             await thaw.wait()
 
-        freezing = asyncio.ensure_future(frozen.engine.transact(freeze, waits=True))
+        freezing = asyncio.ensure_future(frozen.engine.transact(freeze, zones=[ZONE], waits=True))
         await entered.wait()
         assert (await soon(lively.spawns.submit(ask()))).created
         thaw.set()

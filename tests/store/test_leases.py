@@ -16,6 +16,7 @@ from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.leases import MARGIN, Fence, Lease, LeaseLost
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import StoreError
+from tests.support.asking import ZONE
 from tests.support.children import ended_with_parent, plain_environment
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, keel_on
@@ -37,9 +38,9 @@ def run_out(keel: Keel) -> None:
 async def fenced_write(keel: Keel, fence: Fence) -> None:
     async def operation(tx: Tx) -> None:
         await fence.check(tx)
-        tx.emit(NewEvent("written", "z", str(fence.term), "tester"))
+        tx.emit(NewEvent("written", ZONE, str(fence.term), "tester"))
 
-    await keel.engine.transact(operation)
+    await keel.engine.transact(operation, zones=[ZONE])
 
 
 async def written(keel: Keel) -> list[str]:
@@ -184,9 +185,9 @@ async def test_a_taker_waits_for_a_write_that_has_shown_its_fence(postgres_url: 
             await Fence("pass", 1).check(tx)
             checked.set()
             await finish.wait()
-            tx.emit(NewEvent("written", "z", "1", "tester"))
+            tx.emit(NewEvent("written", ZONE, "1", "tester"))
 
-        writing = asyncio.ensure_future(one.engine.transact(slow))
+        writing = asyncio.ensure_future(one.engine.transact(slow, zones=[ZONE]))
         await checked.wait()
         taking = asyncio.ensure_future(lease(two, "two").hold())
 

@@ -29,7 +29,7 @@ async def emit(engine: Engine, *new: NewEvent) -> None:
         for event in new:
             tx.emit(event)
 
-    await engine.transact(operation)
+    await engine.transact(operation, zones={event.zone_id for event in new})
 
 
 # -- order
@@ -122,7 +122,7 @@ async def fail_after_emitting(keel: Keel) -> None:
         await tx.read()
         raise ZeroDivisionError("changed my mind")
 
-    await keel.engine.transact(operation)
+    await keel.engine.transact(operation, zones=[ZONE])
 
 
 async def test_events_of_one_batch_keep_the_order_they_were_told_in(keel: Keel) -> None:
@@ -155,21 +155,21 @@ async def test_pages_are_a_zones_own_and_filtered_by_type_and_subject(keel: Keel
                 and (not types or event.type in types)
                 and (subject is None or event.subject == subject)
             ]
-            assert await keel.store.read(lambda tx, asked=asked: events.page(tx, asked)) == wanted  # type: ignore[misc]
+            assert await read_page(keel, asked) == wanted
 
 
 async def test_pages_go_on_after_a_position(keel: Keel) -> None:
     await emit(keel.engine, *(told("step", str(number)) for number in range(10)))
-    whole = await keel.store.read(lambda tx: events.page(tx, EventFilter(ZONE)))
+    whole = await read_page(keel, EventFilter(ZONE))
     paged: list[Event] = []
-    while page := await read_page(keel, paged[-1].pos if paged else 0):
+    while page := await read_page(keel, EventFilter(ZONE, after=paged[-1].pos if paged else 0, limit=4)):
         assert len(page) <= 4
         paged += page
     assert paged == whole == await keel.log()
 
 
-async def read_page(keel: Keel, after: int) -> list[Event]:
-    return await keel.store.read(lambda tx: events.page(tx, EventFilter(ZONE, after=after, limit=4)))
+async def read_page(keel: Keel, wanted: EventFilter) -> list[Event]:
+    return await keel.store.read(lambda tx: events.page(tx, wanted), zones=[wanted.zone_id])
 
 
 async def test_an_event_is_shown_with_its_data_as_json_and_its_time_in_words(keel: Keel) -> None:
@@ -206,10 +206,11 @@ async def test_the_witness_of_a_batch_is_found_if_and_only_if_it_was_committed(
             raise ZeroDivisionError
 
     with contextlib.suppress(ZeroDivisionError):
-        await keel.engine.transact(operation)
+        await keel.engine.transact(operation, zones=[ZONE])
     [witness] = witnesses
     assert witness.subject == "first"
-    assert await keel.store.read(lambda tx: events.committed(tx, witness)) == commits
+    found = await keel.store.read(lambda tx: events.committed(tx, witness), zones=[ZONE])
+    assert found == commits
 
 
 # -- listeners

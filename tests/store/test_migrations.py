@@ -19,7 +19,10 @@ from tests.support.rounds import ROUNDS
 from tests.support.source import ROOT
 
 FIRST, LAST = revisions()[0], revisions()[-1]
-TABLES = {"zones", "events", "log_head", "leases", "agent_sessions", "admission_counts", "idempotency_keys"}
+TABLES = {
+    "zones", "events", "log_head", "leases", "seals", "agent_sessions", "admission_counts", "idempotency_keys",
+    "cascades", "api_keys",
+}  # fmt: skip
 
 
 def tables(url: str) -> set[str]:
@@ -79,7 +82,7 @@ async def test_rows_of_the_first_revision_live_on_and_are_worked_with(blank_url:
     side.run("update log_head set pos = 1")
     side.run("insert into leases values ('pass', 7, 'me', 8)")
     assert upgrade(blank_url) == LAST
-    assert side.run("select * from zones") == [("old", "Old zone", 0, '{"max_sessions": 2}', 5, 6)]
+    assert side.run("select * from zones") == [("old", "Old zone", 0, '{"max_sessions": 2}', 5, 6, None)]
     assert side.run("select * from leases") == [("pass", 7, "me", 8)]
     async with keel_on(blank_url) as keel:
         made = await keel.spawn("old")

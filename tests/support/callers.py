@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
 
 from tests.support.raw import Answer, Connection, CutShort, Unanswered
-from tests.support.server import ServerProcess
 
 GONE = (ConnectionError, Unanswered, CutShort)
 """What a caller meets whose server has been killed."""
+
+
+class Server(Protocol):
+    @property
+    def url(self) -> str: ...
 
 
 class Callers:
@@ -36,7 +41,7 @@ async def _ask(connection: Connection, asked: bytes) -> Answer | None:
 
 
 @contextlib.asynccontextmanager
-async def callers_of(servers: Sequence[ServerProcess], number: int) -> AsyncIterator[Callers]:
+async def callers_of(servers: Sequence[Server], number: int) -> AsyncIterator[Callers]:
     connections = [await Connection.open(servers[n % len(servers)].url) for n in range(number)]
     try:
         yield Callers(connections)

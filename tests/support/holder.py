@@ -13,6 +13,7 @@ from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.leases import Fence, Lease, LeaseLost
 from quarterdeck.engine.tx import Engine, Tx
 from quarterdeck.store.port import StoreError
+from tests.support.asking import ZONE
 from tests.support.keel import open_store
 
 
@@ -26,7 +27,7 @@ async def write(tx: Tx, fence: Fence, where: str) -> None:
         say("checked")
         # Blocks the whole process, as a process that is stopped is blocked.
         sys.stdin.readline()
-    tx.emit(NewEvent("holder.wrote", "z", fence.name, "holder"))
+    tx.emit(NewEvent("holder.wrote", ZONE, fence.name, "holder"))
 
 
 async def main(url: str, name: str, ttl_ms: str, where: str) -> None:
@@ -40,7 +41,7 @@ async def main(url: str, name: str, ttl_ms: str, where: str) -> None:
         sys.stdin.readline()
         say(f"trusts itself: {lease.fence() is not None}")
     try:
-        await engine.transact(lambda tx: write(tx, fence, where))
+        await engine.transact(lambda tx: write(tx, fence, where), zones=[ZONE])
         say("wrote")
     except LeaseLost as lost:
         say(f"refused {lost.code}")

@@ -20,16 +20,20 @@ from quarterdeck.domain.sessions.model import (
     Hold,
     Receipt,
     Session,
+    SessionExplanation,
     SessionFilter,
     SessionRef,
     SessionSettings,
+    Spawn,
+    SpawnExplanation,
+    StopZone,
     Terminate,
     Verb,
 )
 from quarterdeck.domain.sessions.sweeps import TTL
 from quarterdeck.domain.sessions.sweeps import sweeps as session_sweeps
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones.model import CEILINGS, Limits, Overrides, PutZone, Zone
+from quarterdeck.domain.zones.model import CEILINGS, FreezeZone, Limits, Overrides, PutZone, Zone
 from quarterdeck.engine import events
 from quarterdeck.engine.events import Event, NewEvent
 from quarterdeck.engine.lanes import Lanes, Patience
@@ -71,7 +75,7 @@ class Keel:
         self.everywhere = Engine(everywhere)
         self.lanes = Lanes(self.engine, rigging.settings, patience=rigging.patience)
         self.zones = self.lanes.writing("zone", sessions.guarded(zones.put))
-        self.used = self.lanes.reading("zone-show", sessions.guarded(zones.show))
+        self.used = self.lanes.reading("zone-show", sessions.guarded(zones.show, writes=False))
         self.freezes = self.lanes.writing("zone-freeze", sessions.guarded(zones.freeze))
         self.spawner = sessions.Spawner(rigging.defaults)
         self.spawns = self.lanes.writing("spawn", self.spawner.spawn)
@@ -82,6 +86,7 @@ class Keel:
         self.finisher = sessions.Finisher(self.endings.submit, self.stops.submit, self.settles.submit)
         self.holds = self.lanes.writing("hold", sessions.hold)
         self.shown = self.lanes.reading("session-show", sessions.show)
+        self.explainer = sessions.Explainer(self.spawner)
 
     # -- zones
 
@@ -89,6 +94,17 @@ class Keel:
         """Makes a zone, or changes it, in which only the limits named here are narrow."""
         overrides = Overrides(**{**CEILINGS, **limits})
         return (await self.zones.submit(PutZone(zone_id, None, overrides, "tester"))).zone
+
+    async def freeze(self, zone_id: str = ZONE) -> Zone:
+        return await self.freezes.submit(FreezeZone(zone_id, True, admin(zone_id)))
+
+    async def thaw(self, zone_id: str = ZONE) -> Zone:
+        return await self.freezes.submit(FreezeZone(zone_id, False, admin(zone_id)))
+
+    async def stop(self, zone_id: str = ZONE, reason: str = "stopped", *, ends: bool = False) -> Receipt:
+        """Stops a zone, or ends it, to the last chunk, and gives the receipt."""
+        ask = StopZone(zone_id, reason, admin(zone_id), ends)
+        return await self.receipt(await self.finisher.stop_zone(ask))
 
     # -- sessions
 
@@ -121,6 +137,15 @@ class Keel:
     async def _hold(self, session: Session, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> int:
         ask = Hold(session.zone_id, session.id, verb, admin(session.zone_id))
         return (await self.holds.submit(ask)).moved
+
+    async def explain(self, session: Session) -> SessionExplanation:
+        ref, zone_id = SessionRef(session.zone_id, session.id), session.zone_id
+        return await self.engine.read(
+            lambda tx: self.explainer.session(tx, ref, admin(zone_id)), zones=[zone_id]
+        )
+
+    async def explain_spawn(self, asked: Spawn) -> SpawnExplanation:
+        return await self.engine.read(lambda tx: self.explainer.spawn(tx, asked), zones=[asked.zone_id])
 
     async def show(self, session: Session) -> Session:
         return await self.shown.submit(SessionRef(session.zone_id, session.id))

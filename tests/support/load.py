@@ -17,8 +17,10 @@ class Load:
     """Each client sends one spawn after another on a connection it keeps. A 503 is repeated with the same key; a client
     whose server is gone gives up, and the key it was about to be told of is `unanswered`."""
 
-    def __init__(self, zone: FreshZone, clients: int = 16) -> None:
+    def __init__(self, zone: FreshZone, clients: int = 16, name: str = "") -> None:
         self.zone = zone
+        self.name = name
+        """What its keys begin with, where several loads share a zone."""
         self.acknowledged: dict[str, str] = {}
         """By key: the session that the server said it was."""
         self.statuses: Counter[int] = Counter()
@@ -58,7 +60,7 @@ class Load:
         for turn in itertools.count():
             if self._stopping:
                 break
-            key = f"{number}-{turn}"
+            key = f"{self.name}{number}-{turn}"
             try:
                 while key not in self.acknowledged:
                     connection = connection or await Connection.open(self.zone.server.url)

@@ -10,8 +10,14 @@ import psycopg
 from psycopg import sql
 
 from quarterdeck.store.port import Row, Store, StoreTx, T, Work
-from quarterdeck.store.postgres import OPTIONS
+from quarterdeck.store.postgres import options
+from quarterdeck.store.roles import SERVER, Role
 from quarterdeck.store.sql import Bound
+from tests.support.asking import ZONE
+
+ENDING = "ending"
+ZONES = (ZONE, ENDING)
+"""What is recorded is about these."""
 
 
 class Recording:
@@ -64,11 +70,14 @@ class Plan:
 
 
 class Planner:
-    """A connection with a lane's options. Plans are made once and kept, or made anew each time, as the mode says."""
+    """A connection with a lane's options and role. Plans are made once and kept, or made anew each time, as the mode
+    says."""
 
-    def __init__(self, url: str, mode: Literal["force_generic_plan", "force_custom_plan"]) -> None:
-        options = " ".join(f"-c {name}={value}" for name, value in OPTIONS.items())
-        self._connection = psycopg.connect(url, options=options)
+    def __init__(
+        self, url: str, mode: Literal["force_generic_plan", "force_custom_plan"], role: Role = SERVER
+    ) -> None:
+        self._connection = psycopg.connect(url, options=options(url, role))
+        self._connection.execute("select set_config('quarterdeck.zones', %s, false)", [",".join(ZONES)])
         self._connection.execute(sql.SQL("set plan_cache_mode = {}").format(sql.Identifier(mode)))
         self._connection.commit()
         self._prepared: set[str] = set()

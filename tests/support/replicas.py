@@ -7,9 +7,9 @@ from dataclasses import replace
 from tests.support.server import Launch, ServerProcess, Servers
 
 
-async def replicas_of(servers: Servers, url: str, number: int, **variables: str) -> list[ServerProcess]:
+async def replicas_of(servers: Servers, url: str, number: int) -> list[ServerProcess]:
     """Servers on one database that share a signing key, so that one token is good at all of them."""
-    first = await servers.start(Launch(servers.directory / "replica-1", url).told(**variables))
+    first = await servers.start(Launch(servers.directory / "replica-1", url))
     return await joined_by(first, servers, number - 1)
 
 
@@ -18,11 +18,11 @@ async def joined_by(first: ServerProcess, servers: Servers, more: int) -> list[S
     return [first, *[await another(first, servers) for _ in range(more)]]
 
 
-async def another(first: ServerProcess, servers: Servers) -> ServerProcess:
-    """One more beside a server, which need not run any longer."""
+async def another(first: ServerProcess, servers: Servers, **variables: str) -> ServerProcess:
+    """One more beside a server, which need not run any longer; told the same, and more."""
     key = first.launch.environment.get("QD_SIGNING_KEY", str(first.launch.data / "signing-key.pem"))
     own = servers.directory / f"replica-beside-{len(servers.started) + 1}"
-    return await servers.start(replace(first.launch, data=own).told(QD_SIGNING_KEY=key))
+    return await servers.start(replace(first.launch, data=own).told(QD_SIGNING_KEY=key, **variables))
 
 
 async def all_that_can_be(servers: Servers, launch: Launch, **variables: str) -> list[ServerProcess]:

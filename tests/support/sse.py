@@ -117,7 +117,7 @@ class Stream:
         loop = asyncio.get_running_loop()
         try:
             await loop.sock_connect(connection, (parts.hostname, parts.port))
-            reader, writer = await asyncio.open_connection(sock=connection, limit=4_096)
+            reader, writer = await asyncio.open_connection(sock=connection, limit=32_768)
         except BaseException:
             connection.close()
             raise
@@ -135,14 +135,14 @@ class Stream:
         assert stream.decoder.status == 200, stream.decoder.body
         return stream
 
-    async def read_some(self, most: int = _READ) -> bool:
-        """Reads what there is, up to so many bytes; False when nothing more will come."""
+    async def read_some(self, most: int = _READ) -> int:
+        """Reads what there is, up to so many bytes, and says how many; 0 when nothing more will come."""
         try:
             data = await self._reader.read(most)
         except ConnectionError:
-            return False
+            return 0
         self._waiting += self.decoder.feed(data)
-        return bool(data)
+        return len(data)
 
     def received(self) -> list[Message]:
         """What has been received and not been looked at yet."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.server import ServerProcess
-
-APP = "app"
+from tests.support.zone import APP
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def read_log(url: str) -> Log:
 
 def write_log(url: str, log: Log) -> None:
     """Puts these rows in the place of those that are there."""
-    with _owner(url) as (run, each):
+    with owner_of(url) as (run, each):
         for table, columns, content in (("events", EVENT, log.events), ("seals", SEAL, log.seals)):
             run(f"delete from {table}", ())
             values = ", ".join("?" for _ in columns)
@@ -102,7 +102,8 @@ Each = Callable[[str, Sequence[Row]], object]
 
 
 @contextlib.contextmanager
-def _owner(url: str) -> Iterator[tuple[Run, Each]]:
+def owner_of(url: str) -> Iterator[tuple[Run, Each]]:
+    """One transaction of somebody whom nothing holds: run a statement, or one for each of many rows, with `?`."""
     if path := sqlite_path(url):
         with contextlib.closing(sqlite3.connect(path, timeout=10)) as sqlite, sqlite:
             yield sqlite.execute, sqlite.executemany

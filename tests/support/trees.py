@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from tests.support.callers import GONE, Callers, callers_of
@@ -20,14 +20,21 @@ TEN_DEEP = (1, *[100] * 9, 99)
 """A thousand sessions: the root, and how many stand at each distance from it."""
 
 
-async def grow(zone: FreshZone, callers: Callers, levels: Sequence[int] = TEN_DEEP) -> list[str]:
+def spawning_in(zone: FreshZone) -> Callable[[str | None], bytes]:
+    """How to ask for a session of the zone under another, or for a root."""
+    token = zone.token()
+    return lambda parent_id: request(
+        "POST", zone.agents, token, {"application_id": APP, "parent_id": parent_id}
+    )
+
+
+async def grow(callers: Callers, levels: Sequence[int], spawning: Callable[[str | None], bytes]) -> list[str]:
     """Spawns a tree level by level, parents first in what is returned; who is whose child is left to chance."""
-    chance, token = random.Random(len(levels)), zone.token()
+    chance = random.Random(len(levels))
     tree: list[str] = []
     above: list[str | None] = [None]
     for number in levels:
-        bodies = [{"application_id": APP, "parent_id": chance.choice(above)} for _ in range(number)]
-        level = await _spawned(callers, [request("POST", zone.agents, token, body) for body in bodies])
+        level = await _spawned(callers, [spawning(chance.choice(above)) for _ in range(number)])
         tree += level
         above = [*level]
     return tree
@@ -51,9 +58,8 @@ class Intruders:
     """Clients that spawn under one member of a tree or another, without pause, until they are told to stop."""
 
     def __init__(self, zone: FreshZone, tree: Sequence[str], callers: Callers) -> None:
-        self._zone = zone
         self._tree = tree
-        self._token = zone.token()
+        self._spawning = spawning_in(zone)
         self._stopping = False
         self.admitted: list[str] = []
         self.refusals: Counter[tuple[int, str]] = Counter()
@@ -77,9 +83,8 @@ class Intruders:
 
     async def _client(self, connection: Connection) -> None:
         while not self._stopping:
-            body = {"application_id": APP, "parent_id": random.choice(self._tree)}
             try:
-                answer = await connection.ask(request("POST", self._zone.agents, self._token, body))
+                answer = await connection.ask(self._spawning(random.choice(self._tree)))
             except GONE:
                 return
             told = answer.json()

@@ -14,6 +14,7 @@ def noun() -> Noun:
 
 
 _LIST = (
+    Option("--follow", "Go on printing what happens, from now or from --after.", short="-f"),
     Option("--after", "Only those after this position.", NUMBER),
     Option("--limit", "How many at most.", NUMBER),
     Option("--type", "Only this type; may be repeated.", TEXT, many=True),
@@ -23,12 +24,13 @@ _LIST = (
 
 def list_(context: Context) -> int:
     types = ",".join(str(one) for one in context.many("type"))
-    query = {
-        "after": context.number("after"),
-        "limit": context.number("limit"),
-        "types": types or None,
-        "subject": context.text("subject"),
-    }
+    query = {"after": context.number("after"), "types": types or None, "subject": context.text("subject")}
+    limit = context.number("limit")
+    if context.flag("follow") and limit != 0:
+        from quarterdeck.cli.follow import follow  # whoever lists does not pay for it
+
+        return follow(context, query, limit)
+    query["limit"] = limit
     page = context.server().get(context.in_zone("events"), query)
     context.show(page, lambda told: _table(context, items_of(told)))
     if page.get("next_after") is not None and not context.as_json:

@@ -29,7 +29,9 @@ def noun() -> Noun:
             Command(("zone", "quotas"), "Show or set what a zone may use.", quotas, optional, (limits,)),
             Command(("zone", "freeze"), "Admit no session to a zone; who runs goes on.", freeze, optional),
             Command(("zone", "thaw"), "Admit sessions to a zone again.", thaw, optional),
-            Command(("zone", "stop"), "End every session of a zone, and freeze it.", stop, named, _STOP, _RED),
+            Command(
+                ("zone", "stop"), "End every session of a zone, and freeze it.", stop, named, _STOP, _RED
+            ),
             Command(("zone", "delete"), "End a zone for good.", delete, named, _DELETE, _RED),
         ),
         {"zone": "The tenants: everything belongs to exactly one zone."},

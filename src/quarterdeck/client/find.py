@@ -48,6 +48,12 @@ def reach(where: Where, environ: Mapping[str, str], say: Callable[[str], None]) 
     return found
 
 
+def again(where: Where, environ: Mapping[str, str]) -> Server | None:
+    """The server asked for, if it is there; never started, because whoever stopped it may have meant to."""
+    url = where.address(environ)
+    return at_address(where, environ, url) if url else of_place(where, environ, where.place(environ))
+
+
 def at_address(where: Where, environ: Mapping[str, str], url: str) -> Server:
     """A server at an address that was given: it is used as it is, and never started."""
     token = where.token or environ.get("QD_TOKEN") or _token_for(where, environ, url)

@@ -2,14 +2,15 @@
 
 Written on a raw socket because `http.client` and what it imports (the `email` package) cost more than the
 whole rest of a `qd` command. It speaks what a client needs: Content-Length, chunked and read-to-the-end
-answers, one deadline per exchange, and bounds on everything that the other side decides the size of.
+answers, one deadline per exchange, and bounds on everything that the other side decides the size of. An answer
+without an end (`begin`) has a deadline for each of its pieces.
 """
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from quarterdeck.core.errors import EXIT_TIMEOUT, Fault, Invalid
@@ -18,6 +19,10 @@ HEAD_MAX = 64 * 1024
 BODY_MAX = 64 * 1024 * 1024
 _READ = 64 * 1024
 _BODILESS = frozenset({204, 304})
+
+
+Readable = Callable[[socket.socket], None]
+"""Returns when there is something to read; raises TimeoutError when there was nothing for too long."""
 
 
 class Unreachable(Fault):
@@ -127,25 +132,52 @@ class Connection:
         try:
             reader.send(data)
             answer, keep = _read_answer(reader)
-        except TimeoutError:
-            self.close()
-            raise TimedOut(
-                "answer_timeout", f"{self.address} did not answer within {self.timeout:g} s."
-            ) from None
-        except OSError as wrong:
-            self.close()
-            raise Lost("answer_lost", f"The connection to {self.address} broke: {_reason(wrong)}.") from wrong
-        except Lost:
-            self.close()
-            raise
+        except (OSError, Lost) as wrong:
+            raise self._broken(wrong) from None
         if not keep:
             self.close()
         return answer
+
+    def begin(self, request: Request, readable: Readable) -> tuple[Answer, Iterator[bytes]]:
+        """An exchange whose answer may have no end: its head, and its body in the pieces in which it comes, waited for
+        by `readable`. An answer that is no stream is whole, and has no pieces."""
+        data = _encode(request, self.address)
+        reader = _Reader(self.open(), time.monotonic() + self.timeout)
+        try:
+            reader.send(data)
+            status, headers, _ = _read_head(reader)
+            if status == 200 and headers.get("transfer-encoding", "").lower() == "chunked":
+                return Answer(status, headers, b""), self._pieces(reader, readable)
+            body, _ = _read_body(reader, status, headers)
+            return Answer(status, headers, body), iter(())
+        except (OSError, Lost) as wrong:
+            raise self._broken(wrong) from None
+
+    def _pieces(self, reader: _Reader, readable: Readable) -> Iterator[bytes]:
+        reader.readable = readable
+        try:
+            while piece := _read_chunk(reader, BODY_MAX):
+                yield piece
+        except TimeoutError:
+            raise TimedOut("stream_silent", f"{self.address} has been silent for too long.") from None
+        except (OSError, Lost) as wrong:
+            raise self._broken(wrong) from None
+        finally:
+            self.close()
 
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def _broken(self, wrong: OSError | Lost) -> Fault:
+        """Whatever breaks an exchange ends the connection."""
+        self.close()
+        if isinstance(wrong, Lost):
+            return wrong
+        if isinstance(wrong, TimeoutError):
+            return TimedOut("answer_timeout", f"{self.address} did not answer within {self.timeout:g} s.")
+        return Lost("answer_lost", f"The connection to {self.address} broke: {_reason(wrong)}.")
 
 
 def _connect(address: Address, timeout: float) -> socket.socket:
@@ -195,6 +227,8 @@ class _Reader:
         self._socket = connection
         self._deadline = deadline
         self._buffer = bytearray()
+        self.readable: Readable | None = None
+        """Waits instead of the deadline, once it is there."""
 
     def send(self, data: bytes) -> None:
         self._arm()
@@ -234,7 +268,10 @@ class _Reader:
             raise Lost("answer_lost", "The server closed the connection before its answer was whole.")
 
     def _receive(self) -> int:
-        self._arm()
+        if self.readable is not None:
+            self.readable(self._socket)
+        else:
+            self._arm()
         data = self._socket.recv(_READ)
         self._buffer += data
         return len(data)
@@ -299,14 +336,21 @@ def _read_body(reader: _Reader, status: int, headers: Mapping[str, str]) -> tupl
 
 def _read_chunks(reader: _Reader) -> bytes:
     body = bytearray()
-    while size := _chunk_size(reader.line(HEAD_MAX)):
-        if len(body) + size > BODY_MAX:
-            raise _garbled("the body is longer than the bound")
-        body += reader.exactly(size)
-        if reader.line(2):
-            raise _garbled("a chunk is longer than it says")
+    while piece := _read_chunk(reader, BODY_MAX - len(body)):
+        body += piece
     _read_headers(reader)  # trailers: nothing in them that this client wants to know
     return bytes(body)
+
+
+def _read_chunk(reader: _Reader, most: int) -> bytes:
+    """The next chunk; empty at the end of the body."""
+    size = _chunk_size(reader.line(HEAD_MAX))
+    if size > most:
+        raise _garbled("the body is longer than the bound")
+    data = reader.exactly(size)
+    if size and reader.line(2):
+        raise _garbled("a chunk is longer than it says")
+    return data
 
 
 def _chunk_size(line: bytes) -> int:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from quarterdeck.client.http import Address, Answer, Connection, Lost, Request
+from quarterdeck.client.http import Address, Answer, Connection, Lost, Readable, Request
 from quarterdeck.client.problems import from_answer
 from quarterdeck.core.errors import Unauthenticated
 
@@ -44,13 +44,7 @@ class Server:
     ) -> Reply:
         """One authorised call; `key` is its idempotency key. What the server refuses is raised as a
         `Problem`."""
-        if self._token is None:
-            raise Unauthenticated(
-                "missing_token",
-                f"There is no token for {self.address}: give one with --token or QD_TOKEN.",
-            )
-        is_key = self._token.startswith("qd_")
-        headers = {"X-API-Key": self._token} if is_key else {"Authorization": f"Bearer {self._token}"}
+        headers = self._credential()
         if key is not None:
             headers["Idempotency-Key"] = key
         answer = self.ask(method, with_query(path, query), headers, body)
@@ -70,6 +64,27 @@ class Server:
             sent["Content-Type"] = "application/json"
             data = json.dumps(body, separators=(",", ":")).encode()
         return self.connection.exchange(Request(method, target, sent, data))
+
+    def stream(
+        self, path: str, query: Query, headers: Mapping[str, str], readable: Readable
+    ) -> Iterator[bytes]:
+        """An authorised call whose answer has no end, in the pieces in which it comes."""
+        sent = {"Accept": "text/event-stream", "User-Agent": "qd", **self._credential(), **headers}
+        answer, pieces = self.connection.begin(Request("GET", with_query(path, query), sent), readable)
+        if answer.status >= 300:
+            raise from_answer(answer)
+        if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+            raise Lost("garbled_answer", "The server's answer is no stream: is this a Quarterdeck server?")
+        return pieces
+
+    def _credential(self) -> dict[str, str]:
+        if self._token is None:
+            raise Unauthenticated(
+                "missing_token",
+                f"There is no token for {self.address}: give one with --token or QD_TOKEN.",
+            )
+        is_key = self._token.startswith("qd_")
+        return {"X-API-Key": self._token} if is_key else {"Authorization": f"Bearer {self._token}"}
 
     def pages(self, path: str, query: Query) -> Iterator[Document]:
         """Every page of a list, following `next_cursor`."""

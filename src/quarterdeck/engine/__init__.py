@@ -6,6 +6,8 @@
 | lanes        | which commands share a transaction, and what becomes of each when that goes wrong            |
 | queue        | whose turn it is when a lane is full, and who is refused when its queue is                    |
 | events       | the log: one row per transition, numbered in commit order                                    |
+| seals        | what of the log is signed, so that it can be proved later                                    |
+| retention    | which events may go, and that a seal has said so before they do                              |
 | idempotency  | whether a key has been used, and for what                                                    |
 | leases       | who alone may run a pass, by numbered terms that fence the ones before                       |
 | sweeps       | how bounded passes repeat, and how a test waits for one                                      |

@@ -18,6 +18,8 @@ from quarterdeck.engine.tx import Engine
 QUEUE_EVENTS = 1_000
 QUEUE_BYTES = 512 * 1024
 REPLAY_PAGE = 200
+REPLAY_BYTES = 256 * 1024
+"""At most this is handed out of a page: a reader that has stopped holds on to what it was handed last."""
 
 Encode = Callable[[Event], bytes]
 
@@ -71,6 +73,7 @@ class Follower:
         self._woken = asyncio.Event()
         self._due: asyncio.TimerHandle | None = None
         self._is_narrow = wanted.is_narrow
+        self._page_size = REPLAY_PAGE
         self.wanted = wanted
         self.watches = watches
         self.position = wanted.after
@@ -125,12 +128,27 @@ class Follower:
         if not page.begins_after(self.position):
             self.joined, self.position = False, page.bounds.floor
             return b"", page.bounds
-        self.joined = self.joined and page.is_last
-        self.position = page.covers
-        return b"".join(map(self._feed.encode, page.events)), None
+        data, count = self._encoded(page.events)
+        whole = count == len(page.events)
+        self.joined = self.joined and whole and page.is_last
+        self.position = page.covers if whole else page.events[count - 1].pos
+        # Where events are large, the next page is read no larger than what can be handed out of it.
+        self._page_size = min(2 * self._page_size, REPLAY_PAGE) if whole else count
+        return data, None
+
+    def _encoded(self, found: Sequence[Event]) -> tuple[bytes, int]:
+        """As many as may be handed out at once, and how many that are; one at least."""
+        frames: list[bytes] = []
+        size = 0
+        for event in found:
+            if size >= REPLAY_BYTES:
+                break
+            frames.append(self._feed.encode(event))
+            size += len(frames[-1])
+        return b"".join(frames), len(frames)
 
     async def _page(self) -> log.Replay:
-        wanted = msgspec.structs.replace(self.wanted, after=self.position, limit=REPLAY_PAGE)
+        wanted = msgspec.structs.replace(self.wanted, after=self.position, limit=self._page_size)
         async with self._feed.replays:
             # Before the page is read, so that the page reaches at least to where the queue begins.
             self._clear()

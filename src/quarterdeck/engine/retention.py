@@ -32,7 +32,7 @@ EVENTS_MAX = 50_000
 """Events that one pass deletes."""
 PIECE = 250
 """Events deleted in one transaction: a lane of the same SQLite file waits for no more than these."""
-LEASE_MS = 10_000
+LEASE_MS = 5_000
 
 
 class EventRetention:

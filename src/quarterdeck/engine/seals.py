@@ -33,7 +33,7 @@ EVENTS_MAX = 1_000
 """Events under one seal at most: what a reader has to hold at once."""
 PIECE = 250
 """Events read and hashed in one go, about a millisecond."""
-LEASE_MS = 10_000
+LEASE_MS = 5_000
 
 
 class LogBroken(Exception):

@@ -92,7 +92,8 @@ class GatheredTransport:
 
     def _flush(self) -> None:
         parts, self._parts = self._parts, []
-        if parts:
+        # The peer may have gone in the turn between; uvloop would complain of what nobody is there to read.
+        if parts and not self.is_closing():
             self._transport.write(b"".join(parts))
 
 

@@ -40,6 +40,9 @@ OPTIONS = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_seqscan": "off",
+    # Joins are made in the order they are written, the batch first: with tables it takes for empty the planner would join
+    # those to each other, and the batch to what comes out.
+    "join_collapse_limit": "1",
     # A batch is looked up row by row, by index. What the planner knows of a young table is a guess, and by its own prices
     # it would now and then compare every row of the batch with every row of the table: seconds, for a tree of thousands.
     "cpu_operator_cost": "0.1",

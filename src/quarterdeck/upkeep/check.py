@@ -80,7 +80,9 @@ class Totals(msgspec.Struct, frozen=True, array_like=True):
 
     def text(self) -> str:
         named = msgspec.structs.asdict(self)
-        return ", ".join(f"{count:,} {noun}" for noun, count in named.items())
+        return ", ".join(
+            f"{count:,} {noun.removesuffix('s') if count == 1 else noun}" for noun, count in named.items()
+        )
 
 
 class Report(msgspec.Struct):

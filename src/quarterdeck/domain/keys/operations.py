@@ -116,18 +116,18 @@ async def revoke(tx: Tx, asks: Sequence[RevokeKey]) -> list[ApiKey | Problem | B
     keys = {(key.zone_id, key.id): key for key in decode(rows, ApiKey)}
     strangers = await _strangers(tx, (ask.bearer for ask in asks))
     outcomes: list[ApiKey | Problem | Busy] = []
-    moved: dict[Ref, RevokeKey] = {}
+    moved: dict[Ref, tuple[RevokeKey, str]] = {}
     for ask in asks:
         ref = (ask.zone_id, ask.id)
         key = keys.get(ref)
         problem = _stranger(strangers, ask.bearer) or (rules.not_found(ask.id) if key is None else None)
         if key is not None and problem is None and key.revoked_at is None:
-            moved[ref] = ask
+            moved[ref] = (ask, rules.status(key, tx.now))
             keys[ref] = key = msgspec.structs.replace(key, revoked_at=tx.now)
         outcomes.append(problem or keys[ref])
     await _move(tx, sorted(moved))
-    for ref, ask in moved.items():
-        tx.emit(_revoked(keys[ref], ask.actor, ask.trace))
+    for ref, (ask, was) in moved.items():
+        tx.emit(_revoked(keys[ref], was, ask.actor, ask.trace))
     return outcomes
 
 
@@ -145,7 +145,7 @@ async def go_with_zone(tx: Tx, events: Sequence[NewEvent]) -> None:
     await _move(tx, [(key.zone_id, key.id) for key in keys])
     for key in keys:
         cause = ended[key.zone_id]
-        tx.emit(_revoked(key, cause.actor, cause.trace))
+        tx.emit(_revoked(key, rules.LIVE, cause.actor, cause.trace))
 
 
 async def _move(tx: Tx, refs: Sequence[Ref]) -> None:
@@ -156,9 +156,9 @@ async def _move(tx: Tx, refs: Sequence[Ref]) -> None:
         raise RuntimeError("keys moved under their own locks")
 
 
-def _revoked(key: ApiKey, actor: str, trace: str | None) -> NewEvent:
+def _revoked(key: ApiKey, was: str, actor: str, trace: str | None) -> NewEvent:
     data = {"name": key.name, "application_id": key.application_id}
-    return NewEvent("key.revoke", key.zone_id, key.id, actor, rules.LIVE, rules.REVOKED, _text(data), trace)
+    return NewEvent("key.revoke", key.zone_id, key.id, actor, was, rules.REVOKED, _text(data), trace)
 
 
 # -- looking -----------------------------------------------------------------------------------------------------

@@ -245,8 +245,8 @@ returning id;
 -- Flag and state of those whom a suspension or its end has moved, from the state they were read in.
 update agent_sessions
 set held = b.flag, status = b.becomes, updated_at = :now,
-    suspended_at = case when b.becomes <> 'suspended' then null when b.was = b.becomes then suspended_at else :now end
-from rows(:batch as b, zone text, session text, was text, becomes text, flag bigint)
+    suspended_at = case when b.becomes <> 'suspended' then null when b.fell = 1 then :now else suspended_at end
+from rows(:batch as b, zone text, session text, was text, becomes text, flag bigint, fell bigint)
 where zone_id = b.zone and id = b.session and status = b.was and coalesce(terminated_at, -1) < 0
 returning id;
 

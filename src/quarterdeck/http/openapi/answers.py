@@ -40,10 +40,10 @@ def successes(route: Route, schemas: Schemas, sampler: Sampler) -> Json:
     if route.streams is not None:
         full["content"] = {**_content(full), **_events(schemas.of(route.streams), sampler)}
     if route.status == 201:
-        return {
-            "201": {**full, "description": _phrase(201)},
-            "200": {**full, "description": "It was there already"},
-        }
+        made: Json = {"201": {**full, "description": _phrase(201)}}
+        # Of what is made by its id or by an Idempotency-Key; a POST without one makes something new each time.
+        may_repeat = route.method == "PUT" or "idempotency_key_conflict" in route.refusals
+        return made | {"200": {**full, "description": "It was there already"}} if may_repeat else made
     if route.status == 204:
         empty: Json = {"description": _phrase(204), "headers": full["headers"]}
         return {"204": empty} if route.answer is None else {"204": empty, "200": full}

@@ -10,6 +10,7 @@ from quarterdeck.core.wire import Bearer
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session
 from quarterdeck.domain.sessions.queries import Q
+from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import Row, decode
@@ -56,18 +57,28 @@ async def require_bearer(tx: Tx, bearer: Bearer | None) -> None:
         raise problem
 
 
-def guarded(operation: Operation[A, R]) -> Operation[A, R]:
-    """An operation of a room below, which knows nothing of sessions, for callers who may speak for one."""
+def guarded(operation: Operation[A, R], *, writes: bool = True) -> Operation[A, R]:
+    """An operation of a room below, which knows nothing of sessions, for callers who may speak for one. If it writes,
+    the zones of those sessions are locked first: none of them can end between this look and the commit."""
 
     async def run(tx: Tx, asks: Sequence[A]) -> Sequence[R | Problem | Busy]:
         refs = bearers_of(asks)
         if not refs:
             return await operation(tx, asks)
+        homes = {zone_id for zone_id, _ in refs}
+        why_not: dict[str, Problem | Busy] = {}
+        if writes:
+            [locked] = await tx.read(zones.lock(tx, homes | {ask.zone_id for ask in asks}))
+            why_not = await zones.unlocked(tx, homes - zones.locked(locked).keys())
         [rows] = await tx.read(Q.sessions_get(batch=sorted(refs)))
         known = by_ref(rows)
-        problems = [rules.bearer_problem(ask.bearer, known, tx.now) for ask in asks]
-        good = [ask for ask, problem in zip(asks, problems, strict=True) if problem is None]
+        refusals = [
+            rules.bearer_problem(ask.bearer, known, tx.now)
+            or (ask.bearer and why_not.get(ask.bearer.zone_id))
+            for ask in asks
+        ]
+        good = [ask for ask, refusal in zip(asks, refusals, strict=True) if refusal is None]
         outcomes = iter(await operation(tx, good) if good else ())
-        return [problem or next(outcomes) for problem in problems]
+        return [refusal or next(outcomes) for refusal in refusals]
 
     return run

@@ -50,13 +50,13 @@ class Explainer:
         session = by_ref(named).get((ref.zone_id, ref.session_id))
         if session is None:
             raise rules.not_found(ref.session_id)
-        line = decode(above, Member)
+        read, line = rules.as_read(session, tx.now), decode(above, Member)
         ending = await _cascade_of(tx, session)
         ask = Spawn("", session.zone_id, caller, session.application_id, session.session_sid, session.id)
         return SessionExplanation(
-            session=rules.view(rules.as_read(session, tx.now)),
+            session=rules.view(read),
             why=state_explained(session, line, ending, tx.now),
-            held_by=holders(session, line),
+            held_by=holders(read, line),
             ended_by=await _ended_by(tx, session),
             spawn=await self.spawn(tx, ask),
         )

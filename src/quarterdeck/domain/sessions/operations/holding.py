@@ -8,7 +8,7 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.sessions import rules
-from quarterdeck.domain.sessions.model import Held, Hold, Member
+from quarterdeck.domain.sessions.model import Held, Hold, Member, State
 from quarterdeck.domain.sessions.operations.bearers import bearers_of, by_ref
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules.ending import Ref
@@ -51,6 +51,8 @@ class _Moved:
 
     def __init__(self) -> None:
         self._moves: dict[Ref, Move] = {}
+        self._fell: set[Ref] = set()
+        """Who fell asleep in it, also if it had woken in it before: that is since when it sleeps."""
 
     def by(self, tx: Tx, ask: Hold, decided: list[Move] | Problem) -> Held | Problem:
         if isinstance(decided, Problem):
@@ -59,12 +61,14 @@ class _Moved:
             ref = (move.before.zone_id, move.before.id)
             first = self._moves.get(ref, move)
             self._moves[ref] = Move(first.before, move.after)
+            if move.before.status is not move.after.status is State.SUSPENDED:
+                self._fell.add(ref)
             tx.emit(_told(ask, move))
         return Held(sum(move.before.status is not move.after.status for move in decided))
 
     async def write(self, tx: Tx) -> None:
         batch: list[tuple[object, ...]] = [
-            (*ref, move.before.status, move.after.status, move.after.held)
+            (*ref, move.before.status, move.after.status, move.after.held, int(ref in self._fell))
             for ref, move in sorted(self._moves.items())
         ]
         if not batch:

@@ -18,7 +18,6 @@ from quarterdeck.core.errors import Forbidden, Frozen, LimitReached, NotFound, P
 from quarterdeck.core.keys import Binding, Key, conflict
 from quarterdeck.domain.sessions.model import Member, Session, Spawn, Spawned, State
 from quarterdeck.domain.sessions.rules.lives import SESSION, bearer_problem, is_live
-from quarterdeck.domain.zones import rules as zone_rules
 from quarterdeck.domain.zones.model import CEILINGS, Limits, Terms
 
 SPAWN = "spawn"
@@ -177,7 +176,9 @@ def closed_door(ask: Spawn, known: Known) -> Problem | None:
     """What refuses an ask whatever is used: the zone is over or frozen, or there is nothing to spawn under."""
     terms = known.terms[ask.zone_id]
     if terms.ended:
-        return zone_rules.not_found(ask.zone_id)
+        return NotFound(
+            "zone_not_found", f"The zone {ask.zone_id!r} has ended.", frees="nothing: use another zone"
+        )
     if terms.frozen:
         return Frozen(
             "zone_frozen",
@@ -187,8 +188,14 @@ def closed_door(ask: Spawn, known: Known) -> Problem | None:
     if ask.parent_id is None:
         return None
     parent = known.parent_of(ask)
-    if parent is None or parent.status is not State.ACTIVE or not is_live(parent, known.now):
-        return NotFound("parent_not_found", f"There is no active session {ask.parent_id!r} to spawn under.")
+    if parent is None or not is_live(parent, known.now):
+        return NotFound("parent_not_found", f"There is no live session {ask.parent_id!r} to spawn under.")
+    if parent.status is not State.ACTIVE:
+        return NotFound(
+            "parent_not_found",
+            f"The session {ask.parent_id!r} is suspended; nothing can be spawned under it.",
+            frees="it is resumed",
+        )
     if not ask.caller.may_act_for(parent.application_id, "spawn_under"):
         return Forbidden("parent_ownership_required", "The parent belongs to another application.")
     return None

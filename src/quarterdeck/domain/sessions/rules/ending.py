@@ -123,24 +123,32 @@ def _ref(member: Member) -> Ref:
 
 def post_order(members: Sequence[Member]) -> list[Member]:
     """Trees, given parents first, as they end: depth first, each session after all of its descendants."""
-    if not members:
-        return []
     known = {member.id for member in members}
     children: dict[str | None, list[Member]] = {}
-    # The first is a top whatever its row says: a hand in the database may have made it its own descendant.
-    tops = [members[0]]
-    for member in members[1:]:
+    tops = []
+    for member in members:
         if member.parent_id in known:
             children.setdefault(member.parent_id, []).append(member)
         else:
             tops.append(member)
     # Parents first from the last child to the first, turned round: what recursion would give, at any depth.
-    reversed_order, pending = [], tops
+    reversed_order: dict[str, Member] = {}
+    _walk(tops, children, reversed_order)
+    if len(reversed_order) < len(members):
+        # No top leads to a circle. No spawn can close one; a hand in the database can, and it must end all the same.
+        for member in members:
+            _walk([member], children, reversed_order)
+    return [*reversed_order.values()][::-1]
+
+
+def _walk(
+    pending: list[Member], children: Mapping[str | None, Sequence[Member]], met: dict[str, Member]
+) -> None:
     while pending:
         member = pending.pop()
-        reversed_order.append(member)
-        pending += children.pop(member.id, [])
-    return reversed_order[::-1]
+        if member.id not in met:
+            met[member.id] = member
+            pending += children.get(member.id, ())
 
 
 def left_over(members: Sequence[Member]) -> dict[str, str]:

@@ -17,14 +17,17 @@ from quarterdeck.domain.sessions.model import (
     WhyNot,
 )
 from quarterdeck.domain.sessions.rules.admission import Known, Ledger, closed_door, exceeded
-from quarterdeck.domain.sessions.rules.lives import EXPIRED, as_read
+from quarterdeck.domain.sessions.rules.lives import EXPIRED, as_read, ownership_required
 
 
 def spawn_explained(ask: Spawn, known: Known) -> SpawnExplanation:
     """Every refusal that a spawn would meet now, in the order in which it would be told them, and every bound."""
     uses = list(Ledger(known).uses(ask))
-    door = closed_door(ask, known)
-    refusals = [door] if door else []
+    refusals: list[Problem] = []
+    if not ask.caller.may_act_for(ask.application_id, "spawn_for"):
+        refusals.append(ownership_required(ask.application_id))
+    if door := closed_door(ask, known):
+        refusals.append(door)
     refusals += [exceeded(bound, limit, used) for bound, limit, used in uses if used + 1 > limit]
     return SpawnExplanation(
         zone_id=ask.zone_id,
@@ -47,7 +50,7 @@ def _why_not(problem: Problem) -> WhyNot:
 
 
 def holders(session: Session, line: Sequence[Member]) -> list[str]:
-    """The sessions whose flags keep this one asleep, nearest first: itself, then its ancestors."""
+    """The sessions whose flags keep this one, as it reads, asleep, nearest first: itself, then its ancestors."""
     if session.status is not State.SUSPENDED:
         return []
     return [member.id for member in line if member.held]
@@ -62,9 +65,11 @@ def state_explained(
         return _ended(session, ending, now)
     until, left = iso(session.expires_at), _span(session.expires_at - now)
     lives = f"It lives until {until}, for {left} more, unless it is ended before."
+    if read.status is State.ACTIVE:
+        return ["It is active: it has not ended, and neither it nor an ancestor is suspended.", lives]
     held = holders(session, line)
     if not held:
-        return ["It is active: it has not ended, and neither it nor an ancestor is suspended.", lives]
+        return ["It is suspended, though no flag holds it: nothing here leaves it so. Run `qd check`.", lives]
     said = [
         "It is suspended by a flag of its own."
         if name == session.id

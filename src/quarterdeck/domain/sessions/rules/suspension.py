@@ -69,7 +69,7 @@ class Grove:
 
     def _line(self, member: Member) -> Iterator[Member]:
         # No spawn can make a line that meets itself; a hand in the database can, and must not hang the server.
-        met: set[Ref] = set()
+        met: set[Ref] = {(member.zone_id, member.id)}
         while member.parent_id is not None and (ref := (member.zone_id, member.parent_id)) not in met:
             met.add(ref)
             parent = self._members.get(ref)
@@ -80,13 +80,15 @@ class Grove:
 
     def _below(self, top: Member, *, stops_at_flags: bool = False) -> Iterator[Member]:
         """What is alive under a session, parents first; not what another flag holds, if it stops at flags."""
+        met: set[Ref] = {(top.zone_id, top.id)}
         pending = deque(self._children.get((top.zone_id, top.id), ()))
         while pending:
-            member = self._members[pending.popleft()]
-            if not is_live(member, self._now) or (member.held and stops_at_flags):
+            member = self._members[ref := pending.popleft()]
+            if ref in met or not is_live(member, self._now) or (member.held and stops_at_flags):
                 continue
+            met.add(ref)
             yield member
-            pending += self._children.get((member.zone_id, member.id), ())
+            pending += self._children.get(ref, ())
 
     def _moved(self, target: Member, flag: int, moving: Sequence[Member], verb: Verb) -> list[Move]:
         flagged = msgspec.structs.replace(target, held=flag)
@@ -101,14 +103,11 @@ class Grove:
 
 
 def not_suspended(session_id: str, target: Member | None, holder: Member | None) -> Moved:
-    code = "agent_not_found_or_not_suspended"
+    says = f"The session {session_id!r} is not suspended."
+    held: dict[str, object] = {}
     if target is None:
-        return Moved(code, f"The session {session_id!r} has ended; nothing is there to resume.")
-    if holder is None:
-        return Moved(code, f"The session {session_id!r} is not suspended.")
-    return Moved(
-        code,
-        f"The session {session_id!r} bears no flag of its own; its ancestor {holder.id!r} holds it.",
-        held_by=holder.id,
-        frees=f"resume {holder.id}",
-    )
+        says = f"The session {session_id!r} has ended; nothing is there to resume."
+    elif holder is not None:
+        says = f"The session {session_id!r} bears no flag of its own; its ancestor {holder.id!r} holds it."
+        held = {"held_by": holder.id, "frees": f"resume {holder.id}"}
+    return Moved("agent_not_found_or_not_suspended", says, **held)

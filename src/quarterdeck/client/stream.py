@@ -1,0 +1,147 @@
+"""Following a server's events, over whatever cuts the connection.
+
+A stream that ends, breaks or falls silent is opened again, after a pause that grows and is never quite the same, from
+the last id that was seen: nothing is missed and nothing comes twice. What the server refuses (a token that is no longer
+good, a zone that is gone) is not asked again.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from quarterdeck.client.http import Lost, TimedOut, Unreachable
+from quarterdeck.client.server import Query, Server
+from quarterdeck.core.errors import Fault, Problem
+
+SILENCE_SECONDS = 90.0
+"""A server says something on every stream once a minute at least. One that does not is gone; TCP has not noticed."""
+LINE_MAX = 64 * 1024 * 1024
+COME_AGAIN_MS = 1_000
+PAUSE_MAX_MS = 15_000
+
+
+class Message(NamedTuple):
+    """One event of a stream, as the standard for server-sent events reads it."""
+
+    id: str
+    event: str
+    data: str
+
+
+class NobodyReads(Exception):
+    """Whoever this was told to has gone."""
+
+
+class Follower:
+    """One stream, however many connections it takes."""
+
+    def __init__(
+        self,
+        reach: Callable[[], Server | None],
+        path: str,
+        query: Query,
+        say: Callable[[str], None],
+        output: int | None,
+    ) -> None:
+        self._reach = reach
+        self._path = path
+        self._query = query
+        self._say = say
+        self._output = output
+        """A descriptor that is given up on, and the stream with it, when nobody reads it any more."""
+        self._last: str | None = None
+        self._retry_ms = COME_AGAIN_MS
+        self._failures = 0
+
+    def messages(self, first: Server) -> Iterator[Message]:
+        """Everything from where the query begins. What keeps the first connection from being made is raised."""
+        opened = self._open(first)
+        while True:
+            try:
+                yield from self._read(opened)
+                why = "The server ended the stream."
+            except (Lost, TimedOut) as fault:
+                why = fault.detail
+            self._say(f"{why} Trying again.")
+            opened = self._open_again()
+            self._say(f"following again{f' after {self._last}' if self._last else ''}")
+
+    def _open(self, server: Server) -> Iterator[bytes]:
+        headers = {} if self._last is None else {"Last-Event-ID": self._last}
+        return server.stream(self._path, self._query, headers, self._readable)
+
+    def _open_again(self) -> Iterator[bytes]:
+        while True:
+            self._failures += 1
+            self._pause()
+            try:
+                server = self._reach()
+                if server is not None:
+                    return self._open(server)
+            except (Unreachable, Lost, TimedOut):
+                continue
+            except Problem as problem:
+                # A fault of the server's may pass; a refusal will not.
+                if not isinstance(problem, Fault):
+                    raise
+
+    def _pause(self) -> None:
+        from random import random
+
+        from quarterdeck.core.retry import Policy, delay
+
+        policy = Policy(max_attempts=0, base_ms=self._retry_ms, cap_ms=max(self._retry_ms, PAUSE_MAX_MS))
+        self._wait(None, delay(policy, attempt=self._failures, chance=random()) / 1000)
+
+    def _read(self, pieces: Iterator[bytes]) -> Iterator[Message]:
+        told: dict[str, str] = {}
+        for line in lines(pieces):
+            if line:
+                name, _, value = line.partition(":")
+                value = value.removeprefix(" ")
+                told[name] = f"{told['data']}\n{value}" if name == "data" and "data" in told else value
+                continue
+            self._failures = 0
+            self._last = told.get("id", self._last)
+            if told.get("retry", "").isdigit():
+                self._retry_ms = min(int(told["retry"]), PAUSE_MAX_MS)
+            if "data" in told:
+                yield Message(self._last or "", told.get("event", "message"), told["data"])
+            told = {}
+
+    # -- waiting, with an eye on whoever reads what is printed ---------------------------------------------------
+
+    def _readable(self, connection: socket.socket) -> None:
+        pending = getattr(connection, "pending", None)
+        # What TLS has decrypted already makes no socket readable.
+        if (pending is None or not pending()) and not self._wait(connection, SILENCE_SECONDS):
+            raise TimeoutError
+
+    def _wait(self, connection: socket.socket | None, seconds: float) -> bool:
+        """Whether there is something to read before the time is over."""
+        poll = select.poll()
+        if connection is not None:
+            poll.register(connection, select.POLLIN)
+        if self._output is not None:
+            poll.register(self._output, 0)
+        deadline = time.monotonic() + seconds
+        found = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+        if self._output is not None and found.pop(self._output, 0) & (select.POLLERR | select.POLLHUP):
+            raise NobodyReads
+        return bool(found)
+
+
+def lines(pieces: Iterable[bytes]) -> Iterator[str]:
+    """Whole lines out of pieces that end anywhere. Comments are left out."""
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        if len(rest) > LINE_MAX:
+            raise Lost("garbled_answer", "The answer cannot be read: a line is longer than the bound.")
+        for line in whole:
+            if not line.startswith(b":"):
+                yield line.removesuffix(b"\r").decode("utf-8", "replace")

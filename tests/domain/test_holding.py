@@ -1,0 +1,362 @@
+"""Suspension, on both engines: flags upon flags against a plain model, who is told, and who may ask."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from itertools import count
+from typing import Literal
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from quarterdeck.core.clock import SECOND
+from quarterdeck.core.errors import Forbidden, LimitReached, NotFound, Problem
+from quarterdeck.core.wire import Caller
+from quarterdeck.domain.sessions.model import Held, Hold, Session, State, Terminate, Verb
+from quarterdeck.engine.events import Event
+from tests.support.asking import APP, NOW, ZONE, admin, ask, caller
+from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, codes, keel_on
+from tests.support.members import shapes
+from tests.support.rounds import ROUNDS
+
+SUSPEND: Literal[Verb.SUSPEND] = Verb.SUSPEND
+RESUME: Literal[Verb.RESUME] = Verb.RESUME
+Way = Literal[Verb.SUSPEND, Verb.RESUME]
+ON_A_DATABASE = settings(
+    max_examples=8 * ROUNDS, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+"""Each example has a zone of its own on the one keel."""
+_numbers = count()
+
+
+async def statuses(keel: Keel, *sessions: Session) -> list[State]:
+    return [(await keel.show(session)).status for session in sessions]
+
+
+async def told(keel: Keel, after: int = 0) -> list[Event]:
+    return [event for event in await keel.log(after) if event.type in ("session.suspend", "session.resume")]
+
+
+# -- flags, against a model
+
+
+class Fleet:
+    """Sessions of a zone by number, and the model: who bears a flag, who has ended, and what follows from that."""
+
+    def __init__(self, keel: Keel, zone_id: str) -> None:
+        self.keel = keel
+        self.zone_id = zone_id
+        self.rows: list[Session] = []
+        self.flags: set[int] = set()
+        self.ended: set[int] = set()
+
+    @classmethod
+    async def of(cls, keel: Keel, shape: list[int | None]) -> Fleet:
+        fleet = cls(keel, f"fleet-{next(_numbers)}")
+        await keel.zone(fleet.zone_id)
+        for parent in shape:
+            await fleet.spawn(parent)
+        return fleet
+
+    async def spawn(self, parent: int | None) -> None:
+        parent_id = None if parent is None else self.rows[parent].id
+        self.rows.append(await self.keel.spawn(self.zone_id, parent_id=parent_id))
+
+    def line(self, own: int | None) -> list[int]:
+        """A session and its ancestors."""
+        ids = [row.id for row in self.rows]
+        found = []
+        while own is not None:
+            found.append(own)
+            parent = self.rows[own].parent_id
+            own = None if parent is None else ids.index(parent)
+        return found
+
+    def asleep(self) -> set[int]:
+        living = {*range(len(self.rows))} - self.ended
+        return {own for own in living if self.flags.intersection(self.line(own))}
+
+    async def end(self, own: int) -> None:
+        below = {each for each in range(len(self.rows)) if own in self.line(each)}
+        receipt = await self.keel.end(self.rows[own])
+        assert receipt.stopped == len(below - self.ended)
+        self.ended |= below
+
+    async def hold(self, asks: list[tuple[int, Way]]) -> None:
+        """One batch: each answer and each event must be what the model says, in order."""
+        after = len(await self.keel.log())
+        holds = [Hold(self.zone_id, self.rows[own].id, verb, admin(self.zone_id)) for own, verb in asks]
+        outcomes = await asyncio.gather(*map(self.keel.holds.submit, holds), return_exceptions=True)
+        events = iter(await told(self.keel, after))
+        for (own, verb), outcome in zip(asks, outcomes, strict=True):
+            before = self.asleep()
+            if problem := self.refusal(own, verb):
+                assert isinstance(outcome, Problem)
+                assert (outcome.code, outcome.members.get("held_by")) == problem
+                continue
+            (self.flags.add if verb is Verb.SUSPEND else self.flags.remove)(own)
+            moved = before ^ self.asleep()
+            assert outcome == Held(len(moved))
+            self.check([next(events) for _ in moved | {own}], own, verb, before)
+        assert next(events, None) is None, "nobody else is told of"
+
+    def refusal(self, own: int, verb: Way) -> tuple[str, str | None] | None:
+        if own in self.ended and verb is Verb.SUSPEND:
+            return "agent_not_found_or_not_active", None
+        if own in self.ended or (verb is Verb.RESUME and own not in self.flags):
+            above = [] if own in self.ended else [each for each in self.line(own) if each in self.flags]
+            return "agent_not_found_or_not_suspended", self.rows[above[0]].id if above else None
+        return None
+
+    def check(self, events: list[Event], own: int, verb: Way, before: set[int]) -> None:
+        moved = before ^ self.asleep()
+        assert {event.subject for event in events} == {self.rows[each].id for each in moved | {own}}
+        for event in events:
+            assert (event.type, event.zone_id, event.actor) == (f"session.{verb}", self.zone_id, "tester")
+            assert msgspec.json.decode(event.data)["cause"] == self.rows[own].id
+            number = [row.id for row in self.rows].index(event.subject)
+            slept, sleeps = number in before, number in self.asleep()
+            assert event.from_state == ("suspended" if slept else "active")
+            assert event.to_state == ("suspended" if sleeps else "active")
+
+    async def check_rows(self) -> None:
+        asleep = self.asleep()
+        for own, row in enumerate(self.rows):
+            shown = await self.keel.show(row)
+            expected = "terminated" if own in self.ended else "suspended" if own in asleep else "active"
+            assert shown.status == expected
+            if own not in self.ended:
+                assert bool(shown.held) == (own in self.flags)
+                assert (shown.suspended_at is not None) == (own in asleep)
+
+
+BATCH = st.lists(st.tuples(st.integers(0, 20), st.sampled_from([SUSPEND, RESUME])), min_size=1, max_size=5)
+STEPS = st.lists(st.one_of(BATCH, st.integers(-20, 20)), max_size=10)
+"""A batch of suspensions and resumptions; or the end of a session (below nothing) or a spawn under one."""
+
+
+@ON_A_DATABASE
+@given(shape=shapes(7), steps=STEPS)
+async def test_who_sleeps_is_who_bears_a_flag_or_stands_under_one_whatever_happens_meanwhile(
+    keel: Keel, shape: list[int | None], steps: list[list[tuple[int, Way]] | int]
+) -> None:
+    fleet = await Fleet.of(keel, shape)
+    for step in steps:
+        size = len(fleet.rows)
+        if isinstance(step, list):
+            await fleet.hold([(which % size, verb) for which, verb in step])
+        elif step < 0:
+            await fleet.end(-step % size)
+        elif step % size in fleet.asleep() | fleet.ended:
+            with pytest.raises(NotFound):
+                await fleet.spawn(step % size)
+        else:
+            await fleet.spawn(step % size)
+    await fleet.check_rows()
+    assert_counts_are_what_the_rows_say(keel.side)
+
+
+@ON_A_DATABASE
+@given(shape=shapes(7), first=BATCH, second=BATCH)
+async def test_asks_of_one_batch_are_answered_and_told_as_they_would_be_one_by_one(
+    keel: Keel, shape: list[int | None], first: list[tuple[int, Way]], second: list[tuple[int, Way]]
+) -> None:
+    together, apart = await Fleet.of(keel, shape), await Fleet.of(keel, shape)
+    for batch in (first, second):
+        asks = [(which % len(shape), verb) for which, verb in batch]
+        await together.hold(asks)
+        for asked in asks:
+            await apart.hold([asked])
+    for one, other in zip(together.rows, apart.rows, strict=True):
+        left, right = await keel.show(one), await keel.show(other)
+        assert (left.status, left.held) == (right.status, right.held)
+
+
+# -- what else it does, and does not
+
+
+async def test_a_suspended_session_keeps_its_place_in_every_bound(keel: Keel) -> None:
+    root, *_ = await keel.tree(2)
+    await keel.suspend(root)
+    await keel.zone(max_sessions=3)
+    with pytest.raises(LimitReached):
+        await keel.spawn()
+    assert_counts_are_what_the_rows_say(keel.side)
+
+
+async def test_the_time_of_a_suspended_session_runs_on_and_a_sweep_ends_it(keel: Keel) -> None:
+    root, child = await keel.tree(1)
+    await keel.suspend(root)
+    keel.side.expire(root, child)
+    assert await statuses(keel, root, child) == [State.TERMINATED] * 2
+    assert await keel.sweep() == 1
+    ended = [event for event in await keel.log() if event.type == "session.terminate"]
+    assert [(event.subject, event.from_state) for event in ended] == [
+        (child.id, "suspended"),
+        (root.id, "suspended"),
+    ]
+
+
+async def test_since_when_a_session_sleeps_is_since_it_last_fell_asleep(sqlite_url: str) -> None:
+    time = [NOW]
+    async with keel_on(sqlite_url, Rigging(clock=lambda: time[0])) as keel:
+        await keel.zone()
+        root, child = await keel.tree(1)
+
+        async def since(*asks: Hold) -> list[int | None]:
+            time[0] += SECOND
+            await asyncio.gather(*map(keel.holds.submit, asks))
+            shown = [await keel.show(row) for row in (root, child)]
+            assert all(row.updated_at == time[0] for row in shown if row.id in {a.session_id for a in asks})
+            return [row.suspended_at for row in shown]
+
+        def hold(row: Session, verb: Way) -> Hold:
+            return Hold(ZONE, row.id, verb, admin())
+
+        assert await since(hold(child, SUSPEND)) == [None, NOW + 1 * SECOND]
+        assert await since(hold(root, SUSPEND)) == [NOW + 2 * SECOND, NOW + 1 * SECOND]
+        assert await since(hold(child, SUSPEND)) == [NOW + 2 * SECOND, NOW + 1 * SECOND]
+        assert await since(hold(child, RESUME)) == [NOW + 2 * SECOND, NOW + 1 * SECOND]
+        woken_and_put_to_sleep = [hold(root, RESUME), hold(root, SUSPEND)]
+        assert await since(*woken_and_put_to_sleep) == [NOW + 5 * SECOND, NOW + 5 * SECOND]
+        assert await since(hold(root, RESUME)) == [None, None]
+
+
+async def test_every_event_says_who_asked_with_what_trace_and_about_whom(keel: Keel) -> None:
+    root, child = await keel.tree(1)
+    asked = Hold(ZONE, root.id, SUSPEND, caller(APP), "00-ab-cd-01")
+    await keel.holds.submit(asked)
+    events = await told(keel)
+    assert [event.subject for event in events] == [root.id, child.id], "parents first"
+    for event in events:
+        assert (event.actor, event.trace) == ("tester", "00-ab-cd-01")
+        assert msgspec.json.decode(event.data) == {"cause": root.id, "session_sid": "sid", "root_id": root.id}
+
+
+async def test_a_frozen_zone_suspends_and_resumes(keel: Keel) -> None:
+    root = await keel.spawn()
+    await keel.freeze()
+    assert (await keel.suspend(root), await keel.resume(root)) == (1, 1)
+
+
+async def test_a_suspension_that_takes_hundreds_takes_them_at_once(keel: Keel) -> None:
+    root = await keel.spawn()
+    await asyncio.gather(*(keel.spawns.submit(ask(parent_id=root.id)) for _ in range(600)))
+    assert await keel.suspend(root) == 601
+    assert keel.side.count("agent_sessions", "status = 'suspended'") == 601
+    assert await keel.resume(root) == 601
+    assert keel.side.count("agent_sessions", "status = 'active' and suspended_at is null") == 601
+
+
+async def test_a_line_that_meets_itself_can_be_suspended_and_resumed(keel: Keel) -> None:
+    # No operation makes one; a restored backup or a hand in the database might.
+    root, child, grandchild = await keel.tree(1, 1)
+    keel.side.run("update agent_sessions set parent_id = ? where id = ?", grandchild.id, root.id)
+    async with asyncio.timeout(30):
+        assert (await keel.suspend(child), await keel.resume(child)) == (3, 3)
+    assert keel.side.count("agent_sessions", "status = 'active' and held = 0") == 3
+
+
+# -- who may ask
+
+
+@pytest.mark.parametrize(
+    ("who", "may"),
+    [
+        (caller(APP), True),
+        (caller("other", f"coordinator.spawn_for:{APP}"), True),
+        (admin(), True),
+        (caller("other"), False),
+        (caller("other", "coordinator.spawn_for:another"), False),
+        (caller("other", f"coordinator.spawn_under:{APP}"), False),
+    ],
+)
+@pytest.mark.parametrize("verb", [SUSPEND, RESUME])
+async def test_suspending_and_resuming_need_power_over_the_application(
+    keel: Keel, who: Caller, may: bool, verb: Way
+) -> None:
+    root = await keel.spawn()
+    if verb is Verb.RESUME:
+        await keel.suspend(root)
+    asked = keel.holds.submit(Hold(ZONE, root.id, verb, who))
+    if may:
+        assert (await asked).moved == 1
+    else:
+        before = await keel.show(root)
+        with pytest.raises(Forbidden) as refused:
+            await asked
+        assert refused.value.code == "application_ownership_required"
+        assert await keel.show(root) == before
+
+
+async def test_refusals_and_suspensions_in_one_batch_do_not_disturb_each_other(keel: Keel) -> None:
+    await keel.zone("other")
+    here, there, bearer = await keel.spawn(), await keel.spawn("other"), await keel.spawn()
+    await keel.end(bearer)
+    asks = [
+        Hold(ZONE, "nobody", SUSPEND, admin()),
+        Hold(ZONE, here.id, SUSPEND, admin()),
+        Hold("nowhere", here.id, SUSPEND, admin()),
+        Hold("other", there.id, SUSPEND, caller("stranger")),
+        Hold(ZONE, there.id, SUSPEND, admin()),
+        Hold(ZONE, here.id, RESUME, caller(session_id=bearer.id)),
+        Hold("other", there.id, SUSPEND, admin("other")),
+        Hold("other", there.id, RESUME, admin("other")),
+    ]
+    outcomes = await asyncio.gather(*map(keel.holds.submit, asks), return_exceptions=True)
+    assert codes(outcomes) == [
+        "agent_not_found",
+        "Held",
+        "zone_not_found",
+        "application_ownership_required",
+        "agent_not_found",
+        "session_ended",
+        "Held",
+        "Held",
+    ]
+    assert await statuses(keel, here, there) == [State.SUSPENDED, State.ACTIVE]
+
+
+# -- beside others
+
+
+async def test_nobody_is_awake_under_a_flag_though_others_spawn_and_resume_on_three_replicas(
+    postgres_url: str,
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        keels = [await stack.enter_async_context(keel_on(postgres_url)) for _ in range(3)]
+        for number in range(ROUNDS):
+            zone_id = f"round-{number}"
+            await keels[0].zone(zone_id)
+            made = await keels[0].tree(3, 2, zone_id=zone_id)
+            works: list[Awaitable[object]] = []
+            for turn, row in enumerate(made * 3):
+                replica = keels[turn % 3]
+                works.append(replica.spawns.submit(ask(zone_id, parent_id=row.id)))
+                works.append(
+                    replica.holds.submit(Hold(zone_id, row.id, (SUSPEND, RESUME)[turn % 2], admin(zone_id)))
+                )
+                if turn % 7 == 6:
+                    works.append(replica.endings.submit(Terminate(zone_id, row.id, "x", admin(zone_id))))
+            outcomes = await asyncio.gather(*works, return_exceptions=True)
+            allowed = {"Spawned", "Held", "Ended", "parent_not_found", "agent_not_found_or_not_active",
+                       "agent_not_found_or_not_suspended"}  # fmt: skip
+            assert set(codes(outcomes)) <= allowed
+            assert_flags_explain_who_sleeps(keels[0], zone_id)
+        assert_counts_are_what_the_rows_say(keels[0].side)
+
+
+def assert_flags_explain_who_sleeps(keel: Keel, zone_id: str) -> None:
+    rows = keel.side.run("select id, parent_id, status, held from agent_sessions where zone_id = ?", zone_id)
+    parents = {own: parent for own, parent, _, _ in rows}
+    flagged = {own for own, _, status, held in rows if held and status != "terminated"}
+    for own, _, status, _ in rows:
+        above = own
+        while above is not None and above not in flagged:
+            above = parents[above]
+        if status != "terminated":
+            assert (status == "suspended") == (above is not None), own

@@ -1,0 +1,176 @@
+"""What a request shows: a token or a key, exactly one of them, and judged anew whenever it is asked about again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from quarterdeck.core import apikey
+from quarterdeck.core.apikey import ShownKey
+from quarterdeck.core.errors import Problem, Unauthenticated
+from quarterdeck.core.wire import Bearer, Caller
+from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, LocalIssuer
+from quarterdeck.http.shell import Head
+from tests.http.auth_support import NOW, Clock, Signer, bearer, claims_of, issuer_server
+
+KEY = apikey.spell("z", "0198f3a2-7c41-7b1e-9d52-3f6a8c0e41d7", bytes(32)).encode()
+GOOD = Caller("key:k", "app", "z", frozenset({"agent:lifecycle"}))
+
+
+@dataclass
+class Shown:
+    authorization: bytes | None = None
+    api_key: bytes | None = None
+
+
+class Keys:
+    """Stands where the room of keys stands: one key, until it is revoked."""
+
+    def __init__(self) -> None:
+        self.asked: list[ShownKey] = []
+        self.revoked = False
+
+    async def find(self, shown: ShownKey) -> Caller:
+        self.asked.append(shown)
+        if self.revoked or shown.digest != apikey.digest(KEY):
+            raise apikey.refusal()
+        return GOOD
+
+
+@dataclass
+class Judge:
+    authenticator: Authenticator
+    issuer: LocalIssuer
+    clock: Clock
+    keys: Keys
+
+    def token(self, **grant: str) -> bytes:
+        said = {"zone_id": "z", "client_id": "app", "subject": "app", **grant}
+        return bearer(self.issuer.mint(Grant(**said), 300))  # type: ignore[arg-type]
+
+    async def identify(self, **headers: bytes) -> Caller:
+        return await self.authenticator.identify(Shown(**headers))
+
+    async def refusal(self, **headers: bytes) -> Problem:
+        with pytest.raises(Unauthenticated) as refused:
+            await self.identify(**headers)
+        return refused.value
+
+
+@pytest.fixture
+async def judge(tmp_path: Path) -> AsyncIterator[Judge]:
+    clock = Clock()
+    issuer = LocalIssuer.open(tmp_path / "signing-key.pem", clock=clock)
+    authenticator = Authenticator(AuthSettings(), issuer, clock)
+    keys = Keys()
+    authenticator.believes_keys(keys.find)
+    yield Judge(authenticator, issuer, clock, keys)
+    await authenticator.close()
+
+
+async def test_either_credential_says_who_somebody_is(judge: Judge) -> None:
+    assert (await judge.identify(authorization=judge.token())).client_id == "app"
+    assert await judge.identify(api_key=KEY) == GOOD
+    assert (await judge.refusal()).code == "missing_token"
+    assert (await judge.refusal(api_key=b"", authorization=b"")).code == "missing_token"
+
+
+async def test_both_at_once_are_refused_before_anybody_is_asked(judge: Judge) -> None:
+    token = judge.token()
+    await judge.identify(authorization=token)
+    for authorization in (token, b"Basic YTpi", b"Bearer"):
+        refusal = await judge.refusal(authorization=authorization, api_key=KEY)
+        assert (refusal.code, "one of them" in refusal.detail) == ("invalid_token", True)
+    assert judge.keys.asked == []
+
+
+async def test_a_key_is_asked_about_every_time_and_remembered_by_nobody(judge: Judge) -> None:
+    for _ in range(3):
+        assert await judge.identify(api_key=KEY) == GOOD
+    assert len(judge.keys.asked) == 3
+    judge.keys.revoked = True
+    assert (await judge.refusal(api_key=KEY)).code == "invalid_token"
+    judge.keys.revoked = False
+    assert await judge.identify(api_key=KEY) == GOOD
+
+
+async def test_what_is_no_key_costs_nobody_a_question(judge: Judge) -> None:
+    for junk in (b"x", KEY + b" ", b" " + KEY, KEY[:-1], KEY * 500, b"\xff" * 50, b"qd_", KEY + b", " + KEY):
+        refusal = await judge.refusal(api_key=junk)
+        assert (refusal.code, refusal.detail) == ("invalid_token", apikey.refusal().detail)
+    assert judge.keys.asked == []
+
+
+async def test_without_a_room_of_keys_every_key_is_refused(tmp_path: Path) -> None:
+    authenticator = Authenticator(AuthSettings(), LocalIssuer.open(tmp_path / "signing-key.pem"))
+    with pytest.raises(Unauthenticated, match="API key"):
+        await authenticator.identify(Shown(api_key=KEY))
+    await authenticator.close()
+
+
+async def test_whoever_asks_again_with_the_same_token_learns_that_it_has_expired(judge: Judge) -> None:
+    token = judge.token()
+    await judge.identify(authorization=token)
+    judge.clock.now = NOW + 299
+    await judge.identify(authorization=token)
+    judge.clock.now = NOW + 400
+    assert "expired" in (await judge.refusal(authorization=token)).detail
+
+
+@pytest.mark.parametrize(
+    ("claims", "expected"),
+    [
+        ({}, None),
+        ({"agent_id": None}, None),
+        ({"agent_id": ""}, None),
+        ({"agent_id": "a"}, Bearer("z1", None, "a")),
+        ({"agent_session_id": "s"}, Bearer("z1", "s", None)),
+        ({"agent_session_id": "s", "agent_id": "a"}, Bearer("z1", "s", "a")),
+    ],
+)
+async def test_a_token_says_for_which_session_and_which_agent_it_speaks(
+    claims: dict[str, object], expected: Bearer | None
+) -> None:
+    signer = Signer("theirs")
+    async with issuer_server() as server:
+        server.keys = [signer.jwk()]
+        authenticator = Authenticator(AuthSettings(issuer_url=server.url), None, Clock())
+        token = signer.sign(claims_of(server.url, **claims))
+        assert (await authenticator.identify(Shown(bearer(token)))).bearer == expected
+        await authenticator.close()
+
+
+@pytest.mark.parametrize("agent", [7, ["a"], "a" * 256, "a\n", "a\x00"])
+async def test_an_agent_that_could_be_nobodys_name_makes_a_token_invalid(agent: object) -> None:
+    signer = Signer("theirs")
+    async with issuer_server() as server:
+        server.keys = [signer.jwk()]
+        authenticator = Authenticator(AuthSettings(issuer_url=server.url), None, Clock())
+        with pytest.raises(Unauthenticated) as refusal:
+            await authenticator.identify(Shown(bearer(signer.sign(claims_of(server.url, agent_id=agent)))))
+        assert refusal.value.code == "invalid_token"
+        await authenticator.close()
+
+
+async def test_the_local_issuer_names_an_agent_if_it_is_told_to(judge: Judge) -> None:
+    caller = await judge.identify(authorization=judge.token(agent_id="a"))
+    assert caller.bearer == Bearer("z", None, "a")
+
+
+# -- what is read of a request's head ----------------------------------------------------------------------------
+
+
+def test_a_header_that_comes_twice_is_no_credential_at_all() -> None:
+    twice = Head([(b"authorization", b"Bearer a"), (b"x-api-key", KEY), (b"authorization", b"Bearer b")])
+    assert (twice.authorization, twice.api_key) == (b"Bearer a, Bearer b", KEY)
+    keys = Head([(b"x-api-key", KEY), (b"x-api-key", KEY)])
+    assert keys.api_key is not None and apikey.read(keys.api_key) is None
+    empty = Head([(b"x-api-key", b""), (b"x-api-key", KEY)])
+    assert empty.api_key is not None and apikey.read(empty.api_key) is None
+
+
+def test_a_head_shows_nothing_of_what_it_holds() -> None:
+    assert KEY.decode() not in repr(Head([(b"x-api-key", KEY)]))

@@ -1,0 +1,221 @@
+"""Why: what is said of a session's state, and what is said of a spawn against what admission decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quarterdeck.core.clock import DAY, MINUTE, SECOND, iso
+from quarterdeck.core.errors import LimitReached, Problem
+from quarterdeck.core.wire import Caller
+from quarterdeck.domain.sessions.model import Member, Session, Spawned, State
+from quarterdeck.domain.sessions.rules import BOUNDS, Count, Known, admit
+from quarterdeck.domain.sessions.rules.explaining import holders, spawn_explained, state_explained
+from quarterdeck.domain.zones.model import Limits, Terms
+from tests.support.asking import APP, NOW, WIDE, ZONE, admin, ask, caller, known, session
+from tests.support.members import cascade, member_of
+
+ROOT = session(id="root")
+
+
+def narrowed(**limits: int) -> Limits:
+    return msgspec.structs.replace(WIDE, **limits)
+
+
+# -- what a spawn would meet
+
+FEW = st.integers(0, 4)
+FACTS = st.builds(
+    Known,
+    now=st.just(NOW),
+    terms=st.builds(
+        lambda limits, frozen, ended: {ZONE: Terms(limits, frozen, ended)},
+        st.builds(Limits, **dict.fromkeys(Limits.__struct_fields__, FEW)),
+        st.sampled_from([False, False, False, True]),
+        st.sampled_from([False, False, False, True]),
+    ),
+    sessions=st.builds(
+        lambda **stored: {(ZONE, "p"): session(id="p", root_id="r", **stored)},
+        application_id=st.sampled_from([APP, "other"]),
+        depth=FEW,
+        status=st.sampled_from(list(State)),
+        expires_at=st.sampled_from([NOW, NOW + 1]),
+        terminated_at=st.sampled_from([None, NOW - 1]),
+    ),
+    counts=st.dictionaries(
+        st.sampled_from(
+            [(ZONE, "zone", ""), (ZONE, "application", APP), (ZONE, "concurrent", ""), (ZONE, "parent", "p"),
+             (ZONE, "tree", "r")]
+        ),
+        st.builds(Count, live=FEW, ever=FEW),
+    ),
+)  # fmt: skip
+CALLERS = st.sampled_from(
+    [caller(APP), admin(), caller("other"), caller("other", f"coordinator.spawn_for:{APP}"),
+     caller(APP, "coordinator.spawn_under:other")]
+)  # fmt: skip
+
+
+@settings(max_examples=500)
+@given(FACTS, CALLERS, st.sampled_from([None, "p", "nobody"]))
+def test_what_is_explained_is_what_admission_decides(
+    facts: Known, who: Caller, parent_id: str | None
+) -> None:
+    asked = ask(caller=who, parent_id=parent_id)
+    [outcome] = admit([asked], facts)
+    explained = spawn_explained(asked, facts)
+    if not who.may_act_for(APP, "spawn_for"):
+        # Asked of the caller before admission is: the route refuses what this one asks for.
+        assert explained.refused_by[0].error == "application_ownership_required"
+    elif isinstance(outcome, Spawned):
+        assert (explained.admitted, explained.refused_by) == (True, [])
+    else:
+        first = explained.refused_by[0]
+        assert (first.error, first.detail) == (outcome.code, outcome.detail)
+        told = {name: outcome.members.get(name) for name in ("bound", "limit", "used", "frees")}
+        assert told == {name: getattr(first, name) for name in told}
+    assert explained.admitted == (not explained.refused_by)
+
+
+@settings(max_examples=200)
+@given(FACTS, st.sampled_from([None, "p"]))
+def test_every_bound_that_holds_is_named_and_no_other(facts: Known, parent_id: str | None) -> None:
+    explained = spawn_explained(ask(parent_id=parent_id), facts)
+    full = [use.bound for use in explained.bounds if use.used >= use.limit]
+    assert [why.bound for why in explained.refused_by if why.bound] == full
+    assert [use.left for use in explained.bounds] == [max(0, u.limit - u.used) for u in explained.bounds]
+    parent = session(id="p", root_id="r", depth=facts.sessions[ZONE, "p"].depth)
+    for use in explained.bounds:
+        alone = known(parent, limits=narrowed(**{use.bound: use.limit}), counts=facts.counts)
+        [outcome] = admit([ask(parent_id=parent_id)], alone)
+        assert isinstance(outcome, LimitReached) == (use.bound in full), "each as if it were the only one"
+
+
+@pytest.mark.parametrize("parent_id", [None, "root"])
+def test_bounds_stand_in_the_order_they_are_checked_in_with_what_they_count_and_what_frees_them(
+    parent_id: str | None,
+) -> None:
+    only_children = {"max_children", "max_depth", "max_concurrent"}
+    explained = spawn_explained(ask(parent_id=parent_id), known(ROOT))
+    assert [use.bound for use in explained.bounds] == [
+        bound.name for bound in BOUNDS if parent_id or bound.name not in only_children
+    ]
+    assert all(use.counts and use.frees for use in explained.bounds)
+
+
+def test_a_spawn_is_refused_by_a_closed_door_first_and_by_full_bounds_after_it() -> None:
+    facts = known(ROOT, limits=narrowed(max_sessions=0, max_children=0), frozen=True)
+    explained = spawn_explained(ask(parent_id="root"), facts)
+    assert [why.error for why in explained.refused_by] == [
+        "zone_frozen",
+        "agent_zone_limit_exceeded",
+        "agent_children_limit_exceeded",
+    ]
+    assert "thaws" in str(explained.refused_by[0].frees)
+
+
+def test_of_a_suspended_parent_it_is_said_what_would_free_it() -> None:
+    asleep = session(id="p", status=State.SUSPENDED, held=1)
+    [why] = spawn_explained(ask(parent_id="p"), known(asleep)).refused_by
+    assert why.error == "parent_not_found"
+    assert "suspended" in why.detail
+    assert "resumed" in str(why.frees)
+
+
+def test_an_ended_zone_is_not_found_and_nothing_frees_it() -> None:
+    facts = Known(NOW, {ZONE: Terms(WIDE, frozen=True, ended=True)})
+    [outcome] = admit([ask()], facts)
+    assert isinstance(outcome, Problem)
+    assert (outcome.status, outcome.code) == (404, "zone_not_found")
+    assert [why.error for why in spawn_explained(ask(), facts).refused_by] == ["zone_not_found"]
+
+
+# -- why a session is as it is
+
+
+def lineage(*held: str) -> tuple[Session, list[Member]]:
+    """A grandchild, and its line, nearest first, in which these bear a flag."""
+    root = session(id="root")
+    child = session(id="child", parent=root)
+    own = session(id="own", parent=child, status=State.SUSPENDED if held else State.ACTIVE)
+    return own, [member_of(row, held=int(row.id in held)) for row in (own, child, root)]
+
+
+def said(own: Session, line: Sequence[Member] = (), now: int = NOW) -> list[str]:
+    return state_explained(own, line, None, now)
+
+
+def test_an_active_session_is_said_to_be_active_and_until_when() -> None:
+    own, line = lineage()
+    first, second = said(own, line)
+    assert first.startswith("It is active")
+    assert iso(own.expires_at) in second
+    assert holders(own, line) == []
+
+
+@pytest.mark.parametrize(
+    "held", [("own",), ("child",), ("root",), ("own", "child"), ("child", "root"), ("own", "child", "root")]
+)
+def test_a_suspended_session_names_everybody_whose_flag_holds_it_nearest_first(held: tuple[str, ...]) -> None:
+    own, line = lineage(*held)
+    assert holders(own, line) == list(held)
+    sentences = said(own, line)
+    for sentence, name in zip(sentences, held, strict=False):
+        assert ("of its own" in sentence) == (name == "own")
+        assert f"ancestor {name} " in sentence or name == "own"
+    assert sentences[len(held)] == f"Resume {' and '.join(held)} to wake it."
+    assert not any("active" in sentence for sentence in sentences)
+
+
+def test_a_suspended_session_that_no_flag_holds_is_not_said_to_be_active() -> None:
+    own, _ = lineage("own")
+    [first, *_] = said(own, [member_of(own, held=0)])
+    assert "suspended, though no flag" in first
+
+
+@pytest.mark.parametrize("status", [State.ACTIVE, State.SUSPENDED])
+def test_one_that_has_expired_is_said_to_have_run_out_before_any_sweep(status: State) -> None:
+    own = session(expires_at=NOW - 90 * SECOND, status=status, held=int(status is State.SUSPENDED))
+    [sentence] = said(own, [member_of(own)])
+    assert f"ran out at {iso(NOW - 90 * SECOND)}, 90 s ago" in sentence
+    assert "sweep" in sentence
+
+
+def test_one_that_was_swept_is_said_to_have_run_out_and_waits_for_nothing() -> None:
+    own = session(status=State.TERMINATED, terminated_at=NOW - 7, termination_reason="ttl_expired")
+    assert said(own) == [f"Its time ran out at {iso(NOW - 7)}."]
+
+
+def test_one_that_was_ended_is_said_to_have_ended_with_its_reason() -> None:
+    own = session(status=State.TERMINATED, terminated_at=NOW - 7, termination_reason="no more money")
+    assert said(own) == [f"It was ended at {iso(NOW - 7)}: no more money."]
+
+
+@pytest.mark.parametrize("status", [State.ACTIVE, State.SUSPENDED])
+def test_one_that_is_stamped_is_said_to_have_ended_and_to_wait_for_its_cascade(status: State) -> None:
+    own = session(
+        status=status,
+        terminated_at=NOW - 7,
+        termination_reason="x",
+        cascade_id="c",
+        held=int(status is State.SUSPENDED),
+    )
+    ending = cascade("c", "root", stamped=9, settled=4)
+    first, second = state_explained(own, [member_of(own)], ending, NOW)
+    assert first == f"It was ended at {iso(NOW - 7)}: x."
+    assert "cascade c has settled 4 of 9" in second
+    settled = msgspec.structs.replace(own, status=State.TERMINATED)
+    assert state_explained(settled, [], ending, NOW) == [first]
+
+
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [(1, "0 s"), (119 * SECOND, "119 s"), (2 * MINUTE, "2 min"), (3 * 60 * MINUTE, "3 h"), (2 * DAY, "2 d")],
+)
+def test_spans_are_said_in_the_unit_people_would_use(left: int, words: str) -> None:
+    own = session(expires_at=NOW + left)
+    assert f"for {words} more" in said(own)[1]

@@ -1,0 +1,122 @@
+"""A day's work, and every statement of it: what a server says to PostgreSQL for callers, and what it says across
+zones."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from quarterdeck.core.errors import Problem
+from quarterdeck.domain.sessions.model import Session, SessionRef, State, StopZone, Terminate
+from quarterdeck.domain.sessions.operations import Explainer, forget
+from quarterdeck.domain.sessions.sweeps import CASCADE, ORPHAN
+from quarterdeck.domain.zones import operations as zones
+from quarterdeck.domain.zones.model import FreezeZone, ZoneRef
+from quarterdeck.engine import events
+from quarterdeck.engine.events import EventFilter, Witness
+from quarterdeck.engine.idempotency import KeyRetention
+from quarterdeck.store.sql import Bound
+from tests.support.asking import APP, ZONE, admin, ask, caller
+from tests.support.keel import Keel, Rigging, open_stores
+from tests.support.keeping import Keeper
+from tests.support.plans import ENDING, Recording
+
+
+@dataclass(frozen=True)
+class Day:
+    own: dict[str, Bound]
+    """By name, what was said as the server, held to the zones of whoever asked."""
+    everywhere: dict[str, Bound]
+    """What was said as the sweeps, who see all."""
+
+
+@contextlib.asynccontextmanager
+async def day_on(url: str, directory: Path) -> AsyncIterator[Day]:
+    own, everywhere = map(Recording, await open_stores(url))
+    keel = Keel(url, (own, everywhere), Rigging(chunk=2))
+    root = await spawning(keel)
+    await looking(keel, root)
+    await ending(keel, root)
+    await sweeping(keel)
+    await keeping(keel, directory)
+    yield Day(own.seen, everywhere.seen)
+    await keel.lanes.drain()
+    for store in (own, everywhere):
+        await store.close()
+
+
+async def spawning(keel: Keel) -> Session:
+    """Of all kinds; with one that a bound refuses, and one in a zone that is not there."""
+    await keel.zone()
+    root = await keel.spawn(key="k", digest="d")
+    await keel.spawns.submit(ask(parent_id=root.id, key="k1", digest="d", caller=caller(session_id=root.id)))
+    await keel.zone(max_sessions=2)
+    for zone_id in (ZONE, "nowhere"):
+        with contextlib.suppress(Problem):
+            await keel.spawn(zone_id)
+    await keel.zone()
+    await keel.suspend(root)
+    await keel.resume(root)
+    await keel.engine.transact(lambda tx: tx.read(zones.lock(tx, [ZONE])), zones=[ZONE], waits=True)
+    return root
+
+
+async def looking(keel: Keel, root: Session) -> None:
+    await keel.used.submit(ZoneRef(ZONE))
+    await keel.everywhere.read(lambda tx: zones.page(tx, "", 10))
+    wants: list[dict[str, object]] = [
+        {},
+        {"status": State.ACTIVE},
+        {"application_id": APP, "status": State.TERMINATED},
+        {"parent_id": root.id},
+    ]
+    for wanted in wants:
+        await keel.page(limit=10, before="ffffffff", **wanted)
+    await keel.subtree(root)
+    await keel.show(root)
+    explainer, ref = Explainer(keel.spawner), SessionRef(ZONE, root.id)
+    await keel.engine.read(lambda tx: explainer.session(tx, ref, admin()), zones=[ZONE])
+    for subject in (None, root.id):
+        wanted_events = EventFilter(ZONE, after=0, limit=10, subject=subject)
+        await keel.store.read(lambda tx, wanted=wanted_events: events.page(tx, wanted), [ZONE])  # type: ignore[misc]
+        await keel.store.read(lambda tx, wanted=wanted_events: events.replay(tx, wanted), [ZONE])  # type: ignore[misc]
+    await keel.store.read(lambda tx: events.committed(tx, Witness("id", root.id)), [ZONE])
+    await keel.log(limit=10)
+
+
+async def ending(keel: Keel, root: Session) -> None:
+    """In one transaction, by a cascade in chunks, by a zone that is frozen and ends; and one that stays stamped, so
+    that what was recorded has something to do when it is run again."""
+    await keel.end(await keel.spawn(parent_id=root.id))
+    await keel.zone(ENDING)
+    tree = await keel.tree(5, zone_id=ENDING)
+    await keel.end(tree[0])
+    await keel.engine.read(
+        lambda tx: Explainer(keel.spawner).session(tx, SessionRef(ENDING, tree[1].id), admin(ENDING)),
+        zones=[ENDING],
+    )
+    await keel.freezes.submit(FreezeZone(ENDING, True, admin(ENDING)))
+    await keel.freezes.submit(FreezeZone(ENDING, False, admin(ENDING)))
+    await keel.finisher.stop_zone(StopZone(ENDING, "requested", admin(ENDING), ends=True))
+    left = await keel.tree(5)
+    await keel.endings.submit(Terminate(ZONE, left[0].id, "requested", admin()))
+
+
+async def sweeping(keel: Keel) -> None:
+    for name in (CASCADE, ORPHAN):
+        await keel.sweep(name=name)
+    keel.side.expire(await keel.spawn())
+    await keel.sweep()
+    await keel.everywhere.transact(lambda tx: forget(tx, 0, 10))
+    # Everything is older than a window that ends tomorrow.
+    await KeyRetention(keel.everywhere, -1, 1).run_once(10)
+
+
+async def keeping(keel: Keel, directory: Path) -> None:
+    keeper = Keeper(keel, directory)
+    await keeper.pass_by()
+    for lease in (keeper.sealer.lease, keeper.retention.lease):
+        await lease.hold()
+        await lease.release()
