@@ -233,6 +233,7 @@ async def test_beside_a_server_under_load_all_is_well_at_every_moment(
     told = qd.json("check")
     assert told["well"] is True
     assert told["totals"]["sessions"] >= 100 * ROUNDS
+    assert qd.json("audit", "verify")["proven"] is True
 
 
 async def grow_and_fell(client: httpx.AsyncClient, zone: FreshZone, stop: asyncio.Event) -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import LimitReached
 from quarterdeck.domain.sessions.model import Ended, Left, Receipt, Session, Settle, Settled, State, Terminate
-from quarterdeck.domain.sessions.sweeps import CASCADE
 from quarterdeck.domain.zones.model import ZoneRef
 from quarterdeck.engine.events import Event
 from tests.support.asking import APP, NOW, ZONE, admin, ask, caller

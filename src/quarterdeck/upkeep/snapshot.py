@@ -122,7 +122,7 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError as error:
         connection.close()
         waiting = path.with_name(f"{path.name}-wal")
-        if error.sqlite_errorname != "SQLITE_CANTOPEN" or waiting.exists():
+        if not error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")) or waiting.exists():
             raise StoreError("sqlite", f"{path} cannot be read as a SQLite database: {error}.") from error
         connection = sqlite3.connect(f"{address}?immutable=1", uri=True, isolation_level=None)
     except sqlite3.DatabaseError as error:

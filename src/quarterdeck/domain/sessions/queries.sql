@@ -45,9 +45,10 @@ on conflict (zone_id, scope, key)
 do update set live = admission_counts.live + excluded.live, ever = admission_counts.ever + excluded.ever;
 
 -- name: counts_lower
--- The check on the column keeps a count that would fall below nothing from being committed.
+-- Never below nothing. A count that a hand has made too small would otherwise keep what must end from ending, for good;
+-- so it ends, and `qd check` says which count is wrong.
 update admission_counts
-set live = live - b.n
+set live = case when live > b.n then live - b.n else 0 end
 from rows(:batch as b, zone text, scope_name text, key_name text, n bigint)
 where zone_id = b.zone and scope = b.scope_name and key = b.key_name;
 
