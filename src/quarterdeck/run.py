@@ -25,6 +25,7 @@ from quarterdeck.http import logs, serve
 from quarterdeck.http.auth import AuthSettings, LocalIssuer
 from quarterdeck.http.connection import Connection, Connections
 from quarterdeck.http.shell import Shell
+from quarterdeck.http.streams import StreamSettings
 from quarterdeck.settings import Settings, SettingsError, environment, mask
 from quarterdeck.store import migrate
 
@@ -122,7 +123,8 @@ class Running:
 
     def _uvicorn(self, shell: Shell, on_ready: Callable[[], None]) -> serve.Server:
         server = self._settings.server
-        connections = Connections(server.request_timeout_ms / 1000, server.connections_max)
+        stall_seconds = self._settings.section(StreamSettings).stream_stall_ms / 1000
+        connections = Connections(server.request_timeout_ms / 1000, server.connections_max, stall_seconds)
         config = uvicorn.Config(
             shell,
             loop="none",
@@ -138,7 +140,6 @@ class Running:
             timeout_graceful_shutdown=max(1, -(-server.shutdown_grace_ms // 1000)),
             backlog=1024,
         )
-
         return serve.Server(config, connections, on_ready, shell.drain)
 
     def _token_renewal(self, issuer: LocalIssuer) -> Sweep:

@@ -39,7 +39,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     host: Annotated[str, Meta(min_length=1, description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535, description="port to listen on; 0 takes a free one")] = 4000
     database_url: Annotated[str, Meta(description="postgresql://… or sqlite:///FILE")] | None = None
-    db_pool_max: Annotated[int, Meta(ge=2, le=1_000, description="connections to PostgreSQL for callers")] = 20
+    db_pool_max: Annotated[int, Meta(ge=2, le=1_000, description="PostgreSQL connections for callers")] = 20
     signing_key: (
         Annotated[str, Meta(description="file of the local issuer's key, for replicas to share")] | None
     ) = None

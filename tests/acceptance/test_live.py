@@ -79,15 +79,19 @@ class Chaser:
 
     async def _read(self, stream: Stream, most: int) -> None:
         left, count = most, 1
+        self._look_at(stream)
         while left > 0 and count:
-            for message in stream.received():
-                self.resets += message.event == "reset"
-                self.foreign += message.json().get("zone_id") != self._zone.id
-                self.seen.append(int(message.id))
-                self._last = message.id
             count = await stream.read_some(left)
             left -= count
+            self._look_at(stream)
         self.cuts += left <= 0
+
+    def _look_at(self, stream: Stream) -> None:
+        for message in stream.received():
+            self.resets += message.event == "reset"
+            self.foreign += message.json().get("zone_id") != self._zone.id
+            self.seen.append(int(message.id))
+            self._last = message.id
 
 
 def positions_of(url: str, zone: FreshZone) -> list[int]:
@@ -316,3 +320,26 @@ async def test_a_reader_that_has_stopped_does_not_keep_the_server_from_stopping(
     assert await server.wait(limit=10) == 0
     stuck.cut()
     await witness.close()
+
+
+async def test_a_reader_that_never_reads_again_is_cut_and_its_place_is_free(
+    servers: Servers, launch: Launch
+) -> None:
+    server = await servers.start(launch.told(QD_STREAMS_MAX="1", QD_STREAM_STALL_MS="50"))
+    zone = await fresh_zone(server)
+    async with keel_on(launch.database_url) as elsewhere:
+        for _ in range(20):
+            await emit(elsewhere, zone.id, [new_id() for _ in range(50)], BIG)
+    path = f"{zone.path}/events?after=0"
+    stuck = await Stream.open(server.url, path, zone.token())
+
+    async def has_room() -> bool:
+        newcomer = await Stream.ask(server.url, path, zone.token())
+        admitted = newcomer.decoder.status == 200
+        newcomer.cut()
+        return admitted
+
+    await eventually(has_room, "the place of one who never reads was free")
+    with pytest.raises((AssertionError, TimeoutError)):
+        await stuck.take(1_001)
+    stuck.cut()

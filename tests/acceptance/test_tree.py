@@ -25,7 +25,7 @@ from tests.support.zone import APP, FreshZone, assert_problem, fresh_zone, shown
 
 SIZE = sum(TEN_DEEP)
 BUILDERS, INTRUDERS = 32, 20
-MANY_CHUNKS = {"QD_CASCADE_CHUNK": "20"}
+MANY_CHUNKS = {"QD_CASCADE_CHUNK": "10"}
 
 
 async def receipt_of(zone: FreshZone, server: ServerProcess, session_id: str) -> dict[str, Any]:

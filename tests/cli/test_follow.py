@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -94,29 +96,16 @@ def test_it_prints_what_is_there_after_a_position_and_then_what_happens(qd: Qd) 
 def test_without_a_position_it_begins_now(qd: Qd) -> None:
     zone = zone_of(qd, "follow-now")
     qd.good("session", "spawn", "--app", "demo", *zone)
+    numbers = itertools.count(1)
     with Following(qd, "--json", *zone) as following:
-        heard = threading.Thread(target=until_heard, args=(qd, zone, following))
-        heard.start()
-        event = json.loads(following.line())
-        heard.join(RUN_LIMIT)
-        assert event["type"] == "zone.change"
 
+        def heard() -> bool:
+            # It does not say when it has begun, so something happens again and again until it tells of it.
+            qd.good("zone", "quotas", "--set", f"max_depth={next(numbers) % 50 + 1}", *zone)
+            return bool(select.select([stream(following.process.stdout)], [], [], 0)[0])
 
-def until_heard(qd: Qd, zone: tuple[str, ...], following: Following) -> None:
-    """It does not say when it has begun, so something happens again and again until it says so."""
-    numbers = iter(range(1, 1_000))
-
-    def heard() -> bool:
-        qd.good("zone", "quotas", "--set", f"max_depth={next(numbers) % 50 + 1}", *zone)
-        return bool(following.process.poll() is not None or readable(following))
-
-    eventually_sync(heard, "the follower heard of a change", limit=60)
-
-
-def readable(following: Following) -> bool:
-    import select
-
-    return bool(select.select([stream(following.process.stdout)], [], [], 0)[0])
+        eventually_sync(heard, "the follower heard of a change", limit=60)
+        assert json.loads(following.line())["type"] == "zone.change"
 
 
 def test_for_programs_it_prints_one_json_object_a_line_as_the_list_has_it(qd: Qd) -> None:

@@ -8,7 +8,7 @@ from itertools import count
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quarterdeck.core.clock import SECOND
@@ -18,14 +18,9 @@ from quarterdeck.domain.zones.model import ZoneRef
 from quarterdeck.engine.events import Event
 from tests.support.asking import APP, NOW, ZONE, admin, ask, caller
 from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, codes, keel_on
-from tests.support.members import below, shapes
-from tests.support.rounds import ROUNDS
+from tests.support.members import ON_A_DATABASE, below, shapes
 
 CHUNK = 4
-ON_A_DATABASE = settings(
-    max_examples=8 * ROUNDS, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-"""Each example has a zone of its own on the one keel."""
 _numbers = count()
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quarterdeck.core.clock import SECOND
@@ -20,16 +20,12 @@ from quarterdeck.domain.sessions.model import Held, Hold, Session, State, Termin
 from quarterdeck.engine.events import Event
 from tests.support.asking import APP, NOW, ZONE, admin, ask, caller
 from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, codes, keel_on
-from tests.support.members import shapes
+from tests.support.members import ON_A_DATABASE, shapes
 from tests.support.rounds import ROUNDS
 
 SUSPEND: Literal[Verb.SUSPEND] = Verb.SUSPEND
 RESUME: Literal[Verb.RESUME] = Verb.RESUME
 Way = Literal[Verb.SUSPEND, Verb.RESUME]
-ON_A_DATABASE = settings(
-    max_examples=8 * ROUNDS, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-"""Each example has a zone of its own on the one keel."""
 _numbers = count()
 
 

@@ -122,8 +122,9 @@ async def test_a_suspended_session_parents_nothing_and_keeps_its_place(keel: Kee
 async def test_another_zones_session_cannot_parent(keel: Keel) -> None:
     await keel.zone("other")
     foreign = await keel.spawn("other")
-    with pytest.raises(NotFound, match="no active session"):
+    with pytest.raises(NotFound) as refused:
         await keel.spawn(parent_id=foreign.id)
+    assert refused.value.code == "parent_not_found"
 
 
 async def test_a_token_of_an_ended_session_spawns_nothing(keel: Keel) -> None:

@@ -6,6 +6,7 @@ import re
 from datetime import datetime
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.zone import APP, FreshZone, assert_problem, end, events_of, fresh_zone, shown, spawn
@@ -159,15 +160,48 @@ async def test_a_receipt_says_what_was_asked_stopped_and_already_stopped(zone: F
     receipt = shown(answer)
     assert receipt.pop("duration_ms") >= 0
     expected = {
+        "zone_id": zone.id,
         "session_id": root["id"],
+        "cascade_id": None,
         "reason": "over",
         "asked": 3,
         "stopped": 2,
         "already_stopped": 1,
+        "joined": False,
         "left": [],
     }
     assert receipt == expected
     assert (again.json()["stopped"], again.json()["already_stopped"]) == (0, 3)
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+async def test_suspending_and_resuming_say_how_many_fell_asleep_and_woke(
+    zone: FreshZone, method: str
+) -> None:
+    async with zone.client() as client:
+        root = await spawn(client, zone)
+        child = await spawn(client, zone, parent_id=root["id"])
+
+        async def ask(session: dict[str, Any], verb: str) -> httpx.Response:
+            return await client.request(method, zone.agent(session["id"], f"/{verb}"))
+
+        assert shown(await ask(root, "suspend")) == {"suspended": 2}
+        assert shown(await ask(child, "suspend")) == {"suspended": 0}
+        asleep = shown(await client.get(zone.agent(child["id"])))
+        assert asleep["status"] == "suspended"
+        assert instant(asleep["suspended_at"]) >= instant(asleep["spawned_at"])
+        refused = await client.post(zone.agents, json={"application_id": APP, "parent_id": root["id"]})
+        assert_problem(refused, 404, "parent_not_found")
+        assert shown(await ask(child, "resume")) == {"resumed": 0}
+        held = assert_problem(await ask(child, "resume"), 409, "agent_not_found_or_not_suspended")
+        assert held["held_by"] == root["id"]
+        assert shown(await ask(root, "resume")) == {"resumed": 2}
+        assert shown(await client.get(zone.agent(child["id"])))["suspended_at"] is None
+        await end(client, zone, root["id"])
+        assert_problem(await ask(root, "suspend"), 409, "agent_not_found_or_not_active")
+        assert_problem(await ask(root, "resume"), 409, "agent_not_found_or_not_suspended")
+        for verb in ("suspend", "resume"):
+            assert_problem(await ask({"id": "no-such-session"}, verb), 404, "agent_not_found")
 
 
 @pytest.mark.parametrize("reason", ["", "x" * 257])

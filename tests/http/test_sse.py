@@ -85,6 +85,16 @@ async def test_a_head_request_is_answered_at_once_whatever_it_accepts(zone: Fres
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
 
 
+async def test_the_description_says_how_a_stream_is_asked_for(server: ServerProcess) -> None:
+    async with server.client("") as client:
+        told = shown(await client.get("/openapi.json"))["paths"]["/zones/{zone}/events"]["get"]
+        page = (await client.get("/docs")).text
+    assert "text/event-stream" in told["responses"]["200"]["content"]
+    assert "Last-Event-ID" in [parameter.get("name") for parameter in told["parameters"]]
+    assert "curl -N" in page
+    assert "Accept: text/event-stream" in page
+
+
 # -- where it begins
 
 

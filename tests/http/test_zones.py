@@ -146,3 +146,92 @@ async def test_lowered_limits_stop_nobody_who_runs_and_judge_whoever_comes(zone:
 async def test_a_name_has_1_to_200_characters(zone: FreshZone, name: str) -> None:
     async with zone.server.client() as admin:
         assert assert_problem(await admin.put(zone.path, json={"name": name}), 400)["field"] == "name"
+
+
+# -- frozen, stopped, ended
+
+
+async def test_a_frozen_zone_refuses_spawns_with_423_until_it_is_thawed(zone: FreshZone) -> None:
+    async with zone.client() as client, zone.server.client() as admin:
+        kept = {"Idempotency-Key": "k"}
+        made = await client.post(zone.agents, json={"application_id": APP}, headers=kept)
+        frozen = await admin.post(f"{zone.path}/freeze")
+        assert (frozen.status_code, frozen.json()["frozen"]) == (200, True)
+        refused = await client.post(zone.agents, json={"application_id": APP})
+        assert "thaws" in assert_problem(refused, 423, "zone_frozen")["frees"]
+        replayed = await client.post(zone.agents, json={"application_id": APP}, headers=kept)
+        assert (replayed.status_code, replayed.json()) == (200, made.json())
+        assert shown(await admin.get(f"{zone.path}/quotas"))["frozen"] is True
+        thawed = await admin.post(f"{zone.path}/thaw")
+        assert (thawed.status_code, thawed.json()["frozen"]) == (200, False)
+        await spawn(client, zone)
+
+
+async def test_stopping_a_zone_answers_with_a_receipt_and_leaves_it_frozen(zone: FreshZone) -> None:
+    async with zone.client() as client, zone.server.client() as admin:
+        for _ in range(2):
+            root = await spawn(client, zone)
+            await spawn(client, zone, parent_id=root["id"])
+        answer = await admin.post(f"{zone.path}/stop", params={"reason": "on fire"})
+        receipt = shown(answer)
+        assert answer.status_code == 200
+        assert receipt.pop("duration_ms") >= 0
+        assert receipt == {
+            "zone_id": zone.id,
+            "session_id": None,
+            "cascade_id": None,
+            "reason": "on fire",
+            "asked": 4,
+            "stopped": 4,
+            "already_stopped": 0,
+            "joined": False,
+            "left": [],
+        }
+        assert_problem(await client.post(zone.agents, json={"application_id": APP}), 423, "zone_frozen")
+        listed = shown(await client.get(zone.agents))["items"]
+        assert {(item["status"], item["termination_reason"]) for item in listed} == {
+            ("terminated", "on fire")
+        }
+        again = shown(await admin.post(f"{zone.path}/stop"))
+        assert (again["reason"], again["stopped"]) == ("requested", 0)
+
+
+async def test_ending_a_zone_answers_204_and_204_again_and_its_id_is_not_used_again(zone: FreshZone) -> None:
+    async with zone.client() as client, zone.server.client() as admin:
+        session = await spawn(client, zone)
+        for _ in range(2):
+            answer = await admin.delete(zone.path)
+            assert (answer.status_code, answer.content) == (204, b"")
+        with_receipt = await admin.delete(zone.path, params={"receipt": "true"})
+        assert (with_receipt.status_code, with_receipt.json()["stopped"]) == (200, 0)
+        assert shown(await admin.get(zone.path))["ended_at"]
+        assert shown(await client.get(zone.agent(session["id"])))["status"] == "terminated"
+        assert_problem(await client.post(zone.agents, json={"application_id": APP}), 404, "zone_not_found")
+        for change in (
+            await admin.put(zone.path, json={}),
+            await admin.put(f"{zone.path}/quotas", json={"max_depth": 1}),
+            await admin.post(f"{zone.path}/freeze"),
+            await admin.post(f"{zone.path}/thaw"),
+        ):
+            assert_problem(change, 409, "zone_ended")
+
+
+async def test_the_zone_default_can_be_stopped_and_not_ended(server: ServerProcess) -> None:
+    async with server.client() as admin:
+        for query in ({}, {"receipt": "true"}):
+            refused = await admin.delete("/zones/default", params=query)
+            assert_problem(refused, 409, "zone_is_default")
+        assert shown(await admin.get("/zones/default"))["ended_at"] is None
+
+
+@pytest.mark.parametrize("verb", ["POST freeze", "POST thaw", "POST stop", "DELETE "])
+async def test_only_an_administrator_freezes_thaws_stops_and_ends_and_only_what_is_there(
+    zone: FreshZone, verb: str
+) -> None:
+    method, path = verb.split(" ")
+    async with zone.client() as client, zone.server.client() as admin:
+        refused = await client.request(method, f"{zone.path}/{path}".rstrip("/"))
+        assert_problem(refused, 403, "missing_scope")
+        nowhere = await admin.request(method, f"/zones/nowhere/{path}".rstrip("/"))
+        assert_problem(nowhere, 404, "zone_not_found")
+        assert shown(await admin.get(zone.path))["frozen"] is False

@@ -8,7 +8,9 @@ from itertools import chain
 import msgspec
 import pytest
 
-from quarterdeck.domain.sessions.model import Session
+from quarterdeck.core.seals import Seal
+from quarterdeck.domain.keys.queries import Q as KEYS
+from quarterdeck.domain.sessions.model import Cascade, Member, Session
 from quarterdeck.domain.sessions.queries import Q as SESSIONS
 from quarterdeck.domain.zones.model import Zone
 from quarterdeck.domain.zones.queries import Q as ZONES
@@ -16,8 +18,9 @@ from quarterdeck.engine.events import Event
 from quarterdeck.engine.queries import Q as ENGINE
 from quarterdeck.store.postgres import BEGIN, COMMIT, MARK, PING, ROLLBACK
 from quarterdeck.store.sql import Statement, Statements, parse
+from quarterdeck.upkeep.queries import Q as UPKEEP
 
-ALL = {"engine": ENGINE, "zones": ZONES, "sessions": SESSIONS}
+ALL = {"engine": ENGINE, "zones": ZONES, "sessions": SESSIONS, "keys": KEYS, "upkeep": UPKEEP}
 
 
 def one(text: str) -> Statement:
@@ -55,6 +58,25 @@ select 2;
 def test_columns_are_named_once_and_written_out_for_each_alias() -> None:
     text = "-- columns: id, zone_id\n-- columns: name\n-- name: it\nselect columns(a), columns(b_2) from x;"
     assert parse(text)["it"].sqlite == "select a.id, a.zone_id, a.name, b_2.id, b_2.zone_id, b_2.name from x"
+
+
+def test_a_second_row_of_a_file_has_a_name_and_columns_of_its_own() -> None:
+    found = parse("""
+-- columns: id, zone_id
+-- columns member: id, parent_id
+--
+-- columns cascade: target_id
+-- columns member: held
+
+-- name: both
+select columns(a), columns(b as member), columns(c as cascade) from x;
+""")
+    assert found["both"].sqlite == "select a.id, a.zone_id, b.id, b.parent_id, b.held, c.target_id from x"
+
+
+def test_columns_that_nobody_has_named_are_an_error() -> None:
+    with pytest.raises(KeyError, match="member"):
+        parse("-- columns: id\n-- name: it\nselect columns(a as member) from x;")
 
 
 def test_a_statement_written_per_engine_gives_each_its_own() -> None:
@@ -169,12 +191,27 @@ def test_nothing_is_left_of_the_fragments_once_rendered(statement: Statement) ->
         (ZONES, "zone_list", Zone),
         (SESSIONS, "sessions_get", Session),
         (SESSIONS, "sessions_insert", Session),
+        (SESSIONS, "members_of_subtrees", Member),
+        (SESSIONS, "members_of_lines", Member),
+        (SESSIONS, "members_of_zones", Member),
+        (SESSIONS, "members_of_cascade", Member),
+        (SESSIONS, "cascades_under_way", Cascade),
+        (SESSIONS, "cascade_get", Cascade),
+        (ENGINE, "seal_newest", Seal),
     ],
 )
 def test_select_lists_stand_in_the_order_of_the_struct_they_become(
     statements: Statements, statement: str, struct: type[msgspec.Struct]
 ) -> None:
     text = squeezed(getattr(statements, statement).sqlite)
-    listed = re.search(r"select ([a-z_., ]+) from", text)
-    assert listed
-    assert [name.partition(".")[2] for name in listed[1].split(", ")] == list(struct.__struct_fields__)
+    # The longest one: the others are of subqueries and recursions, and name keys.
+    listed = max(re.findall(r"select ([a-z_., ]+?) from", text), key=len)
+    names = [name.partition(".")[2] for name in listed.split(", ")]
+    beside = {"members_of_subtrees": (["top"], []), "members_of_cascade": ([], ["termination_reason"])}
+    first, last = beside.get(statement, ([], []))
+    assert names == [*first, *struct.__struct_fields__, *last]
+
+
+def test_what_a_cascade_is_written_from_has_every_column_of_its_row_but_what_comes_later() -> None:
+    given = set(SESSIONS.cascade_insert.order)
+    assert given == set(Cascade.__struct_fields__) - {"settled", "finished_at"}

@@ -223,6 +223,14 @@ async def test_qd_up_refuses_a_login_that_may_not_act_as_the_server(
     assert "Traceback" not in refused.log_text
 
 
+async def test_a_start_that_fails_once_the_connections_are_made_ends_all_the_same(
+    postgres_url: str, servers: Servers
+) -> None:
+    Side(postgres_url).run(f"revoke insert on zones from {SERVER}")
+    failed = await servers.start_and_fail(Launch(servers.directory / "failed", postgres_url))
+    assert failed.exit_code == 1
+
+
 # -- making the roles
 
 

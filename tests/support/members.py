@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import msgspec
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from quarterdeck.domain.sessions.model import Cascade, Member, Session
 from tests.support.asking import NOW, ZONE, session
+from tests.support.rounds import ROUNDS
+
+ON_A_DATABASE = settings(
+    max_examples=15 * ROUNDS, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+"""For what chance draws and a database decides: each example has a zone of its own on the test's one keel."""
 
 
 def shapes(max_size: int = 12, *, one_tree: bool = False) -> st.SearchStrategy[list[int | None]]:

@@ -42,6 +42,9 @@ class Decoder:
     finished: bool = False
     """Whether the answer came to its proper end."""
     _buffer: bytes = b""
+    _left: int = 0
+    """Bytes of the present chunk that are still to come, with the line break behind it."""
+    _is_last: bool = False
     _text: bytes = b""
     _fields: dict[str, str] = field(default_factory=dict)
 
@@ -68,14 +71,17 @@ class Decoder:
         return True
 
     def _take_chunks(self) -> None:
-        while not self.finished:
-            size, end, rest = self._buffer.partition(b"\r\n")
-            if not end or len(rest) < int(size, 16) + 2:
-                return
-            length = int(size, 16)
-            self._text += rest[:length]
-            self._buffer = rest[length + 2 :]
-            self.finished = length == 0
+        """What there is of them: a client need not wait for the end of a chunk."""
+        while self._buffer and not self.finished:
+            if not self._left:
+                size, end, rest = self._buffer.partition(b"\r\n")
+                if not end:
+                    return
+                self._buffer, self._left, self._is_last = rest, int(size, 16) + 2, int(size, 16) == 0
+            piece, self._buffer = self._buffer[: self._left], self._buffer[self._left :]
+            self._text += piece[: max(0, self._left - 2)]
+            self._left -= len(piece)
+            self.finished = self._is_last and not self._left
 
     def _take_line(self, line: str) -> Message | None:
         if line.startswith(":"):

@@ -10,6 +10,7 @@
 | context     | a command's options by type, its server, its output                                       |
 | output      | tables, fields, colours, ages: pure text                                                  |
 | tree        | a tree of sessions, drawn                                                                 |
+| follow      | events as they happen, until somebody has had enough                                     |
 | receipt     | what an ending stopped and left, and what that means for the exit code                    |
 | zone, session, explain, key, events, server, upkeep, about | the commands, one file per noun                 |
 

@@ -5,6 +5,7 @@
 | http      | one HTTP/1.1 exchange over a unix socket, TCP or TLS: framing, bounds, deadlines        |
 | problems  | which kind of `core.errors` an answer is, so that a refusal looks the same near and far |
 | server    | a server one can call: address, token, JSON in and out, pages                           |
+| stream    | a server's events, over whatever cuts the connection                                   |
 | place     | what lies in a data directory: the record, the token, the locks, the log                |
 | locks     | questions to an flock: is it held, wait until it is free                                |
 | process   | which process listens at the other end of a socket                                      |

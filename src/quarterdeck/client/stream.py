@@ -129,9 +129,14 @@ class Follower:
         if self._output is not None:
             poll.register(self._output, 0)
         deadline = time.monotonic() + seconds
-        found = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
-        if self._output is not None and found.pop(self._output, 0) & (select.POLLERR | select.POLLHUP):
+        found = dict(poll.poll(seconds * 1000))
+        output = 0 if self._output is None else found.pop(self._output, 0)
+        if output & (select.POLLERR | select.POLLHUP):
             raise NobodyReads
+        if output:
+            # It cannot be waited on here (some systems' terminals): then only writing will tell.
+            self._output = None
+            return bool(found) or self._wait(connection, max(0.0, deadline - time.monotonic()))
         return bool(found)
 
 

@@ -6,6 +6,9 @@
 | lanes        | which commands share a transaction, and what becomes of each when that goes wrong            |
 | queue        | whose turn it is when a lane is full, and who is refused when its queue is                    |
 | events       | the log: one row per transition, numbered in commit order                                    |
+| wake         | who is told that there is something new in the log, here and in other processes                |
+| tail         | what of the log is told to those who follow it, once and in order, however many they are        |
+| follower     | where one of them stands, what waits for it, and when it reads the log by itself                |
 | seals        | what of the log is signed, so that it can be proved later                                    |
 | retention    | which events may go, and that a seal has said so before they do                              |
 | idempotency  | whether a key has been used, and for what                                                    |

@@ -17,9 +17,10 @@ from quarterdeck.engine.tx import Engine
 
 QUEUE_EVENTS = 1_000
 QUEUE_BYTES = 512 * 1024
-REPLAY_PAGE = 200
-REPLAY_BYTES = 256 * 1024
-"""At most this is handed out of a page: a reader that has stopped holds on to what it was handed last."""
+REPLAY_PAGE = 100
+REPLAY_BYTES = 64 * 1024
+"""About as much is handed out of a page at once: a reader that has stopped holds on to what it was handed last, and one
+that is cut off time and again should come a step further each time."""
 
 Encode = Callable[[Event], bytes]
 

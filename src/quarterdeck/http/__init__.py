@@ -6,6 +6,8 @@
 | intake   | whether a body, a query and a header may come in: sizes, depth, types, characters             |
 | auth     | who is asking, and whether they may                                                          |
 | shell    | the order of all that for one request, its log line and its figures                            |
+| streams  | answers without an end: how many, how they are sent, what ends them                           |
+| sse      | a zone's events as they are committed: where a stream begins, and what it says                 |
 | problems | how a refusal or a fault looks outside: RFC 9457                                             |
 | openapi  | the description of the table; `docs` renders it for people, without a network                  |
 | metrics  | what is counted, and `/metrics`                                                               |
@@ -18,5 +20,6 @@ The order for each request: route (404, 405) → credential (401) → scope and 
 
 How it fails. Whatever a request contains, the answer is a 4xx with a sentence that names the field; what escapes a
 handler is a 500 without a trace of its insides, and the whole of it in the log. A client that goes away does not undo
-what it asked for: the operation is committed or not, and an Idempotency-Key tells which.
+what it asked for: the operation is committed or not, and an Idempotency-Key tells which. A stream that is cut is opened
+again, here or elsewhere, from the last id its client saw.
 """

@@ -3,7 +3,8 @@
 A peer that opens connections and trickles bytes costs memory and descriptors for as long as it is let. So a request
 must have arrived whole within QD_REQUEST_TIMEOUT_MS, its head may not be larger than `HEAD_MAX`, and there may be no
 more than QD_CONNECTIONS_MAX connections at once. One timer per process looks for the slow ones: a timer per request
-would cost every honest caller. It also finds the streams whose peer has stopped reading for good: they hold a place.
+would cost every honest caller. It also finds the streams whose peer has taken nothing for QD_STREAM_STALL_MS: one that
+reads slowly is no trouble, one that never reads holds a place.
 """
 
 from __future__ import annotations
@@ -17,17 +18,16 @@ from quarterdeck.http import problems
 
 HEAD_MAX = 64 * 1024
 LOOK_EVERY = 5.0
-STALLED_SECONDS = 120.0
-"""How long a peer may leave a stream's buffer as it is. One that reads slowly is no trouble; one that never does is."""
 
 
 class Connections:
     """Every open connection of a server: how many, which are slow, and when the last has gone."""
 
-    def __init__(self, request_seconds: float, most: int) -> None:
+    def __init__(self, request_seconds: float, most: int, stall_seconds: float) -> None:
         self._open: set[Connection] = set()
         self._request_seconds = request_seconds
         self._most = most
+        self._stall_seconds = stall_seconds
         self.none_left = asyncio.Event()
         self.none_left.set()
 
@@ -55,10 +55,10 @@ class Connections:
         """Closes what is slow, now and from now on."""
         loop = asyncio.get_running_loop()
         limit = loop.time() - self._request_seconds
-        stalled = loop.time() - STALLED_SECONDS
+        stalled = loop.time() - self._stall_seconds
         for connection in [c for c in self._open if c.is_slow(limit) or c.is_stalled(stalled)]:
             connection.transport.abort()
-        loop.call_later(min(LOOK_EVERY, self._request_seconds / 2), self.watch)
+        loop.call_later(min(LOOK_EVERY, self._request_seconds / 2, self._stall_seconds / 2), self.watch)
 
 
 class GatheredTransport:
@@ -123,7 +123,9 @@ class Connection(HttpToolsProtocol):
     @property
     def is_streaming(self) -> bool:
         """Whether an answer without an end is under way: all others say how long they are."""
-        return self.cycle is not None and bool(self.cycle.chunked_encoding) and not self.cycle.response_complete
+        return (
+            self.cycle is not None and bool(self.cycle.chunked_encoding) and not self.cycle.response_complete
+        )
 
     def is_slow(self, limit: float) -> bool:
         return self.waiting_since is not None and self.waiting_since < limit

@@ -91,7 +91,8 @@ class EventStream(Stream):
             self._follower.position = found.head
 
     async def recheck(self) -> None:
-        await self._live.engine.read(lambda tx: require_bearer(tx, self._bearer), zones=self._zones)
+        if self._bearer is not None:
+            await self._live.engine.read(lambda tx: require_bearer(tx, self._bearer), zones=self._zones)
 
     def close(self, reason: str) -> None:
         self._follower.close(reason)

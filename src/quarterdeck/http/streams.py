@@ -41,6 +41,9 @@ class StreamSettings(msgspec.Struct, frozen=True):
     stream_recheck_ms: Annotated[
         int, Meta(ge=10, le=3_600_000, description="between looks at whether a stream's token is still good")
     ] = 60_000
+    stream_stall_ms: Annotated[
+        int, Meta(ge=10, le=86_400_000, description="after which a stream whose client reads nothing is cut")
+    ] = 120_000
     stream_poll_ms: Annotated[
         int, Meta(ge=10, le=60_000, description="between looks at the log when nobody says there is news")
     ] = 1_000

@@ -19,6 +19,10 @@ Failures are sorted here, by code and never by text, into three kinds (`port.py`
 | TransientError  | connection lost, lock or statement timed out, disk busy         | the lane retries, then 503     |
 | CommitUnknown   | the connection died while COMMIT was under way                  | the lane asks, never guesses   |
 
+On PostgreSQL a transaction sees and changes the rows of the zones its callers were authenticated for, and no others:
+row-level security says so, whatever a statement forgets (`roles.py` says who is held by it, `wall.py` refuses to start
+as anybody who is not, `migrations/wall.py` builds it). `notify.py` wakes the other processes on the same database.
+
 `migrate.py` has one tree of revisions for both engines. The server imports its checks; only its `upgrade` loads Alembic
 and SQLAlchemy, in a process of its own, so a serving process never does.
 """

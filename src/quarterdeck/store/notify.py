@@ -74,12 +74,13 @@ class Notifier:
         while True:
             try:
                 await self._connected()
-            except (psycopg.Error, OSError, TimeoutError) as error:
+            except Exception as error:
+                # So broad because nobody would notice the end of this task: wakes would be late from then on, for ever.
                 self._failures += 1
                 # What was on its way may be lost: the others are told again as soon as they can be.
                 self._owed = True
                 if self._failures == 1:
-                    log.warning("no wakes from or to other processes until PostgreSQL is back: %s", error)
+                    log.warning("no wakes from or to other processes until PostgreSQL is back: %r", error)
             await asyncio.sleep(delay(BACKOFF, attempt=self._failures, chance=random.random()) / 1000)
 
     async def _connected(self) -> None:
@@ -98,34 +99,37 @@ class Notifier:
 
     async def _carry(self, pgconn: PGconn) -> None:
         loop = asyncio.get_running_loop()
-        loop.add_reader(pgconn.socket, self._stir.set)
         sent_at, answered = loop.time() - EVERY, True
-        try:
-            while True:
-                self._stir.clear()
-                pgconn.consume_input()
-                answered = answered or _answered(pgconn)
-                if _told(pgconn):
-                    self._heard()
-                if self._owed and answered and loop.time() >= sent_at + EVERY:
-                    self._owed, answered, sent_at = False, False, loop.time()
-                    pgconn.send_query(NOTIFY)
-                # A peer without room for twenty bytes is a peer that does not answer.
-                pgconn.flush()
-                if answered:
-                    await self._until(sent_at + EVERY if self._owed else None)
-                elif loop.time() < sent_at + PATIENCE:
-                    await self._until(sent_at + PATIENCE)
-                else:
-                    raise TimeoutError("a NOTIFY was not answered")
-        finally:
-            loop.remove_reader(pgconn.socket)
+        while True:
+            self._stir.clear()
+            pgconn.consume_input()
+            answered = answered or _answered(pgconn)
+            if _told(pgconn):
+                self._heard()
+            if self._owed and answered and loop.time() >= sent_at + EVERY:
+                self._owed, answered, sent_at = False, False, loop.time()
+                pgconn.send_query(NOTIFY)
+            # A peer without room for twenty bytes is a peer that does not answer.
+            pgconn.flush()
+            if answered:
+                await self._until(sent_at + EVERY if self._owed else None, pgconn.socket)
+            elif loop.time() < sent_at + PATIENCE:
+                await self._until(sent_at + PATIENCE, pgconn.socket)
+            else:
+                raise TimeoutError("a NOTIFY was not answered")
 
-    async def _until(self, instant: float | None) -> None:
+    async def _until(self, instant: float | None, descriptor: int) -> None:
         """There is something to do, or the instant has come."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(instant):
-                await self._stir.wait()
+        loop = asyncio.get_running_loop()
+        # Only while waiting: libpq closes the socket of a connection that is lost, and the loop must not watch a
+        # descriptor that is somebody else's next.
+        loop.add_reader(descriptor, self._stir.set)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(instant):
+                    await self._stir.wait()
+        finally:
+            loop.remove_reader(descriptor)
 
 
 def _answered(pgconn: PGconn) -> bool:

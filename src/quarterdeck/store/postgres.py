@@ -40,11 +40,11 @@ OPTIONS = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_seqscan": "off",
-    # Joins are made in the order they are written, the batch first: with tables it takes for empty the planner would join
-    # those to each other, and the batch to what comes out.
+    # Joins are made in the order they are written, the batch first: of tables that it takes for empty the planner would
+    # join one to the other, and the batch to what comes out.
     "join_collapse_limit": "1",
-    # A batch is looked up row by row, by index. What the planner knows of a young table is a guess, and by its own prices
-    # it would now and then compare every row of the batch with every row of the table: seconds, for a tree of thousands.
+    # A batch is looked up row by row, by index. What the planner knows of a young table is a guess, and by its own
+    # prices it would now and then compare every row of the batch with every row of the table: seconds, for thousands.
     "cpu_operator_cost": "0.1",
     "random_page_cost": "0.01",
     "seq_page_cost": "0.01",
@@ -56,6 +56,7 @@ OPTIONS = {
     "tcp_keepalives_count": "3",
 }
 AT_HAND_MAX = 4
+OPEN_SECONDS = 10.0
 BEGIN = Statement("begin", "", "BEGIN", ())
 COMMIT = Statement("commit", "", "COMMIT", ())
 ROLLBACK = Statement("rollback", "", "ROLLBACK", ())
@@ -117,7 +118,12 @@ class PostgresStore:
             open=False,
             name="quarterdeck",
         )
-        await pool.open()
+        try:
+            # Waited for: a start that fails with connections still on their way could not end for them.
+            await pool.open(wait=True, timeout=OPEN_SECONDS)
+        except PoolTimeout as error:
+            await pool.close()
+            raise TransientError("08001", "no connection to the database could be had in time") from error
         return cls(pool, role)
 
     async def transact(self, work: Work[T], key: int | None = None, zones: Collection[str] = ()) -> T:

@@ -291,7 +291,8 @@ select s.zone_id, s.id
 from zones z
 join agent_sessions s on s.zone_id = z.id and s.status <> 'terminated'
 left join agent_sessions p on p.zone_id = s.zone_id and p.id = s.parent_id
-where s.terminated_at is null and s.parent_id is not null and (p.id is null or p.terminated_at is not null)
+where s.terminated_at is null and s.parent_id is not null
+  and (p.id is null or p.status = 'terminated' or p.terminated_at is not null)
 limit :limit;
 
 -- name: cascades_unfinished

@@ -13,6 +13,7 @@ from quarterdeck.http.docs.markup import EMPTY, Html, el, joined, link, prose
 from quarterdeck.http.docs.reading import Content, Description, Media, Operation, Parameter, Refusal, Row
 from quarterdeck.http.docs.values import Field, field_list, fields_of, json_block, pretty, type_of
 
+EVENT_STREAM = "text/event-stream"
 SHORT_BODY = 44
 """A body that is not longer than this stands on one line of the example."""
 
@@ -129,7 +130,18 @@ def _examples(row: Row, whole: Description) -> Iterator[Html]:
             yield el(
                 "div", el("p", "Answer ", el("b", status)), json_block(answer.media.example), class_="panel"
             )
+            yield from _followed(row, answer, whole)
             return
+
+
+def _followed(row: Row, answer: Content, whole: Description) -> Iterator[Html]:
+    """How the same route is asked for an answer without an end, where it has one."""
+    media = answer.content.get(EVENT_STREAM)
+    if media is not None and isinstance(media.example, str):
+        asked = curl(row, whole).replace("curl", "curl -N", 1) + f" \\\n  -H 'Accept: {EVENT_STREAM}'"
+        yield el("div", el("p", "Follow"), el("pre", el("code", asked), tabindex="0"), class_="panel")
+        shown = media.example.rstrip("\n")
+        yield el("div", el("p", "Each event"), el("pre", el("code", shown), tabindex="0"), class_="panel")
 
 
 def curl(row: Row, whole: Description) -> str:

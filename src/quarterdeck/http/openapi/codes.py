@@ -80,7 +80,9 @@ COMMON: Mapping[str, Meaning] = {
 
 OWN: Mapping[str, Meaning] = {
     "invalid_last_event_id": Meaning(Invalid, "Last-Event-ID is not a position of the log."),
-    "too_many_streams": Meaning(Unavailable, "As many streams are open as this server may have; try another."),
+    "too_many_streams": Meaning(
+        Unavailable, "As many streams are open as this server may have; try another."
+    ),
     "draining": Meaning(Unavailable, "The server is shutting down."),
     "invalid_cursor": Meaning(Invalid, "The cursor was not given out by this list."),
     "invalid_idempotency_key": Meaning(Invalid, "The key is empty, too long, or holds control characters."),
@@ -93,7 +95,8 @@ OWN: Mapping[str, Meaning] = {
     "agent_not_found": Meaning(NotFound, "There is no such session in this zone."),
     "agent_not_found_or_not_active": Meaning(Moved, "The session has ended: it cannot be suspended."),
     "agent_not_found_or_not_suspended": Meaning(
-        Moved, "The session has ended or bears no flag of its own; `held_by` names the ancestor that holds it."
+        Moved,
+        "The session has ended or bears no flag of its own; `held_by` names the ancestor that holds it.",
     ),
     "key_not_found": Meaning(NotFound, "There is no such API key in this zone."),
     "key_limit_exceeded": Meaning(LimitReached, "The zone has as many live API keys as a zone may have."),
