@@ -214,6 +214,8 @@ async def test_what_is_stamped_is_not_swept_as_expired_and_not_subtracted_twice(
     ended = await stamp(keel, made[0])
     keel.side.expire(*made)
     assert await keel.sweep() == 0
+    use = await keel.used.submit(ZoneRef(ZONE))
+    assert (use.sessions, use.concurrent) == (0, 0)
     await keel.zone(max_sessions=0)
     with pytest.raises(LimitReached) as refused:
         await keel.spawn()

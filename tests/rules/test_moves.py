@@ -9,6 +9,7 @@ import pytest
 from quarterdeck.domain.sessions.model import State, Verb
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules import SESSION
+from quarterdeck.store.sql import Statement
 
 ARROWS = {
     (State.ACTIVE, Verb.SUSPEND): State.SUSPENDED,
@@ -41,13 +42,26 @@ def test_terminated_is_the_only_end_and_everything_else_is_live() -> None:
     assert set(SESSION.live()) == {State.ACTIVE, State.SUSPENDED}
 
 
-def test_the_statement_that_ends_sessions_guards_the_state_each_was_read_in() -> None:
-    for text in (Q.sessions_end.postgresql, Q.sessions_end.sqlite):
+@pytest.mark.parametrize(
+    "statement",
+    [Q.sessions_end, Q.sessions_stamp, Q.sessions_settle, Q.sessions_hold],
+    ids=lambda one: one.name,
+)
+def test_every_statement_that_moves_sessions_guards_the_state_each_was_read_in(statement: Statement) -> None:
+    for text in (statement.postgresql, statement.sqlite):
+        assert text.startswith("update agent_sessions")
         assert "and status = b.was" in text
-        assert f"set status = '{SESSION.target(Verb.TERMINATE, State.ACTIVE)}'" in text
+        assert text.endswith("returning id"), "what did not move is not in the answer"
 
 
-def test_statements_that_look_for_the_living_exclude_exactly_the_ends() -> None:
+def test_the_statements_that_end_sessions_write_the_state_that_the_arrows_lead_to() -> None:
+    for statement in (Q.sessions_end, Q.sessions_settle):
+        for text in (statement.postgresql, statement.sqlite):
+            assert f"set status = '{SESSION.target(Verb.TERMINATE, State.ACTIVE)}'" in text
+
+
+def test_statements_that_look_for_the_living_exclude_exactly_the_ends_and_what_is_stamped() -> None:
     [end] = SESSION.terminal()
-    for statement in (Q.expired_unswept, Q.sessions_expired):
-        assert f"status <> '{end}'" in statement.postgresql
+    for statement in (Q.expired_unswept, Q.sessions_expired, Q.sessions_orphaned):
+        assert f"s.status <> '{end}'" in statement.postgresql
+        assert "s.terminated_at is null" in statement.postgresql

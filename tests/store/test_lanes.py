@@ -173,9 +173,7 @@ async def test_locks_come_first_and_what_decides_is_read_after_them(postgres_url
 
         holding = asyncio.ensure_future(one.engine.transact(slow, zones=[ZONE], waits=True))
         await entered.wait()
-        waiting = two.engine.transact(
-            lambda tx: two.spawner.spawn(tx, [ask()]), zones=[ZONE], waits=True
-        )
+        waiting = two.engine.transact(lambda tx: two.spawner.spawn(tx, [ask()]), zones=[ZONE], waits=True)
         judged = asyncio.ensure_future(waiting)
         await somebody_waits(two)
         leave.set()

@@ -11,6 +11,7 @@ from functools import partial
 
 import psycopg
 import pytest
+import uvloop
 
 from quarterdeck.engine.wake import Wakes
 from quarterdeck.store.migrate import upgrade
@@ -144,18 +145,23 @@ async def test_a_burst_of_1000_commits_sends_no_more_than_one_wake_in_20_ms(
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-async def test_wakes_come_again_after_postgresql_was_restarted(
+def test_wakes_come_again_after_postgresql_was_restarted(
     own_postgres: PostgresServer, mode: StopMode
 ) -> None:
     url = own_postgres.url()
     upgrade(url)
-    async with process_on(url) as one, process_on(url) as two:
-        await asyncio.to_thread(own_postgres.restart, mode)
-        # Each looks by itself when it listens again: whatever was sent meanwhile, it did not hear.
-        await asyncio.gather(one.ears.hears(), two.ears.hears())
-        for process in (one, two):
-            await eventually(partial(is_back, process.keel), "its store was back, too")
-        await each_wakes_the_other(one, two, mode)
+
+    async def scenario() -> None:
+        async with process_on(url) as one, process_on(url) as two:
+            await asyncio.to_thread(own_postgres.restart, mode)
+            # Each looks by itself when it listens again: whatever was sent meanwhile, it did not hear.
+            await asyncio.gather(one.ears.hears(), two.ears.hears())
+            for process in (one, two):
+                await eventually(partial(is_back, process.keel), "its store was back, too")
+            await each_wakes_the_other(one, two, mode)
+
+    # On the server's own loop, which is particular about whose descriptors it watches.
+    uvloop.run(scenario())
 
 
 async def is_back(keel: Keel) -> bool:
