@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from quarterdeck.core.errors import Problem
@@ -11,7 +11,7 @@ from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.lanes import Busy
+from quarterdeck.engine.lanes import BUSY, Busy
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import Row, decode
 
@@ -46,6 +46,13 @@ def _named(bearer: Bearer) -> set[Ref]:
 
 def by_ref(rows: Sequence[Row]) -> dict[Ref, Session]:
     return {(session.zone_id, session.id): session for session in decode(rows, Session)}
+
+
+def held_up(ask: Asked, why_not: Mapping[str, Problem | Busy]) -> Problem | Busy | None:
+    """Why an ask cannot be judged in this transaction: its zone could not be locked, or the zone of the session that
+    its caller speaks for, which could then end before the commit. A zone that does not exist has no session."""
+    home = ask.bearer.zone_id if ask.bearer is not None else ask.zone_id
+    return why_not.get(ask.zone_id) or (BUSY if why_not.get(home) is BUSY else None)
 
 
 async def require_bearer(tx: Tx, bearer: Bearer | None) -> None:

@@ -24,13 +24,13 @@ from quarterdeck.domain.sessions.model import (
     StopZone,
     Terminate,
 )
-from quarterdeck.domain.sessions.operations.bearers import bearers_of, by_ref
+from quarterdeck.domain.sessions.operations.bearers import bearers_of, by_ref, held_up
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules.ending import Ask, Endings, Known, Leaving, Ref
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones.model import Zone
 from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.lanes import Busy
+from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import Row, decode
 
@@ -49,7 +49,7 @@ class Ender:
         """Ends sessions with their subtrees. Ending what has ended succeeds and moves nothing."""
         refs: Batch = [*sorted({(ask.zone_id, ask.session_id) for ask in asks})]
         locked_rows, reached, named, open_rows = await tx.read(
-            zones.lock(tx, (ask.zone_id for ask in asks)),
+            zones.lock(tx, zones_of(asks)),
             Q.members_of_subtrees(batch=refs),
             Q.sessions_get(batch=sorted({*bearers_of(asks), *((str(z), str(i)) for z, i in refs)})),
             Q.cascades_under_way(batch=_zones(asks)),
@@ -59,19 +59,19 @@ class Ender:
         for row, member in zip(reached, decode([row[1:] for row in reached], Member), strict=True):
             members.setdefault((member.zone_id, str(row[0])), []).append(member)
         locked = zones.locked(locked_rows)
-        why_not = await zones.unlocked(tx, {ask.zone_id for ask in asks} - locked.keys())
+        why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
         endings = Endings(Known(tx.now, sessions, members, _open(open_rows)), self._chunk)
         outcomes: list[Ended | Problem | Busy] = []
         for ask in asks:
             stranger = rules.bearer_problem(ask.bearer, sessions, tx.now)
-            outcomes.append(why_not.get(ask.zone_id) or stranger or endings.decide(ask, new_id()))
+            outcomes.append(held_up(ask, why_not) or stranger or endings.decide(ask, new_id()))
         await _write(tx, endings)
         return outcomes
 
     async def stop_zone(self, tx: Tx, asks: Sequence[StopZone]) -> list[Ended | Problem | Busy]:
         """The big red button: no admission from here on, and the end of everything that was admitted."""
         locked_rows, reached, named, open_rows = await tx.read(
-            zones.lock(tx, (ask.zone_id for ask in asks)),
+            zones.lock(tx, zones_of(asks)),
             Q.members_of_zones(batch=_zones(asks)),
             Q.sessions_get(batch=sorted(bearers_of(asks))),
             Q.cascades_under_way(batch=_zones(asks)),
@@ -81,11 +81,11 @@ class Ender:
         for member in decode(reached, Member):
             members.setdefault((member.zone_id, None), []).append(member)
         locked = zones.locked(locked_rows)
-        why_not = await zones.unlocked(tx, {ask.zone_id for ask in asks} - locked.keys())
+        why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
         endings = Endings(Known(tx.now, {}, members, _open(open_rows)), self._chunk)
         outcomes: list[Ended | Problem | Busy] = []
         for ask in asks:
-            refusal = why_not.get(ask.zone_id) or rules.bearer_problem(ask.bearer, bearers, tx.now)
+            refusal = held_up(ask, why_not) or rules.bearer_problem(ask.bearer, bearers, tx.now)
             if refusal is None:
                 locked[ask.zone_id] = _close(tx, locked[ask.zone_id], ask)
             outcomes.append(refusal or endings.decide(ask, new_id()))

@@ -9,13 +9,13 @@ import msgspec
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Held, Hold, Member, State
-from quarterdeck.domain.sessions.operations.bearers import bearers_of, by_ref
+from quarterdeck.domain.sessions.operations.bearers import bearers_of, by_ref, held_up
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules.ending import Ref
 from quarterdeck.domain.sessions.rules.suspension import Grove, Move
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.lanes import Busy
+from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import decode
 
@@ -24,18 +24,18 @@ async def hold(tx: Tx, asks: Sequence[Hold]) -> list[Held | Problem | Busy]:
     """Suspends and resumes, in order of arrival."""
     refs: list[tuple[object, ...]] = [*sorted({(ask.zone_id, ask.session_id) for ask in asks})]
     locked_rows, below, above, named = await tx.read(
-        zones.lock(tx, (ask.zone_id for ask in asks)),
+        zones.lock(tx, zones_of(asks)),
         Q.members_of_subtrees(batch=refs),
         Q.members_of_lines(batch=refs),
         Q.sessions_get(batch=sorted({*bearers_of(asks), *((str(z), str(i)) for z, i in refs)})),
     )
     sessions = by_ref(named)
-    why_not = await zones.unlocked(tx, {ask.zone_id for ask in asks} - zones.locked(locked_rows).keys())
+    why_not = await zones.unlocked(tx, zones_of(asks) - zones.locked(locked_rows).keys())
     grove = Grove(decode([*(row[1:] for row in below), *above], Member), tx.now)
     moved = _Moved()
     outcomes: list[Held | Problem | Busy] = []
     for ask in asks:
-        refusal = why_not.get(ask.zone_id) or rules.bearer_problem(ask.bearer, sessions, tx.now)
+        refusal = held_up(ask, why_not) or rules.bearer_problem(ask.bearer, sessions, tx.now)
         target = sessions.get((ask.zone_id, ask.session_id))
         if refusal is None and target is None:
             refusal = rules.not_found(ask.session_id)

@@ -12,7 +12,7 @@ from quarterdeck.core.errors import LimitReached, Problem
 from quarterdeck.core.keys import Binding, Key
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned
-from quarterdeck.domain.sessions.operations.bearers import bearers_of
+from quarterdeck.domain.sessions.operations.bearers import bearers_of, held_up
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules import SPAWN, Count, CountKey, Known
 from quarterdeck.domain.zones import operations as zones
@@ -20,7 +20,7 @@ from quarterdeck.domain.zones import rules as zone_rules
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.lanes import Busy
+from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import Row, decode
 from quarterdeck.store.sql import Bound
@@ -33,11 +33,13 @@ class Spawner:
         self._defaults = defaults
 
     async def spawn(self, tx: Tx, asks: Sequence[Spawn]) -> list[Spawned | Problem | Busy]:
-        known = await self._load(tx, asks, zones.lock(tx, (ask.zone_id for ask in asks)))
-        why_not = await zones.unlocked(tx, {ask.zone_id for ask in asks} - known.terms.keys())
-        judged = [ask for ask in asks if ask.zone_id in known.terms]
+        concerned = zones_of(asks)
+        known = await self._load(tx, asks, zones.lock(tx, concerned))
+        why_not = await zones.unlocked(tx, concerned - known.terms.keys())
+        waiting = [held_up(ask, why_not) if why_not else None for ask in asks]
+        judged = [ask for ask, wait in zip(asks, waiting, strict=True) if wait is None]
         decided = iter(await _admit(tx, judged, known))
-        outcomes = [next(decided) if ask.zone_id in known.terms else why_not[ask.zone_id] for ask in asks]
+        outcomes = [wait or next(decided) for wait in waiting]
         _write(tx, asks, outcomes)
         return outcomes
 
