@@ -57,7 +57,7 @@ WITHIN: tuple[Listener, ...] = (keys.go_with_zone,)
 """Who hears of events inside the transaction that caused them, in this order."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-SWEEP_CONNECTIONS = 4
+SWEEP_CONNECTIONS = 6
 """Half of them read: one for whoever follows the log, one for a sweep that takes its time."""
 
 
@@ -163,7 +163,11 @@ async def lay_keel(settings: Settings) -> Keel:
         metrics.committed(events)
 
     engine = Engine(store, WITHIN, after_commit)
-    lanes = Lanes(engine, settings.section(EngineSettings), metrics)
+
+    def turnstile(zone_id: str) -> Awaitable[object]:
+        return engine.transact(lambda tx: zones.wait_for(tx, zone_id), zones=[zone_id])
+
+    lanes = Lanes(engine, settings.section(EngineSettings), metrics, turnstile=turnstile)
     return Keel(settings, stores, wakes, metrics, engine, Engine(store_everywhere), lanes)
 
 

@@ -82,7 +82,13 @@ async def test_a_large_tree_is_stamped_in_one_transaction_and_settled_in_chunks(
         keel.side.count("agent_sessions", "terminated_at is not null and cascade_id = ?", ended.cascade_id)
         == 13
     )
-    assert await keel.log() == before, "each is told of when it is settled"
+    [begun] = (await keel.log())[len(before) :]
+    assert (begun.type, begun.subject) == ("cascade.begin", made[0].id), "each is told of when it is settled"
+    assert msgspec.json.decode(begun.data) == {
+        "cascade_id": ended.cascade_id,
+        "stamped": 13,
+        "reason": ended.reason,
+    }
     for so_far in (4, 8, 12):
         assert not await settle(keel, ended)
         assert (settled(keel), len(await endings(keel))) == (so_far, so_far)

@@ -90,7 +90,7 @@ INVALID: dict[str, Forge] = {
     "a key of its own": bringing_its_own_key,
     "claims exchanged": with_claims_exchanged,
     "expired": signed(exp=time.time() - 60),
-    "not yet valid": signed(nbf=time.time() + 600),
+    "not yet valid": signed(nbf=time.time() + 86_400),
     "no end": signed(exp=...),
     "another audience": signed(aud="https://elsewhere.example"),
     "no audience": signed(aud=...),

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from quarterdeck.core.errors import OutcomeUnknown
-from quarterdeck.domain.sessions.model import Spawned
+from quarterdeck.domain.sessions.model import Spawned, Terminate
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Patience
-from tests.support.asking import ask
+from tests.support.asking import ZONE, admin, ask
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, keel_on
 from tests.support.proxy import Cut, Proxy, proxy_to
@@ -131,3 +131,19 @@ async def test_when_nobody_can_be_asked_in_time_the_answer_is_that_it_is_not_kno
         again = await direct.spawns.submit(ask(key="k", digest="d"))
         assert again.created == (stored == 0)
         assert direct.side.count("agent_sessions") == 1
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+async def test_the_stamp_of_a_tree_whose_commit_is_cut_is_found_and_not_taken_for_somebody_elses(
+    postgres_url: str, proxy: Proxy, cut: Cut
+) -> None:
+    async with keel_on(postgres_url) as direct, keel_on(proxy.url, Rigging(chunk=2)) as keel:
+        await keel.zone()
+        made = await keel.tree(3)
+        proxy.arm(cut)
+        ended = await keel.endings.submit(Terminate(ZONE, made[0].id, "enough", admin()))
+        assert proxy.cuts == 1
+        assert (ended.stopped, ended.joined) == (4, False)
+        assert [event.type for event in await direct.log()].count("cascade.begin") == 1
+        await keel.finisher.see_through(ended)
+        assert_counts_are_what_the_rows_say(direct.side)

@@ -247,12 +247,46 @@ async def test_a_zone_put_aside_while_the_last_waiter_leaves_finds_another() -> 
         # Whoever waits is served; the pump, which the leaving waiter wakes, finds the zone busy again at once.
         return ["served" if tx.waits else BUSY for _ in jobs]
 
-    patience = Patience(retry=QUICK, waiters=1)
+    patience = Patience(retry=QUICK, waiters=1, turns=1)
     lane = Lanes(Engine(Scripted()), EngineSettings(batch_max=1), patience=patience).writing(
         "test", busy_twice
     )
     assert await outcomes(submit(lane, "aaaa")) == ["served"] * 4
     assert rounds == 8
+
+
+async def test_what_gathers_while_a_waiter_stands_before_the_lock_goes_into_its_batch() -> None:
+    clerk = Clerk(busy={"a": asyncio.Event()})
+    waiting, free = asyncio.Event(), asyncio.Event()
+
+    async def turnstile(zone_id: str) -> None:
+        assert zone_id == "a"
+        waiting.set()
+        await free.wait()
+
+    lanes = Lanes(Engine(Scripted()), EngineSettings(), patience=Patience(retry=QUICK), turnstile=turnstile)
+    lane = lanes.writing("test", clerk.work)
+    first = [lane.submit(Job("a", "1"))]
+    await waiting.wait()
+    later = [lane.submit(Job("a", name)) for name in ("2", "3")]
+    assert await outcomes([lane.submit(Job("b", "4"))]) == ["b4"], "nobody else waits for it"
+    clerk.busy["a"].set()
+    free.set()
+    assert await outcomes([*first, *later]) == ["a1", "a2", "a3"]
+    assert [job.name for job in clerk.served[-1]] == ["1", "2", "3"]
+
+
+async def test_a_turnstile_that_fails_leaves_it_to_the_batch_to_wait() -> None:
+    async def stuck(zone_id: str) -> None:
+        raise TransientError("55P03", "lock")
+
+    clerk = Clerk(busy={"a": asyncio.Event()})
+    lane = Lanes(
+        Engine(Scripted()), EngineSettings(), patience=Patience(retry=QUICK), turnstile=stuck
+    ).writing("test", clerk.work)
+    asked = [lane.submit(Job("a", "1"))]
+    asyncio.get_running_loop().call_soon(clerk.busy["a"].set)
+    assert await outcomes(asked) == ["a1"]
 
 
 # -- failures
@@ -296,6 +330,24 @@ async def test_what_is_transient_is_tried_again_and_succeeds() -> None:
     lane = lane_of(Clerk(), store)
     assert await outcomes(submit(lane, "ab")) == ["a0", "b1"]
     assert store.transactions == 3
+
+
+@pytest.mark.parametrize("code", ["57014", "25P03"])
+async def test_a_batch_that_takes_too_long_is_halved_until_it_does_not(code: str) -> None:
+    def heavy(jobs: Sequence[Job]) -> bool:
+        return len(jobs) > 3
+
+    clerk = Clerk()
+
+    async def slow(tx: Tx, jobs: Sequence[Job]) -> list[str | Problem | Busy]:
+        if heavy(jobs):
+            raise TransientError(code, "took too long")
+        return await clerk.work(tx, jobs)
+
+    lane = Lanes(Engine(Scripted()), EngineSettings(), patience=Patience(retry=QUICK)).writing("test", slow)
+    futures = [lane.submit(Job("a", str(number))) for number in range(16)]
+    assert await outcomes(futures) == [f"a{number}" for number in range(16)]
+    assert max(len(batch) for batch in clerk.served) == 2
 
 
 async def test_what_stays_transient_is_answered_503_after_so_many_tries_and_the_lane_goes_on() -> None:

@@ -273,3 +273,27 @@ async def test_a_transaction_has_no_time_before_its_first_read(keel: Keel) -> No
 
     with pytest.raises(RuntimeError, match="no time before its first read"):
         await keel.engine.transact(hasty)
+
+
+async def test_a_page_of_rare_types_looks_no_further_than_a_span_and_says_how_far(
+    keel: Keel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "SPAN", 3)
+    for _ in range(8):
+        await keel.spawn()
+    head = (await keel.log())[-1].pos
+    seen, after, pages = [], 0, 0
+    while True:
+        wanted = EventFilter(ZONE, after=after, types=("zone.change", "nothing"))
+        page = await keel.engine.read(lambda tx, asked=wanted: events.replay(tx, asked), zones=[ZONE])  # type: ignore[misc]
+        seen += page.events
+        pages += 1
+        if page.is_last:
+            break
+        assert page.covers == after + 3
+        after = page.covers
+    assert page.covers == head
+    assert pages >= head // 3
+    whole = [event for event in await keel.log() if event.zone_id == ZONE and event.type == "zone.change"]
+    assert seen == whole
+    assert EventFilter(ZONE, after=events.LAST - 1, types=("x",)).upto == events.LAST

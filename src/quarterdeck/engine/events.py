@@ -15,10 +15,14 @@ from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.ids import new_id
 from quarterdeck.engine.queries import Q
 from quarterdeck.store.port import StoreTx, decode
-from quarterdeck.store.sql import Param
+from quarterdeck.store.sql import Param, pieces
 
 EVENTS_MAX = 1_000
 """How many events one page holds at most."""
+LAST = 2**63 - 1
+"""No position is higher."""
+SPAN = 100_000
+"""Positions that one page looks through for events of certain types, which have no index."""
 
 
 class NewEvent(msgspec.Struct, frozen=True):
@@ -95,7 +99,8 @@ def append(tx: StoreTx, events: Sequence[NewEvent], now: Millis) -> Witness:
         for i, e in enumerate(events)
     ]
     tx.write(Q.log_advance(count=count))
-    tx.write(Q.log_append(batch=rows))
+    for piece in pieces(rows):
+        tx.write(Q.log_append(batch=piece))
     return Witness(ids[0], events[0].subject)
 
 
@@ -113,6 +118,11 @@ class EventFilter(msgspec.Struct, frozen=True):
     types: tuple[str, ...] = ()
     """None named: all of them."""
     subject: str | None = None
+
+    @property
+    def upto(self) -> int:
+        """How far one page looks. By types alone it may look at many events and find few."""
+        return min(self.after + SPAN, LAST) if self.types and not self.subject else LAST
 
     @property
     def is_narrow(self) -> bool:
@@ -134,6 +144,8 @@ def _asked(wanted: EventFilter) -> dict[str, Param]:
     asked: dict[str, Param] = {"zone_id": wanted.zone_id, "after": wanted.after, "limit": wanted.limit}
     if wanted.subject:
         asked["subject"] = wanted.subject
+    else:
+        asked["upto"] = wanted.upto
     return {**asked, "types": types, "any_type": int(not types)}
 
 
@@ -178,8 +190,10 @@ async def replay(tx: StoreTx, wanted: EventFilter) -> Replay:
     # A page without events is one row all the same: of bounds, and of nothing beside them.
     found = decode([row[2:] for row in rows if row[2] is not None], Event)
     [limits] = decode([rows[0][:2]], Bounds)
-    is_last = len(found) < wanted.limit
-    return Replay(limits, found, limits.head if is_last else found[-1].pos, is_last)
+    is_full = len(found) == wanted.limit
+    is_last = not is_full and wanted.upto >= limits.head
+    covers = found[-1].pos if is_full else min(limits.head, wanted.upto)
+    return Replay(limits, found, covers, is_last)
 
 
 def view(event: Event) -> EventView:

@@ -7,6 +7,7 @@ commits, commands gather; what has gathered is the next batch. There are no time
                                                     │
               ContentError, a bug in the rules ─────┤ bisect until the guilty command stands alone
               TransientError ───────────────────────┤ again, with jitter, bounded; then 503
+              it took too long ─────────────────────┤ halved, as above
               CommitUnknown ────────────────────────┤ ask until certain; then hand out, or again
               BUSY for a zone ──────────────────────┘ first in the next batch; after 50 ms, wait for its lock aside
 
@@ -39,6 +40,8 @@ NO_CONNECTION = "08001"
 """The SQLSTATE of a connection that could not be established."""
 
 
+TOO_MUCH = ("57014", "25P03")
+"""A statement or a pause that took too long: the batch may be too large for one transaction, and is halved."""
 _FOUND = {True: "committed", False: "not committed"}
 
 
@@ -84,6 +87,8 @@ class Patience:
     """After this no new attempt is begun, however few there were: each may have waited for a silent network."""
     unknown_seconds: float = 5.0
     waiters: int = 4
+    turns: int = 32
+    """How often a waiter goes on with one zone before the pump looks whether it is free again."""
 
 
 class Observer(Protocol):
@@ -115,6 +120,8 @@ class Lanes:
     settings: EngineSettings
     observer: Observer | None = None
     patience: Patience = field(default_factory=Patience)
+    turnstile: Callable[[str], Awaitable[object]] | None = None
+    """Returns when a zone that others hold has been free for a moment."""
     made: list[Lane[Any, Any]] = field(default_factory=list)
 
     def writing(self, name: str, operation: Operation[C, R]) -> Lane[C, R]:
@@ -162,6 +169,7 @@ class Lane(Generic[C, R]):
         self._engine = common.engine
         self._batch_max = common.settings.batch_max
         self._patience = common.patience
+        self._turnstile = common.turnstile
         self._observer = common.observer
         self._queue: ZoneQueue[_Waiting[C, R]] = ZoneQueue(common.settings.queue_max)
         self._placed = 0
@@ -235,13 +243,34 @@ class Lane(Generic[C, R]):
         while self._to_wait_for:
             zone_id = self._to_wait_for.popleft()
             try:
-                if batch := self._queue.take_zone(zone_id, self._batch_max):
-                    self._queue.put_back(await self._serve(batch, waits=True))
+                await self._serve_contended(zone_id)
             finally:
                 self._queue.release(zone_id)
                 self._wake()
         # Not left to the callback: until that runs, a zone put aside would count on a waiter that looks no more.
         self._waiters.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    async def _serve_contended(self, zone_id: str) -> None:
+        """Serves a zone that others hold, too, for as long as it has commands and nobody else waits for a waiter. What
+        is to be done is taken after the turnstile: what gathers before it goes into the same batch, where taken
+        before, each replica would wait with half of its commands, and then again with the other half."""
+        for _ in range(self._patience.turns):
+            await self._pass_turnstile(zone_id)
+            batch = self._queue.take_zone(zone_id, self._batch_max)
+            if not batch:
+                return
+            self._queue.put_back(await self._serve(batch, waits=True))
+            if self._to_wait_for:
+                return
+
+    async def _pass_turnstile(self, zone_id: str) -> None:
+        if self._turnstile is None:
+            return
+        try:
+            await self._turnstile(zone_id)
+        except TransientError as error:
+            # The batch itself will wait, or fail, and say so.
+            self._retried(error.code)
 
     def _waiter_done(self, task: asyncio.Task[None]) -> None:
         self._waiters.discard(task)
@@ -263,7 +292,9 @@ class Lane(Generic[C, R]):
             for entry in batch:
                 self._answer(entry, unknown)
             return []
-        except TransientError:
+        except TransientError as error:
+            if error.code in TOO_MUCH and len(batch) > 1:
+                return await self._bisect(batch, error, waits=waits)
             for entry in batch:
                 self._answer(entry, self._away())
             return []
@@ -309,6 +340,8 @@ class Lane(Generic[C, R]):
                 # Whoever got no connection has waited for one already: to do so five times is no kindness to callers.
                 self._retried(error.code)
                 spent = tries >= self._patience.retry.max_attempts or loop.time() >= deadline
+                if error.code in TOO_MUCH and len(commands) > 1:
+                    raise
                 if spent or error.code == NO_CONNECTION:
                     log.warning("lane %s gave up after %d tries: %s", self.name, tries, error)
                     raise

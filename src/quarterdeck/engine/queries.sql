@@ -24,10 +24,11 @@ select 1 from events where subject = :subject and id = :id;
 
 -- name: log_page
 -- planned: each time
--- A zone's events after a position, oldest first. Of every type, or of those named.
+-- A zone's events after a position, oldest first. Of every type, or of those named, and then no further than `upto`: what
+-- is rare must not have the whole log looked through in one statement.
 select columns(e)
 from events e
-where zone_id = :zone_id and pos > :after
+where zone_id = :zone_id and pos > :after and pos <= :upto
   and (cast(:any_type as bigint) = 1 or type in (select t.name from rows(:types as t, name text)))
 order by pos
 limit :limit;
@@ -43,7 +44,7 @@ order by pos
 limit :limit;
 
 -- name: log_tail
--- Every zone's events after a position: for the process's one tailer and for tests, never for a caller.
+-- Every zone's events after a position: for the process's one tailer, the sealer and tests, never for a caller.
 select columns(e)
 from events e where pos > :after order by pos limit :limit;
 
@@ -60,7 +61,7 @@ from log_head h
 left join (
   select *
   from events
-  where zone_id = :zone_id and pos > :after
+  where zone_id = :zone_id and pos > :after and pos <= :upto
     and (cast(:any_type as bigint) = 1 or type in (select t.name from rows(:types as t, name text)))
   order by pos
   limit :limit

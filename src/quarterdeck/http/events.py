@@ -39,7 +39,7 @@ class EventsQuery(msgspec.Struct, frozen=True):
 class EventList(msgspec.Struct, frozen=True):
     items: list[EventView]
     next_after: int | None
-    """Where the next page begins; null when this one is the last so far."""
+    """Where the next page begins, also if this one is short; null when it is the last so far."""
 
 
 class LogDesk:
@@ -67,16 +67,20 @@ class LogDesk:
         bearer = call.caller.bearer
         wanted = msgspec.structs.replace(asked, limit=asked.limit + 1)
 
-        async def read(tx: Tx) -> list[Event]:
+        async def read(tx: Tx) -> tuple[list[Event], int]:
             await require_bearer(tx, bearer)
+            head = (await log.bounds(tx)).head if wanted.upto < log.LAST else 0
             events = await log.page(tx, wanted)
             if not events:
                 await zones.require(tx, call.zone)
-            return events
+            return events, head
 
-        found = await self._engine.read(read, zones={call.zone, *([bearer.zone_id] if bearer else [])})
+        found, head = await self._engine.read(read, zones={call.zone, *([bearer.zone_id] if bearer else [])})
         shown = found[: asked.limit]
-        following = shown[-1].pos if len(found) > asked.limit else None
+        # A page of certain types may end before the log does, with fewer events than asked for, or none.
+        following = wanted.upto if wanted.upto < head else None
+        if len(found) > asked.limit:
+            following = shown[-1].pos
         return EventList([log.view(event) for event in shown], following)
 
 

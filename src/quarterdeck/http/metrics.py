@@ -88,7 +88,7 @@ class Metrics(Collector):
             if event.type == "session.terminate":
                 reason = msgspec.json.decode(event.data, type=_Reason).reason
                 # Callers choose reasons freely; a label must not grow with them.
-                label = reason if reason in ("requested", "ttl_expired") else "other"
+                label = reason if reason in ("requested", "ttl_expired", "orphaned") else "other"
                 self._cascades[label] = self._cascades.get(label, 0) + 1
 
     def swept(self, sweep: str, moved: int) -> None:

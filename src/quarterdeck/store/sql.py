@@ -31,7 +31,7 @@ A statement that must differ beyond that is written twice, under one name, marke
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Literal
@@ -40,6 +40,8 @@ import msgspec
 
 Engine = Literal["sqlite", "postgresql"]
 Param = str | int | None | list[tuple[object, ...]]
+PIECE = 5_000
+"""Rows that one statement writes at most, where a batch may be of any size."""
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$")
 _PLANNED = re.compile(r"^-- planned: each time\b")
@@ -199,6 +201,12 @@ def _postgresql(text: str) -> tuple[str, tuple[str, ...]]:
 
     text = _ROWS.sub(rows, text).replace("now_ms()", _POSTGRES_NOW)
     return _PARAM.sub(number, text), tuple(order)
+
+
+def pieces(batch: Sequence[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
+    """A batch in parts that a statement writes well within its time-out."""
+    for begin in range(0, len(batch), PIECE):
+        yield [*batch[begin : begin + PIECE]]
 
 
 def _plain(value: Param) -> str | int | None:

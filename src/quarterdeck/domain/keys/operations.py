@@ -20,7 +20,7 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones import rules as zone_rules
 from quarterdeck.domain.zones.model import Zone
 from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.lanes import Busy
+from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import Row, decode
 
@@ -50,13 +50,11 @@ async def find(tx: Tx, asks: Sequence[ShownKey]) -> list[Caller | Problem | Busy
 async def create(tx: Tx, asks: Sequence[CreateKey]) -> list[ApiKey | Problem | Busy]:
     """Makes keys, as long as their zones have room. Under the zones' locks, so the count that decides is exact."""
     batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted({ask.zone_id for ask in asks})]
-    locked_rows, counted = await tx.read(
-        zones.lock(tx, (ask.zone_id for ask in asks)), Q.keys_live(batch=batch)
-    )
+    locked_rows, counted = await tx.read(zones.lock(tx, zones_of(asks)), Q.keys_live(batch=batch))
     locked = zones.locked(locked_rows)
-    why_not: dict[str, Problem | Busy] = await zones.unlocked(tx, {a.zone_id for a in asks} - locked.keys())
+    why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
     strangers = await _strangers(tx, (ask.bearer for ask in asks))
-    judged = [ask for ask in asks if ask.zone_id in locked and ask.bearer not in strangers]
+    judged = [ask for ask in asks if sessions.held_up(ask, why_not) is None and ask.bearer not in strangers]
     decided = dict(
         zip(
             (a.id for a in judged),
@@ -65,7 +63,7 @@ async def create(tx: Tx, asks: Sequence[CreateKey]) -> list[ApiKey | Problem | B
         )
     )
     outcomes = [
-        _stranger(strangers, ask.bearer) or why_not.get(ask.zone_id) or decided[ask.id] for ask in asks
+        _stranger(strangers, ask.bearer) or sessions.held_up(ask, why_not) or decided[ask.id] for ask in asks
     ]
     _write(tx, judged, decided)
     return outcomes

@@ -23,6 +23,11 @@ def lock(tx: Tx, zone_ids: Iterable[str]) -> Bound:
     return Q.zones_lock_waiting(batch=batch) if tx.waits else Q.zones_lock_ready(batch=batch)
 
 
+async def wait_for(tx: Tx, zone_id: str) -> None:
+    """Returns when nobody holds the zone's lock; it is given back at once, with this round trip."""
+    await tx.read(Q.zones_lock_waiting(batch=[(zone_id,)]))
+
+
 def look(zone_id: str) -> Bound:
     """The same row without its lock, for whoever decides nothing."""
     return Q.zone_get(id=zone_id)

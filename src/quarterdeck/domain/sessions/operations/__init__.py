@@ -12,7 +12,7 @@
 | explaining | why                                                                                       |
 """
 
-from quarterdeck.domain.sessions.operations.bearers import guarded, require_bearer
+from quarterdeck.domain.sessions.operations.bearers import guarded, held_up, require_bearer
 from quarterdeck.domain.sessions.operations.ending import Ender
 from quarterdeck.domain.sessions.operations.explaining import Explainer
 from quarterdeck.domain.sessions.operations.finishing import Finisher
@@ -37,6 +37,7 @@ __all__ = [
     "expired",
     "forget",
     "guarded",
+    "held_up",
     "hold",
     "orphaned",
     "page",

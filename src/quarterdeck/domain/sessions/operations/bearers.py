@@ -80,8 +80,7 @@ def guarded(operation: Operation[A, R], *, writes: bool = True) -> Operation[A, 
         [rows] = await tx.read(Q.sessions_get(batch=sorted(refs)))
         known = by_ref(rows)
         refusals = [
-            rules.bearer_problem(ask.bearer, known, tx.now)
-            or (ask.bearer and why_not.get(ask.bearer.zone_id))
+            rules.bearer_problem(ask.bearer, known, tx.now) or (held_up(ask, why_not) if writes else None)
             for ask in asks
         ]
         good = [ask for ask, refusal in zip(asks, refusals, strict=True) if refusal is None]

@@ -7,7 +7,7 @@ and whoever is killed meanwhile is not missed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -33,10 +33,9 @@ from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import Row, decode
+from quarterdeck.store.sql import pieces
 
 Batch = list[tuple[object, ...]]
-PIECE = 5_000
-"""Rows that one statement writes at most."""
 
 
 class Ender:
@@ -139,9 +138,9 @@ async def _write(tx: Tx, endings: Endings) -> None:
     for cascade, group in endings.stamped:
         await _stamp(tx, cascade, group)
     members = [each.member for each in leaving]
-    for piece in _pieces([(*key, n) for key, n in sorted(rules.tally(members).items())]):
+    for piece in pieces([(*key, n) for key, n in sorted(rules.tally(members).items())]):
         tx.write(Q.counts_lower(batch=piece))
-    for piece in _pieces(sorted({key for member in members for key in rules.emptied_by(member)})):
+    for piece in pieces(sorted({key for member in members for key in rules.emptied_by(member)})):
         tx.write(Q.counts_drop(batch=piece))
     for each in endings.settled:
         tx.emit(_terminated(each.member, each.reason, each.ask))
@@ -152,12 +151,19 @@ async def _stamp(tx: Tx, cascade: Cascade, group: Sequence[Leaving]) -> None:
         (*_ref(each.member), each.member.status, place, each.reason, each.ended_at)
         for place, each in enumerate(group)
     ]
-    for piece in _pieces(batch):
+    for piece in pieces(batch):
         stamp = Q.sessions_stamp(batch=piece, cascade_id=cascade.id, now=tx.now)
         _all_moved(await tx.read(stamp), piece)
     told = msgspec.structs.asdict(cascade)
     del told["settled"], told["finished_at"]
     tx.write(Q.cascade_insert(**told))
+    # The decision itself is an event: it says since when all of these read as ended, and it proves the commit.
+    data = {"cascade_id": cascade.id, "stamped": cascade.stamped, "reason": cascade.reason}
+    subject = cascade.target_id or cascade.zone_id
+    text = msgspec.json.encode(data).decode()
+    tx.emit(
+        NewEvent("cascade.begin", cascade.zone_id, subject, cascade.actor, data=text, trace=cascade.trace)
+    )
 
 
 async def _settle_chunk(tx: Tx, cascade: Cascade, limit: int) -> bool:
@@ -180,12 +186,6 @@ async def _settle_chunk(tx: Tx, cascade: Cascade, limit: int) -> bool:
 
 def _ref(member: Member) -> Ref:
     return member.zone_id, member.id
-
-
-def _pieces(batch: Sequence[tuple[object, ...]]) -> Iterator[Batch]:
-    """A batch in parts that a statement can write well within its time."""
-    for begin in range(0, len(batch), PIECE):
-        yield [*batch[begin : begin + PIECE]]
 
 
 def _all_moved(answers: Sequence[Sequence[Row]], batch: Batch) -> None:

@@ -18,6 +18,7 @@ from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import decode
+from quarterdeck.store.sql import pieces
 
 
 async def hold(tx: Tx, asks: Sequence[Hold]) -> list[Held | Problem | Busy]:
@@ -71,11 +72,10 @@ class _Moved:
             (*ref, move.before.status, move.after.status, move.after.held, int(ref in self._fell))
             for ref, move in sorted(self._moves.items())
         ]
-        if not batch:
-            return
-        [rows] = await tx.read(Q.sessions_hold(batch=batch, now=tx.now))
-        if len(rows) != len(batch):
-            raise RuntimeError("sessions moved under the zone's lock")
+        for piece in pieces(batch):
+            [rows] = await tx.read(Q.sessions_hold(batch=piece, now=tx.now))
+            if len(rows) != len(piece):
+                raise RuntimeError("sessions moved under the zone's lock")
 
 
 def _told(ask: Hold, move: Move) -> NewEvent:
