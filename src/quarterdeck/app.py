@@ -165,7 +165,8 @@ async def lay_keel(settings: Settings) -> Keel:
     engine = Engine(store, WITHIN, after_commit)
 
     def turnstile(zone_id: str) -> Awaitable[object]:
-        return engine.transact(lambda tx: zones.wait_for(tx, zone_id), zones=[zone_id])
+        # One round trip, at whose end the lock is free again: a transaction would keep it for another.
+        return engine.read(lambda tx: zones.wait_for(tx, zone_id), zones=[zone_id], for_a_writer=True)
 
     lanes = Lanes(engine, settings.section(EngineSettings), metrics, turnstile=turnstile)
     return Keel(settings, stores, wakes, metrics, engine, Engine(store_everywhere), lanes)

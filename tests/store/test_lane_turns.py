@@ -50,7 +50,7 @@ class Scripted:
             raise self.failures.pop(0)
         return outcome
 
-    async def read(self, work: Work[T], zones: Collection[str] = ()) -> T:
+    async def read(self, work: Work[T], zones: Collection[str] = (), *, for_a_writer: bool = False) -> T:
         return await work(_Tx())
 
     async def settled(self, key: int) -> None: ...
@@ -370,7 +370,7 @@ async def test_a_commit_that_never_happens_is_not_tried_for_ever() -> None:
     assert store.transactions == 3
 
 
-async def no_witness(work: Work[T], zones: Collection[str] = ()) -> T:
+async def no_witness(work: Work[T], zones: Collection[str] = (), *, for_a_writer: bool = False) -> T:
     class Nothing(_Tx):
         async def read(self, *statements: Bound) -> list[list[Row]]:
             return [[] for _ in statements]

@@ -66,15 +66,14 @@ async def test_with_nothing_new_nothing_is_written_and_no_lease_is_asked_for(
 async def test_of_several_that_would_seal_one_does_and_the_chain_is_one(
     keeper: Keeper, tmp_path: Path
 ) -> None:
-    others = [Keeper(keeper.keel, tmp_path) for _ in range(3)]
+    keepers = [keeper, *(Keeper(keeper.keel, tmp_path) for _ in range(3))]
     for count in (5, 3, 1, 8):
         await keeper.happen(count)
-        sealed = await asyncio.gather(*(other.sealer.run_once(4) for other in (keeper, *others)))
+        sealed = await asyncio.gather(*(each.sealer.run_once(4) for each in keepers))
         assert len([count for count in sealed if count]) == 1
-    while await keeper.sealer.run_once(4):
+    # Whichever of them holds the lease has the rest to seal; the others have nothing to say.
+    while sum([await each.sealer.run_once(4) for each in keepers]):
         pass
-    for other in others:
-        assert await other.sealer.run_once(4) == 0
     assert keeper.proof().events == keeper.log().head
 
 

@@ -40,7 +40,13 @@ class Gate:
 class Gated(Engine):
     gate: Gate = field(default_factory=Gate)
 
-    async def read(self, operation: Callable[[Tx], Awaitable[T]], *, zones: Collection[str] = ()) -> T:
+    async def read(
+        self,
+        operation: Callable[[Tx], Awaitable[T]],
+        *,
+        zones: Collection[str] = (),
+        for_a_writer: bool = False,
+    ) -> T:
         await self.gate.open.wait()
         self.gate.reads += 1
         if self.gate.failures:
@@ -189,8 +195,14 @@ class Slow(Engine):
     has_read: asyncio.Event = field(default_factory=asyncio.Event)
     hand_over: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def read(self, operation: Callable[[Tx], Awaitable[T]], *, zones: Collection[str] = ()) -> T:
-        found = await Engine.read(self, operation, zones=zones)
+    async def read(
+        self,
+        operation: Callable[[Tx], Awaitable[T]],
+        *,
+        zones: Collection[str] = (),
+        for_a_writer: bool = False,
+    ) -> T:
+        found = await Engine.read(self, operation, zones=zones, for_a_writer=for_a_writer)
         self.has_read.set()
         await self.hand_over.wait()
         return found

@@ -32,7 +32,7 @@ class Recording:
     async def transact(self, work: Work[T], key: int | None = None, zones: Collection[str] = ()) -> T:
         return await self._store.transact(lambda tx: work(_RecordingTx(tx, self.seen)), key, zones)
 
-    async def read(self, work: Work[T], zones: Collection[str] = ()) -> T:
+    async def read(self, work: Work[T], zones: Collection[str] = (), *, for_a_writer: bool = False) -> T:
         return await self._store.read(lambda tx: work(_RecordingTx(tx, self.seen)), zones)
 
     async def settled(self, key: int) -> None:

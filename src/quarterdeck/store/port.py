@@ -54,8 +54,9 @@ class Store(Protocol):
         """Runs work in one durable transaction. `key` marks it, so that `settled(key)` can find out about it later.
         `zones` are all that its callers were authenticated for: a second wall lets it see no other zone's rows."""
 
-    async def read(self, work: Work[T], zones: Collection[str] = ()) -> T:
-        """Runs work that only reads, behind the same wall."""
+    async def read(self, work: Work[T], zones: Collection[str] = (), *, for_a_writer: bool = False) -> T:
+        """Runs work that only reads, behind the same wall. Readers are held to a part of the connections, so that
+        writers find one, and what is read for a writer is not."""
 
     async def settled(self, key: int) -> None:
         """Returns once no transaction marked with this key is still under way on the database."""

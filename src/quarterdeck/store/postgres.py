@@ -138,8 +138,9 @@ class PostgresStore:
             await self._commit(connection, tx.queued)
             return result
 
-    async def read(self, work: Work[T], zones: Collection[str] = ()) -> T:
-        async with self._readers, self._connection() as connection:
+    async def read(self, work: Work[T], zones: Collection[str] = (), *, for_a_writer: bool = False) -> T:
+        place = contextlib.nullcontext() if for_a_writer else self._readers
+        async with place, self._connection() as connection:
             return await work(PostgresTx(connection, [], self._wall(zones)))
 
     async def settled(self, key: int) -> None:

@@ -97,7 +97,7 @@ class SqliteStore:
             await self._commit()
             return result
 
-    async def read(self, work: Work[T], zones: Collection[str] = ()) -> T:
+    async def read(self, work: Work[T], zones: Collection[str] = (), *, for_a_writer: bool = False) -> T:
         self._reader.execute("begin")
         try:
             return await work(SqliteTx(self._reader))
