@@ -32,8 +32,9 @@ up: $(BASE) ## start the server on SQLite, in the foreground
 	@exec .venv/bin/qd up --only-own-variables \
 		$(if $(call given,DATA),--data "$(call given,DATA)") $(call given,ARGS)
 
+# Two at a time, a file by one of them: half of what a test does is waiting for a server, and a file's fixtures are shared.
 test: lint ## lint, types, import contracts, and every test on both engines
-	.venv/bin/python -m pytest $(call given,ARGS)
+	.venv/bin/python -m pytest -n 2 --dist loadfile $(call given,ARGS)
 
 lint: $(TEST) ## the checks that run nothing
 	.venv/bin/ruff check .

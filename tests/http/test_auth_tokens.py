@@ -174,7 +174,7 @@ def published_forms() -> list[bytes]:
     return [pem, pem.strip(), der, point, json.dumps(LOCAL.jwks()["keys"][0]).encode(), b""]
 
 
-@pytest.mark.parametrize("secret", published_forms())
+@pytest.mark.parametrize("secret", published_forms(), ids=["pem", "stripped", "der", "point", "jwk", "empty"])
 def test_the_published_key_is_no_hmac_secret(secret: bytes) -> None:
     def sign(signed: bytes) -> bytes:
         return hmac.digest(secret, signed, "sha256")

@@ -21,7 +21,8 @@ from tests.support.source import ROOT
 FIRST, LAST = revisions()[0], revisions()[-1]
 TABLES = {
     "zones", "events", "log_head", "leases", "seals", "agent_sessions", "admission_counts", "idempotency_keys",
-    "cascades", "api_keys",
+    "cascades", "api_keys", "agent_services", "service_sessions", "agent_invocations", "delegation_edges",
+    "delegation_epochs", "sinks", "sink_entries",
 }  # fmt: skip
 
 

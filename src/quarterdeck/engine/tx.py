@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from quarterdeck.core.clock import Millis
@@ -22,6 +23,7 @@ from quarterdeck.store.sql import Bound
 
 logger = logging.getLogger("quarterdeck.engine")
 T = TypeVar("T")
+Afterwards = Callable[[], None]
 ROUNDS_MAX = 32
 """Listeners that still cause events after this many rounds are a cycle, and a bug."""
 
@@ -33,6 +35,7 @@ class Tx:
         self.waits = waits
         """Whether to wait for a zone's lock, or to pass over the zones that are busy."""
         self.events: list[NewEvent] = []
+        self.afterwards: list[Afterwards] = []
 
     @property
     def now(self) -> Millis:
@@ -53,6 +56,11 @@ class Tx:
     def emit(self, event: NewEvent) -> None:
         self.events.append(event)
 
+    def on_commit(self, callback: Afterwards) -> None:
+        """Has something done, in this process, once the transaction has surely been committed. It may be done never: a
+        process can end in between. So it wakes and hands over; what must be true is written."""
+        self.afterwards.append(callback)
+
 
 Listener = Callable[[Tx, Sequence[NewEvent]], Awaitable[None]]
 
@@ -66,6 +74,7 @@ class Attempt:
     outcomes: object = None
     witness: Witness | None = None
     events: Sequence[NewEvent] = ()
+    afterwards: Sequence[Afterwards] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +96,19 @@ class Engine:
     ) -> T:
         """Runs an operation. Of zone tables it sees the rows of `zones`, and no others."""
 
-        async def work(port: StoreTx) -> tuple[T, list[NewEvent]]:
+        async def work(port: StoreTx) -> tuple[T, Tx]:
             tx = Tx(port, waits)
             outcome = await operation(tx)
             await self._tell(tx)
             witness = log.append(port, tx.events, tx.now) if tx.events else None
             if attempt:
-                attempt.outcomes, attempt.witness, attempt.events = outcome, witness, tx.events
-            return outcome, tx.events
+                attempt.outcomes, attempt.witness = outcome, witness
+                attempt.events, attempt.afterwards = tx.events, tx.afterwards
+            return outcome, tx
 
-        outcome, events = await self.store.transact(work, attempt.key if attempt else None, zones)
-        if events:
-            self._announce(events)
+        outcome, tx = await self.store.transact(work, attempt.key if attempt else None, zones)
+        if tx.events or tx.afterwards:
+            self._announce(tx.events, tx.afterwards)
         return outcome
 
     async def read(
@@ -120,14 +130,16 @@ class Engine:
             return False
         if not await self.store.read(lambda port: log.committed(port, witness), attempt.zones):
             return False
-        self._announce(attempt.events)
+        self._announce(attempt.events, attempt.afterwards)
         return True
 
-    def _announce(self, events: Sequence[NewEvent]) -> None:
-        try:
-            self.after_commit(events)
-        except Exception:  # what is committed is committed: whoever ran it must not be told that it failed
-            logger.exception("a listener failed after a commit")
+    def _announce(self, events: Sequence[NewEvent], afterwards: Sequence[Afterwards]) -> None:
+        callbacks = [*afterwards, partial(self.after_commit, events)] if events else afterwards
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:  # what is committed is committed: whoever ran it must not be told that it failed
+                logger.exception("a listener failed after a commit")
 
     async def _tell(self, tx: Tx) -> None:
         told = 0

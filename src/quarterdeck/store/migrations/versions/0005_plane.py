@@ -1,0 +1,188 @@
+"""Services, invocations and delegations; cursors of sinks; and what an ended session's sid must be known by.
+
+An invocation that waits is found by the index of its service, in the order in which it may begin; one that runs, by its
+deadline or its lease. What has ended stands in neither, so both stay as small as the work at hand. `parked` keeps what
+belongs to a suspended session out of the way of those who claim.
+
+`service_sessions` says which sessions have registered a service: it goes with the last of them.
+
+Revision ID: 0005
+"""
+
+from __future__ import annotations
+
+from quarterdeck.store.migrations import run
+from quarterdeck.store.migrations.wall import grant, secure
+
+revision = "0005"
+down_revision = "0004"
+
+SCRIPT = """
+create index agent_sessions_by_sid on agent_sessions (zone_id, session_sid) where status <> 'terminated';
+
+create table agent_services (
+    id text not null,
+    zone_id text not null,
+    application_id text not null,
+    agent_id text,
+    endpoint_url text not null,
+    protocol_versions text not null,
+    framework_name text,
+    framework_version text,
+    capabilities text not null,
+    health text not null,
+    metadata_json text not null,
+    delivery text not null,
+    secret_number bigint not null,
+    active_invocations bigint not null,
+    last_heartbeat_at bigint,
+    unregistered_at bigint,
+    created_at bigint not null,
+    updated_at bigint not null,
+    primary key (zone_id, id),
+    unique (zone_id, application_id, endpoint_url)
+);
+
+create index agent_services_by_agent on agent_services (zone_id, agent_id, id) where agent_id is not null;
+
+create index agent_services_to_push on agent_services (zone_id, id)
+    where delivery = 'push' and unregistered_at is null;
+
+create table service_sessions (
+    zone_id text not null,
+    service_id text not null,
+    session_id text not null,
+    primary key (zone_id, service_id, session_id)
+);
+
+create index service_sessions_by_session on service_sessions (zone_id, session_id);
+
+create table agent_invocations (
+    id text not null,
+    zone_id text not null,
+    service_id text not null,
+    application_id text not null,
+    source_session_id text,
+    target_session_id text,
+    idempotency_key text not null,
+    digest text not null,
+    method text not null,
+    params_json text not null,
+    metadata_json text not null,
+    status text not null,
+    attempts bigint not null,
+    max_attempts bigint not null,
+    timeout_ms bigint not null,
+    retry_policy_json text not null,
+    result_json text,
+    error_json text,
+    parked smallint not null,
+    available_at bigint not null,
+    deadline_at bigint,
+    lease_expires_at bigint,
+    attempt_token text,
+    begun_by text,
+    holder text,
+    claim_id text,
+    cancel_requested_at bigint,
+    cancel_reason text,
+    invoker text not null,
+    trace text,
+    started_at bigint,
+    completed_at bigint,
+    created_at bigint not null,
+    updated_at bigint not null,
+    primary key (zone_id, id),
+    unique (zone_id, service_id, idempotency_key)
+);
+
+create index agent_invocations_waiting on agent_invocations (zone_id, service_id, available_at, id)
+    where status = 'pending' and parked = 0;
+
+create index agent_invocations_by_status on agent_invocations (zone_id, status, id);
+
+create index agent_invocations_by_source on agent_invocations (zone_id, source_session_id, id)
+    where source_session_id is not null;
+
+create index agent_invocations_by_target on agent_invocations (zone_id, target_session_id, id)
+    where target_session_id is not null;
+
+create index agent_invocations_by_deadline on agent_invocations (deadline_at) where status = 'running';
+
+create index agent_invocations_by_lease on agent_invocations (lease_expires_at) where status = 'running';
+
+create index agent_invocations_by_claim on agent_invocations (zone_id, service_id, claim_id)
+    where status = 'running' and claim_id is not null;
+
+create table delegation_edges (
+    id text not null,
+    zone_id text not null,
+    source_session_id text not null,
+    target_session_id text not null,
+    issuer_application_id text not null,
+    receiver_application_id text not null,
+    scopes text not null,
+    resource_id text,
+    resources text,
+    hops bigint not null,
+    constraints_json text not null,
+    parent_edge_id text,
+    status text not null,
+    expires_at bigint not null,
+    edge_version bigint not null,
+    created_by text not null,
+    trace text,
+    ended_at bigint,
+    ended_reason text,
+    created_at bigint not null,
+    updated_at bigint not null,
+    primary key (zone_id, id)
+);
+
+create index delegation_edges_by_source on delegation_edges (zone_id, source_session_id, id);
+
+create index delegation_edges_by_target on delegation_edges (zone_id, target_session_id, id);
+
+create index delegation_edges_by_parent on delegation_edges (zone_id, parent_edge_id)
+    where parent_edge_id is not null;
+
+create index delegation_edges_by_expiry on delegation_edges (expires_at) where status = 'active';
+
+create index delegation_edges_by_end on delegation_edges (ended_at) where ended_at is not null;
+
+create table delegation_epochs (
+    zone_id text not null primary key,
+    epoch bigint not null
+);
+
+create table sinks (
+    name text not null primary key,
+    position bigint not null,
+    updated_at bigint not null
+);
+
+create table sink_entries (
+    sink text not null,
+    pos bigint not null,
+    entry bigint not null,
+    attempts bigint not null,
+    next_at bigint not null,
+    dead_at bigint,
+    error text not null,
+    created_at bigint not null,
+    primary key (sink, pos, entry)
+);
+
+create index sink_entries_due on sink_entries (sink, next_at) where dead_at is null;
+"""
+
+
+def upgrade() -> None:
+    run(SCRIPT)
+    secure("agent_services", server="select, insert, update", sweep="select, delete")
+    secure("service_sessions", server="select, insert, delete", sweep="select, delete")
+    secure("agent_invocations", server="select, insert, update", sweep="select, delete")
+    secure("delegation_edges", server="select, insert, update", sweep="select, delete")
+    secure("delegation_epochs", server="select, insert, update")
+    grant("sinks", server="select", sweep="select, insert, update, delete")
+    grant("sink_entries", server="select", sweep="select, insert, update, delete")
