@@ -21,6 +21,7 @@ EXAMPLES = {
     "sts_url": ("https://a.example", "https://b.example", "https://c.example"),
     "admin_issuer": ("https://a.example", "https://b.example", "https://c.example"),
     "lifecycle_scope": ("a", "b", "c"),
+    "sweeps": ("false", "true", "false"),
 }
 """Three values for each setting that is no number."""
 FLAGS = {"host": "--host", "port": "--port", "database_url": "--database"}
@@ -38,6 +39,8 @@ def write(directory: Path, text: str) -> None:
 
 def found(settings: Settings, name: str) -> tuple[str, str]:
     setting = settings.found[name]
+    if isinstance(setting.value, bool):
+        return str(setting.value).lower(), setting.source
     return (f"{setting.value:g}" if isinstance(setting.value, float) else str(setting.value)), setting.source
 
 

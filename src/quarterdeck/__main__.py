@@ -1,11 +1,12 @@
 """`python -m quarterdeck`: what needs the server's own code. The `qd` command hands over to this.
 
 up                 serve, until told to stop
+sweep              make the passes of a server without serving
 db upgrade|status  the schema
 db backup FILE     a copy of a SQLite database
 audit verify       the log, proved by its seals
 audit anchor       the newest seal, to be noted elsewhere
-check              counters, trees and log against each other
+check              counters, trees and log against each other; clients' histories against all of them
 config show        every setting and where it came from
 token              a bearer token of the local issuer
 """
@@ -86,7 +87,15 @@ def _parser() -> argparse.ArgumentParser:
             if run is _audit_verify:
                 step.add_argument("--anchor", action="append", default=[])
                 step.add_argument("--key", action="append", default=[])
-    verbs.add_parser("check", parents=[common]).set_defaults(run=_check)
+    sweep = verbs.add_parser("sweep", parents=[common])
+    sweep.add_argument("--once", action="store_true")
+    sweep.add_argument("--list", action="store_true")
+    sweep.add_argument("--only", action="append", default=[])
+    sweep.add_argument("--metrics-port", type=int)
+    sweep.set_defaults(run=_sweep)
+    check = verbs.add_parser("check", parents=[common])
+    check.add_argument("--history", type=Path, action="append", default=[])
+    check.set_defaults(run=_check)
     token = verbs.add_parser("token", parents=[common])
     token.add_argument("--zone", default="default")
     token.add_argument("--app", default="local")
@@ -101,6 +110,13 @@ def _up(asked: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.run import Running
 
     return Running(settings, migrate=asked.migrate, ready_fd=asked.ready_fd).until_stopped()
+
+
+def _sweep(asked: argparse.Namespace, settings: Settings) -> int:
+    from quarterdeck.sweeping import Sweeping, Wanted
+
+    daemon = Sweeping(settings, Wanted(asked.only, asked.metrics_port, asked.json))
+    return daemon.tell() if asked.list else daemon.once() if asked.once else daemon.until_stopped()
 
 
 def _db_upgrade(asked: argparse.Namespace, settings: Settings) -> int:
@@ -169,7 +185,7 @@ def _audit_anchor(asked: argparse.Namespace, settings: Settings) -> int:
 def _check(asked: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.upkeep import check
 
-    report = check.look(settings.database_url)
+    report = check.look(settings.database_url, asked.history)
     _show(asked, report.document(), report.text())
     return 0 if report.well else EXIT_FAILED
 

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from quarterdeck import __version__
+from quarterdeck.core.pushkeys import Secrets, secrets_from
 from quarterdeck.core.wire import METRICS, Caller, Route
+from quarterdeck.domain.delegations import operations as delegations
+from quarterdeck.domain.delegations import routes as delegation_routes
+from quarterdeck.domain.delegations.model import DelegationSettings
+from quarterdeck.domain.delegations.routes import DelegationDesk
+from quarterdeck.domain.delegations.rules import DELEGATION
+from quarterdeck.domain.delegations.sweeps import sweeps as delegation_sweeps
+from quarterdeck.domain.invocations import operations as invocations
+from quarterdeck.domain.invocations import routes as invocation_routes
+from quarterdeck.domain.invocations.model import Command, InvocationSettings, Outcome
+from quarterdeck.domain.invocations.operations.waiting import Lookout
+from quarterdeck.domain.invocations.routes import InvocationDesk
+from quarterdeck.domain.invocations.rules import INVOCATION
+from quarterdeck.domain.invocations.sweeps import sweeps as invocation_sweeps
 from quarterdeck.domain.keys import operations as keys
 from quarterdeck.domain.keys import routes as key_routes
 from quarterdeck.domain.keys.routes import KeyDesk
+from quarterdeck.domain.services import operations as services
+from quarterdeck.domain.services import routes as service_routes
+from quarterdeck.domain.services.model import ServiceSettings
+from quarterdeck.domain.services.routes import ServiceDesk
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions import routes as session_routes
 from quarterdeck.domain.sessions.model import SessionSettings
@@ -24,7 +43,7 @@ from quarterdeck.domain.zones.model import DEFAULT_ZONE, Limits, PutZone
 from quarterdeck.domain.zones.routes import ZoneDesk
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.idempotency import KeyRetention
-from quarterdeck.engine.lanes import Lanes
+from quarterdeck.engine.lanes import Lane, Lanes
 from quarterdeck.engine.leases import Lease
 from quarterdeck.engine.retention import EventRetention
 from quarterdeck.engine.seals import Sealer
@@ -50,10 +69,16 @@ from quarterdeck.store.roles import SWEEP
 from quarterdeck.store.sqlite import SqliteStore
 
 log = logging.getLogger("quarterdeck.app")
-MACHINES = (SESSION,)
+MACHINES = (SESSION, DELEGATION, INVOCATION)
 """Every state machine there is; `docs/states/` is drawn from these."""
 
-WITHIN: tuple[Listener, ...] = (keys.go_with_zone,)
+WITHIN: tuple[Listener, ...] = (
+    keys.go_with_zone,
+    services.go_with_session,
+    delegations.go_with_session,
+    invocations.go_with_session,
+    invocations.go_with_service,
+)
 """Who hears of events inside the transaction that caused them, in this order."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -101,6 +126,13 @@ class Keel:
     lanes: Lanes
 
 
+class Runs(Protocol):
+    """Something that goes on by itself as long as the process serves, and is no sweep."""
+
+    def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """What a room brings along."""
@@ -108,27 +140,35 @@ class Room:
     routes: Sequence[Route]
     sweeps: Sequence[Sweep] = ()
     leases: Sequence[Lease] = ()
+    runs: Sequence[Runs] = ()
+    on_drain: Sequence[Callable[[], None]] = ()
+    """Told when the server begins to stop, before anything else is: whoever waits for long is let go."""
 
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """A server without its sockets."""
+    """A server without its sockets; or a daemon, which sweeps and tells nobody more than how it is."""
 
     keel: Keel
     sweeps: SweepRunner
     leases: Sequence[Lease]
+    runs: Sequence[Runs]
     shell: Shell
     authenticator: Authenticator
     live: Live
 
-    def start(self) -> None:
-        """What goes on by itself, begins."""
+    def start(self, only: Collection[str] | None = None) -> None:
+        """What goes on by itself, begins: every sweep, or those named."""
         self.keel.wakes.start()
-        self.sweeps.start()
+        self.sweeps.start(only)
+        for each in self.runs:
+            each.start()
 
     async def stop(self, grace_seconds: float) -> None:
         """Answers what was let in, then lets go of everything."""
         await self.sweeps.stop()
+        for each in self.runs:
+            await each.stop()
         try:
             async with asyncio.timeout(grace_seconds):
                 await self.keel.lanes.drain()
@@ -172,8 +212,11 @@ async def lay_keel(settings: Settings) -> Keel:
     return Keel(settings, stores, wakes, metrics, engine, Engine(store_everywhere), lanes)
 
 
-async def build(settings: Settings, issuer: LocalIssuer, lines: LineWriter | None) -> App:
-    """Puts the rooms together. Every lane, sweep, listener and route of the server is named from here on."""
+async def build(
+    settings: Settings, issuer: LocalIssuer, lines: LineWriter | None, paths: Collection[str] | None = None
+) -> App:
+    """Puts the rooms together. Every lane, sweep, listener and route of the server is named from here on. `paths` are
+    all that is served, if they are given."""
     try:
         authenticator = Authenticator(settings.section(AuthSettings), issuer)
     except ValueError as error:  # an issuer that can never be asked
@@ -186,36 +229,49 @@ async def build(settings: Settings, issuer: LocalIssuer, lines: LineWriter | Non
 
     live = live_on(keel)
     own = System(keel.stores[0], keel.metrics, issuer.jwks(), __version__, check_bearer)
+    ender, finisher = endings(keel)
     rooms = [
-        await zones_and_sessions(keel, check_bearer),
+        await zones_and_sessions(keel, finisher, check_bearer),
         api_keys(keel, authenticator),
+        the_services(keel, push_secrets(issuer)),
+        the_delegations(keel, ender, finisher),
+        invocations_room(keel),
         the_log(keel, issuer, live),
         Room(system.routes(own, None if settings.server.host in LOOPBACK else METRICS)),
     ]
-    table = [route for room in rooms for route in room.routes]
+    table = [route for room in rooms for route in room.routes if paths is None or route.path in paths]
     shell = Shell(table, authenticator, keel.metrics, lines, live.streams)
+    shell.on_drain += [callback for room in rooms for callback in room.on_drain]
     own.serves(table, lambda: shell.draining)
     watch(keel, lines)
     sweeps = SweepRunner([sweep for room in rooms for sweep in room.sweeps], keel.metrics)
     leases = [lease for room in rooms for lease in room.leases]
-    return App(keel, sweeps, leases, shell, authenticator, live)
+    runs = [each for room in rooms for each in room.runs]
+    return App(keel, sweeps, leases, runs, shell, authenticator, live)
 
 
-async def zones_and_sessions(keel: Keel, check_bearer: Callable[[Caller], Awaitable[None]]) -> Room:
+def endings(keel: Keel) -> tuple[sessions.Ender, sessions.Finisher]:
+    """How sessions are ended, by whichever room, and how an ending is seen through."""
+    ender = sessions.Ender(keel.settings.section(SessionSettings).cascade_chunk)
+    return ender, sessions.Finisher(
+        keel.lanes.writing("terminate", ender.terminate).submit,
+        keel.lanes.writing("zone-stop", ender.stop_zone).submit,
+        keel.lanes.writing("settle", ender.settle).submit,
+    )
+
+
+async def zones_and_sessions(
+    keel: Keel, finisher: sessions.Finisher, check_bearer: Callable[[Caller], Awaitable[None]]
+) -> Room:
     lanes, limits = keel.lanes, keel.settings.section(Limits)
     told = keel.settings.section(SessionSettings)
-    spawner, ender = sessions.Spawner(limits), sessions.Ender(told.cascade_chunk)
+    spawner = sessions.Spawner(limits)
     put_zone = lanes.writing("zone", sessions.guarded(zones.put))
     show_zone = lanes.reading("zone-show", sessions.guarded(zones.show, writes=False))
     freeze_zone = lanes.writing("zone-freeze", sessions.guarded(zones.freeze))
     spawn = lanes.writing("spawn", spawner.spawn)
     hold = lanes.writing("hold", sessions.hold)
     show_session = lanes.reading("session-show", sessions.show)
-    finisher = sessions.Finisher(
-        lanes.writing("terminate", ender.terminate).submit,
-        lanes.writing("zone-stop", ender.stop_zone).submit,
-        lanes.writing("settle", ender.settle).submit,
-    )
     await put_zone.submit(PutZone(DEFAULT_ZONE, None, None, "server"))
     zone_desk = ZoneDesk(
         keel.everywhere, limits, put_zone.submit, show_zone.submit, freeze_zone.submit, check_bearer
@@ -239,6 +295,68 @@ def api_keys(keel: Keel, authenticator: Authenticator) -> Room:
     authenticator.believes_keys(keel.lanes.reading("key-find", keys.find).submit)
     usual_scopes = (keel.settings.section(AuthSettings).lifecycle_scope,)
     return Room(key_routes.routes(KeyDesk(keel.engine, usual_scopes, create.submit, revoke.submit)))
+
+
+def push_secrets(issuer: LocalIssuer) -> Secrets:
+    """Of services that are pushed to: whoever shares the signing key finds the same."""
+    return secrets_from(issuer.derive("push secrets"))
+
+
+def the_services(keel: Keel, secrets: Secrets) -> Room:
+    private_allowed = keel.settings.section(ServiceSettings).push_private_addresses
+    registrar = services.Registrar(private_allowed=private_allowed)
+    changer = services.Changer(private_allowed=private_allowed)
+    desk = ServiceDesk(
+        keel.engine,
+        secrets,
+        keel.lanes.writing("service-register", registrar.register).submit,
+        keel.lanes.writing("service-change", changer.change).submit,
+        keel.lanes.writing("service-heartbeat", services.beat).submit,
+        keel.lanes.writing("service-unregister", services.unregister).submit,
+        keel.lanes.reading("service-show", services.show).submit,
+    )
+    return Room(service_routes.routes(desk))
+
+
+def the_delegations(keel: Keel, ender: sessions.Ender, finisher: sessions.Finisher) -> Room:
+    lanes, told = keel.lanes, keel.settings.section(DelegationSettings)
+    desk = DelegationDesk(
+        keel.engine,
+        lanes.writing("delegate", delegations.delegate).submit,
+        lanes.writing("revoke", delegations.Revoker(ender).revoke).submit,
+        lanes.reading("delegation-show", sessions.guarded(delegations.show, writes=False)).submit,
+        finisher.finish,
+    )
+    expire = lanes.writing("delegation-expire", delegations.expire)
+    cleaning_ms = keel.settings.section(LogSettings).retention_cleanup_interval_ms
+    return Room(
+        delegation_routes.routes(desk),
+        delegation_sweeps(keel.everywhere, expire.submit, told, cleaning_ms),
+    )
+
+
+def invocations_room(keel: Keel) -> Room:
+    told = keel.settings.section(InvocationSettings)
+    waiters = invocations.Waiters()
+    exchange = invocations.Exchange(told.lease_ms, waiters)
+    lane: Lane[Command, Outcome] = keel.lanes.writing("invocation", exchange.run)
+    show = keel.lanes.reading("invocation-show", invocations.show)
+    desk = InvocationDesk(keel.engine, lane.submit, show.submit, waiters, told)
+    waiters.unwanted = desk.release
+    keel.metrics.gauge(
+        "quarterdeck_claims_waiting", "Claims that wait for work", "invocations", waiters.__len__
+    )
+    return Room(
+        invocation_routes.routes(desk),
+        invocation_sweeps(
+            keel.everywhere,
+            lane.submit,
+            told,
+            keel.settings.section(LogSettings).retention_cleanup_interval_ms,
+        ),
+        runs=[Lookout(keel.engine, keel.wakes, waiters, told.claim_poll_ms / 1000)],
+        on_drain=[waiters.close],
+    )
 
 
 def the_log(keel: Keel, issuer: LocalIssuer, live: Live) -> Room:

@@ -51,48 +51,21 @@ class Running:
 
     def until_stopped(self) -> int:
         """Runs until told to stop. What cannot be is said in a sentence, before anything is touched."""
+        if not self._settings.server.sweeps and migrate.sqlite_path(self._settings.database_url):
+            raise SettingsError(
+                f"`sweeps` is false (from {self._settings.found['sweeps'].source}), but the database is SQLite, "
+                "which belongs to one process: nobody else can sweep it."
+            )
         self._settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = take_lock(self._settings.data / "server.lock")
         try:
-            self._say_database()
-            self._check_schema()
+            say_database(self._settings)
+            check_schema(self._settings, migrates=self._migrate)
             issuer = open_issuer(self._settings)
             uvloop.run(self._run(issuer))
         finally:
             os.close(lock)
         return 0
-
-    # -- before serving -------------------------------------------------------------------------------------------
-
-    def _say_database(self) -> None:
-        source = self._settings.found["database_url"].source
-        where = "the data directory" if source == "default" else source
-        _say(f"database {mask(self._settings.database_url)} (from {where})")
-
-    def _check_schema(self) -> None:
-        url = self._settings.database_url
-        current = migrate.current_revision(url)
-        complaint = migrate.complaint(current)
-        if complaint is None:
-            return
-        ours = current is None or current in migrate.revisions()
-        if ours and (self._migrate or migrate.sqlite_path(url)):
-            # In a process of its own: what migrating imports is a third of what a serving process should weigh.
-            # The URL goes by the environment, because anybody may read the arguments of a process; what else the
-            # environment says of databases has been weighed here already.
-            command = [sys.executable, "-P", "-m", "quarterdeck", "db", "upgrade", "--only-own-variables"]
-            done = subprocess.run(  # noqa: S603 - our own interpreter and arguments
-                [*command, f"--data={self._settings.data}", "--lock-is-held"],
-                check=False,
-                stdout=subprocess.DEVNULL,
-                env={**environment(), "QD_DATABASE_URL": url},
-            )
-            if done.returncode == 0:
-                return
-            raise SettingsError("The database could not be upgraded; the lines above say why.")
-        raise SettingsError(complaint)
-
-    # -- serving --------------------------------------------------------------------------------------------------
 
     async def _run(self, issuer: LocalIssuer) -> None:
         server = self._settings.server
@@ -106,8 +79,8 @@ class Running:
         socket_file = socket_path(self._settings.data)
         local = serve.listen_unix(socket_file)
         url = serve.url_of(tcp)
-        uvicorn_server = self._uvicorn(app.shell, lambda: self._ready(url, str(socket_file)))
-        app.start()
+        uvicorn_server = server_of(self._settings, app.shell, lambda: self._ready(url, str(socket_file)))
+        app.start(None if server.sweeps else ())
         tokens.start()
         # What was made while starting lives as long as the process: the collector need not look at it again.
         gc.collect()
@@ -120,27 +93,6 @@ class Running:
             await app.stop(max(1.0, server.shutdown_grace_ms / 1000))
             socket_file.unlink(missing_ok=True)
             lines.flush()
-
-    def _uvicorn(self, shell: Shell, on_ready: Callable[[], None]) -> serve.Server:
-        server = self._settings.server
-        stall_seconds = self._settings.section(StreamSettings).stream_stall_ms / 1000
-        connections = Connections(server.request_timeout_ms / 1000, server.connections_max, stall_seconds)
-        config = uvicorn.Config(
-            shell,
-            loop="none",
-            http=Connection.of(connections),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=max(1, -(-server.shutdown_grace_ms // 1000)),
-            backlog=1024,
-        )
-        return serve.Server(config, connections, on_ready, shell.drain)
 
     def _token_renewal(self, issuer: LocalIssuer) -> Sweep:
         scope = self._settings.section(AuthSettings).lifecycle_scope
@@ -157,14 +109,71 @@ class Running:
         _replace(self._settings.data / "server.json", msgspec.json.encode(record))
         sys.stdout.write(f"ready {url}\n")
         sys.stdout.flush()
-        _say(f"documentation {url}/docs")
-        _say(f"token         {self._settings.data / 'admin-token'} (or: qd token)")
-        _say("try           qd session spawn --app demo")
+        say(f"documentation {url}/docs")
+        say(f"token         {self._settings.data / 'admin-token'} (or: qd token)")
+        say("try           qd session spawn --app demo")
         if self._ready_fd is not None:
             # Whoever wanted to know may be gone; the server is no worse for it.
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._ready_fd, f"ready {url}\n".encode())
             os.close(self._ready_fd)
+
+
+# -- what a server and a daemon share ------------------------------------------------------------------------------
+
+
+def say_database(settings: Settings) -> None:
+    source = settings.found["database_url"].source
+    where = "the data directory" if source == "default" else source
+    say(f"database {mask(settings.database_url)} (from {where})")
+
+
+def check_schema(settings: Settings, *, migrates: bool) -> None:
+    """Returns when the schema is this release's, after bringing it there if that is allowed."""
+    url = settings.database_url
+    current = migrate.current_revision(url)
+    complaint = migrate.complaint(current)
+    if complaint is None:
+        return
+    ours = current is None or current in migrate.revisions()
+    if ours and (migrates or migrate.sqlite_path(url)):
+        # In a process of its own: what migrating imports is a third of what a serving process should weigh.
+        # The URL goes by the environment, because anybody may read the arguments of a process; what else the
+        # environment says of databases has been weighed here already.
+        command = [sys.executable, "-P", "-m", "quarterdeck", "db", "upgrade", "--only-own-variables"]
+        done = subprocess.run(  # noqa: S603 - our own interpreter and arguments
+            [*command, f"--data={settings.data}", "--lock-is-held"],
+            check=False,
+            stdout=subprocess.DEVNULL,
+            env={**environment(), "QD_DATABASE_URL": url},
+        )
+        if done.returncode == 0:
+            return
+        raise SettingsError("The database could not be upgraded; the lines above say why.")
+    raise SettingsError(complaint)
+
+
+def server_of(settings: Settings, shell: Shell, on_ready: Callable[[], None]) -> serve.Server:
+    """Serves the shell once it is given sockets, until a signal comes."""
+    server = settings.server
+    stall_seconds = settings.section(StreamSettings).stream_stall_ms / 1000
+    connections = Connections(server.request_timeout_ms / 1000, server.connections_max, stall_seconds)
+    config = uvicorn.Config(
+        shell,
+        loop="none",
+        http=Connection.of(connections),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=max(1, -(-server.shutdown_grace_ms // 1000)),
+        backlog=1024,
+    )
+    return serve.Server(config, connections, on_ready, shell.drain)
 
 
 def open_issuer(settings: Settings) -> LocalIssuer:
@@ -195,6 +204,6 @@ def _replace(path: Path, content: bytes) -> None:
     beside.replace(path)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()

@@ -22,6 +22,9 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import FieldInfo, fields
 
+from quarterdeck.domain.delegations.model import DelegationSettings
+from quarterdeck.domain.invocations.model import InvocationSettings
+from quarterdeck.domain.services.model import ServiceSettings
 from quarterdeck.domain.sessions.model import SessionSettings
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine.settings import EngineSettings, LogSettings
@@ -51,6 +54,9 @@ class ServerSettings(msgspec.Struct, frozen=True):
     ] = 30_000
     connections_max: Annotated[int, Meta(ge=1, le=1_000_000, description="open connections at most")] = 10_000
     log_level: Annotated[Level, Meta(description="what is logged")] = "info"
+    sweeps: Annotated[
+        bool, Meta(description="whether this server sweeps; if not, `qd sweep` must run on its database")
+    ] = True
 
 
 SECTIONS: tuple[type[msgspec.Struct], ...] = (
@@ -60,6 +66,9 @@ SECTIONS: tuple[type[msgspec.Struct], ...] = (
     EngineSettings,
     LogSettings,
     SessionSettings,
+    ServiceSettings,
+    DelegationSettings,
+    InvocationSettings,
     Limits,
 )
 SHARED_NAMES = {
@@ -71,6 +80,8 @@ SHARED_NAMES = {
     "lifecycle_scope": "AGENT_COORDINATOR_SCOPE",
     "jwks_cache_max": "JWKS_CACHE_MAX",
     "ttl_sweep_interval_ms": "TTL_SWEEP_INTERVAL_MS",
+    "deadline_sweep_interval_ms": "DEADLINE_SWEEP_INTERVAL_MS",
+    "delegation_retention_days": "DELEGATION_RETENTION_DAYS",
     "event_retention_days": "EVENT_RETENTION_DAYS",
     "retention_cleanup_interval_ms": "RETENTION_CLEANUP_INTERVAL_MS",
     "shutdown_grace_ms": "SHUTDOWN_GRACE_MS",

@@ -151,6 +151,7 @@ async def test_every_event_says_who_asked_with_what_trace_why_and_about_whom(kee
             "cause": made[0].id,
             "session_sid": "sid",
             "root_id": made[0].id,
+            "sid_in_use": False,
         }
 
 

@@ -66,6 +66,7 @@ async def test_children_end_before_their_parents_in_the_log_and_each_says_why(ke
             "cause": made[0].id,
             "session_sid": "sid",
             "root_id": made[0].id,
+            "sid_in_use": False,
         }
 
 

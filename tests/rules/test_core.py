@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from quarterdeck.core import clock, errors, ids, paging, retry
 from quarterdeck.core.errors import Fault, Invalid, Problem, Refusal
-from quarterdeck.core.ids import IdMaker, is_path_id
+from quarterdeck.core.ids import IdMaker, is_path_id, made_at
 from quarterdeck.core.moves import Machine
 from quarterdeck.core.retry import Policy
 from quarterdeck.core.wire import COORDINATOR_ADMIN, Caller
@@ -91,7 +91,8 @@ def test_ids_have_the_form_of_uuid_version_7() -> None:
 
 def test_ids_carry_the_millisecond_they_were_made_in(monkeypatch: pytest.MonkeyPatch) -> None:
     at(monkeypatch, 1_767_323_045_678)
-    assert UUID(IdMaker()()).int >> 80 == 1_767_323_045_678
+    made = IdMaker()()
+    assert UUID(made).int >> 80 == made_at(made) == 1_767_323_045_678
 
 
 def test_ids_made_later_sort_later_and_none_repeats() -> None:

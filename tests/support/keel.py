@@ -11,9 +11,19 @@ from typing import Literal
 
 import psycopg
 
+from quarterdeck.app import WITHIN
 from quarterdeck.core.clock import Millis, system_now
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.wire import Bearer
+from quarterdeck.domain.invocations import operations as invocations
+from quarterdeck.domain.invocations.model import (
+    Command,
+    Invocation,
+    InvocationRef,
+    InvocationSettings,
+    Outcome,
+)
+from quarterdeck.domain.invocations.sweeps import sweeps as invocation_sweeps
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import (
     Ended,
@@ -36,7 +46,7 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones.model import CEILINGS, FreezeZone, Limits, Overrides, PutZone, Zone
 from quarterdeck.engine import events
 from quarterdeck.engine.events import Event, NewEvent
-from quarterdeck.engine.lanes import Lanes, Patience
+from quarterdeck.engine.lanes import Lane, Lanes, Patience
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.engine.sweeps import SweepRunner
 from quarterdeck.engine.tx import Engine
@@ -59,6 +69,7 @@ class Rigging:
     pool_max: int = 6
     chunk: int = 1_000
     """How many sessions one transaction settles at most."""
+    lease_ms: int = 30_000
     clock: Callable[[], Millis] = system_now
     """SQLite's clock; PostgreSQL has its own."""
     defaults: Limits = field(default_factory=Limits)
@@ -71,7 +82,7 @@ class Keel:
     def __init__(self, url: str, stores: tuple[Store, Store], rigging: Rigging) -> None:
         self.url = url
         self.store, everywhere = stores
-        self.engine = Engine(self.store, after_commit=rigging.after_commit)
+        self.engine = Engine(self.store, WITHIN, rigging.after_commit)
         self.everywhere = Engine(everywhere)
         self.lanes = Lanes(self.engine, rigging.settings, patience=rigging.patience)
         self.zones = self.lanes.writing("zone", sessions.guarded(zones.put))
@@ -85,6 +96,9 @@ class Keel:
         self.settles = self.lanes.writing("settle", ender.settle)
         self.finisher = sessions.Finisher(self.endings.submit, self.stops.submit, self.settles.submit)
         self.holds = self.lanes.writing("hold", sessions.hold)
+        self.waiters = invocations.Waiters()
+        exchange = invocations.Exchange(rigging.lease_ms, self.waiters)
+        self.invocations: Lane[Command, Outcome] = self.lanes.writing("invocation", exchange.run)
         self.shown = self.lanes.reading("session-show", sessions.show)
         self.explainer = sessions.Explainer(self.spawner)
 
@@ -168,6 +182,18 @@ class Keel:
 
     async def sweep(self, batch: int = 500, name: str = TTL) -> int:
         return await self.sweeper(batch).run_now(name)
+
+    # -- invocations
+
+    async def invocation(self, zone_id: str, invocation_id: str) -> Invocation:
+        ref = InvocationRef(zone_id, invocation_id)
+        [found] = await self.engine.read(lambda tx: invocations.show(tx, [ref]), zones=[zone_id])
+        assert isinstance(found, Invocation)
+        return found
+
+    def invocation_sweeper(self, settings: InvocationSettings | None = None) -> SweepRunner:
+        told = settings or InvocationSettings()
+        return SweepRunner(invocation_sweeps(self.everywhere, self.invocations.submit, told))
 
     # -- the log
 

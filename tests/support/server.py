@@ -16,6 +16,7 @@ import httpx
 
 from quarterdeck.http.auth import LocalIssuer
 from tests.support.children import ended_with_parent, plain_environment, tail
+from tests.support.eventually import eventually
 
 START_LIMIT = 30.0
 STOP_LIMIT = 30.0
@@ -175,6 +176,18 @@ class Servers:
         self.started.append(done)
         await done.wait(START_LIMIT)
         return done
+
+    async def begin(self, launch: Launch, *words: str, until: str) -> ServerProcess:
+        """Another command that goes on: returns when it has said a line that begins so."""
+        begun = self._run(launch, launch.say(*words))
+        self.started.append(begun)
+
+        async def has_said_it() -> bool:
+            assert begun.running, f"it ended before it said {until!r}; its log ends:\n{tail(begun.log)}"
+            return any(line.startswith(until) for line in begun.log_text.splitlines())
+
+        await eventually(has_said_it, f"`{' '.join(words)}` said {until!r}", START_LIMIT)
+        return begun
 
     def close(self) -> None:
         for server in self.started:

@@ -11,13 +11,20 @@ import sys
 from collections.abc import Sequence
 
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.table import DURATION, FILE, GLOBALS, ID, TEXT, Argument, Command, Noun, Option
+from quarterdeck.cli.table import DURATION, FILE, GLOBALS, ID, NUMBER, TEXT, Argument, Command, Noun, Option
 
 
 def noun() -> Noun:
     database = (DATABASE, PLAIN_ENVIRONMENT)
     return Noun(
         (
+            Command(
+                ("sweep",),
+                "Sweep a PostgreSQL database, and serve nobody.",
+                hand_over,
+                options=(*_SWEEP, *database),
+                description=_SWEEPING,
+            ),
             Command(("token",), "Print a bearer token of the local issuer.", token, options=_TOKEN),
             Command(("db", "upgrade"), "Bring the schema up to date.", hand_over, options=database),
             Command(("db", "status"), "Compare the schema with this release.", hand_over, options=database),
@@ -46,7 +53,7 @@ def noun() -> Noun:
                 ("check",),
                 "Compare counters, trees and log.",
                 hand_over,
-                options=database,
+                options=(_HISTORY, *database),
                 description=_CHECK,
             ),
             Command(("config", "show"), "Print every setting and its source.", hand_over, options=database),
@@ -59,6 +66,14 @@ def noun() -> Noun:
     )
 
 
+_SWEEP = (
+    Option("--once", "Make one pass of each sweep, print what it moved, and end."),
+    Option("--only", "Only this sweep; may be repeated.", TEXT, many=True),
+    Option("--list", "Print the sweeps and how often each is made, and end."),
+    Option("--metrics-port", "Answer /health, /ready and /metrics there [default: nowhere].", NUMBER),
+)
+_SWEEPING = """Servers sweep by themselves unless they are told QD_SWEEPS=false. Any number of daemons may run beside
+any number of servers. SIGTERM and SIGINT end it. With --once it exits with 1 if a pass failed."""
 _TOKEN = (
     Option("--app", "The application it speaks for.", ID),
     Option("--scope", "A scope it carries; may be repeated.", TEXT, many=True),
@@ -72,7 +87,10 @@ _AUDIT = (
 _VERIFY = """Reads the database itself and asks no server. Names the first row that is not what it was, and exits
 with 1. Without --anchor it says what it cannot prove. Without --key it trusts the key of the data directory."""
 _CHECK = """Reads the database itself, as of one moment, and asks no server. Prints what differs, and exits with 1;
-with 0, all is well."""
+with 0, all is well. With --history, also whether every promise was kept to the clients who wrote it."""
+_HISTORY = Option(
+    "--history", "What clients wrote down of their calls, as JSON Lines; may be repeated.", FILE, many=True
+)
 _BACKUP = """The copy is consistent, whole when it has its name, and overwrites nothing. The signing key is not in it.
 On PostgreSQL, pg_dump does this."""
 DATABASE = Option("--database", "The database's URL [default: SQLite in the data directory].", TEXT)

@@ -16,6 +16,7 @@ MODULES = {
     "explain": "explain",
     "key": "key",
     "events": "events",
+    "sweep": "upkeep",
     "token": "upkeep",
     "db": "upkeep",
     "audit": "upkeep",

@@ -11,10 +11,14 @@
 | process   | which process listens at the other end of a socket                                      |
 | start     | starting a server where none runs, once, however many ask                               |
 | find      | from flags and environment to a server that answers                                     |
+| locate    | the same for those who stay connected, and may have to look again                      |
+| framing   | answers out of bytes that come in any pieces                                           |
+| wires     | one connection on an event loop                                                        |
+| pool      | connections to one server, kept while both sides keep them                             |
 
 Agents run `qd` all day, so this package is written for its import time: no `http.client`, no `ssl` and no
 `urllib` until a URL asks for them, no `pathlib`, no `dataclasses`. A cold `qd session show` imports `json`
-and `socket` and little else.
+and `socket` and little else. What needs an event loop (from `locate` on) is the SDK's, and no command loads it.
 
 How it fails. Everything raised here is a `core.errors.Problem`. Three kinds are its own: `Unreachable`
 (nothing was sent: safe to ask again), `Lost` (the request went out and no answer came: the server may have

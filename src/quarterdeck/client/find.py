@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -72,7 +73,9 @@ def of_place(where: Where, environ: Mapping[str, str], place: Place) -> Server |
         token = where.token or environ.get("QD_TOKEN") or place.admin_token()
         server = Server(address, token, where.timeout or TIMEOUT, _trace(environ))
         try:
-            _refuse_stranger(server, place)
+            connection = server.connection.open()
+            if address.scheme == "unix":
+                refuse_stranger(connection, address.host, place)
         except Stranger as refused:
             stranger = refused
             continue
@@ -84,13 +87,9 @@ def of_place(where: Where, environ: Mapping[str, str], place: Place) -> Server |
     return None
 
 
-def _refuse_stranger(server: Server, place: Place) -> None:
-    """Connects, and raises `Stranger` where a socket is not served by us, by the owner of the directory or by
-    root: the next thing sent would be an administrator's token."""
-    connection = server.connection.open()
-    if server.address.scheme != "unix":
-        return
-    path = server.address.host
+def refuse_stranger(connection: socket.socket, path: str, place: Place) -> None:
+    """Raises `Stranger` where a socket is not served by us, by the owner of the directory or by root: the next thing
+    sent would be an administrator's token. Closes the connection then."""
     trusted = (os.getuid(), os.stat(place.path).st_uid, 0)
     uid = listener_uid(connection)
     if uid is not None:
@@ -101,7 +100,7 @@ def _refuse_stranger(server: Server, place: Place) -> None:
         is_theirs = folder.st_uid in trusted and not folder.st_mode & 0o022
         doubt = None if is_theirs else "by its directory another user may listen there now"
     if doubt is not None:
-        server.connection.close()
+        connection.close()
         raise Stranger(
             "server_of_a_stranger",
             f"The server of {place.path} listened at {path}, and {doubt}: nothing was sent. Start a server with "

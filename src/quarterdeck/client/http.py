@@ -18,7 +18,7 @@ from quarterdeck.core.errors import EXIT_TIMEOUT, Fault, Invalid
 HEAD_MAX = 64 * 1024
 BODY_MAX = 64 * 1024 * 1024
 _READ = 64 * 1024
-_BODILESS = frozenset({204, 304})
+BODILESS = frozenset({204, 304})
 
 
 Readable = Callable[[socket.socket], None]
@@ -122,12 +122,12 @@ class Connection:
                 ) from None
             except (OSError, UnicodeError) as wrong:
                 raise Unreachable(
-                    "server_unreachable", f"No server answers at {self.address}: {_reason(wrong)}."
+                    "server_unreachable", f"No server answers at {self.address}: {reason_of(wrong)}."
                 ) from wrong
         return self._socket
 
     def exchange(self, request: Request) -> Answer:
-        data = _encode(request, self.address)
+        data = encode(request, self.address)
         reader = _Reader(self.open(), time.monotonic() + self.timeout)
         try:
             reader.send(data)
@@ -141,7 +141,7 @@ class Connection:
     def begin(self, request: Request, readable: Readable) -> tuple[Answer, Iterator[bytes]]:
         """An exchange whose answer may have no end: its head, and its body in the pieces in which it comes, waited for
         by `readable`. An answer that is no stream is whole, and has no pieces."""
-        data = _encode(request, self.address)
+        data = encode(request, self.address)
         reader = _Reader(self.open(), time.monotonic() + self.timeout)
         try:
             reader.send(data)
@@ -177,7 +177,7 @@ class Connection:
             return wrong
         if isinstance(wrong, TimeoutError):
             return TimedOut("answer_timeout", f"{self.address} did not answer within {self.timeout:g} s.")
-        return Lost("answer_lost", f"The connection to {self.address} broke: {_reason(wrong)}.")
+        return Lost("answer_lost", f"The connection to {self.address} broke: {reason_of(wrong)}.")
 
 
 def _connect(address: Address, timeout: float) -> socket.socket:
@@ -203,11 +203,13 @@ def _connect(address: Address, timeout: float) -> socket.socket:
         raise
 
 
-def _reason(wrong: Exception) -> str:
+def reason_of(wrong: Exception) -> str:
+    """What an exception has to say, for the end of a sentence."""
     return getattr(wrong, "strerror", None) or str(wrong) or type(wrong).__name__
 
 
-def _encode(request: Request, address: Address) -> bytes:
+def encode(request: Request, address: Address) -> bytes:
+    """A request as it stands on the wire."""
     lines = [f"{request.method} {address.prefix}{request.target} HTTP/1.1", f"Host: {address.authority}"]
     for name, value in request.headers.items():
         # A line break in a token or a key would let its author write headers of their own.
@@ -241,7 +243,7 @@ class _Reader:
                 break
             self._fill()
         if end < 0 or end > most:
-            raise _garbled("a line is longer than the bound")
+            raise garbled("a line is longer than the bound")
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         return line.removesuffix(b"\r")
@@ -256,7 +258,7 @@ class _Reader:
     def to_end(self) -> bytes:
         while self._receive():
             if len(self._buffer) > BODY_MAX:
-                raise _garbled("the body is longer than the bound")
+                raise garbled("the body is longer than the bound")
         return bytes(self._buffer)
 
     @property
@@ -297,7 +299,7 @@ def _read_head(reader: _Reader) -> tuple[int, dict[str, str], bytes]:
     version, _, rest = reader.line(HEAD_MAX).partition(b" ")
     code = rest[:3]
     if not version.startswith(b"HTTP/1.") or not code.isdigit() or len(code) != 3:
-        raise _garbled("it does not speak HTTP/1.1")
+        raise garbled("it does not speak HTTP/1.1")
     return int(code), _read_headers(reader), version
 
 
@@ -307,10 +309,10 @@ def _read_headers(reader: _Reader) -> dict[str, str]:
     while line := reader.line(left):
         left -= len(line) + 1
         if left <= 0:
-            raise _garbled("the head is longer than the bound")
+            raise garbled("the head is longer than the bound")
         name, colon, value = line.decode("latin-1").partition(":")
         if not colon:
-            raise _garbled("a header has no colon")
+            raise garbled("a header has no colon")
         key, value = name.lower(), value.strip()
         headers[key] = f"{headers[key]}, {value}" if key in headers else value
     return headers
@@ -318,18 +320,18 @@ def _read_headers(reader: _Reader) -> dict[str, str]:
 
 def _read_body(reader: _Reader, status: int, headers: Mapping[str, str]) -> tuple[bytes, bool]:
     """The body, and whether its end was framed (if not, it ends with the connection)."""
-    if status in _BODILESS:
+    if status in BODILESS:
         return b"", True
     if "transfer-encoding" in headers:
         if headers["transfer-encoding"].lower() != "chunked":
-            raise _garbled("its transfer encoding is unknown")
+            raise garbled("its transfer encoding is unknown")
         return _read_chunks(reader), True
     if "content-length" in headers:
         length = headers["content-length"]
         if not (length.isascii() and length.isdigit()):
-            raise _garbled("its Content-Length is not a number")
+            raise garbled("its Content-Length is not a number")
         if len(length) > 12 or int(length) > BODY_MAX:
-            raise _garbled("the body is longer than the bound")
+            raise garbled("the body is longer than the bound")
         return reader.exactly(int(length)), True
     return reader.to_end(), False
 
@@ -344,22 +346,22 @@ def _read_chunks(reader: _Reader) -> bytes:
 
 def _read_chunk(reader: _Reader, most: int) -> bytes:
     """The next chunk; empty at the end of the body."""
-    size = _chunk_size(reader.line(HEAD_MAX))
+    size = chunk_size(reader.line(HEAD_MAX))
     if size > most:
-        raise _garbled("the body is longer than the bound")
+        raise garbled("the body is longer than the bound")
     data = reader.exactly(size)
     if size and reader.line(2):
-        raise _garbled("a chunk is longer than it says")
+        raise garbled("a chunk is longer than it says")
     return data
 
 
-def _chunk_size(line: bytes) -> int:
+def chunk_size(line: bytes) -> int:
     text = line.partition(b";")[0].strip()
     # int() would also take "-1", "+1" and "1_0".
     if not 0 < len(text) <= 8 or text.strip(b"0123456789abcdefABCDEF"):
-        raise _garbled("a chunk has no size")
+        raise garbled("a chunk has no size")
     return int(text, 16)
 
 
-def _garbled(what: str) -> Lost:
+def garbled(what: str) -> Lost:
     return Lost("garbled_answer", f"The answer cannot be read: {what}.")

@@ -26,9 +26,9 @@ class Server:
     def __init__(self, address: Address, token: str | None, timeout: float, trace: str | None = None) -> None:
         self.address = address
         self.connection = Connection(address, timeout)
-        self._token = token
+        self.token = token
         """A bearer token or an API key: no JWT begins as a key does."""
-        self._trace = trace
+        self.trace = trace
 
     def get(self, path: str, query: Query | None = None) -> Document:
         return self.call("GET", path, query=query).document
@@ -57,8 +57,8 @@ class Server:
     ) -> Answer:
         """One exchange as it is: public routes need no token, and an answer of any status is an answer."""
         sent = {"Accept": "application/json", "User-Agent": "qd", **(headers or {})}
-        if self._trace is not None:
-            sent["Traceparent"] = self._trace
+        if self.trace is not None:
+            sent["Traceparent"] = self.trace
         data = None
         if body is not None:
             sent["Content-Type"] = "application/json"
@@ -78,13 +78,13 @@ class Server:
         return pieces
 
     def _credential(self) -> dict[str, str]:
-        if self._token is None:
+        if self.token is None:
             raise Unauthenticated(
                 "missing_token",
                 f"There is no token for {self.address}: give one with --token or QD_TOKEN.",
             )
-        is_key = self._token.startswith("qd_")
-        return {"X-API-Key": self._token} if is_key else {"Authorization": f"Bearer {self._token}"}
+        is_key = self.token.startswith("qd_")
+        return {"X-API-Key": self.token} if is_key else {"Authorization": f"Bearer {self.token}"}
 
     def pages(self, path: str, query: Query) -> Iterator[Document]:
         """Every page of a list, following `next_cursor`."""

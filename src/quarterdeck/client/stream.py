@@ -10,7 +10,7 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from quarterdeck.client.http import Lost, TimedOut, Unreachable
@@ -36,6 +36,49 @@ class NobodyReads(Exception):
     """Whoever this was told to has gone."""
 
 
+class Reading:
+    """Messages out of pieces that end anywhere, over however many connections: the last id outlives them all."""
+
+    def __init__(self) -> None:
+        self.last: str | None = None
+        self.retry_ms = COME_AGAIN_MS
+        self._rest = b""
+        self._told: dict[str, str] = {}
+
+    def begin(self) -> None:
+        """A new connection: what the one before left half said is not to be heard."""
+        self._rest, self._told = b"", {}
+
+    def feed(self, piece: bytes) -> Iterator[Message | None]:
+        """What has been said whole; None for a sign of life, which says nothing else."""
+        *whole, self._rest = (self._rest + piece).split(b"\n")
+        if len(self._rest) > LINE_MAX:
+            raise Lost("garbled_answer", "The answer cannot be read: a line is longer than the bound.")
+        for line in whole:
+            if line.startswith(b":"):
+                continue
+            text = line.removesuffix(b"\r").decode("utf-8", "replace")
+            if text:
+                self._note(text)
+            else:
+                yield self._message()
+
+    def _note(self, line: str) -> None:
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        more = name == "data" and "data" in self._told
+        self._told[name] = f"{self._told['data']}\n{value}" if more else value
+
+    def _message(self) -> Message | None:
+        told, self._told = self._told, {}
+        self.last = told.get("id", self.last)
+        if told.get("retry", "").isdigit():
+            self.retry_ms = min(int(told["retry"]), PAUSE_MAX_MS)
+        if "data" not in told:
+            return None
+        return Message(self.last or "", told.get("event", "message"), told["data"])
+
+
 class Follower:
     """One stream, however many connections it takes."""
 
@@ -53,8 +96,7 @@ class Follower:
         self._say = say
         self._output = output
         """A descriptor that is given up on, and the stream with it, when nobody reads it any more."""
-        self._last: str | None = None
-        self._retry_ms = COME_AGAIN_MS
+        self._reading = Reading()
         self._failures = 0
 
     def messages(self, first: Server) -> Iterator[Message]:
@@ -68,10 +110,12 @@ class Follower:
                 why = fault.detail
             self._say(f"{why} Trying again.")
             opened = self._open_again()
-            self._say(f"following again{f' after {self._last}' if self._last else ''}")
+            last = self._reading.last
+            self._say(f"following again{f' after {last}' if last else ''}")
 
     def _open(self, server: Server) -> Iterator[bytes]:
-        headers = {} if self._last is None else {"Last-Event-ID": self._last}
+        last = self._reading.last
+        headers = {} if last is None else {"Last-Event-ID": last}
         return server.stream(self._path, self._query, headers, self._readable)
 
     def _open_again(self) -> Iterator[bytes]:
@@ -94,24 +138,17 @@ class Follower:
 
         from quarterdeck.core.retry import Policy, delay
 
-        policy = Policy(max_attempts=0, base_ms=self._retry_ms, cap_ms=max(self._retry_ms, PAUSE_MAX_MS))
+        retry_ms = self._reading.retry_ms
+        policy = Policy(max_attempts=0, base_ms=retry_ms, cap_ms=max(retry_ms, PAUSE_MAX_MS))
         self._wait(None, delay(policy, attempt=self._failures, chance=random()) / 1000)
 
     def _read(self, pieces: Iterator[bytes]) -> Iterator[Message]:
-        told: dict[str, str] = {}
-        for line in lines(pieces):
-            if line:
-                name, _, value = line.partition(":")
-                value = value.removeprefix(" ")
-                told[name] = f"{told['data']}\n{value}" if name == "data" and "data" in told else value
-                continue
-            self._failures = 0
-            self._last = told.get("id", self._last)
-            if told.get("retry", "").isdigit():
-                self._retry_ms = min(int(told["retry"]), PAUSE_MAX_MS)
-            if "data" in told:
-                yield Message(self._last or "", told.get("event", "message"), told["data"])
-            told = {}
+        self._reading.begin()
+        for piece in pieces:
+            for message in self._reading.feed(piece):
+                self._failures = 0
+                if message is not None:
+                    yield message
 
     # -- waiting, with an eye on whoever reads what is printed ---------------------------------------------------
 
@@ -138,15 +175,3 @@ class Follower:
             self._output = None
             return bool(found) or self._wait(connection, max(0.0, deadline - time.monotonic()))
         return bool(found)
-
-
-def lines(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Whole lines out of pieces that end anywhere. Comments are left out."""
-    rest = b""
-    for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
-        if len(rest) > LINE_MAX:
-            raise Lost("garbled_answer", "The answer cannot be read: a line is longer than the bound.")
-        for line in whole:
-            if not line.startswith(b":"):
-                yield line.removesuffix(b"\r").decode("utf-8", "replace")

@@ -34,7 +34,32 @@ class Problem(Exception):
     @property
     def retry_after(self) -> int | None:
         """Seconds after which asking again may help, or None where waiting does not help."""
-        value = self.members.get("retry_after")
+        return self._number("retry_after")
+
+    @property
+    def bound(self) -> str | None:
+        """The name of the bound that holds, where one does."""
+        return self._text("bound")
+
+    @property
+    def limit(self) -> int | None:
+        return self._number("limit")
+
+    @property
+    def used(self) -> int | None:
+        return self._number("used")
+
+    @property
+    def frees(self) -> str | None:
+        """What would free it."""
+        return self._text("frees")
+
+    def _text(self, name: str) -> str | None:
+        value = self.members.get(name)
+        return value if isinstance(value, str) else None
+
+    def _number(self, name: str) -> int | None:
+        value = self.members.get(name)
         return value if isinstance(value, int) else None
 
     def __repr__(self) -> str:

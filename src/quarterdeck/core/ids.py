@@ -59,6 +59,11 @@ def first_id(milliseconds: int) -> str:
     return f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-7"
 
 
+def made_at(made: str) -> int:
+    """When an id of ours was made, in milliseconds since 1970."""
+    return int(made[:8] + made[9:13], 16)
+
+
 @lru_cache(maxsize=4096)
 def is_path_id(text: str) -> bool:
     """Whether a text may stand as an id in a path: the contract's form, anchored at both ends. The same zones and

@@ -109,6 +109,8 @@ class Reply(msgspec.Struct):
     body: object = None
     status: int = 200
     headers: Sequence[tuple[str, str]] = ()
+    unsent: Callable[[], None] | None = None
+    """Called if the client is gone before the answer could be sent, by a route that `waits`."""
 
 
 Handler = Callable[[Call], Awaitable[object]]
@@ -132,7 +134,11 @@ class Route:
     streams: object = None
     """The type of each event, for OpenAPI, where the route answers with server-sent events to whoever asks for them."""
     status: int = 200
+    waits: bool = False
+    """It may take its time to answer, and stops when the client goes away."""
     description: str = ""
     refusals: tuple[str, ...] = ()
     """The codes a caller should be ready for, beyond those every route has."""
     tags: tuple[str, ...] = field(default=())
+    may_be_known: bool = False
+    """Whether a POST that makes something answers 200, without any key, where it is there already."""

@@ -174,3 +174,140 @@ returning floor;
 -- Only what the newest seal attests as removable, whatever the caller believes: the statement asks for itself.
 delete from events
 where pos <= :upto and pos <= (select s.floor from seals s order by s.number desc limit 1);
+
+-- A sink as it stands, in the order of `sinks.Standing`.
+-- columns sink: name, id, position, updated_at
+--
+-- What waits for a sink to take it, or was given up, in the order of `sinks.Parked`.
+-- columns parked: sink, pos, entry, zone_id, stream, subject, fields, attempts, next_at, dead_at, error, created_at
+
+-- name: sink_create
+-- A sink tells what happens from its first start on: what happened before it is not news.
+insert into sinks (name, id, position, updated_at)
+select :name, :id, h.pos, now_ms() from log_head h where h.id = 1
+on conflict (name) do nothing;
+
+-- name: sink_attend
+-- Says that somebody still runs it, however little there is to tell: a sink that nobody runs holds no events back.
+update sinks set updated_at = now_ms() where name = :name;
+
+-- name: sink_state
+-- Where a sink stands, where the log does, since when something waits to be told, and when something is due again.
+select columns(s as sink), h.floor, h.pos,
+  (select e.at from events e where e.pos > s.position order by e.pos limit 1),
+  (select min(w.next_at) from sink_entries w where w.sink = s.name and w.dead_at is null)
+from sinks s
+join log_head h on h.id = 1
+where s.name = :name;
+
+-- name: sink_advance
+-- Under the fence, and never back.
+update sinks set position = :position, updated_at = now_ms()
+where name = :name and id = :id and position <= :position
+returning position;
+
+-- name: sink_due
+-- What may be tried again: of each stream and subject only the oldest that is not given up, since the others wait for it.
+select columns(w as parked)
+from sink_entries w
+where w.sink = :sink and w.dead_at is null and w.next_at <= now_ms()
+  and not exists (
+    select 1
+    from sink_entries o
+    where o.sink = w.sink and o.stream = w.stream and o.subject = w.subject and o.dead_at is null and o.pos < w.pos
+  )
+order by w.next_at
+limit :limit;
+
+-- name: sink_next
+-- When something waits to be tried again; null if nothing does.
+select min(w.next_at) from sink_entries w where w.sink = :sink and w.dead_at is null;
+
+-- name: sink_waiting
+-- For which of these streams and subjects something waits, and until when.
+select b.stream, b.subject, max(w.next_at)
+from rows(:batch as b, stream text, subject text)
+join sink_entries w on w.sink = :sink and w.stream = b.stream and w.subject = b.subject and w.dead_at is null
+group by b.stream, b.subject;
+
+-- name: sink_park
+-- In the transaction that moves the position past them: up to it an entry is this table's business, beyond it the log's.
+insert into sink_entries (sink, pos, entry, zone_id, stream, subject, fields, attempts, next_at, dead_at, error, created_at)
+select columns(b as parked)
+from rows(:batch as b, sink text, pos bigint, entry bigint, zone_id text, stream text, subject text, fields text,
+          attempts bigint, next_at bigint, dead_at bigint, error text, created_at bigint);
+
+-- name: sink_unpark
+-- What stands in the stream needs no row.
+delete from sink_entries
+where (sink, pos, entry) in (
+    select b.sink, b.pos, b.entry from rows(:batch as b, sink text, pos bigint, entry bigint)
+);
+
+-- name: sink_put_off
+-- What was refused again: tried later, or given up. The guard names the attempts, so that one try counts once.
+update sink_entries
+set attempts = attempts + 1, next_at = b.due_at, dead_at = b.given_up_at, error = b.why
+from rows(:batch as b, of_sink text, of_pos bigint, of_entry bigint, tries bigint, due_at bigint, given_up_at bigint,
+          why text)
+where sink = b.of_sink and pos = b.of_pos and entry = b.of_entry and attempts = b.tries and dead_at is null;
+
+-- name: sink_put_off_behind
+-- With what was put off, all that waits behind it: else it would be looked at in vain until then.
+update sink_entries set next_at = b.due_at
+from rows(:batch as b, of_sink text, of_stream text, of_subject text, due_at bigint)
+where sink = b.of_sink and stream = b.of_stream and subject = b.of_subject and dead_at is null and next_at < b.due_at;
+
+-- name: sinks_needed
+-- How far the log may be forgotten for all that sinks still have to tell.
+select min(s.position) from sinks s;
+
+-- name: sinks_list
+-- Every sink that there is, run by somebody or not.
+select columns(s as sink) from sinks s order by s.name;
+
+-- name: sink_tally
+-- How many wait and how many were given up.
+select count(*) - count(w.dead_at), count(w.dead_at) from sink_entries w where w.sink = :sink;
+
+-- name: sink_entries_page
+-- For people: what was given up first, the newest of it first; then what is tried again.
+select columns(w as parked)
+from sink_entries w
+where w.sink = :sink
+order by case when w.dead_at is null then 1 else 0 end, w.pos desc, w.entry
+limit :limit;
+
+-- name: sink_requeue
+-- What was given up is tried again as if it were new; the one named, or all.
+update sink_entries set dead_at = null, attempts = 0, next_at = now_ms()
+where sink = :sink and dead_at is not null and (cast(:pos as bigint) is null or pos = cast(:pos as bigint))
+returning pos;
+
+-- name: sink_forget_dead
+-- What was given up long ago, a few at a time.
+delete from sink_entries
+where (sink, pos, entry) in (
+    select w.sink, w.pos, w.entry
+    from sinks s
+    join sink_entries w on w.sink = s.name and w.dead_at < :before
+    limit :limit
+)
+returning pos;
+
+-- name: sinks_unattended
+-- Sinks that nobody has run for long: their servers are gone, or are no longer told of them.
+select s.name from sinks s where s.updated_at < :before;
+
+-- name: sink_forget
+-- The guard names the time again: one that somebody runs since stays.
+delete from sinks where name = :name and updated_at < :before
+returning name;
+
+-- name: sink_forget_entries
+-- With their sink.
+delete from sink_entries where sink = :sink;
+
+-- name: log_has
+-- Whether this very event stands at this position.
+select 1 from events e where e.pos = :pos and e.id = :id;

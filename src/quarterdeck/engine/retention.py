@@ -6,7 +6,7 @@ at or below the attested floor deleted, lowest first, a few at a time. Seals are
 
 One process at a time, by a lease; every write is fenced. A crash between any two steps leaves a log that proves, and
 the next pass goes on from there. A sealer that has stopped stops retention, too: nothing is deleted that nobody
-attests.
+attests. So does a sink that has not told what would go: what it still needs is not due.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from quarterdeck.engine.leases import Fence, Lease
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.seals import LogState
 from quarterdeck.engine.settings import LogSettings
+from quarterdeck.engine.sinks.retention import needed
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.tx import Engine, Tx
 from quarterdeck.store.port import decode
@@ -59,8 +60,7 @@ class EventRetention:
             return None
         [rows] = await tx.read(Q.seal_ends(above=known.bounds.floor, limit=ENDS_MAX))
         cutoff = tx.now - round(self._settings.event_retention_days * DAY)
-        # Sinks that read the log will say here how far they have come: what one of them still needs is not due.
-        return floor_for(decode(rows, End), known.newest, cutoff, needed=None)
+        return floor_for(decode(rows, End), known.newest, cutoff, needed=await needed(tx))
 
     async def _raise(self, tx: Tx, fence: Fence) -> None:
         await fence.check(tx)

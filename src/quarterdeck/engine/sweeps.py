@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,14 +39,24 @@ class SweepObserver(Protocol):
 class SweepRunner:
     def __init__(self, sweeps: Sequence[Sweep], observer: SweepObserver | None = None) -> None:
         self._sweeps = {sweep.name: sweep for sweep in sweeps}
-        self._observer = observer
+        self._observers = [] if observer is None else [observer]
         self._tasks: list[asyncio.Task[None]] = []
         self._turns = {name: asyncio.Lock() for name in self._sweeps}
 
-    def start(self) -> None:
+    @property
+    def sweeps(self) -> Sequence[Sweep]:
+        return [*self._sweeps.values()]
+
+    def tell(self, observer: SweepObserver) -> None:
+        """Has one more hear of every pass."""
+        self._observers.append(observer)
+
+    def start(self, only: Collection[str] | None = None) -> None:
+        """Begins to repeat every sweep, or those named."""
         self._tasks = [
             asyncio.create_task(self._repeat(sweep), name=f"sweep {sweep.name}")
             for sweep in self._sweeps.values()
+            if only is None or sweep.name in only
         ]
 
     async def stop(self) -> None:
@@ -68,8 +78,8 @@ class SweepRunner:
                 moved += count
                 if count < sweep.batch:
                     break
-        if self._observer:
-            self._observer.swept(name, moved)
+        for observer in self._observers:
+            observer.swept(name, moved)
         return moved
 
     async def _repeat(self, sweep: Sweep) -> None:
@@ -80,6 +90,6 @@ class SweepRunner:
                 await self.run_now(sweep.name)
             except Exception:  # a pass that fails must not end the sweep; the next turn tries again
                 log.exception("the sweep %s failed; it is tried again in %d ms", sweep.name, sweep.every_ms)
-                if self._observer:
-                    self._observer.failed(sweep.name)
+                for observer in self._observers:
+                    observer.failed(sweep.name)
             pause = sweep.every_ms / 1000

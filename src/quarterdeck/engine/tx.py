@@ -134,7 +134,9 @@ class Engine:
         return True
 
     def _announce(self, events: Sequence[NewEvent], afterwards: Sequence[Afterwards]) -> None:
-        callbacks = [*afterwards, partial(self.after_commit, events)] if events else afterwards
+        callbacks: list[Afterwards] = [*afterwards]
+        if events:
+            callbacks.append(partial(self.after_commit, events))
         for callback in callbacks:
             try:
                 callback()

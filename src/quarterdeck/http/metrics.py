@@ -15,11 +15,23 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from quarterdeck.core.clock import system_now
+from quarterdeck.core.ids import made_at
 from quarterdeck.engine.events import NewEvent
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+OUTCOMES = {
+    f"invocation.{outcome}": outcome for outcome in ("succeeded", "failed", "timed_out", "canceled", "dead")
+}
+"""The events by which an invocation ends."""
+LIVES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+"""Seconds that an invocation takes, its retries included."""
+REASONS = frozenset({"requested", "ttl_expired", "orphaned", "delegation_revoked"})
+"""Callers choose reasons freely; a label must not grow with them. What else there is, is `other`."""
 
 
 class _Reason(msgspec.Struct):
@@ -57,6 +69,8 @@ class Metrics(Collector):
         self._refused: dict[tuple[str, str], int] = {}
         self._denied: dict[str, int] = {}
         self._cascades: dict[str, int] = {}
+        self._outcomes: dict[str, int] = dict.fromkeys(OUTCOMES.values(), 0)
+        self._lives = Histogram(LIVES)
         self._sweeps: dict[tuple[str, str], int] = {}
         self._cross_zone: dict[str, int] = {}
         self._gauges: dict[tuple[str, str], dict[str, Callable[[], float]]] = {}
@@ -87,9 +101,12 @@ class Metrics(Collector):
         for event in events:
             if event.type == "session.terminate":
                 reason = msgspec.json.decode(event.data, type=_Reason).reason
-                # Callers choose reasons freely; a label must not grow with them.
-                label = reason if reason in ("requested", "ttl_expired", "orphaned") else "other"
+                label = reason if reason in REASONS else "other"
                 self._cascades[label] = self._cascades.get(label, 0) + 1
+            elif (outcome := OUTCOMES.get(event.type)) is not None:
+                self._outcomes[outcome] += 1
+                # Its id was made when it was asked for. Two replicas' clocks may differ: no less than 0.
+                self._lives.observe(max(0, system_now() - made_at(event.subject)) / 1000)
 
     def swept(self, sweep: str, moved: int) -> None:
         self._sweeps[sweep, "moved"] = self._sweeps.get((sweep, "moved"), 0) + moved
@@ -136,6 +153,14 @@ class Metrics(Collector):
         yield _counters(
             "subagent_cascade_terminations", "Sessions ended, by reason", ["reason"], _single(self._cascades)
         )
+        yield _counters(
+            "subagent_invocations", "Invocations that ended", ["outcome"], _single(self._outcomes)
+        )
+        lives = HistogramMetricFamily(
+            "subagent_invoke_duration_seconds", "From the call of an invocation to its end"
+        )
+        lives.add_metric([], self._lives.cumulative(), self._lives.total)
+        yield lives
         yield _counters("subagent_sweeper_actions", "What sweeps did", ["sweep", "action"], self._sweeps)
         yield _counters(
             "subagent_sweeper_cross_tenant_reads", "Reads across zones", ["sweep"], _single(self._cross_zone)

@@ -24,6 +24,7 @@ from quarterdeck.http.logs import LineWriter
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.http.router import Router
 from quarterdeck.http.streams import Stream, Streams, accepts_stream
+from quarterdeck.http.waiting import while_there
 from quarterdeck.store.port import TransientError
 
 log = logging.getLogger("quarterdeck.http")
@@ -133,11 +134,15 @@ class Shell:
         self._requests = 0
         """Requests without an id of their own are numbered: as unique as a UUID, at a tenth of its cost."""
         self.draining = False
+        self.on_drain: list[Callable[[], None]] = []
+        """Told that the server stops: whoever has somebody wait for long lets them go."""
 
     def drain(self) -> None:
         """From here on every answer says goodbye, and answers without an end come to theirs."""
         self.draining = True
         self._streams.drain()
+        for callback in self.on_drain:
+            callback()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -197,7 +202,7 @@ class Shell:
         if served.decoder is not None:
             body = decode_body(served.decoder, await read_body(receive, head.content_length))
         query = decode_query(scope["query_string"], route.query) if route.query else None
-        return await route.handler(
+        answering = route.handler(
             Call(
                 caller,
                 params,
@@ -211,6 +216,7 @@ class Shell:
                 head.last_event_id,
             )
         )
+        return await (while_there(answering, receive) if route.waits else answering)
 
     async def _admit(self, served: _Served, params: dict[str, str], head: Head) -> Caller:
         scope = served.route.scope

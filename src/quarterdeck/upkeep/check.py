@@ -2,17 +2,20 @@
 
 Each check is one statement over whole tables that finds what differs, and a sentence for each row it finds. All of
 them read one snapshot, so a server under load looks as consistent as it is. `docs/operations.md` says of each what it
-means and what to do.
+means and what to do. Where clients kept histories, those are held against the same snapshot (`upkeep.history`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 
 from quarterdeck.store.port import Row
 from quarterdeck.store.sql import Statement
+from quarterdeck.upkeep.history.judging import Verdict, verdict
+from quarterdeck.upkeep.history.reading import read
 from quarterdeck.upkeep.queries import Q
 from quarterdeck.upkeep.snapshot import Snapshot, first, rows, snapshot_of
 
@@ -91,13 +94,17 @@ class Report(msgspec.Struct):
     notes: list[Finding] = []
     counts: dict[str, int] = {}
     """By check: how many rows it found, shown or not."""
+    history: Verdict | None = None
+    """What became of the histories, if any were given."""
 
     @property
     def well(self) -> bool:
-        return not self.findings
+        return not self.findings and (self.history is None or self.history.well)
 
     def document(self) -> dict[str, object]:
         told: dict[str, object] = msgspec.to_builtins(self)
+        if self.history is None:
+            del told["history"]
         return {"well": self.well, **told, "totals": msgspec.structs.asdict(self.totals)}
 
     def text(self) -> str:
@@ -107,15 +114,18 @@ class Report(msgspec.Struct):
             f"{name}: {count - SHOWN_MAX:,} more" for name, count in self.counts.items() if count > SHOWN_MAX
         ]
         wrong = sum(self.counts.get(check.name, 0) for check in CHECKS if not check.is_note)
-        verdict = (
-            "all is well" if self.well else f"{wrong:,} {'row differs' if wrong == 1 else 'rows differ'}"
-        )
-        return "\n".join([*lines, f"{verdict}: {self.totals.text()}"])
+        says = f"{wrong:,} {'row differs' if wrong == 1 else 'rows differ'}" if wrong else "all is well"
+        lines.append(f"{says}: {self.totals.text()}")
+        return "\n".join([*lines, self.history.text()] if self.history else lines)
 
 
-def look(url: str) -> Report:
+def look(url: str, histories: Sequence[Path] = ()) -> Report:
+    calls = read(histories)
     with snapshot_of(url) as snapshot:
-        return report(snapshot)
+        found = report(snapshot)
+        if histories:
+            found.history = verdict(snapshot, calls)
+        return found
 
 
 def report(snapshot: Snapshot) -> Report:

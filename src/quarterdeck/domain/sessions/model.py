@@ -106,12 +106,14 @@ class Terminate(msgspec.Struct, frozen=True):
     session_id: str
     reason: str
     caller: Caller | None = None
-    """None: a sweep, which answers to nobody."""
+    """None: a sweep, which answers to nobody, or a room that has judged already whether it may be."""
     trace: str | None = None
+    by: str = "sweep"
+    """Who is told to have ended it, where there is no caller to be judged."""
 
     @property
     def actor(self) -> str:
-        return self.caller.subject if self.caller else "sweep"
+        return self.caller.subject if self.caller else self.by
 
     @property
     def bearer(self) -> Bearer | None:

@@ -242,6 +242,17 @@ from rows(:batch as b, zone text, session text, was text)
 where zone_id = b.zone and id = b.session and status = b.was and coalesce(terminated_at, -1) >= 0
 returning id;
 
+-- name: sids_in_use
+-- Which of these sids a live session still bears. What is stamped stands no longer in the index, or each chunk of a
+-- tree that shares one sid would look through all that is left of the tree.
+select b.zone, b.sid
+from rows(:batch as b, zone text, sid text)
+where exists (
+    select 1
+    from agent_sessions s
+    where s.zone_id = b.zone and s.session_sid = b.sid and s.terminated_at is null and s.expires_at > :now
+);
+
 -- name: sessions_hold
 -- Flag and state of those whom a suspension or its end has moved, from the state they were read in.
 update agent_sessions

@@ -21,6 +21,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
     EllipticCurvePublicKey,
     generate_private_key,
 )
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -103,6 +105,12 @@ class LocalIssuer:
     def sign(self, message: bytes) -> bytes:
         """For seals. What is signed here must not be of the form of a token (`core.seals.signed_text`)."""
         return self.verifying_key.algorithm.sign(message, self._key)
+
+    def derive(self, purpose: str) -> bytes:
+        """32 bytes that follow from the private key, and others for each purpose: for secrets that are found again
+        instead of stored. They tell nothing of the key, nor of each other."""
+        own = self._key.private_numbers().private_value.to_bytes(32, "big")
+        return HKDF(SHA256(), length=32, salt=None, info=b"quarterdeck " + purpose.encode()).derive(own)
 
     def jwks(self) -> dict[str, list[dict[str, str]]]:
         """What others need to check our tokens: the body of /.well-known/jwks.json."""

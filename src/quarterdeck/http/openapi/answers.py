@@ -41,8 +41,10 @@ def successes(route: Route, schemas: Schemas, sampler: Sampler) -> Json:
         full["content"] = {**_content(full), **_events(schemas.of(route.streams), sampler)}
     if route.status == 201:
         made: Json = {"201": {**full, "description": _phrase(201)}}
-        # Of what is made by its id or by an Idempotency-Key; a POST without one makes something new each time.
-        may_repeat = route.method == "PUT" or "idempotency_key_conflict" in route.refusals
+        # Of what is made by its id, by an Idempotency-Key, or known otherwise; any other POST makes something new each
+        # time.
+        keyed = "idempotency_key_conflict" in route.refusals
+        may_repeat = route.method == "PUT" or keyed or route.may_be_known
         return made | {"200": {**full, "description": "It was there already"}} if may_repeat else made
     if route.status == 204:
         empty: Json = {"description": _phrase(204), "headers": full["headers"]}

@@ -98,9 +98,44 @@ OWN: Mapping[str, Meaning] = {
         Moved,
         "The session has ended or bears no flag of its own; `held_by` names the ancestor that holds it.",
     ),
+    "invocation_not_found": Meaning(NotFound, "There is no such invocation in this zone."),
+    "idempotency_key_required": Meaning(Invalid, "An invocation needs a key, in the body or the header."),
+    "agent_session_not_found": Meaning(NotFound, "There is no such live session in this zone."),
+    "invoker_ownership_required": Meaning(Forbidden, "The token may not invoke for this application."),
+    "service_ownership_required": Meaning(
+        Forbidden, "Only the service's application may take and report its invocations."
+    ),
+    "service_is_pushed": Meaning(Conflict, "The invocations of this service are pushed to it, not claimed."),
+    "attempt_token_required": Meaning(Conflict, "Say which attempt this is about."),
+    "stale_attempt": Meaning(Conflict, "The token is of an attempt that is over."),
+    "invocation_not_startable": Meaning(Moved, "The invocation does not wait, or may not begin yet."),
+    "invocation_not_cancelable": Meaning(Moved, "The invocation has ended."),
+    "invocation_not_completable": Meaning(Moved, "The invocation is not running."),
+    "agent_suspended": Meaning(Conflict, "The session is suspended."),
+    "delegation_not_found": Meaning(NotFound, "There is no such delegation in this zone."),
+    "delegation_endpoint_not_found": Meaning(NotFound, "The source or the target is absent or has ended."),
+    "delegation_exceeds_authority": Meaning(
+        Forbidden, "More is lent than what it is derived from covers; `exceeds` names every part."
+    ),
+    "delegation_cycle_denied": Meaning(
+        Conflict, "Active delegations already lead from the target to the source."
+    ),
+    "self_delegation_denied": Meaning(Invalid, "Source and target are the same session."),
+    "delegation_expired": Meaning(Invalid, "The time it is to last until has passed."),
+    "invalid_constraints": Meaning(Invalid, "A constraint is not what it must be; `field` names it."),
+    "invalid_parent_edge": Meaning(Invalid, "The parent does not lead to the source."),
+    "invalid_issuer_application": Meaning(Invalid, "The source belongs to another application."),
+    "invalid_receiver_application": Meaning(Invalid, "The target belongs to another application."),
+    "agent_service_not_found": Meaning(NotFound, "There is no such service in this zone."),
+    "application_mismatch": Meaning(Invalid, "The session belongs to another application."),
+    "invalid_endpoint_url": Meaning(
+        Invalid, "It is no http(s) URL of plain form; or it is to be pushed to, and is no public host."
+    ),
     "key_not_found": Meaning(NotFound, "There is no such API key in this zone."),
     "key_limit_exceeded": Meaning(LimitReached, "The zone has as many live API keys as a zone may have."),
-    "invalid_scope": Meaning(Invalid, "`quarterdeck.admin` crosses zones, and a key is for one."),
+    "invalid_scope": Meaning(
+        Invalid, "`quarterdeck.admin` crosses zones, and a key or a delegation is for one."
+    ),
     "session_sid_required": Meaning(Invalid, "Neither the body nor the token gives a sid."),
     "application_ownership_required": Meaning(Forbidden, "The token may not act for this application."),
     "parent_not_found": Meaning(NotFound, "The parent is absent, not active, or expired."),

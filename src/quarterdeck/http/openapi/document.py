@@ -21,6 +21,8 @@ ABOUT = (
 GROUPS: Mapping[str, str] = {
     "zones": "Everything belongs to exactly one zone, and the limits of a zone hold for all that lives in it.",
     "sessions": "A session is one live run of an agent. Sessions form trees: ending one ends its whole subtree.",
+    "services": "A service is an endpoint that a session or an application offers, and goes with who registered it.",
+    "delegations": "A delegation lends authority from one session to another. Along any line of them it only narrows.",
     "keys": "A key speaks for one application in one zone. It is shown once, and stored as a digest.",
     "events": "Every change writes one event in its own transaction. The order of `pos` is the order of commits.",
     "server": "How the server is, what it serves, and its public keys.",

@@ -12,7 +12,14 @@
 | explaining | why                                                                                       |
 """
 
-from quarterdeck.domain.sessions.operations.bearers import guarded, held_up, require_bearer
+from quarterdeck.domain.sessions.operations.bearers import (
+    bearers_of,
+    by_ref,
+    get,
+    guarded,
+    held_up,
+    require_bearer,
+)
 from quarterdeck.domain.sessions.operations.ending import Ender
 from quarterdeck.domain.sessions.operations.explaining import Explainer
 from quarterdeck.domain.sessions.operations.finishing import Finisher
@@ -34,8 +41,11 @@ __all__ = [
     "Explainer",
     "Finisher",
     "Spawner",
+    "bearers_of",
+    "by_ref",
     "expired",
     "forget",
+    "get",
     "guarded",
     "held_up",
     "hold",

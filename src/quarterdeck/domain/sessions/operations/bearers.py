@@ -14,6 +14,7 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import BUSY, Busy
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import Row, decode
+from quarterdeck.store.sql import Bound
 
 Ref = tuple[str, str]
 """(zone, session)"""
@@ -42,6 +43,11 @@ def bearers_of(asks: Iterable[Asked]) -> set[Ref]:
 
 def _named(bearer: Bearer) -> set[Ref]:
     return {(bearer.zone_id, name) for name in (bearer.session_id, bearer.agent_id) if name is not None}
+
+
+def get(refs: Sequence[Ref]) -> Bound:
+    """The statement that loads sessions, for the first round trip of a room above."""
+    return Q.sessions_get(batch=[*refs])
 
 
 def by_ref(rows: Sequence[Row]) -> dict[Ref, Session]:

@@ -7,7 +7,7 @@ and whoever is killed meanwhile is not missed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -33,9 +33,11 @@ from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import Row, decode
-from quarterdeck.store.sql import pieces
+from quarterdeck.store.sql import Bound, pieces
 
 Batch = list[tuple[object, ...]]
+Sid = tuple[str, str]
+"""(zone, sid)"""
 
 
 class Ender:
@@ -130,20 +132,32 @@ async def _write(tx: Tx, endings: Endings) -> None:
     leaving = [*endings.settled, *(each for _, group in endings.stamped for each in group)]
     if not leaving:
         return
-    if endings.settled:
-        batch: Batch = [
-            (*_ref(each.member), each.member.status, each.reason, each.ended_at) for each in endings.settled
-        ]
-        _all_moved(await tx.read(Q.sessions_end(batch=batch, now=tx.now)), batch)
     for cascade, group in endings.stamped:
         await _stamp(tx, cascade, group)
+    batch: Batch = [
+        (*_ref(each.member), each.member.status, each.reason, each.ended_at) for each in endings.settled
+    ]
+    in_use: set[Sid] = set()
+    if batch:
+        end = Q.sessions_end(batch=batch, now=tx.now)
+        in_use = await _move(tx, end, [each.member for each in endings.settled])
     members = [each.member for each in leaving]
     for piece in pieces([(*key, n) for key, n in sorted(rules.tally(members).items())]):
         tx.write(Q.counts_lower(batch=piece))
     for piece in pieces(sorted({key for member in members for key in rules.emptied_by(member)})):
         tx.write(Q.counts_drop(batch=piece))
     for each in endings.settled:
-        tx.emit(_terminated(each.member, each.reason, each.ask))
+        tx.emit(_terminated(each.member, each.reason, each.ask, in_use))
+
+
+async def _move(tx: Tx, statement: Bound, members: Sequence[Member]) -> set[Sid]:
+    """Ends these sessions; and which of their sids are still in use. That is asked after the statement that ends them,
+    and after every stamp of the same transaction, so that whoever goes together counts for nobody."""
+    sids: Batch = [*sorted({(member.zone_id, member.session_sid) for member in members})]
+    moved, used = await tx.read(statement, Q.sids_in_use(batch=sids, now=tx.now))
+    if len(moved) != len(members):
+        raise RuntimeError("sessions moved under the zone's lock")
+    return {(str(zone_id), str(sid)) for zone_id, sid in used}
 
 
 async def _stamp(tx: Tx, cascade: Cascade, group: Sequence[Leaving]) -> None:
@@ -152,8 +166,9 @@ async def _stamp(tx: Tx, cascade: Cascade, group: Sequence[Leaving]) -> None:
         for place, each in enumerate(group)
     ]
     for piece in pieces(batch):
-        stamp = Q.sessions_stamp(batch=piece, cascade_id=cascade.id, now=tx.now)
-        _all_moved(await tx.read(stamp), piece)
+        [moved] = await tx.read(Q.sessions_stamp(batch=piece, cascade_id=cascade.id, now=tx.now))
+        if len(moved) != len(piece):
+            raise RuntimeError("sessions moved under the zone's lock")
     told = msgspec.structs.asdict(cascade)
     del told["settled"], told["finished_at"]
     tx.write(Q.cascade_insert(**told))
@@ -172,15 +187,14 @@ async def _settle_chunk(tx: Tx, cascade: Cascade, limit: int) -> bool:
     members = decode([row[:-1] for row in rows], Member)
     batch: Batch = [(*_ref(member), member.status) for member in members]
     finished = len(members) < limit
-    if batch:
-        _all_moved(await tx.read(Q.sessions_settle(batch=batch, now=tx.now)), batch)
+    in_use = await _move(tx, Q.sessions_settle(batch=batch, now=tx.now), members) if batch else set()
     tx.write(
         Q.cascade_progress(
             zone_id=cascade.zone_id, id=cascade.id, count=len(members), finished=int(finished), now=tx.now
         )
     )
     for row, member in zip(rows, members, strict=True):
-        tx.emit(_terminated(member, str(row[-1]), cascade))
+        tx.emit(_terminated(member, str(row[-1]), cascade, in_use))
     return finished
 
 
@@ -188,18 +202,15 @@ def _ref(member: Member) -> Ref:
     return member.zone_id, member.id
 
 
-def _all_moved(answers: Sequence[Sequence[Row]], batch: Batch) -> None:
-    if len(answers[0]) != len(batch):
-        raise RuntimeError("sessions moved under the zone's lock")
-
-
-def _terminated(member: Member, reason: str, by: Ask | Cascade) -> NewEvent:
+def _terminated(member: Member, reason: str, by: Ask | Cascade, in_use: Collection[Sid]) -> NewEvent:
     cause = by.target_id if isinstance(by, Cascade) else by.session_id
     told = {
         "reason": reason,
         "cause": cause or member.zone_id,
         "session_sid": member.session_sid,
         "root_id": member.root_id,
+        # Whoever revokes what was issued for the sid must not take it from a session that lives on.
+        "sid_in_use": (member.zone_id, member.session_sid) in in_use,
     }
     data = msgspec.json.encode(told).decode()
     return NewEvent(

@@ -18,7 +18,7 @@ revision = "0005"
 down_revision = "0004"
 
 SCRIPT = """
-create index agent_sessions_by_sid on agent_sessions (zone_id, session_sid) where status <> 'terminated';
+create index agent_sessions_by_sid on agent_sessions (zone_id, session_sid) where terminated_at is null;
 
 create table agent_services (
     id text not null,
@@ -43,8 +43,6 @@ create table agent_services (
     unique (zone_id, application_id, endpoint_url)
 );
 
-create index agent_services_by_agent on agent_services (zone_id, agent_id, id) where agent_id is not null;
-
 create index agent_services_to_push on agent_services (zone_id, id)
     where delivery = 'push' and unregistered_at is null;
 
@@ -55,7 +53,7 @@ create table service_sessions (
     primary key (zone_id, service_id, session_id)
 );
 
-create index service_sessions_by_session on service_sessions (zone_id, session_id);
+create index service_sessions_by_session on service_sessions (zone_id, session_id, service_id);
 
 create table agent_invocations (
     id text not null,
@@ -146,6 +144,12 @@ create index delegation_edges_by_target on delegation_edges (zone_id, target_ses
 create index delegation_edges_by_parent on delegation_edges (zone_id, parent_edge_id)
     where parent_edge_id is not null;
 
+create index delegation_edges_active on delegation_edges (zone_id, id) where status = 'active';
+
+create index delegation_edges_active_from on delegation_edges (zone_id, source_session_id) where status = 'active';
+
+create index delegation_edges_active_into on delegation_edges (zone_id, target_session_id) where status = 'active';
+
 create index delegation_edges_by_expiry on delegation_edges (expires_at) where status = 'active';
 
 create index delegation_edges_by_end on delegation_edges (ended_at) where ended_at is not null;
@@ -157,6 +161,7 @@ create table delegation_epochs (
 
 create table sinks (
     name text not null primary key,
+    id text not null,
     position bigint not null,
     updated_at bigint not null
 );
@@ -165,6 +170,10 @@ create table sink_entries (
     sink text not null,
     pos bigint not null,
     entry bigint not null,
+    zone_id text not null,
+    stream text not null,
+    subject text not null,
+    fields text not null,
     attempts bigint not null,
     next_at bigint not null,
     dead_at bigint,
@@ -174,6 +183,10 @@ create table sink_entries (
 );
 
 create index sink_entries_due on sink_entries (sink, next_at) where dead_at is null;
+
+create index sink_entries_by_subject on sink_entries (sink, stream, subject, pos) where dead_at is null;
+
+create index sink_entries_dead on sink_entries (sink, dead_at) where dead_at is not null;
 """
 
 
@@ -185,4 +198,4 @@ def upgrade() -> None:
     secure("delegation_edges", server="select, insert, update", sweep="select, delete")
     secure("delegation_epochs", server="select, insert, update")
     grant("sinks", server="select", sweep="select, insert, update, delete")
-    grant("sink_entries", server="select", sweep="select, insert, update, delete")
+    secure("sink_entries", server="select", sweep="select, insert, update, delete")

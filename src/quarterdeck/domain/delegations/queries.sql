@@ -1,0 +1,270 @@
+-- The row of an edge, in the order of `model.Edge`.
+-- columns: id, zone_id, source_session_id, target_session_id, issuer_application_id, receiver_application_id, scopes
+-- columns: resource_id, resources, hops, constraints_json, parent_edge_id, status, expires_at, edge_version, created_by
+-- columns: trace, ended_at, ended_reason, created_at, updated_at
+--
+-- What the fall of a part of the graph must know of an edge, in the order of `model.Link`.
+-- columns link: zone_id, id, source_session_id, target_session_id, parent_edge_id, scopes, expires_at
+
+-- name: delegations_get
+-- Gathered: one statement for whoever waits, whether for an edge it named, a parent, or the edge of its token.
+select columns(e)
+from rows(:batch as b, zone_id text, id text)
+join delegation_edges e on e.zone_id = b.zone_id and e.id = b.id;
+
+-- name: delegations_of_keys
+-- What the keys of a batch stand for.
+select columns(e)
+from rows(:batch as b, zone_id text, application_id text, operation text, key text)
+join idempotency_keys k on k.zone_id = b.zone_id and k.application_id = b.application_id
+  and k.operation = b.operation and k.key = b.key
+join delegation_edges e on e.zone_id = k.zone_id and e.id = k.subject_id;
+
+-- name: delegations_into
+-- By what sessions hold authority: the active edges that lead to them. Whether one is past its time is for the rules.
+select columns(e)
+from rows(:batch as b, zone_id text, session_id text)
+join delegation_edges e on e.zone_id = b.zone_id and e.target_session_id = b.session_id and e.status = 'active';
+
+-- name: delegations_led_to
+-- Which of these sessions an edge has ever led to, in whatever state it is: those lend by their edges alone.
+select b.zone_id, b.session_id
+from rows(:batch as b, zone_id text, session_id text)
+where exists (
+    select 1 from delegation_edges e where e.zone_id = b.zone_id and e.target_session_id = b.session_id
+);
+
+-- name: delegations_lenders
+-- Of each active edge into these sessions: who lent along its line. A line is as short as hops are few.
+with recursive line (zone_id, holder, source_session_id, parent_edge_id) as (
+    select e.zone_id, e.id, e.source_session_id, e.parent_edge_id
+    from rows(:batch as b, zone_id text, session_id text)
+    join delegation_edges e on e.zone_id = b.zone_id and e.target_session_id = b.session_id and e.status = 'active'
+    union
+    select p.zone_id, l.holder, p.source_session_id, p.parent_edge_id
+    from line l
+    join delegation_edges p on p.zone_id = l.zone_id and p.id = l.parent_edge_id
+)
+select l.zone_id, l.holder, l.source_session_id from line l;
+
+-- name: delegations_line
+-- An edge and its parents, up to the first one. What retention has removed ends the line.
+with recursive line (zone_id, id, parent_edge_id, above) as (
+    select e.zone_id, e.id, e.parent_edge_id, 0
+    from delegation_edges e
+    where e.zone_id = :zone_id and e.id = :id
+    union
+    select p.zone_id, p.id, p.parent_edge_id, l.above + 1
+    from line l
+    join delegation_edges p on p.zone_id = l.zone_id and p.id = l.parent_edge_id
+    where l.above < 64
+)
+select columns(e)
+from line l
+join delegation_edges e on e.zone_id = l.zone_id and e.id = l.id
+order by l.above;
+
+-- name: delegations_ahead
+-- Which sessions the targets of a batch lead to, pair by pair: a pair is told once, however many edges it has. Sessions
+-- are what is remembered as visited, so the walk costs as much as there are edges, not as there are ways. It begins only
+-- where a cycle can be: something leads to the source, or will by an edge of the same batch.
+with recursive reached (zone_id, session_id) as (
+    select b.zone_id, b.target
+    from rows(:batch as b, zone_id text, source text, target text, led_to bigint)
+    where b.led_to = 1 or exists (
+        select 1 from delegation_edges i
+        where i.zone_id = b.zone_id and i.target_session_id = b.source and i.status = 'active'
+    )
+    union
+    select e.zone_id, e.target_session_id
+    from reached r
+    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id and e.status = 'active'
+)
+select e.zone_id, e.source_session_id, e.target_session_id, max(e.expires_at)
+from reached r
+join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id and e.status = 'active'
+group by e.zone_id, e.source_session_id, e.target_session_id;
+
+-- name: delegations_around_edges
+-- Everything that can fall with these edges: all sessions ahead of them, visited once, and of each all active edges that
+-- lead to it, so that it is known what else holds it.
+with recursive reached (zone_id, session_id) as (
+    select e.zone_id, e.target_session_id
+    from rows(:batch as b, zone_id text, id text)
+    join delegation_edges e on e.zone_id = b.zone_id and e.id = b.id
+    where e.status = 'active'
+    union
+    select e.zone_id, e.target_session_id
+    from reached r
+    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id and e.status = 'active'
+)
+select columns(e as link)
+from reached r
+join delegation_edges e on e.zone_id = r.zone_id and e.target_session_id = r.session_id and e.status = 'active';
+
+-- name: delegations_around_sessions
+-- The same for sessions that end because they stand under one that does.
+with recursive reached (zone_id, session_id) as (
+    select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text)
+    union
+    select e.zone_id, e.target_session_id
+    from reached r
+    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id and e.status = 'active'
+)
+select columns(e as link)
+from reached r
+join delegation_edges e on e.zone_id = r.zone_id and e.target_session_id = r.session_id and e.status = 'active';
+
+-- name: delegations_below
+-- Who ends with these sessions: all that stand under them. Only through what has not been settled, as an ending goes.
+-- (The state is wrapped so that no index of the living is taken for it: each step must go by the parent.)
+with recursive below (zone_id, id) as (
+    select s.zone_id, s.id
+    from rows(:batch as b, zone_id text, session_id text)
+    join agent_sessions s on s.zone_id = b.zone_id and s.parent_id = b.session_id
+    where coalesce(s.status, '') <> 'terminated'
+    union
+    select s.zone_id, s.id
+    from below r
+    join agent_sessions s on s.zone_id = r.zone_id and s.parent_id = r.id
+    where coalesce(s.status, '') <> 'terminated'
+)
+select r.zone_id, r.id from below r;
+
+-- name: delegations_of_sessions
+-- What goes with sessions that end: the active edges from them and to them, and all that are derived from those.
+with recursive gone (zone_id, id) as (
+    select e.zone_id, e.id
+    from rows(:batch as b, zone_id text, session_id text)
+    join delegation_edges e on e.zone_id = b.zone_id and e.source_session_id = b.session_id and e.status = 'active'
+    union
+    select e.zone_id, e.id
+    from rows(:batch as b, zone_id text, session_id text)
+    join delegation_edges e on e.zone_id = b.zone_id and e.target_session_id = b.session_id and e.status = 'active'
+    union
+    select d.zone_id, d.id
+    from gone g
+    join delegation_edges d on d.zone_id = g.zone_id and d.parent_edge_id = g.id
+    where coalesce(d.status, '') = 'active'
+)
+select columns(e as link)
+from gone g
+join delegation_edges e on e.zone_id = g.zone_id and e.id = g.id
+order by e.id;
+
+-- name: delegations_reached
+-- For whoever looks at what is ahead: so many sessions, nearest first as the walk finds them, and all active edges out of
+-- each. The walk stops when nobody fetches more of it.
+with recursive reached (zone_id, session_id) as (
+    select e.zone_id, e.target_session_id
+    from delegation_edges e
+    where e.zone_id = :zone_id and e.id = :id and coalesce(e.status, '') = 'active'
+    union
+    select e.zone_id, e.target_session_id
+    from reached r
+    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id and e.status = 'active'
+)
+select columns(e as link)
+from (select f.zone_id, f.session_id from reached f limit :limit) r
+join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id and e.status = 'active'
+limit :most;
+
+-- name: delegations_page
+-- planned: each time
+-- Newest first: ids are made in order of time, so the primary key is the order. What is past its time reads as expired.
+select columns(e)
+from delegation_edges e
+where e.zone_id = :zone_id
+  and (cast(:before as text) is null or e.id < cast(:before as text))
+  and (cast(:status as text) is null or cast(:status as text)
+       = case when e.status = 'active' and e.expires_at <= now_ms() then 'expired' else e.status end)
+order by e.id desc
+limit :limit;
+
+-- name: delegations_page_active
+-- planned: each time
+-- By an index of its own, which finds the few among the many that are over.
+select columns(e)
+from delegation_edges e
+where e.zone_id = :zone_id and e.status = 'active' and e.expires_at > now_ms()
+  and (cast(:before as text) is null or e.id < cast(:before as text))
+order by e.id desc
+limit :limit;
+
+-- name: delegations_page_of_source
+-- planned: each time
+-- By the source's index.
+select columns(e)
+from delegation_edges e
+where e.zone_id = :zone_id and e.source_session_id = :source
+  and (cast(:before as text) is null or e.id < cast(:before as text))
+  and (cast(:target as text) is null or e.target_session_id = cast(:target as text))
+  and (cast(:status as text) is null or cast(:status as text)
+       = case when e.status = 'active' and e.expires_at <= now_ms() then 'expired' else e.status end)
+order by e.id desc
+limit :limit;
+
+-- name: delegations_page_of_target
+-- planned: each time
+-- By the target's index.
+select columns(e)
+from delegation_edges e
+where e.zone_id = :zone_id and e.target_session_id = :target
+  and (cast(:before as text) is null or e.id < cast(:before as text))
+  and (cast(:status as text) is null or cast(:status as text)
+       = case when e.status = 'active' and e.expires_at <= now_ms() then 'expired' else e.status end)
+order by e.id desc
+limit :limit;
+
+-- name: delegations_insert
+-- Ids are made by the server before this statement, so nothing needs to be paired with what it returns.
+insert into delegation_edges (id, zone_id, source_session_id, target_session_id, issuer_application_id,
+    receiver_application_id, scopes, resource_id, resources, hops, constraints_json, parent_edge_id, status, expires_at,
+    edge_version, created_by, trace, ended_at, ended_reason, created_at, updated_at)
+select columns(b)
+from rows(:batch as b, id text, zone_id text, source_session_id text, target_session_id text,
+    issuer_application_id text, receiver_application_id text, scopes text, resource_id text, resources text, hops bigint,
+    constraints_json text, parent_edge_id text, status text, expires_at bigint, edge_version bigint, created_by text,
+    trace text, ended_at bigint, ended_reason text, created_at bigint, updated_at bigint);
+
+-- name: delegations_end
+-- The guard names where each may come from: the state it was read in, under the lock. What did not move is not in the
+-- answer.
+update delegation_edges
+set status = b.becomes, ended_at = b.ended, ended_reason = b.reason, edge_version = edge_version + 1, updated_at = :now
+from rows(:batch as b, zone text, edge text, was text, becomes text, reason text, ended bigint)
+where zone_id = b.zone and id = b.edge and status = b.was
+returning id;
+
+-- name: delegation_epochs_load
+-- Under the zones' locks, so what is read here is what is raised.
+select p.zone_id, p.epoch
+from rows(:batch as b, zone_id text)
+join delegation_epochs p on p.zone_id = b.zone_id;
+
+-- name: delegation_epochs_raise
+-- Never down: whoever cached by an epoch must not meet it again.
+insert into delegation_epochs (zone_id, epoch)
+select zone_id, epoch from rows(:batch as b, zone_id text, epoch bigint)
+where true
+on conflict (zone_id) do update set epoch = excluded.epoch
+where delegation_epochs.epoch < excluded.epoch;
+
+-- name: delegations_expired
+-- Across zones, those that have waited longest first. A clock that is asked once can be looked up in the index.
+select e.zone_id, e.id
+from delegation_edges e
+where e.status = 'active' and e.expires_at <= (select now_ms())
+order by e.expires_at
+limit :limit;
+
+-- name: delegations_forget
+-- What was over before a time, across zones, oldest first.
+delete from delegation_edges
+where (zone_id, id) in (
+    select e.zone_id, e.id from delegation_edges e
+    where e.ended_at is not null and e.ended_at < :before
+    order by e.ended_at
+    limit :limit
+)
+returning id;

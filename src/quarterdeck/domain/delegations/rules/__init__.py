@@ -1,0 +1,50 @@
+"""The pure part of delegations, one file per question.
+
+| module     | what it answers                                                                     |
+|------------|---------------------------------------------------------------------------------------|
+| lives      | which states an edge has, how it reads at a moment, how it is shown, what is refused    |
+| asking     | what a body asks for: its constraints understood, its times and hops in one place       |
+| narrowing  | whether one edge covers another, and what is left of what it lends                      |
+| graph      | whether an edge closes a cycle; what falls with an edge; what is how far ahead          |
+| lending    | which edges are made: ownership, keys, cycles and authority, in order of arrival        |
+| authority  | what a session holds                                                                  |
+| explaining | why an edge is as it is, and what it would refuse                                     |
+"""
+
+from quarterdeck.domain.delegations.rules.asking import asked, defaulted
+from quarterdeck.domain.delegations.rules.authority import authority
+from quarterdeck.domain.delegations.rules.graph import Falling, Fell, Reach, levels
+from quarterdeck.domain.delegations.rules.lending import CREATE, Known, lend
+from quarterdeck.domain.delegations.rules.lives import (
+    DELEGATION,
+    DELEGATION_REVOKED,
+    TIME_IS_UP,
+    WITH_SESSION,
+    Ref,
+    as_read,
+    holds,
+    not_found,
+    view,
+)
+
+__all__ = [
+    "CREATE",
+    "DELEGATION",
+    "DELEGATION_REVOKED",
+    "TIME_IS_UP",
+    "WITH_SESSION",
+    "Falling",
+    "Fell",
+    "Known",
+    "Reach",
+    "Ref",
+    "as_read",
+    "asked",
+    "authority",
+    "defaulted",
+    "holds",
+    "lend",
+    "levels",
+    "not_found",
+    "view",
+]

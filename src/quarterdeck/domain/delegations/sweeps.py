@@ -1,0 +1,53 @@
+"""The sweeps of delegations: what is past its time, and what was over long ago.
+
+| sweep                | finds                                  | does                                                 |
+|----------------------|----------------------------------------|------------------------------------------------------|
+| delegation-expiry    | active edges past their time           | marks them expired, by a lane, under the zone's lock |
+| delegation-retention | edges that were over before the window | removes the rows                                     |
+
+An edge that is derived expires no later than its parent, so each is found for itself and nothing follows from another.
+Any number of replicas may sweep at once: what one has marked, another finds marked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from quarterdeck.core.clock import DAY
+from quarterdeck.core.errors import NotFound
+from quarterdeck.domain.delegations import operations
+from quarterdeck.domain.delegations.model import DelegationSettings, Edge, Expire
+from quarterdeck.engine.sweeps import Sweep
+from quarterdeck.engine.tx import Engine
+
+EXPIRY = "delegation-expiry"
+RETENTION = "delegation-retention"
+
+
+def sweeps(
+    everywhere: Engine,
+    submit_expire: Callable[[Expire], Awaitable[Edge]],
+    settings: DelegationSettings,
+    retention_every_ms: int = 900_000,
+) -> list[Sweep]:
+    """`everywhere` sees all zones: what it finds is marked by a lane that sees only the zones concerned."""
+
+    async def expire(batch: int) -> int:
+        refs = await everywhere.read(lambda tx: operations.past_their_time(tx, batch))
+        works = [submit_expire(Expire(zone_id, edge_id)) for zone_id, edge_id in refs]
+        for outcome in await asyncio.gather(*works, return_exceptions=True):
+            # Gone between finding and marking is no failure; anything else is worth a failed pass.
+            if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
+                raise outcome
+        return len(refs)
+
+    async def forget(batch: int) -> int:
+        window = round(settings.delegation_retention_days * DAY)
+        return await everywhere.transact(lambda tx: operations.forget(tx, window, batch))
+
+    batch = settings.delegation_sweep_batch
+    return [
+        Sweep(EXPIRY, settings.delegation_sweep_interval_ms, batch, expire),
+        Sweep(RETENTION, retention_every_ms, batch, forget),
+    ]

@@ -1,0 +1,398 @@
+"""What is asked for, what is stored, and what is shown of invocations."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from quarterdeck.core.clock import Millis
+from quarterdeck.core.wire import Bearer, Caller, PathId
+
+Ref = tuple[str, str]
+"""(zone, invocation)"""
+Word = Annotated[str, Meta(min_length=1, max_length=256)]
+Reason = Annotated[str, Meta(min_length=1, max_length=256)]
+Token = Annotated[str, Meta(min_length=1, max_length=128)]
+BULK_MAX = 100
+
+
+class State(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELED = "canceled"
+    DEAD = "dead"
+
+
+class Verb(StrEnum):
+    BEGIN = "begin"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    RETRY = "retry"
+    RELEASE = "release"
+    TIME_OUT = "time_out"
+    EXHAUST = "exhaust"
+    CANCEL = "cancel"
+
+
+class Begun(StrEnum):
+    """How an attempt began, which decides who may speak of it."""
+
+    CLAIM = "claim"
+    START = "start"
+    PUSH = "push"
+
+
+class InvocationSettings(msgspec.Struct, frozen=True):
+    """What this room can be told."""
+
+    lease_ms: Annotated[
+        int, Meta(ge=100, le=3_600_000, description="how long a claimed invocation is leased to its holder")
+    ] = 30_000
+    claim_wait_max_ms: Annotated[
+        int, Meta(ge=0, le=300_000, description="how long a claim may wait for work at most")
+    ] = 60_000
+    claim_poll_ms: Annotated[
+        int,
+        Meta(ge=10, le=60_000, description="how often waiting claims look by themselves if no wake comes"),
+    ] = 1_000
+    deadline_sweep_interval_ms: Annotated[
+        int,
+        Meta(ge=10, le=86_400_000, description="how often deadlines and leases that passed are looked for"),
+    ] = 5_000
+    invocation_orphan_interval_ms: Annotated[
+        int,
+        Meta(ge=10, le=86_400_000, description="how often invocations whose session is gone are looked for"),
+    ] = 60_000
+    invocation_retention_days: Annotated[
+        float, Meta(gt=0, le=36_500, description="how long ended invocations are kept")
+    ] = 30.0
+
+
+# -- bodies ------------------------------------------------------------------------------------------------------
+
+
+class RetryPolicy(msgspec.Struct, frozen=True):
+    max_attempts: Annotated[int, Meta(ge=1, le=10)] = 3
+    backoff_ms: Annotated[int, Meta(ge=0, le=300_000)] = 1_000
+    multiplier: Annotated[float, Meta(ge=1, le=100)] = 2.0
+    max_backoff_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 300_000
+
+
+class EnqueueBody(msgspec.Struct, frozen=True):
+    service_id: Annotated[PathId, Meta(description="the service that is called")]
+    method: Annotated[Word, Meta(description="what of it is called")]
+    idempotency_key: (
+        Annotated[str, Meta(description="required, here or as the Idempotency-Key header")] | None
+    ) = None
+    params: Annotated[object, Meta(description="anything; handed to the worker as given")] = None
+    metadata: Annotated[dict[str, object], Meta(description="anything; kept and shown as given")] = {}
+    source_session_id: (
+        Annotated[PathId, Meta(description="who calls; default: the session the token speaks for")] | None
+    ) = None
+    target_session_id: Annotated[PathId, Meta(description="the session it is for")] | None = None
+    timeout_ms: Annotated[int, Meta(ge=1, le=900_000, description="for one attempt")] = 30_000
+    retry_policy: RetryPolicy = RetryPolicy()
+
+
+class ClaimBody(msgspec.Struct, frozen=True):
+    max: Annotated[int, Meta(ge=1, le=BULK_MAX, description="how many at most")] = 1
+    wait_ms: Annotated[
+        int, Meta(ge=0, le=300_000, description="how long to wait for work if there is none")
+    ] = 0
+    claim_id: (
+        Annotated[Word, Meta(description="the same id gives the same leases again, while they run")] | None
+    ) = None
+
+
+class StartBody(msgspec.Struct, frozen=True):
+    pass
+
+
+class CompleteBody(msgspec.Struct, frozen=True):
+    status: Literal["succeeded", "failed", "canceled"]
+    result: object = None
+    error: object = None
+    retryable: Annotated[bool, Meta(description="whether a failed attempt may be followed by another")] = True
+    attempt_token: Token | None = None
+
+
+class CancelBody(msgspec.Struct, frozen=True):
+    reason: Reason = "requested"
+
+
+class HeartbeatBody(msgspec.Struct, frozen=True):
+    attempt_token: Token | None = None
+
+
+class CompleteItem(msgspec.Struct, frozen=True):
+    id: PathId
+    status: Literal["succeeded", "failed", "canceled"]
+    attempt_token: Token
+    result: object = None
+    error: object = None
+    retryable: bool = True
+
+
+class TokenItem(msgspec.Struct, frozen=True):
+    id: PathId
+    attempt_token: Token
+
+
+class CompleteManyBody(msgspec.Struct, frozen=True):
+    items: Annotated[list[CompleteItem], Meta(min_length=1, max_length=BULK_MAX)]
+
+
+class TokensBody(msgspec.Struct, frozen=True):
+    items: Annotated[list[TokenItem], Meta(min_length=1, max_length=BULK_MAX)]
+
+
+class ListQuery(msgspec.Struct, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+    cursor: str | None = None
+    status: State | None = None
+    service_id: PathId | None = None
+    source_session_id: PathId | None = None
+    target_session_id: PathId | None = None
+
+
+# -- asked for ---------------------------------------------------------------------------------------------------
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What everything that is asked of the lane has. Without a caller it is the server that asks."""
+
+    zone_id: str
+    caller: Caller | None = None
+    trace: str | None = None
+
+    @property
+    def bearer(self) -> Bearer | None:
+        return self.caller.bearer if self.caller else None
+
+    @property
+    def actor(self) -> str:
+        return self.caller.subject if self.caller else "server"
+
+
+class Enqueue(Ask, frozen=True, kw_only=True):
+    id: str
+    service_id: str
+    key: str
+    digest: str
+    method: str
+    params: str
+    metadata: str
+    source_session_id: str | None
+    target_session_id: str | None
+    timeout_ms: int
+    policy: RetryPolicy
+
+
+class Claim(Ask, frozen=True, kw_only=True):
+    service_id: str
+    max: int
+    tokens: tuple[str, ...]
+    """One for each invocation it may get, made before: what is tried again asks for the same."""
+    claim_id: str | None = None
+    pushes: bool = False
+    """By the server itself, for a service that is pushed to."""
+    waiter: object = None
+    """Who is to be told later if there is nothing now."""
+
+
+class Start(Ask, frozen=True, kw_only=True):
+    id: str
+    token: str
+
+
+class Complete(Ask, frozen=True, kw_only=True):
+    id: str
+    status: Literal["succeeded", "failed", "canceled"]
+    result: str | None
+    error: str | None
+    retryable: bool
+    token: str | None
+
+
+class Beat(Ask, frozen=True, kw_only=True):
+    id: str
+    token: str | None
+
+
+class Cancel(Ask, frozen=True, kw_only=True):
+    id: str
+    reason: str
+
+
+class Release(Ask, frozen=True, kw_only=True):
+    """Leases that never reached whoever claimed them, or that a worker gives back."""
+
+    id: str
+    token: str
+
+
+class Overdue(Ask, frozen=True, kw_only=True):
+    """By a sweep: something about this one has passed, or its session is gone."""
+
+    id: str
+
+
+Command = Enqueue | Claim | Start | Complete | Beat | Cancel | Release | Overdue
+
+
+class InvocationRef(msgspec.Struct, frozen=True):
+    zone_id: str
+    id: str
+    bearer: Bearer | None = None
+
+
+class InvocationFilter(msgspec.Struct, frozen=True):
+    zone_id: str
+    limit: int
+    before: str | None = None
+    status: State | None = None
+    service_id: str | None = None
+    source_session_id: str | None = None
+    target_session_id: str | None = None
+    bearer: Bearer | None = None
+
+
+# -- stored ------------------------------------------------------------------------------------------------------
+
+
+class Invocation(msgspec.Struct, frozen=True, array_like=True):
+    """A row of `agent_invocations`, in the order of the `columns` lines of `queries.sql`."""
+
+    id: str
+    zone_id: str
+    service_id: str
+    application_id: str
+    """The service's."""
+    source_session_id: str | None
+    target_session_id: str | None
+    idempotency_key: str
+    digest: str
+    method: str
+    params_json: str
+    metadata_json: str
+    status: State
+    attempts: int
+    max_attempts: int
+    timeout_ms: int
+    retry_policy_json: str
+    result_json: str | None
+    error_json: str | None
+    parked: int
+    """A session of it is suspended: it is not handed out."""
+    available_at: Millis
+    deadline_at: Millis | None
+    lease_expires_at: Millis | None
+    attempt_token: str | None
+    """Of the last attempt that began."""
+    begun_by: Begun | None
+    holder: str | None
+    claim_id: str | None
+    cancel_requested_at: Millis | None
+    cancel_reason: str | None
+    invoker: str
+    """The client that asked for it."""
+    trace: str | None
+    started_at: Millis | None
+    completed_at: Millis | None
+    created_at: Millis
+    updated_at: Millis
+
+
+class Enqueued(msgspec.Struct, frozen=True):
+    invocation: Invocation
+    created: bool
+
+
+class Leases(msgspec.Struct, frozen=True):
+    """What a claim was given. `next_at`: when something that waits may begin, if that is known."""
+
+    items: tuple[Invocation, ...]
+
+
+Outcome = Enqueued | Leases | Invocation
+
+
+# -- shown -------------------------------------------------------------------------------------------------------
+
+
+class InvocationView(msgspec.Struct, frozen=True):
+    id: str
+    zone_id: str
+    service_id: str
+    application_id: str
+    source_session_id: str | None
+    target_session_id: str | None
+    idempotency_key: str
+    method: str
+    params: msgspec.Raw
+    metadata: msgspec.Raw
+    status: str
+    attempts: int
+    max_attempts: int
+    timeout_ms: int
+    retry_policy: msgspec.Raw
+    result: msgspec.Raw
+    error: msgspec.Raw
+    available_at: str
+    deadline_at: str | None
+    cancel_requested_at: str | None
+    cancel_reason: str | None
+    started_at: str | None
+    completed_at: str | None
+    created_at: str
+    updated_at: str
+
+
+class LeaseView(InvocationView, frozen=True, kw_only=True):
+    """An invocation as its holder sees it."""
+
+    attempt: int
+    attempt_token: str
+    lease_expires_at: str
+
+
+class InvocationList(msgspec.Struct, frozen=True):
+    items: list[InvocationView]
+    next_cursor: str | None
+
+
+class LeaseList(msgspec.Struct, frozen=True):
+    items: list[LeaseView]
+
+
+class HeartbeatView(msgspec.Struct, frozen=True):
+    cancel: Annotated[bool, Meta(description="whether its cancellation was asked for")]
+    lease_expires_at: str
+
+
+class ItemView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of one item of many."""
+
+    id: str
+    status: str | None = None
+    cancel: bool | None = None
+    lease_expires_at: str | None = None
+    error: dict[str, object] | None = None
+
+
+class ItemList(msgspec.Struct, frozen=True):
+    items: list[ItemView]
+
+
+class InvocationExplanation(msgspec.Struct, frozen=True):
+    """Why an invocation is in the state it is in, and what would move it."""
+
+    invocation: InvocationView
+    why: Annotated[list[str], Meta(description="sentences, the most telling first")]
+    next: Annotated[list[str], Meta(description="what would move it")]

@@ -1,0 +1,215 @@
+"""Who waits for work in this process.
+
+A claim that finds nothing may wait. Its waiter stands here, in the memory of one process, as a hint for three who may
+have something for it:
+
+- a batch of this process that makes something due hands it over in its own commit (`exchange`);
+- a commit anywhere wakes the lookout, which asks once, for everybody who waits, what may begin now, and has as many of
+  them ask again as can be served;
+- the lookout's own clock, for what waits for its backoff; and the interval, should a wake be lost.
+
+Whoever is gone when something is handed to it (its client hung up, its time ran out) has the lease given back: such an
+attempt does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from quarterdeck.core.clock import Millis
+from quarterdeck.domain.invocations.model import Claim, Invocation
+from quarterdeck.domain.invocations.queries import Q
+from quarterdeck.domain.invocations.rules.board import ServiceRef
+from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.wake import Wakes
+from quarterdeck.store.port import StoreError
+
+log = logging.getLogger("quarterdeck.invocations")
+GATHER_SECONDS = 0.005
+"""Between two looks: what is committed meanwhile is found by the next one."""
+Given = tuple[Invocation, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """One claim that waits. Its future gives what it was handed; nothing means: ask again."""
+
+    claim: Claim
+    told: asyncio.Future[Given] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def take(self) -> Given:
+        """What it was handed, if anything; from here on that is whoever's took it."""
+        if not self.told.done():
+            return ()
+        given, self.told = self.told.result(), asyncio.get_running_loop().create_future()
+        return given
+
+
+class Waiters:
+    def __init__(self) -> None:
+        self._by_service: dict[ServiceRef, dict[Waiter, None]] = {}
+        self.unwanted: Callable[[Sequence[Invocation]], None] = lambda given: None
+        """Told of leases that nobody is there for any more."""
+        self.stir = asyncio.Event()
+        """Somebody waits who may have missed a wake."""
+        self.closed = False
+        """The server stops: nobody waits any longer."""
+
+    def __len__(self) -> int:
+        return sum(len(waiters) for waiters in self._by_service.values())
+
+    def refs(self) -> list[ServiceRef]:
+        return sorted(self._by_service)
+
+    def of(self, service: ServiceRef) -> list[Waiter]:
+        """In the order in which they came."""
+        return [*self._by_service.get(service, ())]
+
+    def add(self, waiter: Waiter) -> None:
+        if waiter.told.done():
+            return
+        if self.closed:
+            waiter.told.set_result(())
+            return
+        self._by_service.setdefault(_service(waiter), {})[waiter] = None
+        self.stir.set()
+
+    def remove(self, waiter: Waiter) -> None:
+        """It waits no more, for whatever reason; what was handed to it and not taken is given back."""
+        self._forget(waiter)
+        if given := waiter.take():
+            self.unwanted(given)
+        waiter.told.cancel()
+
+    def hand(self, waiter: Waiter, given: Given) -> None:
+        self._forget(waiter)
+        if waiter.told.done():
+            self.unwanted(given)
+        else:
+            waiter.told.set_result(given)
+
+    def ask_again(self, service: ServiceRef, number: int) -> None:
+        for waiter in self.of(service)[:number]:
+            self._forget(waiter)
+            waiter.told.set_result(())
+
+    def close(self) -> None:
+        self.closed = True
+        for service in self.refs():
+            self.ask_again(service, len(self._by_service[service]))
+
+    def _forget(self, waiter: Waiter) -> None:
+        service = _service(waiter)
+        waiting = self._by_service.get(service, {})
+        waiting.pop(waiter, None)
+        if not waiting:
+            self._by_service.pop(service, None)
+
+
+def _service(waiter: Waiter) -> ServiceRef:
+    return waiter.claim.zone_id, waiter.claim.service_id
+
+
+@dataclass(slots=True)
+class Ready:
+    """When the next of a service may begin, by the database's clock."""
+
+    service: ServiceRef
+    at: Millis | None
+    now: Millis
+
+
+async def ready(tx: Tx, services: Iterable[ServiceRef]) -> list[Ready]:
+    [rows] = await tx.read(Q.invocations_ready(batch=[*services]))
+    return [
+        Ready((str(zone), str(name)), None if at is None else int(str(at)), int(str(now)))
+        for zone, name, at, now in rows
+    ]
+
+
+class Lookout:
+    """Looks for all who wait in this process at once, when something may have become due."""
+
+    def __init__(self, engine: Engine, wakes: Wakes, waiters: Waiters, poll_seconds: float) -> None:
+        self._engine = engine
+        self._wakes = wakes
+        self._waiters = waiters
+        self._poll_seconds = poll_seconds
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._running = asyncio.get_running_loop().create_task(self._run(), name="lookout")
+
+    async def stop(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running
+
+    async def _run(self) -> None:
+        stir = self._waiters.stir
+        unsubscribe = self._wakes.subscribe(stir.set)
+        try:
+            while True:
+                pause = self._poll_seconds
+                if refs := self._waiters.refs():
+                    try:
+                        pause = min(pause, await self._look(refs))
+                    except StoreError as error:
+                        # The database is away. Whoever waits goes on waiting, and the next look may find it back.
+                        log.debug("cannot look for those who wait: %s", error)
+                await self._until(stir, pause if refs else None)
+                stir.clear()
+                await asyncio.sleep(GATHER_SECONDS)
+        finally:
+            unsubscribe()
+
+    async def _look(self, refs: Sequence[ServiceRef]) -> float:
+        """Has those ask again who can be served; how long until the next can be."""
+        found = await self._engine.read(lambda tx: ready(tx, refs), zones={zone_id for zone_id, _ in refs})
+        pause = self._poll_seconds
+        for each in found:
+            if each.at is None:
+                continue
+            if each.at <= each.now:
+                # One asks, and takes what it can; it is the next look that finds whether there is more.
+                self._waiters.ask_again(each.service, 1)
+                self._waiters.stir.set()
+            else:
+                pause = min(pause, (each.at - each.now) / 1000)
+        return pause
+
+    @staticmethod
+    async def _until(stir: asyncio.Event, seconds: float | None) -> None:
+        if stir.is_set():
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await stir.wait()
+
+
+async def wait_for_work(
+    claim: Claim, submit: Callable[[Claim], Awaitable[Given]], waiters: Waiters, seconds: float
+) -> Given:
+    """Asks, and asks again whenever there may be something, until something was given or the time is up."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        waiter = Waiter(claim)
+        try:
+            if given := await submit(msgspec.structs.replace(claim, waiter=waiter)):
+                return given
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await asyncio.shield(waiter.told)
+            if given := waiter.take():
+                return given
+        finally:
+            waiters.remove(waiter)
+        if waiters.closed or asyncio.get_running_loop().time() >= deadline:
+            return ()

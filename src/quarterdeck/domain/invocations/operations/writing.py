@@ -1,0 +1,81 @@
+"""Rows and events of what was decided, set by set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from quarterdeck.domain.invocations.model import Invocation, State
+from quarterdeck.domain.invocations.queries import Q
+from quarterdeck.domain.invocations.rules.board import Told
+from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.tx import Tx
+from quarterdeck.store.sql import pieces
+
+
+def insert(tx: Tx, rows: Sequence[Invocation]) -> None:
+    for piece in pieces([msgspec.structs.astuple(row) for row in rows]):
+        tx.write(Q.invocations_insert(batch=piece))
+
+
+def move(tx: Tx, moved: Iterable[tuple[Invocation, Invocation]]) -> None:
+    """(before, after) of each."""
+    for piece in pieces([_moved(before, after) for before, after in moved]):
+        tx.write(Q.invocations_move(batch=piece))
+
+
+def _moved(before: Invocation, row: Invocation) -> tuple[object, ...]:
+    return (
+        row.zone_id,
+        row.id,
+        before.status,
+        before.attempts,
+        row.status,
+        row.attempts,
+        row.result_json,
+        row.error_json,
+        row.parked,
+        row.available_at,
+        row.deadline_at,
+        row.lease_expires_at,
+        row.attempt_token,
+        row.begun_by,
+        row.holder,
+        row.claim_id,
+        row.cancel_requested_at,
+        row.cancel_reason,
+        row.started_at,
+        row.completed_at,
+        row.updated_at,
+    )
+
+
+def event(told: Told) -> NewEvent:
+    row = told.row
+    data: dict[str, object] = {
+        "service_id": row.service_id,
+        "application_id": row.application_id,
+        "method": row.method,
+        "source_session_id": row.source_session_id,
+        "target_session_id": row.target_session_id,
+        "attempt": row.attempts,
+    }
+    if told.type == "invocation.created":
+        data |= {"idempotency_key": row.idempotency_key, "max_attempts": row.max_attempts}
+    elif told.type == "invocation.started":
+        data |= {"holder": row.holder, "begun_by": row.begun_by, "deadline_at": row.deadline_at}
+    elif row.status is State.PENDING:
+        data["available_at"] = row.available_at
+    if told.reason is not None:
+        data["reason"] = told.reason
+    return NewEvent(
+        told.type,
+        row.zone_id,
+        row.id,
+        told.actor,
+        told.before,
+        row.status,
+        msgspec.json.encode(data).decode(),
+        told.trace,
+    )

@@ -1,0 +1,187 @@
+-- The row of an invocation, in the order of `model.Invocation`.
+-- columns: id, zone_id, service_id, application_id, source_session_id, target_session_id, idempotency_key, digest, method
+-- columns: params_json, metadata_json, status, attempts, max_attempts, timeout_ms, retry_policy_json, result_json
+-- columns: error_json, parked, available_at, deadline_at, lease_expires_at, attempt_token, begun_by, holder, claim_id
+-- columns: cancel_requested_at, cancel_reason, invoker, trace, started_at, completed_at, created_at, updated_at
+
+-- name: invocations_get
+-- Gathered: one statement answers for everything that a batch names by id.
+select columns(i)
+from rows(:batch as b, zone_id text, id text)
+join agent_invocations i on i.zone_id = b.zone_id and i.id = b.id;
+
+-- name: invocations_of_keys
+-- What the keys of a batch stand for. Once used, a key stands for its invocation as long as the row is kept.
+select columns(i)
+from rows(:batch as b, zone_id text, service_id text, key text)
+join agent_invocations i on i.zone_id = b.zone_id and i.service_id = b.service_id and i.idempotency_key = b.key;
+
+-- name: invocations_of_claims
+-- What claims hold that are repeated: the same id gives the same leases.
+select columns(i)
+from rows(:batch as b, zone_id text, service_id text, claim_id text)
+join agent_invocations i on i.zone_id = b.zone_id and i.service_id = b.service_id and i.claim_id = b.claim_id
+where i.status = 'running';
+
+-- name: invocations_due
+-- engine: postgresql
+-- differs: SQLite has no lateral joins, and PostgreSQL would run the subquery that stands for one there for every row.
+-- The next of each service, in the order in which they became due, and whether the sessions they belong to still live.
+select columns(i), case
+    when (i.source_session_id is null or (x.status <> 'terminated' and x.terminated_at is null and x.expires_at > now_ms()))
+     and (i.target_session_id is null or (y.status <> 'terminated' and y.terminated_at is null and y.expires_at > now_ms()))
+    then 1 else 0 end as lives_on
+from rows(:batch as b, zone_id text, service_id text)
+cross join lateral (
+    select *
+    from agent_invocations d
+    where d.zone_id = b.zone_id and d.service_id = b.service_id and d.status = 'pending' and d.parked = 0
+      and d.available_at <= now_ms()
+    order by d.available_at, d.id
+    limit :most
+) i
+left join agent_sessions x on x.zone_id = i.zone_id and x.id = i.source_session_id
+left join agent_sessions y on y.zone_id = i.zone_id and y.id = i.target_session_id
+order by i.available_at, i.id;
+-- engine: sqlite
+select columns(i), case
+    when (i.source_session_id is null or (x.status <> 'terminated' and x.terminated_at is null and x.expires_at > now_ms()))
+     and (i.target_session_id is null or (y.status <> 'terminated' and y.terminated_at is null and y.expires_at > now_ms()))
+    then 1 else 0 end as lives_on
+from rows(:batch as b, zone_id text, service_id text)
+join agent_invocations i on i.zone_id = b.zone_id and i.id in (
+    select d.id
+    from agent_invocations d
+    where d.zone_id = b.zone_id and d.service_id = b.service_id and d.status = 'pending' and d.parked = 0
+      and d.available_at <= now_ms()
+    order by d.available_at, d.id
+    limit :most
+)
+left join agent_sessions x on x.zone_id = i.zone_id and x.id = i.source_session_id
+left join agent_sessions y on y.zone_id = i.zone_id and y.id = i.target_session_id
+order by i.available_at, i.id;
+
+-- name: invocations_ready
+-- For those who wait: when the next of each service may begin.
+select b.zone_id, b.service_id, (
+    select min(i.available_at)
+    from agent_invocations i
+    where i.zone_id = b.zone_id and i.service_id = b.service_id and i.status = 'pending' and i.parked = 0
+), now_ms()
+from rows(:batch as b, zone_id text, service_id text);
+
+-- name: invocations_insert
+-- As they are when the batch is done: what was handed over in the same batch is running already.
+insert into agent_invocations (id, zone_id, service_id, application_id, source_session_id, target_session_id,
+    idempotency_key, digest, method, params_json, metadata_json, status, attempts, max_attempts, timeout_ms,
+    retry_policy_json, result_json, error_json, parked, available_at, deadline_at, lease_expires_at, attempt_token,
+    begun_by, holder, claim_id, cancel_requested_at, cancel_reason, invoker, trace, started_at, completed_at,
+    created_at, updated_at)
+select columns(b)
+from rows(:batch as b, id text, zone_id text, service_id text, application_id text, source_session_id text,
+    target_session_id text, idempotency_key text, digest text, method text, params_json text, metadata_json text,
+    status text, attempts bigint, max_attempts bigint, timeout_ms bigint, retry_policy_json text, result_json text,
+    error_json text, parked bigint, available_at bigint, deadline_at bigint, lease_expires_at bigint,
+    attempt_token text, begun_by text, holder text, claim_id text, cancel_requested_at bigint, cancel_reason text,
+    invoker text, trace text, started_at bigint, completed_at bigint, created_at bigint, updated_at bigint);
+
+-- name: invocations_move
+-- Guarded by where it comes from, although the zone's lock has kept everybody else away since it was read.
+update agent_invocations
+set status = b.to_status, attempts = b.to_attempts, result_json = b.new_result, error_json = b.new_error,
+    parked = b.to_parked, available_at = b.at, deadline_at = b.deadline, lease_expires_at = b.lease,
+    attempt_token = b.token, begun_by = b.how, holder = b.who, claim_id = b.claim,
+    cancel_requested_at = b.cancel_at, cancel_reason = b.cancel_why, started_at = b.began, completed_at = b.finished,
+    updated_at = b.moved
+from rows(:batch as b, zone text, name text, was text, were bigint, to_status text, to_attempts bigint,
+    new_result text, new_error text, to_parked bigint, at bigint, deadline bigint, lease bigint, token text, how text,
+    who text, claim text, cancel_at bigint, cancel_why text, began bigint, finished bigint, moved bigint)
+where zone_id = b.zone and id = b.name and status = b.was and attempts = b.were;
+
+-- name: invocations_of_sessions
+-- What the end of sessions takes with it. Two halves, each by its own index.
+select columns(i)
+from rows(:batch as b, zone_id text, session_id text)
+join agent_invocations i on i.zone_id = b.zone_id and i.source_session_id = b.session_id
+where i.status in ('pending', 'running')
+union
+select columns(j)
+from rows(:batch as b, zone_id text, session_id text)
+join agent_invocations j on j.zone_id = b.zone_id and j.target_session_id = b.session_id
+where j.status in ('pending', 'running');
+
+-- name: invocations_of_services
+-- What waits for services that are gone, or runs in them.
+select columns(i)
+from rows(:batch as b, zone_id text, service_id text)
+join agent_invocations i on i.zone_id = b.zone_id and i.service_id = b.service_id
+where i.status in ('pending', 'running');
+
+-- name: invocations_page
+-- planned: each time
+-- Newest first: ids are made in order of time. A filter that is null matches all.
+select columns(i)
+from agent_invocations i
+where i.zone_id = :zone_id
+  and (cast(:before as text) is null or i.id < cast(:before as text))
+  and (cast(:status as text) is null or i.status = cast(:status as text))
+  and (cast(:service_id as text) is null or i.service_id = cast(:service_id as text))
+  and (cast(:source_session_id as text) is null or i.source_session_id = cast(:source_session_id as text))
+  and (cast(:target_session_id as text) is null or i.target_session_id = cast(:target_session_id as text))
+order by i.id desc
+limit :limit;
+
+-- name: invocations_overdue
+-- For the sweeps, across zones: attempts whose deadline or lease has passed. Two halves, each by its own index.
+select zone_id, id from (
+    select i.zone_id, i.id from agent_invocations i
+    where i.status = 'running' and i.deadline_at <= (select now_ms())
+    order by i.deadline_at limit :limit
+) d
+union
+select zone_id, id from (
+    select i.zone_id, i.id from agent_invocations i
+    where i.status = 'running' and i.lease_expires_at <= (select now_ms())
+    order by i.lease_expires_at limit :limit
+) l;
+
+-- name: invocations_orphaned
+-- For the sweeps, across zones: what still waits or runs although a session it belongs to has ended or is gone.
+select i.zone_id, i.id
+from zones z
+join agent_invocations i on i.zone_id = z.id and i.status in ('pending', 'running')
+left join agent_sessions x on x.zone_id = i.zone_id and x.id = i.source_session_id
+left join agent_sessions y on y.zone_id = i.zone_id and y.id = i.target_session_id
+where ((i.source_session_id is not null
+        and (x.id is null or x.status = 'terminated' or x.terminated_at is not null or x.expires_at <= (select now_ms())))
+    or (i.target_session_id is not null
+        and (y.id is null or y.status = 'terminated' or y.terminated_at is not null or y.expires_at <= (select now_ms()))))
+limit :limit;
+
+-- name: invocations_to_push
+-- For the pusher, across zones: services that are pushed to and have something to begin, and when.
+select s.zone_id, s.id, (
+    select min(i.available_at)
+    from agent_invocations i
+    where i.zone_id = s.zone_id and i.service_id = s.id and i.status = 'pending' and i.parked = 0
+) as next_at, now_ms()
+from agent_services s
+where s.delivery = 'push' and s.unregistered_at is null
+  and exists (
+    select 1 from agent_invocations i
+    where i.zone_id = s.zone_id and i.service_id = s.id and i.status = 'pending' and i.parked = 0)
+order by 3
+limit :limit;
+
+-- name: invocations_forget
+-- Retention: what ended long ago. Ids are made in order of time, so the index of states finds what is old enough to ask.
+delete from agent_invocations
+where (zone_id, id) in (
+    select i.zone_id, i.id
+    from zones z
+    join agent_invocations i on i.zone_id = z.id and i.id < :before_id
+      and i.status in ('succeeded', 'failed', 'timed_out', 'canceled', 'dead')
+    where i.completed_at < :before
+    limit :limit
+)
+returning id;

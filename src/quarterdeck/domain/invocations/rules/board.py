@@ -1,0 +1,430 @@
+"""One batch, decided in order of arrival.
+
+The board holds what was loaded for the batch and moves it, command by command, as if each came alone; what moved is
+then written at once. It does no I/O and knows no clock: the moment is handed to it, and so is every token.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from quarterdeck.core.clock import Millis
+from quarterdeck.core.errors import Problem
+from quarterdeck.core.wire import Caller
+from quarterdeck.domain.invocations.model import (
+    Beat,
+    Begun,
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    Enqueue,
+    Enqueued,
+    Invocation,
+    Leases,
+    Outcome,
+    Overdue,
+    Ref,
+    Release,
+    Start,
+    State,
+)
+from quarterdeck.domain.invocations.rules import lives, refusals
+from quarterdeck.domain.invocations.rules.lives import Holding
+from quarterdeck.domain.sessions import rules as session_rules
+from quarterdeck.domain.sessions.model import Session
+from quarterdeck.domain.sessions.model import State as SessionState
+
+ServiceRef = tuple[str, str]
+"""(zone, service)"""
+PUSHED = "push"
+SESSION_ENDED = "session_ended"
+SERVES = "serve_for"
+"""The power to take and report what is asked of an application's services."""
+
+
+class Called(Protocol):
+    """What of a service decides."""
+
+    @property
+    def application_id(self) -> str: ...
+    @property
+    def delivery(self) -> str: ...
+    @property
+    def unregistered_at(self) -> Millis | None: ...
+    @property
+    def lives(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was loaded under the zones' locks."""
+
+    now: Millis
+    lease_ms: int
+    zones: Mapping[str, Problem | None] = field(default_factory=dict)
+    """The zones that were locked, and why nothing can begin in them any more, if so."""
+    services: Mapping[ServiceRef, Called] = field(default_factory=dict)
+    sessions: Mapping[Ref, Session] = field(default_factory=dict)
+    rows: Iterable[Invocation] = ()
+    """Whatever is named: by its id, its key, or the claim that holds it."""
+    due: Sequence[tuple[Invocation, bool]] = ()
+    """What may begin, in order, and whether its sessions still live."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A transition, on its way to the log."""
+
+    type: str
+    before: State | None
+    row: Invocation
+    actor: str
+    trace: str | None
+    reason: str | None = None
+
+
+class Board:
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._now = known.now
+        self._rows: dict[Ref, Invocation] = {}
+        self._by_key: dict[tuple[str, str, str], Ref] = {}
+        self._due: dict[ServiceRef, deque[Ref]] = {}
+        self._ended_sessions: set[Ref] = set()
+        self.created: dict[Ref, None] = {}
+        self.changed: dict[Ref, Invocation] = {}
+        """As it was loaded."""
+        self.told: list[Told] = []
+        for row in known.rows:
+            self._learn(row)
+        for row, lives_on in known.due:
+            ref = self._learn(row)
+            self._due.setdefault((row.zone_id, row.service_id), deque()).append(ref)
+            if not lives_on:
+                self._ended_sessions.add(ref)
+
+    def _learn(self, row: Invocation) -> Ref:
+        ref = (row.zone_id, row.id)
+        if ref not in self._rows:
+            self._rows[ref] = row
+            self._by_key[row.zone_id, row.service_id, row.idempotency_key] = ref
+        return ref
+
+    def rows(self, refs: Iterable[Ref]) -> list[Invocation]:
+        """As they are now."""
+        return [self._rows[ref] for ref in refs]
+
+    def decide(self, ask: Command) -> Outcome | Problem:
+        stranger = session_rules.bearer_problem(ask.bearer, self._known.sessions, self._now)
+        if stranger is not None:
+            return stranger
+        match ask:
+            case Enqueue():
+                return self._enqueue(ask)
+            case Claim():
+                return self._claim(ask)
+            case Cancel():
+                return self._cancel(ask)
+            case Overdue():
+                return self._overdue(ask)
+            case Start():
+                return self._start(ask)
+            case Complete():
+                return self._complete(ask)
+            case Beat():
+                return self._beat(ask)
+            case Release():
+                return self._release(ask)
+
+    # -- calling -------------------------------------------------------------------------------------------------
+
+    def _enqueue(self, ask: Enqueue) -> Outcome | Problem:
+        assert ask.caller is not None
+        if before := self._by_key.get((ask.zone_id, ask.service_id, ask.key)):
+            # Decided before everything else: what was acknowledged once is acknowledged again.
+            row = self._rows[before]
+            return Enqueued(row, False) if row.digest == ask.digest else refusals.key_conflict(ask.key)
+        if over := self._known.zones.get(ask.zone_id):
+            return over
+        service = self._service(ask.zone_id, ask.service_id)
+        if isinstance(service, Problem):
+            return service
+        if problem := self._sessions_problem(ask):
+            return problem
+        row = lives.created(ask, service.application_id, ask.caller.client_id, self._now)
+        ref = self._learn(row)
+        self.created[ref] = None
+        self._tell("invocation.created", None, row, ask)
+        self._due.setdefault((row.zone_id, row.service_id), deque()).append(ref)
+        return Enqueued(row, True)
+
+    def _service(self, zone_id: str, service_id: str) -> Called | Problem:
+        service = self._known.services.get((zone_id, service_id))
+        if service is None or service.unregistered_at is not None or not service.lives:
+            return refusals.service_not_found(service_id)
+        return service
+
+    def _sessions_problem(self, ask: Enqueue) -> Problem | None:
+        for session_id in (ask.source_session_id, ask.target_session_id):
+            if session_id is None:
+                continue
+            session = self._known.sessions.get((ask.zone_id, session_id))
+            if session is None or not session_rules.is_live(session, self._now):
+                return refusals.session_not_found(session_id)
+            if session_id == ask.source_session_id and not _may(
+                ask.caller, session.application_id, "invoke_from"
+            ):
+                return refusals.invoker_required(session.application_id)
+            if session.status is SessionState.SUSPENDED:
+                return refusals.suspended(session_id)
+        return None
+
+    # -- taking --------------------------------------------------------------------------------------------------
+
+    def _claim(self, ask: Claim) -> Outcome | Problem:
+        service = self._service(ask.zone_id, ask.service_id)
+        if isinstance(service, Problem):
+            return service
+        if not _may(ask.caller, service.application_id, SERVES):
+            return refusals.service_ownership_required(service.application_id)
+        if (service.delivery == PUSHED) is not ask.pushes:
+            return refusals.pushed(ask.service_id)
+        if problem := self._asleep(ask.caller):
+            return problem
+        if ask.claim_id is not None and (again := self._held_by(ask)):
+            return Leases(tuple(again))
+        return Leases(self.take(ask))
+
+    def _asleep(self, caller: Caller | None) -> Problem | None:
+        """A suspended session may go on with what it holds, and begin nothing."""
+        if caller is None or caller.session_id is None:
+            return None
+        session = self._known.sessions.get((caller.zone_id, caller.session_id))
+        suspended = session is not None and session.status is SessionState.SUSPENDED
+        return refusals.suspended(caller.session_id) if suspended else None
+
+    def _held_by(self, ask: Claim) -> list[Invocation]:
+        holder = _holder(ask.caller)
+        return [
+            row
+            for row in self._rows.values()
+            if row.status is State.RUNNING
+            and (row.zone_id, row.service_id, row.claim_id, row.holder)
+            == (ask.zone_id, ask.service_id, ask.claim_id, holder)
+        ]
+
+    def take(self, ask: Claim) -> tuple[Invocation, ...]:
+        """What a claim gets, in the order in which it became due. Also for those who wait, when a batch is done."""
+        due = self._due.get((ask.zone_id, ask.service_id), deque())
+        taken: list[Invocation] = []
+        while due and len(taken) < ask.max:
+            ref = due.popleft()
+            row = self._rows[ref]
+            if row.status is not State.PENDING or row.parked or row.available_at > self._now:
+                continue
+            if ref in self._ended_sessions:
+                # Its session has ended, and no sweep has come to it yet: it may begin nothing.
+                self._move(
+                    ref,
+                    lives.canceled(row, SESSION_ENDED, self._now),
+                    "invocation.canceled",
+                    ask,
+                    SESSION_ENDED,
+                )
+                continue
+            by = Begun.PUSH if ask.pushes else Begun.CLAIM
+            token = ask.tokens[len(taken)]
+            holding = Holding(by, _holder(ask.caller), token, self._known.lease_ms, ask.claim_id)
+            taken.append(self._begin(ref, holding, ask))
+        return tuple(taken)
+
+    def has_due(self, service: ServiceRef) -> bool:
+        return bool(self._due.get(service))
+
+    def _start(self, ask: Start) -> Outcome | Problem:
+        row = self._named(ask)
+        if isinstance(row, Problem):
+            return row
+        holder = _holder(ask.caller)
+        if row.status is State.RUNNING and row.begun_by is Begun.START and row.holder == holder:
+            return row
+        if problem := self._asleep(ask.caller) or self._startable(row):
+            return problem
+        holding = Holding(Begun.START, holder, ask.token, self._known.lease_ms)
+        return self._begin((row.zone_id, row.id), holding, ask)
+
+    def _startable(self, row: Invocation) -> Problem | None:
+        if row.status is not State.PENDING:
+            return refusals.not_startable(row, f"it is {row.status}")
+        if row.parked:
+            return refusals.not_startable(row, "a session it belongs to is suspended")
+        if row.available_at > self._now:
+            return refusals.not_startable(row, f"its backoff has {row.available_at - self._now} ms to go")
+        for session_id in (row.source_session_id, row.target_session_id):
+            session = self._known.sessions.get((row.zone_id, session_id)) if session_id else None
+            if session_id and (session is None or not session_rules.is_live(session, self._now)):
+                return refusals.not_startable(row, "a session it belongs to has ended")
+        return None
+
+    def _begin(self, ref: Ref, holding: Holding, ask: Command) -> Invocation:
+        row = lives.begun(self._rows[ref], holding, self._now)
+        self._move(ref, row, "invocation.started", ask)
+        return row
+
+    # -- reporting -----------------------------------------------------------------------------------------------
+
+    def _complete(self, ask: Complete) -> Outcome | Problem:
+        row = self._named(ask)
+        if isinstance(row, Problem):
+            return row
+        if problem := self._fenced(row, ask.token, ask.caller):
+            said_before = (
+                row.status in lives.ENDED and ask.token is not None and ask.token == row.attempt_token
+            )
+            return row if said_before and row.status == _outcome(ask) else problem
+        ref = (row.zone_id, row.id)
+        if row.cancel_requested_at is not None or ask.status == "canceled":
+            after = lives.ended(
+                lives.cancel_requested(row, "holder", self._now),
+                State.CANCELED,
+                self._now,
+                result=ask.result,
+                error=ask.error,
+            )
+        elif ask.status == "succeeded":
+            after = lives.ended(row, State.SUCCEEDED, self._now, result=ask.result)
+        elif ask.retryable:
+            after = lives.after_failure(row, ask.error or "null", self._now)
+        else:
+            after = lives.ended(row, State.FAILED, self._now, error=ask.error)
+        self._moved_on(ref, after, ask)
+        return after
+
+    def _fenced(self, row: Invocation, token: str | None, caller: Caller | None) -> Problem | None:
+        """Whether this word about an attempt still counts."""
+        if token is None:
+            if row.status is not State.RUNNING:
+                return refusals.not_completable(row)
+            own = row.begun_by is Begun.START and row.holder == _holder(caller)
+            return None if own else refusals.token_required()
+        if token != row.attempt_token:
+            return refusals.stale(row)
+        if row.status is State.RUNNING:
+            return None
+        return refusals.not_completable(row) if row.status in lives.ENDED else refusals.stale(row)
+
+    def _beat(self, ask: Beat) -> Outcome | Problem:
+        row = self._named(ask)
+        if isinstance(row, Problem):
+            return row
+        if problem := self._fenced(row, ask.token, ask.caller):
+            return problem
+        after = lives.prolonged(row, self._known.lease_ms, self._now)
+        self._keep((row.zone_id, row.id), after)
+        return after
+
+    def _release(self, ask: Release) -> Outcome | Problem:
+        row = self._named(ask)
+        if isinstance(row, Problem):
+            return row
+        if problem := self._fenced(row, ask.token, ask.caller):
+            return problem
+        ref = (row.zone_id, row.id)
+        if row.cancel_requested_at is not None:
+            after = lives.ended(row, State.CANCELED, self._now)
+        else:
+            after = lives.released(row, self._now)
+        self._moved_on(ref, after, ask, "invocation.released")
+        return after
+
+    # -- ending --------------------------------------------------------------------------------------------------
+
+    def _cancel(self, ask: Cancel) -> Outcome | Problem:
+        row = self._rows.get((ask.zone_id, ask.id))
+        if row is None:
+            return refusals.not_found(ask.id)
+        if not (_may(ask.caller, row.invoker, "invoke_from") or _may(ask.caller, row.application_id, SERVES)):
+            return refusals.invoker_required(row.invoker)
+        ref = (row.zone_id, row.id)
+        if row.status is State.PENDING:
+            self._move(
+                ref, lives.canceled(row, ask.reason, self._now), "invocation.canceled", ask, ask.reason
+            )
+        elif row.status is State.RUNNING:
+            if row.cancel_requested_at is None:
+                after = lives.cancel_requested(row, ask.reason, self._now)
+                self._move(ref, after, "invocation.cancel_requested", ask, ask.reason)
+        elif row.status is not State.CANCELED:
+            return refusals.not_cancelable(row)
+        return self._rows[ref]
+
+    def _overdue(self, ask: Overdue) -> Outcome | Problem:
+        row = self._rows.get((ask.zone_id, ask.id))
+        if row is None:
+            return refusals.not_found(ask.id)
+        ref = (row.zone_id, row.id)
+        if lives.is_overdue(row, self._now):
+            self._moved_on(ref, lives.overdue(row, self._now), ask)
+        elif row.status not in lives.ENDED and self._lost_its_session(row):
+            self._move(
+                ref, lives.canceled(row, SESSION_ENDED, self._now), "invocation.canceled", ask, SESSION_ENDED
+            )
+        return self._rows[ref]
+
+    def _lost_its_session(self, row: Invocation) -> bool:
+        named = [s for s in (row.source_session_id, row.target_session_id) if s is not None]
+        sessions = [self._known.sessions.get((row.zone_id, session_id)) for session_id in named]
+        return any(s is None or not session_rules.is_live(s, self._now) for s in sessions)
+
+    # -- what moved ----------------------------------------------------------------------------------------------
+
+    def _named(self, ask: Start | Complete | Beat | Release) -> Invocation | Problem:
+        row = self._rows.get((ask.zone_id, ask.id))
+        if row is None:
+            return refusals.not_found(ask.id)
+        if not _may(ask.caller, row.application_id, SERVES):
+            return refusals.service_ownership_required(row.application_id)
+        return row
+
+    def _moved_on(self, ref: Ref, after: Invocation, ask: Command, again: str = "invocation.retried") -> None:
+        """After an attempt: it has ended, or it waits again, and may be due at once."""
+        self._move(ref, after, again if after.status is State.PENDING else f"invocation.{after.status}", ask)
+        if after.status is State.PENDING and after.available_at <= self._now and not after.parked:
+            self._due.setdefault((after.zone_id, after.service_id), deque()).append(ref)
+
+    def _move(self, ref: Ref, after: Invocation, told: str, ask: Command, reason: str | None = None) -> None:
+        before = self._rows[ref].status
+        self._keep(ref, after)
+        self._tell(told, before, after, ask, reason)
+
+    def _keep(self, ref: Ref, after: Invocation) -> None:
+        if ref not in self.created:
+            self.changed.setdefault(ref, self._rows[ref])
+        self._rows[ref] = after
+
+    def _tell(
+        self, told: str, before: State | None, row: Invocation, ask: Command, reason: str | None = None
+    ) -> None:
+        self.told.append(Told(told, before, row, ask.actor, ask.trace or row.trace, reason))
+
+
+def _may(caller: Caller | None, application_id: str, power: str) -> bool:
+    return caller is None or caller.may_act_for(application_id, power)
+
+
+def _holder(caller: Caller | None) -> str:
+    """Who an attempt belongs to, as far as a credential says."""
+    return (
+        PUSHED if caller is None else f"{caller.client_id} {caller.subject} {caller.session_id or ''}".strip()
+    )
+
+
+def _outcome(ask: Complete) -> State:
+    """What the same completion, said a second time, must have come to."""
+    if ask.status == "failed" and ask.retryable:
+        return State.DEAD
+    return State(ask.status)

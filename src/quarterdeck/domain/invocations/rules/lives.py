@@ -1,0 +1,239 @@
+"""The life of an invocation: its states, and each step from one to the next as a function of the row and the moment."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quarterdeck.core.clock import Millis, iso, iso_or_none
+from quarterdeck.core.moves import Machine
+from quarterdeck.core.retry import Policy, decide
+from quarterdeck.domain.invocations.model import (
+    Begun,
+    Enqueue,
+    Invocation,
+    InvocationView,
+    LeaseView,
+    RetryPolicy,
+    State,
+    Verb,
+)
+
+INVOCATION: Machine[State, Verb] = Machine(
+    "invocation",
+    State,
+    State.PENDING,
+    {
+        Verb.BEGIN: {State.PENDING: State.RUNNING},
+        Verb.SUCCEED: {State.RUNNING: State.SUCCEEDED},
+        Verb.FAIL: {State.RUNNING: State.FAILED},
+        Verb.RETRY: {State.RUNNING: State.PENDING},
+        Verb.RELEASE: {State.RUNNING: State.PENDING},
+        Verb.TIME_OUT: {State.RUNNING: State.TIMED_OUT},
+        Verb.EXHAUST: {State.RUNNING: State.DEAD},
+        Verb.CANCEL: {State.PENDING: State.CANCELED, State.RUNNING: State.CANCELED},
+    },
+)
+ENDED = frozenset(INVOCATION.terminal())
+DEADLINE = "deadline_exceeded"
+LEASE = "lease_expired"
+"""What an attempt failed by when nobody said so."""
+NULL = msgspec.Raw(b"null")
+_replace = msgspec.structs.replace
+
+
+def created(ask: Enqueue, application_id: str, invoker: str, now: Millis) -> Invocation:
+    return Invocation(
+        id=ask.id,
+        zone_id=ask.zone_id,
+        service_id=ask.service_id,
+        application_id=application_id,
+        source_session_id=ask.source_session_id,
+        target_session_id=ask.target_session_id,
+        idempotency_key=ask.key,
+        digest=ask.digest,
+        method=ask.method,
+        params_json=ask.params,
+        metadata_json=ask.metadata,
+        status=State.PENDING,
+        attempts=0,
+        max_attempts=ask.policy.max_attempts,
+        timeout_ms=ask.timeout_ms,
+        retry_policy_json=msgspec.json.encode(ask.policy).decode(),
+        result_json=None,
+        error_json=None,
+        parked=0,
+        available_at=now,
+        deadline_at=None,
+        lease_expires_at=None,
+        attempt_token=None,
+        begun_by=None,
+        holder=None,
+        claim_id=None,
+        cancel_requested_at=None,
+        cancel_reason=None,
+        invoker=invoker,
+        trace=ask.trace,
+        started_at=None,
+        completed_at=None,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """Who begins an attempt, and how."""
+
+    by: Begun
+    holder: str
+    token: str
+    lease_ms: int
+    claim_id: str | None = None
+
+
+def begun(row: Invocation, holding: Holding, now: Millis) -> Invocation:
+    """Counted as it begins: a worker that dies must still exhaust its attempts. Who cannot be expected to say that it
+    is still there, because it was pushed to or learnt of the work elsewhere, has until the deadline."""
+    deadline = now + row.timeout_ms
+    lease = now + holding.lease_ms if holding.by is Begun.CLAIM else deadline
+    return _replace(
+        row,
+        status=State.RUNNING,
+        attempts=row.attempts + 1,
+        deadline_at=deadline,
+        lease_expires_at=lease,
+        attempt_token=holding.token,
+        begun_by=holding.by,
+        holder=holding.holder,
+        claim_id=holding.claim_id,
+        started_at=now,
+        updated_at=now,
+    )
+
+
+def prolonged(row: Invocation, lease_ms: int, now: Millis) -> Invocation:
+    lease = max(row.lease_expires_at or 0, now + lease_ms)
+    return _replace(row, lease_expires_at=lease, updated_at=now)
+
+
+def released(row: Invocation, now: Millis) -> Invocation:
+    """As if the attempt had never begun."""
+    return _waiting(_replace(row, attempts=row.attempts - 1, attempt_token=None), now, now)
+
+
+def ended(
+    row: Invocation, status: State, now: Millis, *, result: str | None = None, error: str | None = None
+) -> Invocation:
+    return _replace(
+        row,
+        status=status,
+        result_json=result if result is not None else row.result_json,
+        error_json=error if error is not None else row.error_json,
+        lease_expires_at=None,
+        parked=0,
+        completed_at=now,
+        updated_at=now,
+    )
+
+
+def canceled(row: Invocation, reason: str, now: Millis) -> Invocation:
+    return _replace(
+        ended(row, State.CANCELED, now),
+        cancel_requested_at=row.cancel_requested_at or now,
+        cancel_reason=row.cancel_reason or reason,
+    )
+
+
+def cancel_requested(row: Invocation, reason: str, now: Millis) -> Invocation:
+    if row.cancel_requested_at is not None:
+        return row
+    return _replace(row, cancel_requested_at=now, cancel_reason=reason, updated_at=now)
+
+
+def after_failure(row: Invocation, error: str, now: Millis, *, late: bool = False) -> Invocation:
+    """What follows from an attempt that did not succeed: it waits for the next one, or that was the last."""
+    if row.cancel_requested_at is not None:
+        return ended(row, State.CANCELED, now, error=error)
+    policy = msgspec.json.decode(row.retry_policy_json, type=RetryPolicy)
+    plan = Policy(row.max_attempts, policy.backoff_ms, policy.multiplier, policy.max_backoff_ms, jitter=0)
+    at = decide(plan, attempt=row.attempts, now=now, chance=0)
+    if at is not None:
+        return _waiting(_replace(row, error_json=error), at, now)
+    return ended(row, State.TIMED_OUT if late else State.DEAD, now, error=error)
+
+
+def _waiting(row: Invocation, at: Millis, now: Millis) -> Invocation:
+    return _replace(
+        row,
+        status=State.PENDING,
+        available_at=at,
+        deadline_at=None,
+        lease_expires_at=None,
+        begun_by=None,
+        holder=None,
+        claim_id=None,
+        updated_at=now,
+    )
+
+
+def is_overdue(row: Invocation, now: Millis) -> bool:
+    """Its deadline or its lease has passed."""
+    return row.status is State.RUNNING and (
+        (row.deadline_at is not None and row.deadline_at <= now)
+        or (row.lease_expires_at is not None and row.lease_expires_at <= now)
+    )
+
+
+def overdue(row: Invocation, now: Millis) -> Invocation:
+    late = row.deadline_at is not None and row.deadline_at <= now
+    said = {"code": DEADLINE if late else LEASE, "attempt": row.attempts}
+    return after_failure(row, msgspec.json.encode(said).decode(), now, late=late)
+
+
+# -- how it is shown ---------------------------------------------------------------------------------------------
+
+
+def _raw(text: str | None) -> msgspec.Raw:
+    return NULL if text is None else msgspec.Raw(text)
+
+
+def _shown(row: Invocation) -> dict[str, object]:
+    return {
+        "id": row.id,
+        "zone_id": row.zone_id,
+        "service_id": row.service_id,
+        "application_id": row.application_id,
+        "source_session_id": row.source_session_id,
+        "target_session_id": row.target_session_id,
+        "idempotency_key": row.idempotency_key,
+        "method": row.method,
+        "params": _raw(row.params_json),
+        "metadata": _raw(row.metadata_json),
+        "status": row.status.value,
+        "attempts": row.attempts,
+        "max_attempts": row.max_attempts,
+        "timeout_ms": row.timeout_ms,
+        "retry_policy": _raw(row.retry_policy_json),
+        "result": _raw(row.result_json),
+        "error": _raw(row.error_json),
+        "available_at": iso(row.available_at),
+        "deadline_at": iso_or_none(row.deadline_at),
+        "cancel_requested_at": iso_or_none(row.cancel_requested_at),
+        "cancel_reason": row.cancel_reason,
+        "started_at": iso_or_none(row.started_at),
+        "completed_at": iso_or_none(row.completed_at),
+        "created_at": iso(row.created_at),
+        "updated_at": iso(row.updated_at),
+    }
+
+
+def view(row: Invocation) -> InvocationView:
+    return InvocationView(**_shown(row))  # type: ignore[arg-type]
+
+
+def lease_view(row: Invocation) -> LeaseView:
+    return LeaseView(
+        **_shown(row),  # type: ignore[arg-type]
+        attempt=row.attempts,
+        attempt_token=row.attempt_token or "",
+        lease_expires_at=iso(row.lease_expires_at or row.deadline_at or row.updated_at),
+    )

@@ -1,0 +1,282 @@
+"""What is asked for, what is stored, and what is shown of services: three different types."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from quarterdeck.core.clock import Millis
+from quarterdeck.core.wire import Bearer, Caller, PathId
+
+Ref = tuple[str, str]
+"""(zone, service)"""
+Word = Annotated[str, Meta(min_length=1, max_length=256)]
+URL_MAX = 2_048
+THE_APPLICATION = ""
+"""Who registered a service that no session registered: the application itself, which never ends."""
+
+
+class Health(StrEnum):
+    STARTING = "starting"
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    UNHEALTHY = "unhealthy"
+
+
+class Delivery(StrEnum):
+    PULL = "pull"
+    PUSH = "push"
+
+
+class ServiceSettings(msgspec.Struct, frozen=True):
+    """What this room can be told."""
+
+    push_private_addresses: Annotated[
+        bool, Meta(description="allow push to loopback, private and link-local addresses")
+    ] = False
+
+
+# -- asked for ---------------------------------------------------------------------------------------------------
+
+
+class Described(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be said of a service. What is not said stays as it is, or as a new service has it."""
+
+    protocol_versions: (
+        Annotated[list[Word], Meta(max_length=64, description="of the protocols it speaks")] | UnsetType
+    ) = UNSET
+    framework_name: Annotated[Word, Meta(description="what it was made with")] | UnsetType | None = UNSET
+    framework_version: Word | UnsetType | None = UNSET
+    capabilities: (
+        Annotated[list[Word], Meta(max_length=256, description="what it says it can do")] | UnsetType
+    ) = UNSET
+    health: Annotated[Health, Meta(description="of a new one: starting")] | UnsetType = UNSET
+    metadata_json: (
+        Annotated[dict[str, object], Meta(description="anything; kept and shown as given")] | UnsetType
+    ) = UNSET
+    metadata: Annotated[dict[str, object], Meta(description="another name for metadata_json")] | UnsetType = (
+        UNSET
+    )
+    delivery: (
+        Annotated[
+            Delivery, Meta(description="whether workers claim invocations, or the server posts them to it")
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class RegisterBody(Described, frozen=True, kw_only=True):
+    """A service of the session in the path."""
+
+    endpoint_url: Annotated[str, Meta(max_length=URL_MAX, description="http:// or https://")]
+    application_id: Annotated[PathId, Meta(description="if given, the session's own")] | None = None
+
+
+class RegisterServiceBody(Described, frozen=True, kw_only=True):
+    application_id: Annotated[PathId, Meta(description="the application that offers it")]
+    endpoint_url: Annotated[str, Meta(max_length=URL_MAX, description="http:// or https://")]
+    agent_id: (
+        Annotated[
+            PathId, Meta(description="a live session of the application; it is registered while that lives")
+        ]
+        | None
+    ) = None
+
+
+class ChangeBody(Described, frozen=True, kw_only=True):
+    rotate_secret: Annotated[bool, Meta(description="sign from now on with another secret, and show it")] = (
+        False
+    )
+
+
+class HeartbeatBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Empty is fine: that it came is what counts."""
+
+    health: Health | UnsetType = UNSET
+    status: Annotated[Health, Meta(description="another name for health")] | UnsetType = UNSET
+    active_invocations: (
+        Annotated[int, Meta(ge=0, le=1_000_000_000, description="how many it works on")] | UnsetType
+    ) = UNSET
+    metadata: (
+        Annotated[dict[str, object], Meta(description="replaces what was kept as metadata_json")] | UnsetType
+    ) = UNSET
+
+
+class AgentHeartbeatBody(HeartbeatBody, frozen=True, kw_only=True):
+    service_id: Annotated[PathId, Meta(description="default: every service of the session")] | None = None
+
+
+class Said(msgspec.Struct, frozen=True):
+    """The same as it is stored: JSON as text. What is unset is not said."""
+
+    protocol_versions: str | UnsetType = UNSET
+    framework_name: str | UnsetType | None = UNSET
+    framework_version: str | UnsetType | None = UNSET
+    capabilities: str | UnsetType = UNSET
+    health: Health | UnsetType = UNSET
+    metadata_json: str | UnsetType = UNSET
+    delivery: Delivery | UnsetType = UNSET
+    active_invocations: int | UnsetType = UNSET
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    zone_id: str
+    caller: Caller
+    trace: str | None = None
+
+    @property
+    def bearer(self) -> Bearer | None:
+        return self.caller.bearer
+
+
+class Register(_Asked, frozen=True, kw_only=True):
+    """A registration on its way through the lane. The id is made before, for the case that the service is new."""
+
+    id: str
+    endpoint_url: str
+    application_id: str | None
+    """None: that of the session."""
+    session_id: str | None
+    """None: the application itself registers it."""
+    said: Said = Said()
+
+
+class Change(_Asked, frozen=True, kw_only=True):
+    service_id: str
+    session_id: str | None = None
+    """The session through whose path it was asked for, which must have registered it."""
+    said: Said = Said()
+    rotates: bool = False
+
+
+class Beat(_Asked, frozen=True, kw_only=True):
+    service_id: str | None
+    """None: every service of the session."""
+    session_id: str | None = None
+    said: Said = Said()
+
+
+class Unregister(_Asked, frozen=True, kw_only=True):
+    service_id: str
+    session_id: str | None = None
+    """Only this session's registration; without one, everybody's."""
+
+
+class ServiceRef(msgspec.Struct, frozen=True):
+    zone_id: str
+    service_id: str
+    session_id: str | None = None
+    bearer: Bearer | None = None
+
+
+class ServiceFilter(msgspec.Struct, frozen=True):
+    """Which services of a zone are wanted, newest first."""
+
+    zone_id: str
+    limit: int
+    before: str | None = None
+    session_id: str | None = None
+    application_id: str | None = None
+    health: Health | None = None
+    bearer: Bearer | None = None
+
+
+# -- stored ------------------------------------------------------------------------------------------------------
+
+
+class Service(msgspec.Struct, frozen=True, array_like=True):
+    """A row of `agent_services`, in the order of the `columns` line of `queries.sql`."""
+
+    id: str
+    zone_id: str
+    application_id: str
+    agent_id: str | None
+    endpoint_url: str
+    protocol_versions: str
+    framework_name: str | None
+    framework_version: str | None
+    capabilities: str
+    health: Health
+    metadata_json: str
+    delivery: Delivery
+    secret_number: int
+    active_invocations: int
+    last_heartbeat_at: Millis | None
+    unregistered_at: Millis | None
+    created_at: Millis
+    updated_at: Millis
+    lives: int = 1
+    """Not a column: whether any of those who registered it lives. An ended session's registration counts for nothing,
+    whether or not a chunk or a sweep has come to it yet."""
+
+    @property
+    def ref(self) -> Ref:
+        return self.zone_id, self.id
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """The outcome of a registration or a change: the service as it is now."""
+
+    service: Service
+    created: bool = False
+    shows_secret: bool = False
+    """Whether this answer is the one that shows it."""
+
+
+class Beaten(msgspec.Struct, frozen=True):
+    """The outcome of a heartbeat: the services it was for."""
+
+    services: tuple[Service, ...]
+    at: Millis
+
+
+class Unregistered(msgspec.Struct, frozen=True):
+    pass
+
+
+# -- shown -------------------------------------------------------------------------------------------------------
+
+
+class ServiceView(msgspec.Struct, frozen=True):
+    id: str
+    zone_id: str
+    application_id: str
+    agent_id: Annotated[str, Meta(description="a session that registered it and lives")] | None
+    endpoint_url: str
+    protocol_versions: msgspec.Raw
+    framework_name: str | None
+    framework_version: str | None
+    capabilities: msgspec.Raw
+    health: Health
+    metadata_json: msgspec.Raw
+    delivery: Delivery
+    active_invocations: int
+    last_heartbeat_at: str | None
+    created_at: str
+    updated_at: str
+    secret: Annotated[str, Meta(description="shown once: pushes are signed with it")] | UnsetType = UNSET
+
+
+class ServiceList(msgspec.Struct, frozen=True):
+    items: list[ServiceView]
+    next_cursor: str | None
+
+
+class HeartbeatView(msgspec.Struct, frozen=True):
+    services: Annotated[int, Meta(description="how many services it was for")]
+    last_heartbeat_at: str
+
+
+class ListServicesQuery(msgspec.Struct, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+    cursor: str | None = None
+    application_id: PathId | None = None
+    health: Health | None = None
+
+
+class ListOwnServicesQuery(msgspec.Struct, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+    cursor: str | None = None

@@ -1,0 +1,170 @@
+-- The row of a service, in the order of `model.Service`; after it stands whether any of those who registered it lives.
+-- Who registered it stands in `service_sessions`; the application itself stands there as '', and never ends. What is
+-- asked of sessions is what makes one live, so that one that was stamped or has expired counts for nothing.
+-- columns: id, zone_id, application_id, agent_id, endpoint_url, protocol_versions, framework_name, framework_version
+-- columns: capabilities, health, metadata_json, delivery, secret_number, active_invocations, last_heartbeat_at
+-- columns: unregistered_at, created_at, updated_at
+
+-- name: services_get
+-- Gathered, and made to travel with whatever else a batch reads first. The registrations are walked in order of their
+-- key and only to the first that counts, which nearly always is the first.
+select columns(s), case when exists (
+    select 1
+    from service_sessions r
+    left join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id
+    where r.zone_id = s.zone_id and r.service_id = s.id
+      and (r.session_id = ''
+           or (a.status <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())))
+) then 1 else 0 end
+from rows(:batch as b, zone_id text, id text)
+join agent_services s on s.zone_id = b.zone_id and s.id = b.id;
+
+-- name: services_of_endpoints
+-- What a batch of registrations may know already, and whether the session that leads it lives.
+select columns(s), case when exists (
+    select 1
+    from service_sessions r
+    left join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id
+    where r.zone_id = s.zone_id and r.service_id = s.id
+      and (r.session_id = ''
+           or (a.status <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())))
+) then 1 else 0 end, case when exists (
+    select 1
+    from agent_sessions l
+    where l.zone_id = s.zone_id and l.id = s.agent_id
+      and l.status <> 'terminated' and l.terminated_at is null and l.expires_at > (select now_ms())
+) then 1 else 0 end
+from rows(:batch as b, zone_id text, application_id text, endpoint_url text)
+join agent_services s on s.zone_id = b.zone_id and s.application_id = b.application_id
+  and s.endpoint_url = b.endpoint_url;
+
+-- name: services_of_sessions
+-- For a session that tells of all its services at once.
+select r.session_id, columns(s), 1
+from rows(:batch as b, zone_id text, session_id text)
+join service_sessions r on r.zone_id = b.zone_id and r.session_id = b.session_id
+join agent_services s on s.zone_id = r.zone_id and s.id = r.service_id;
+
+-- name: services_left
+-- Services that somebody has just left: whether anybody is left at all, and the first session of them that lives.
+select columns(s), case when exists (
+    select 1 from service_sessions r where r.zone_id = s.zone_id and r.service_id = s.id
+) then 1 else 0 end, (
+    select r.session_id
+    from service_sessions r
+    join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id
+    where r.zone_id = s.zone_id and r.service_id = s.id
+      and a.status <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
+    order by r.session_id
+    limit 1
+)
+from rows(:batch as b, zone_id text, id text)
+join agent_services s on s.zone_id = b.zone_id and s.id = b.id;
+
+-- name: services_page
+-- planned: each time
+-- Newest first: ids are made in order of time, so the primary key is the order. A filter that is null matches all.
+select columns(s), 1
+from agent_services s
+where s.zone_id = :zone_id and s.unregistered_at is null
+  and (cast(:before as text) is null or s.id < cast(:before as text))
+  and (cast(:application_id as text) is null or s.application_id = cast(:application_id as text))
+  and (cast(:health as text) is null or s.health = cast(:health as text))
+  and exists (
+    select 1
+    from service_sessions r
+    left join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id
+    where r.zone_id = s.zone_id and r.service_id = s.id
+      and (r.session_id = ''
+           or (a.status <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())))
+  )
+order by s.id desc
+limit :limit;
+
+-- name: services_page_of_session
+-- planned: each time
+-- By the session's own index. What an ended session has registered is not there any more.
+select columns(s), 1
+from service_sessions r
+join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id
+  and a.status <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
+join agent_services s on s.zone_id = r.zone_id and s.id = r.service_id
+where r.zone_id = :zone_id and r.session_id = :session_id
+  and (cast(:before as text) is null or r.service_id < cast(:before as text))
+order by r.service_id desc
+limit :limit;
+
+-- name: services_insert
+-- Ids are made by the server before this statement, so nothing needs to be paired with what it returns.
+insert into agent_services (id, zone_id, application_id, agent_id, endpoint_url, protocol_versions, framework_name,
+    framework_version, capabilities, health, metadata_json, delivery, secret_number, active_invocations,
+    last_heartbeat_at, unregistered_at, created_at, updated_at)
+select columns(b)
+from rows(:batch as b, id text, zone_id text, application_id text, agent_id text, endpoint_url text,
+    protocol_versions text, framework_name text, framework_version text, capabilities text, health text,
+    metadata_json text, delivery text, secret_number bigint, active_invocations bigint, last_heartbeat_at bigint,
+    unregistered_at bigint, created_at bigint, updated_at bigint);
+
+-- name: services_update
+-- The guard names where each may come from: when it was unregistered, or never, which is 0, as it was read under the
+-- zone's lock. What did not move is not in the answer.
+update agent_services
+set agent_id = b.agent, protocol_versions = b.versions, framework_name = b.framework, framework_version = b.made_by,
+    capabilities = b.can, health = b.fares, metadata_json = b.metadata, delivery = b.delivered,
+    secret_number = b.number, active_invocations = b.active, last_heartbeat_at = b.heard_at,
+    unregistered_at = b.gone_at, updated_at = b.changed_at
+from rows(:batch as b, zone text, service text, was bigint, agent text, versions text, framework text, made_by text,
+    can text, fares text, metadata text, delivered text, number bigint, active bigint, heard_at bigint, gone_at bigint,
+    changed_at bigint)
+where zone_id = b.zone and id = b.service and coalesce(unregistered_at, 0) = b.was
+returning id;
+
+-- name: services_beat
+-- The heartbeats that change nothing of a service: two numbers, no index, no event.
+update agent_services
+set last_heartbeat_at = :now, active_invocations = b.active
+from rows(:batch as b, zone text, service text, active bigint)
+where zone_id = b.zone and id = b.service and coalesce(unregistered_at, 0) = 0
+returning id;
+
+-- name: registrations_get
+-- Which of these sessions have registered which of these services.
+select r.zone_id, r.service_id, r.session_id
+from rows(:batch as b, zone_id text, service_id text, session_id text)
+join service_sessions r on r.zone_id = b.zone_id and r.service_id = b.service_id and r.session_id = b.session_id;
+
+-- name: registrations_of_endpoints
+-- The same for services whose ids are not known yet.
+select r.zone_id, r.service_id, r.session_id
+from rows(:batch as b, zone_id text, application_id text, endpoint_url text, session_id text)
+join agent_services s on s.zone_id = b.zone_id and s.application_id = b.application_id
+  and s.endpoint_url = b.endpoint_url
+join service_sessions r on r.zone_id = s.zone_id and r.service_id = s.id and r.session_id = b.session_id;
+
+-- name: registrations_insert
+-- Under the zone's lock, so only those that are not there are written.
+insert into service_sessions (zone_id, service_id, session_id)
+select b.zone_id, b.service_id, b.session_id
+from rows(:batch as b, zone_id text, service_id text, session_id text);
+
+-- name: registrations_end
+-- One session's registration of one service.
+delete from service_sessions
+where (zone_id, service_id, session_id) in (
+    select b.zone_id, b.service_id, b.session_id
+    from rows(:batch as b, zone_id text, service_id text, session_id text)
+)
+returning zone_id, service_id, session_id;
+
+-- name: registrations_of_sessions_end
+-- All that these sessions have registered, by the index of sessions. Most have registered nothing, and then this is all
+-- that their end asks here.
+delete from service_sessions
+where (zone_id, session_id) in (select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text))
+returning zone_id, service_id, session_id;
+
+-- name: registrations_of_services_end
+-- Everybody's registration of these services.
+delete from service_sessions
+where (zone_id, service_id) in (select b.zone_id, b.service_id from rows(:batch as b, zone_id text, service_id text))
+returning zone_id, service_id, session_id;

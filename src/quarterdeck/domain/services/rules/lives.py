@@ -1,0 +1,91 @@
+"""Whether a service is registered, who reaches it by which path, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import UNSET
+
+from quarterdeck.core.clock import Millis, iso, iso_or_none
+from quarterdeck.core.errors import NotFound, Problem
+from quarterdeck.core.wire import Caller
+from quarterdeck.domain.services.model import Ref, Service, ServiceView
+from quarterdeck.domain.services.rules.shelf import Shelf
+from quarterdeck.domain.sessions import rules as session_rules
+from quarterdeck.domain.sessions.model import Session
+
+Registration = tuple[str, str, str]
+"""(zone, service, session)"""
+SPAWN_FOR = "spawn_for"
+"""The power over an application that services need, too: whoever may run its sessions may say what they offer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was loaded for a batch of asks that name services and, by their paths, sessions."""
+
+    now: Millis
+    sessions: Mapping[Ref, Session]
+    shelf: Shelf
+    registrations: Collection[Registration] = field(default_factory=set)
+
+
+def is_registered(service: Service) -> bool:
+    return service.unregistered_at is None and bool(service.lives)
+
+
+def reached(seen: Seen, ref: Ref, session_id: str | None) -> Service | Problem:
+    """The service that a path leads to. A path through a session leads to what that session registered, while it
+    lives."""
+    zone_id, service_id = ref
+    if session_id is not None:
+        session = seen.sessions.get((zone_id, session_id))
+        if session is None:
+            return session_rules.not_found(session_id)
+        registered = (zone_id, service_id, session_id) in seen.registrations
+        if not registered or not session_rules.is_live(session, seen.now):
+            return not_found(service_id)
+    service = seen.shelf.get(ref)
+    return service if service is not None and is_registered(service) else not_found(service_id)
+
+
+def none_of_session(seen: Seen, zone_id: str, session_id: str) -> NotFound:
+    """A session that has no service, or has ended, or was never there."""
+    if (zone_id, session_id) not in seen.sessions:
+        return session_rules.not_found(session_id)
+    return NotFound("agent_service_not_found", f"The session {session_id!r} has no service.")
+
+
+def may_act(caller: Caller, service: Service) -> Problem | None:
+    """Why a caller may not change a service, if it may not."""
+    owned = caller.may_act_for(service.application_id, SPAWN_FOR)
+    return None if owned else session_rules.ownership_required(service.application_id)
+
+
+def not_found(service_id: str) -> NotFound:
+    return NotFound("agent_service_not_found", f"There is no service {service_id!r} here.")
+
+
+def view(service: Service, secret: str | None = None) -> ServiceView:
+    """A service as it is shown. What is JSON already is passed through as it is."""
+    return ServiceView(
+        id=service.id,
+        zone_id=service.zone_id,
+        application_id=service.application_id,
+        agent_id=service.agent_id,
+        endpoint_url=service.endpoint_url,
+        protocol_versions=msgspec.Raw(service.protocol_versions),
+        framework_name=service.framework_name,
+        framework_version=service.framework_version,
+        capabilities=msgspec.Raw(service.capabilities),
+        health=service.health,
+        metadata_json=msgspec.Raw(service.metadata_json),
+        delivery=service.delivery,
+        active_invocations=service.active_invocations,
+        last_heartbeat_at=iso_or_none(service.last_heartbeat_at),
+        created_at=iso(service.created_at),
+        updated_at=iso(service.updated_at),
+        secret=secret or UNSET,
+    )

@@ -1,0 +1,108 @@
+"""How sinks are shown, and how what was given up is tried again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from quarterdeck.core.clock import iso, iso_or_none
+from quarterdeck.core.errors import NotFound
+from quarterdeck.engine.queries import Q
+from quarterdeck.engine.sinks.model import Parked, Standing, State
+from quarterdeck.engine.tx import Tx
+from quarterdeck.store.port import decode
+
+ENTRIES_MAX = 100
+"""Entries that are shown of a sink."""
+
+
+class SinkView(msgspec.Struct, frozen=True):
+    """A sink as it is shown."""
+
+    name: str
+    is_configured: Annotated[bool, Meta(description="whether the server that answers is told of it")]
+    position: Annotated[int, Meta(description="up to here everything was delivered, or is an entry below")]
+    head: Annotated[int, Meta(description="the last position of the log")]
+    lag_events: int
+    lag_seconds: Annotated[float, Meta(description="how long the oldest event that is not told has waited")]
+    waiting: Annotated[
+        int, Meta(description="entries that were refused, or wait behind one, and are tried again")
+    ]
+    dead: Annotated[int, Meta(description="entries that were given up")]
+    run_at: Annotated[str, Meta(description="when a server that runs it last said so")]
+    error: Annotated[str, Meta(description="what keeps the server that answers from delivering")] | None = (
+        None
+    )
+
+
+class EntryView(msgspec.Struct, frozen=True):
+    """An entry that waits, or was given up."""
+
+    pos: int
+    stream: str
+    zone_id: str
+    subject: str
+    fields: dict[str, str]
+    attempts: int
+    next_at: Annotated[str, Meta(description="when it is tried again")] | None
+    dead_at: Annotated[str, Meta(description="when it was given up")] | None
+    error: str
+    created_at: str
+
+
+class SinkDetail(SinkView, frozen=True):
+    entries: Annotated[
+        list[EntryView], Meta(description=f"dead ones first, the newest first; at most {ENTRIES_MAX}")
+    ] = []
+
+
+def not_found(name: str) -> NotFound:
+    return NotFound("sink_not_found", f"There is no sink {name!r}.")
+
+
+async def names(tx: Tx) -> list[str]:
+    [rows] = await tx.read(Q.sinks_list())
+    return [standing.name for standing in decode(rows, Standing)]
+
+
+async def view(tx: Tx, name: str) -> SinkView:
+    """One sink, by a look at its row, the log and what waits at one instant. Raises if there is none."""
+    states, tallies = await tx.read(Q.sink_state(name=name), Q.sink_tally(sink=name))
+    if not states:
+        raise not_found(name)
+    [state] = decode(states, State)
+    waiting, dead = (int(str(count)) for count in tallies[0])
+    lag = 0 if state.oldest_at is None else max(0, tx.now - state.oldest_at) / 1000
+    run_at = iso(state.updated_at)
+    lag_events = state.head - state.position
+    return SinkView(name, False, state.position, state.head, lag_events, lag, waiting, dead, run_at)
+
+
+async def entries(tx: Tx, name: str) -> list[EntryView]:
+    [rows] = await tx.read(Q.sink_entries_page(sink=name, limit=ENTRIES_MAX))
+    return [_entry(row) for row in decode(rows, Parked)]
+
+
+async def requeue(tx: Tx, name: str, pos: int | None) -> int:
+    """Has what was given up tried again: all, or what is of one position. How many that are."""
+    known, moved = await tx.read(Q.sink_state(name=name), Q.sink_requeue(sink=name, pos=pos))
+    if not known:
+        raise not_found(name)
+    return len(moved)
+
+
+def _entry(row: Parked) -> EntryView:
+    return EntryView(
+        row.pos,
+        row.stream,
+        row.zone_id,
+        row.subject,
+        msgspec.json.decode(row.fields, type=dict[str, str]),
+        row.attempts,
+        iso(row.next_at) if row.dead_at is None else None,
+        iso_or_none(row.dead_at),
+        row.error,
+        iso(row.created_at),
+    )

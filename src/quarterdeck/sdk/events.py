@@ -1,0 +1,48 @@
+"""The log: what happened in a zone, as a list or as it happens."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from quarterdeck.sdk.errors import LogReset
+from quarterdeck.sdk.following import Following
+from quarterdeck.sdk.model import Event, EventPage
+from quarterdeck.sdk.remote import Ask
+from quarterdeck.sdk.room import Room
+
+PAGE = 500
+_decoder = msgspec.json.Decoder(Event)
+
+
+class Events(Room):
+    async def list(
+        self, *, after: int = 0, types: Sequence[str] = (), subject: str | None = None
+    ) -> AsyncIterator[Event]:
+        """What is in the log, oldest first, from behind a position to the end there is now."""
+        position: int | None = after
+        while position is not None:
+            query = {**_wanted(types, subject), "after": position, "limit": PAGE}
+            page = await self._call(Ask("GET", self._path("events"), query), EventPage)
+            for event in page.items:
+                yield event
+            position = page.next_after
+
+    async def follow(
+        self, *, after: int | None = None, types: Sequence[str] = (), subject: str | None = None
+    ) -> AsyncIterator[Event]:
+        """What happens, as it happens, without an end: from behind a position, or from now on. Connections that are cut
+        are made again, and nothing is missed by it; where the log no longer holds what was missed, `LogReset` is
+        raised."""
+        following = Following(self._remote, self._path("events"), {**_wanted(types, subject), "after": after})
+        async with contextlib.aclosing(following.messages()) as messages:
+            async for message in messages:
+                if message.event == "reset":
+                    raise LogReset(int(message.id))
+                yield _decoder.decode(message.data)
+
+
+def _wanted(types: Sequence[str], subject: str | None) -> dict[str, str | int | bool | None]:
+    return {"types": ",".join(types) or None, "subject": subject}

@@ -1,0 +1,132 @@
+"""Invocations: durable calls to a service; and what their workers say of them, many at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import TypeVar, Unpack
+
+from quarterdeck.sdk.asks import EnqueueOptions, told
+from quarterdeck.sdk.errors import NotSucceeded, TimedOut
+from quarterdeck.sdk.model import (
+    Completion,
+    Invocation,
+    InvocationStatus,
+    Item,
+    Items,
+    Lease,
+    Page,
+    Token,
+)
+from quarterdeck.sdk.remote import Ask, Remote
+from quarterdeck.sdk.room import Room, own_key
+from quarterdeck.sdk.waiting import Endings
+
+T = TypeVar("T")
+
+
+class Invocations(Room):
+    def __init__(self, remote: Remote, zone: str) -> None:
+        super().__init__(remote, zone)
+        self._endings = Endings(remote, self._path("events"))
+        remote.at_close(self._endings.close)
+
+    async def enqueue(
+        self,
+        service_id: str,
+        method: str,
+        params: object = None,
+        *,
+        key: str | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> Invocation:
+        """Has a method of a service called: durably, and once for each `key`."""
+        body = {"service_id": service_id, "method": method, "params": params, **told(EnqueueOptions, options)}
+        return await self._call(
+            Ask("POST", self._path("invocations"), body=body, key=own_key(key)), Invocation
+        )
+
+    async def call(
+        self,
+        service_id: str,
+        method: str,
+        params: object = None,
+        *,
+        key: str | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> object:
+        """Enqueues, waits for the end, and gives the result. However it ends otherwise, `NotSucceeded` is raised. How
+        long that may take is for `timeout_ms` and the policy of its attempts to say."""
+        asked = await self.enqueue(service_id, method, params, key=key, **options)
+        return (await self.wait(asked.id)).result
+
+    async def get(self, invocation_id: str) -> Invocation:
+        return await self._get(self._path("invocations", invocation_id), Invocation)
+
+    def list(
+        self,
+        *,
+        status: InvocationStatus | None = None,
+        service_id: str | None = None,
+        source_session_id: str | None = None,
+        target_session_id: str | None = None,
+    ) -> AsyncIterator[Invocation]:
+        """Newest first."""
+        wanted = {
+            "status": status,
+            "service_id": service_id,
+            "source_session_id": source_session_id,
+            "target_session_id": target_session_id,
+        }
+        return self._listed(self._path("invocations"), wanted, Page[Invocation])
+
+    async def cancel(self, invocation_id: str, *, reason: str | None = None) -> Invocation:
+        """Asks for the end of one that is not over. One that runs is canceled when its worker says so, or when its time
+        is over."""
+        body = {} if reason is None else {"reason": reason}
+        return await self._call(
+            Ask("POST", self._path("invocations", invocation_id, "cancel"), body=body, repeats=True),
+            Invocation,
+        )
+
+    async def wait(self, invocation_id: str, *, timeout: float | None = None) -> Invocation:
+        """The invocation, once it has succeeded. However it ends otherwise, `NotSucceeded` is raised; if it is not over
+        within `timeout` seconds, `TimedOut`, and it goes on."""
+        try:
+            async with asyncio.timeout(timeout):
+                found = await self._endings.wait(invocation_id, self.get)
+        except TimeoutError:
+            raise TimedOut(
+                "wait_timeout", f"The invocation {invocation_id} was not over within {timeout:g} s."
+            ) from None
+        if found.status != "succeeded":
+            raise NotSucceeded(found)
+        return found
+
+    # -- for workers -----------------------------------------------------------------------------------------------
+
+    async def claim(
+        self, service_id: str, claim_id: str, *, most: int = 1, wait_seconds: float = 0.0
+    ) -> tuple[Lease, ...]:
+        """Leases of work that waits, or comes within the time. The same `claim_id` gives the same leases again, so a
+        claim whose answer was lost is made once more with its own."""
+        body = {"max": most, "wait_ms": int(wait_seconds * 1000), "claim_id": claim_id}
+        path = self._path("services", service_id, "claim")
+        found = await self._call(Ask("POST", path, body=body, repeats=True, waits=wait_seconds), Items[Lease])
+        return tuple(found.items)
+
+    async def complete(self, done: Sequence[Completion]) -> tuple[Item, ...]:
+        """What became of attempts, at most 100. What is said twice is answered twice."""
+        return await self._many("complete", done)
+
+    async def heartbeat(self, held: Sequence[Token]) -> tuple[Item, ...]:
+        """Extends leases, at most 100; the answer says whose cancellation was asked for."""
+        return await self._many("heartbeat", held)
+
+    async def release(self, held: Sequence[Token]) -> tuple[Item, ...]:
+        """Gives leases back, at most 100: their attempts do not count."""
+        return await self._many("release", held)
+
+    async def _many(self, verb: str, items: Sequence[Completion] | Sequence[Token]) -> tuple[Item, ...]:
+        ask = Ask("POST", self._path("invocations", verb), body={"items": items}, repeats=True)
+        return tuple((await self._call(ask, Items[Item])).items)

@@ -1,0 +1,204 @@
+"""A server, however often it has to be found: one call after another, asked again as far as that is safe.
+
+Where the server is and what it is shown is looked for on the first call, and again when nobody answers there any more
+or the token is no longer good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from quarterdeck import __version__
+from quarterdeck.client.find import Where
+from quarterdeck.client.http import Answer, Lost, Request, Unreachable, encode
+from quarterdeck.client.locate import Located, locate, locate_again
+from quarterdeck.client.pool import Pool, Way
+from quarterdeck.client.problems import from_answer
+from quarterdeck.client.server import Query, with_query
+from quarterdeck.core.errors import Problem, Unauthenticated
+from quarterdeck.sdk import retrying
+
+log = logging.getLogger("quarterdeck.sdk")
+T = TypeVar("T")
+TokenSource = Callable[[], str]
+"""Gives the present token, each time it is asked; may block."""
+SILENCE_SECONDS = 90.0
+"""A server says something on every stream once a minute at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a client behaves."""
+
+    timeout: float = 30.0
+    """Seconds that one answer may take."""
+    patience: float = 15.0
+    """Seconds in which a call that failed is begun again, where that is safe. 0: it never is."""
+    connections: int = 64
+    """How many may be in use at once; whoever comes then waits for a turn."""
+    tls: ssl.SSLContext | None = None
+    """What https is judged by; without one, by the machine's authorities."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One call."""
+
+    method: str
+    path: str
+    query: Query | None = None
+    body: object = None
+    """Encoded as JSON; None sends none."""
+    key: str | None = None
+    """Its idempotency key."""
+    repeats: bool = False
+    """Whether it may be made twice without being done twice, for another reason than its key or its method."""
+    waits: float = 0.0
+    """Seconds that the server may take on purpose."""
+
+    @property
+    def may_repeat(self) -> bool:
+        return self.repeats or self.key is not None or self.method == "GET"
+
+
+class Remote:
+    def __init__(self, where: Where, options: Options, tokens: TokenSource | None = None) -> None:
+        self._where = where
+        self.options = options
+        self._tokens = tokens
+        self._finding = asyncio.Lock()
+        self._pool: Pool | None = None
+        self._headers: dict[str, str] = {}
+        self._closing: list[Callable[[], None]] | None = []
+        """What is to be done at the end; None: it has come."""
+
+    def at_close(self, last: Callable[[], None]) -> None:
+        if self._closing is not None:
+            self._closing.append(last)
+
+    async def call(self, ask: Ask, kind: type[T]) -> T:
+        """The answer, understood. What the server refuses is raised as a `Problem`."""
+        return _understood(await self.ask(ask), kind)
+
+    async def ask(self, ask: Ask) -> Answer:
+        """The answer as it is, of a call that succeeded."""
+        body = None if ask.body is None else msgspec.json.encode(ask.body)
+        clock = asyncio.get_running_loop().time
+        began, attempt, renewed = clock(), 0, False
+        while True:
+            attempt += 1
+            try:
+                return await self._try(ask, body)
+            except Unauthenticated:
+                if renewed or not await self.look_again():
+                    raise
+                renewed = True
+            except Problem as problem:
+                wait = retrying.pause(problem, attempt, repeats=ask.may_repeat, chance=random.random())
+                if wait is None or clock() - began + wait > self.options.patience:
+                    raise
+                log.debug("%s %s is made again in %.3f s: %s", ask.method, ask.path, wait, problem.detail)
+                await asyncio.sleep(wait)
+                if isinstance(problem, Unreachable):
+                    await self.look_again()
+
+    @contextlib.asynccontextmanager
+    async def stream(self, ask: Ask, last: str | None) -> AsyncIterator[AsyncGenerator[bytes, None]]:
+        """One answer without an end, in pieces. Not made again: whoever follows knows better from where."""
+        pool = await self._reached()
+        headers = self._headers | {"Accept": "text/event-stream"}
+        if last is not None:
+            headers["Last-Event-ID"] = last
+        request = Request(ask.method, with_query(ask.path, ask.query), headers)
+        async with pool.stream(encode(request, pool.way.address), self.options.timeout) as (answer, wire):
+            if answer.status >= 300:
+                raise from_answer(answer)
+            if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+                raise Lost("garbled_answer", "The answer is no stream: is this a Quarterdeck server?")
+            async with contextlib.aclosing(wire.pieces(SILENCE_SECONDS)) as pieces:
+                yield pieces
+
+    async def close(self) -> None:
+        closing, self._closing = self._closing, None
+        for last in closing or ():
+            last()
+        if self._pool is not None:
+            self._pool.close()
+
+    async def _try(self, ask: Ask, body: bytes | None) -> Answer:
+        pool = await self._reached()
+        headers = self._headers
+        if body is not None:
+            headers = headers | {"Content-Type": "application/json"}
+        if ask.key is not None:
+            headers = headers | {"Idempotency-Key": ask.key}
+        data = encode(Request(ask.method, with_query(ask.path, ask.query), headers, body), pool.way.address)
+        seconds = self.options.timeout + ask.waits
+        answer = await pool.exchange(data, seconds, may_be_stale=ask.may_repeat)
+        if answer.status >= 300:
+            raise from_answer(answer)
+        return answer
+
+    # -- finding -----------------------------------------------------------------------------------------------------
+
+    async def _reached(self) -> Pool:
+        if self._closing is None:
+            raise RuntimeError("this client has been closed")
+        if self._pool is not None:
+            return self._pool
+        async with self._finding:
+            if self._pool is None:
+                found = await asyncio.to_thread(locate, self._where, log.warning)
+                await self._settle(found)
+            assert self._pool is not None
+            return self._pool
+
+    async def look_again(self) -> bool:
+        """Whether anything is different now: another place, another token."""
+        async with self._finding:
+            before = self._pool, self._headers
+            try:
+                found = await asyncio.to_thread(locate_again, self._where)
+            except Problem as problem:
+                log.debug("the server is not found again: %s", problem.detail)
+                return False
+            if found is not None:
+                await self._settle(found)
+            return (self._pool, self._headers) != before
+
+    async def _settle(self, found: Located) -> None:
+        token = found.token if self._tokens is None else await asyncio.to_thread(self._tokens)
+        if token is None:
+            raise Unauthenticated(
+                "missing_token", f"There is no token for {found.address}: give one, or set QD_TOKEN."
+            )
+        self._headers = _headers(token, found.trace)
+        if self._pool is None or self._pool.way.address != found.address:
+            if self._pool is not None:
+                self._pool.close()
+            way = Way(found.address, found.check, self.options.tls)
+            self._pool = Pool(way, self.options.connections)
+
+
+def _headers(token: str, trace: str | None) -> dict[str, str]:
+    headers = {"Accept": "application/json", "User-Agent": f"quarterdeck-sdk/{__version__}"}
+    # An API key begins with its mark, which no JWT does.
+    headers |= {"X-API-Key": token} if token.startswith("qd_") else {"Authorization": f"Bearer {token}"}
+    return headers if trace is None else headers | {"Traceparent": trace}
+
+
+def _understood(answer: Answer, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except (msgspec.DecodeError, RecursionError) as wrong:
+        # Neither a refusal nor a fault that passes: the two sides do not speak of the same thing.
+        raise Lost("garbled_answer", f"The server's answer is not understood: {wrong}.") from None

@@ -1,0 +1,47 @@
+"""What the faces of a zone have in common: their server, their zone, and lists that come in pages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import TypeVar
+
+from quarterdeck.client.server import Query, path_of
+from quarterdeck.core.ids import new_id
+from quarterdeck.sdk.model import Page
+from quarterdeck.sdk.remote import Ask, Remote
+
+T = TypeVar("T")
+PAGE = 100
+
+
+class Room:
+    """One noun of one zone."""
+
+    def __init__(self, remote: Remote, zone: str) -> None:
+        self._remote = remote
+        self._zone = zone
+
+    def _path(self, *segments: str) -> str:
+        return path_of("zones", self._zone, *segments)
+
+    async def _call(self, ask: Ask, kind: type[T]) -> T:
+        return await self._remote.call(ask, kind)
+
+    async def _get(self, path: str, kind: type[T]) -> T:
+        return await self._remote.call(Ask("GET", path), kind)
+
+    async def _listed(self, path: str, query: Query, kind: type[Page[T]]) -> AsyncGenerator[T, None]:
+        """Every item, page by page as they are asked for."""
+        cursor: str | None = None
+        while True:
+            page = await self._call(Ask("GET", path, {**query, "limit": PAGE, "cursor": cursor}), kind)
+            for item in page.items:
+                yield item
+            if page.next_cursor is None or page.next_cursor == cursor:
+                return
+            cursor = page.next_cursor
+
+
+def own_key(given: str | None) -> str:
+    """The caller's idempotency key, or one of this call's own: either way every repetition bears the same."""
+    return new_id() if given is None else given

@@ -1,0 +1,75 @@
+"""Services: registered, described, kept alive."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Unpack
+
+from quarterdeck.sdk.asks import ServiceOptions, told
+from quarterdeck.sdk.model import Health, Page, Service
+from quarterdeck.sdk.remote import Ask
+from quarterdeck.sdk.room import Room
+
+
+class Services(Room):
+    async def register(
+        self,
+        application_id: str,
+        endpoint_url: str,
+        *,
+        agent_id: str | None = None,
+        **options: Unpack[ServiceOptions],
+    ) -> Service:
+        """Registers what an application offers at an endpoint, or describes anew what it offers there already. With an
+        `agent_id` it is registered for as long as that session lives. The secret of a new push service is in this
+        answer and in no later one; if the answer was lost, `rotate_secret` gives another."""
+        body = {"application_id": application_id, "endpoint_url": endpoint_url, "agent_id": agent_id}
+        body = {name: value for name, value in body.items() if value is not None}
+        return await self._call(
+            Ask(
+                "POST", self._path("agent-services"), body=body | told(ServiceOptions, options), repeats=True
+            ),
+            Service,
+        )
+
+    async def get(self, service_id: str) -> Service:
+        return await self._get(self._path("agent-services", service_id), Service)
+
+    def list(
+        self, *, application_id: str | None = None, health: Health | None = None
+    ) -> AsyncIterator[Service]:
+        """Newest first."""
+        wanted = {"application_id": application_id, "health": health}
+        return self._listed(self._path("agent-services"), wanted, Page[Service])
+
+    async def patch(self, service_id: str, **options: Unpack[ServiceOptions]) -> Service:
+        """Changes what is named, and leaves the rest."""
+        return await self._call(
+            Ask(
+                "PATCH",
+                self._path("agent-services", service_id),
+                body=told(ServiceOptions, options),
+                repeats=True,
+            ),
+            Service,
+        )
+
+    async def rotate_secret(self, service_id: str) -> Service:
+        """From now on pushes are signed with another secret, which this answer shows."""
+        return await self._call(
+            Ask("PATCH", self._path("agent-services", service_id), body={"rotate_secret": True}), Service
+        )
+
+    async def heartbeat(
+        self,
+        service_id: str,
+        *,
+        health: Health | None = None,
+        active_invocations: int | None = None,
+        metadata: Mapping[str, object] | None = None,
+    ) -> None:
+        """Says that it is there, and how it is."""
+        said = {"health": health, "active_invocations": active_invocations, "metadata": metadata}
+        body = {name: value for name, value in said.items() if value is not None}
+        path = self._path("agent-services", service_id, "heartbeat")
+        await self._remote.ask(Ask("POST", path, body=body, repeats=True))

@@ -1,0 +1,89 @@
+"""Taking work: one claim after another, each for as much as there is room for.
+
+While one batch runs the next is waited for. A claim whose outcome is unknown is made again under its own id, which gives
+the same leases again, so none is left held by nobody. A server that is away is asked again for as long as the worker
+runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+
+from quarterdeck.core.ids import new_id
+from quarterdeck.core.retry import Policy, delay
+from quarterdeck.sdk.errors import Conflict, Fault, NotFound, Problem
+from quarterdeck.sdk.invocations import Invocations
+from quarterdeck.sdk.model import Lease, Token
+from quarterdeck.sdk.worker.holding import BULK_MAX, Holdings
+
+log = logging.getLogger("quarterdeck.sdk.worker")
+WAIT_SECONDS = 30.0
+AGAIN = Policy(max_attempts=0, base_ms=200, cap_ms=15_000)
+SUSPENDED = "agent_suspended"
+Register = Callable[[], Awaitable[str]]
+"""Gives the id of the service; registers it first, where it is this worker's to register."""
+
+
+class Claimer:
+    def __init__(self, invocations: Invocations, holdings: Holdings, register: Register) -> None:
+        self._invocations = invocations
+        self._holdings = holdings
+        self._register = register
+        self._service_id = ""
+        self._claim_id: str | None = None
+        """Of a claim whose outcome is not known yet."""
+        self._failures = 0
+
+    async def run(self, take: Callable[[tuple[Lease, ...]], None]) -> None:
+        """Until cancelled, or until the server refuses for good."""
+        self._service_id = await self._register()
+        while True:
+            room = await self._holdings.until_room()
+            began = asyncio.get_running_loop().time()
+            try:
+                leases = await self._claim(min(room, BULK_MAX), WAIT_SECONDS)
+            except Problem as problem:
+                await self._judge(problem)
+                continue
+            if leases:
+                self._failures = 0
+                take(leases)
+            elif asyncio.get_running_loop().time() - began < 1.0:
+                # Nothing, and not for lack of patience: this server lets nobody wait, or is about to stop.
+                await self._pause()
+
+    async def give_back(self) -> None:
+        """After `run` was cancelled in the middle of a claim: whatever that was given goes back."""
+        if self._claim_id is None or not self._service_id:
+            return
+        leases = await self._claim(1, 0.0)
+        if leases:
+            await self._invocations.release([Token(lease.id, lease.attempt_token) for lease in leases])
+
+    async def _claim(self, most: int, wait_seconds: float) -> tuple[Lease, ...]:
+        if self._claim_id is None:
+            self._claim_id = new_id()
+        leases = await self._invocations.claim(
+            self._service_id, self._claim_id, most=most, wait_seconds=wait_seconds
+        )
+        self._claim_id = None
+        return leases
+
+    async def _judge(self, problem: Problem) -> None:
+        """Raises it, unless work may be had later."""
+        if isinstance(problem, Fault) or (isinstance(problem, Conflict) and problem.code == SUSPENDED):
+            log.warning("no work can be taken now: %s", problem.detail)
+        elif isinstance(problem, NotFound) and self._failures == 0:
+            # It went with a session that had registered it. Whoever still serves it may say so.
+            log.warning("%s Registering it again.", problem.detail)
+            self._service_id = await self._register()
+        else:
+            raise problem
+        await self._pause()
+
+    async def _pause(self) -> None:
+        self._failures += 1
+        await asyncio.sleep(delay(AGAIN, attempt=self._failures, chance=random.random()) / 1000)

@@ -1,0 +1,118 @@
+"""What became of attempts, told in batches: whatever has finished since the last report goes with the next.
+
+There are no timers: an idle reporter tells at once, and a busy one takes what has gathered. What could not be told is
+told again, for as long as the worker runs. A worker that cannot tell anything goes on holding its leases, and so takes
+nothing new.
+
+A result that the server does not take (a character that no database stores, too many bytes) is found by halving its
+batch, and becomes a failure that says so; its neighbours lose nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from quarterdeck.core.retry import Policy, delay
+from quarterdeck.sdk.errors import Fault, Invalid, Problem, TooLarge
+from quarterdeck.sdk.invocations import Invocations
+from quarterdeck.sdk.model import Completion, Item
+
+log = logging.getLogger("quarterdeck.sdk.worker")
+BULK_MAX = 100
+BYTES_MAX = 220 * 1024
+AGAIN = Policy(max_attempts=0, base_ms=100, cap_ms=10_000)
+REFUSED = "result_refused"
+UNAVAILABLE = 503
+
+
+class Reporter:
+    def __init__(self, invocations: Invocations, told: Callable[[Completion], None]) -> None:
+        self._invocations = invocations
+        self._told = told
+        """Called for each that needs to be told no more, whether it counted or not."""
+        self._waiting: deque[Completion] = deque()
+        self._news = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    def add(self, completion: Completion) -> None:
+        self._waiting.append(completion)
+        self._quiet.clear()
+        self._news.set()
+
+    async def until_quiet(self) -> None:
+        """Returns when everything has been told."""
+        await self._quiet.wait()
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            await self._news.wait()
+            batch = self._take()
+            if not batch:
+                self._news.clear()
+                self._quiet.set()
+                continue
+            again = await self._try(batch)
+            if not again:
+                failures = 0
+                continue
+            failures += 1
+            self._waiting.extendleft(reversed(again))
+            await asyncio.sleep(delay(AGAIN, attempt=failures, chance=random.random()) / 1000)
+
+    def _take(self) -> list[Completion]:
+        batch: list[Completion] = []
+        size = 0
+        while self._waiting and len(batch) < BULK_MAX:
+            size += len(msgspec.json.encode(self._waiting[0]))
+            if batch and size > BYTES_MAX:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+    async def _try(self, batch: Sequence[Completion]) -> Sequence[Completion]:
+        """Tells them; what must be told again."""
+        try:
+            return await self._tell(batch)
+        except Fault as fault:
+            log.warning("%d outcomes cannot be told now and are kept: %s", len(batch), fault.detail)
+            return batch
+
+    async def _tell(self, batch: Sequence[Completion]) -> list[Completion]:
+        try:
+            items = await self._invocations.complete(batch)
+        except (Invalid, TooLarge) as refusal:
+            return await self._tell_apart(batch, refusal)
+        outcomes = {item.id: item for item in items}
+        return [completion for completion in batch if self._must_be_told_again(completion, outcomes)]
+
+    async def _tell_apart(self, batch: Sequence[Completion], refusal: Problem) -> list[Completion]:
+        if len(batch) > 1:
+            half = len(batch) // 2
+            return [*await self._tell(batch[:half]), *await self._tell(batch[half:])]
+        [completion] = batch
+        if completion.error is not None and completion.error.get("code") == REFUSED:
+            log.error("the outcome of %s cannot be told: %s", completion.id, refusal.detail)
+            self._told(completion)
+            return []
+        error: dict[str, object] = {"code": REFUSED, "message": f"{completion.status}, but {refusal.detail}"}
+        status, token = "failed", completion.attempt_token
+        return await self._tell([Completion(completion.id, token, status, error=error, retryable=False)])
+
+    def _must_be_told_again(self, completion: Completion, outcomes: dict[str, Item]) -> bool:
+        item = outcomes.get(completion.id)
+        problem = None if item is None else item.error
+        if problem is not None and problem.status == UNAVAILABLE:
+            return True
+        if problem is not None:
+            # Its lease has passed, or it was canceled meanwhile, or this was the answer that got lost: told already.
+            log.warning("the outcome of %s does not count: %s", completion.id, problem.detail)
+        self._told(completion)
+        return False

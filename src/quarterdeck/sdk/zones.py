@@ -1,0 +1,35 @@
+"""The zone this client works in: its limits, and the brakes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quarterdeck.sdk.model import Quotas, Receipt, Zone
+from quarterdeck.sdk.remote import Ask
+from quarterdeck.sdk.room import Room
+
+
+class Zones(Room):
+    async def get(self) -> Zone:
+        return await self._get(self._path(), Zone)
+
+    async def put(self, *, name: str | None = None, quotas: Mapping[str, int | None] | None = None) -> Zone:
+        """Makes the zone, or changes what is named. For administrators."""
+        body = {"name": name, "quotas": None if quotas is None else dict(quotas)}
+        said = {key: value for key, value in body.items() if value is not None}
+        return await self._call(Ask("PUT", self._path(), body=said, repeats=True), Zone)
+
+    async def quotas(self) -> Quotas:
+        """The limits in force, and what is used."""
+        return await self._get(self._path("quotas"), Quotas)
+
+    async def freeze(self) -> Zone:
+        """Stops every admission to the zone. For administrators."""
+        return await self._call(Ask("POST", self._path("freeze"), repeats=True), Zone)
+
+    async def thaw(self) -> Zone:
+        return await self._call(Ask("POST", self._path("thaw"), repeats=True), Zone)
+
+    async def stop(self, *, reason: str | None = None) -> Receipt:
+        """The big red button: freezes the zone and ends every session in it. For administrators."""
+        return await self._call(Ask("POST", self._path("stop"), {"reason": reason}, repeats=True), Receipt)

@@ -1,0 +1,55 @@
+"""The promises, one file each. Every one is a pure function from evidence to findings, and reads like its definition.
+
+| promise       | says                                                                                         |
+|---------------|----------------------------------------------------------------------------------------------|
+| story         | the log tells one story: each session begins once, ends once, children before parents          |
+| one-key       | no key had two live sessions, or ever two invocations                                          |
+| limits        | no limit was exceeded at any instant                                                           |
+| one-holder    | every attempt had one holder                                                                   |
+| stale         | no stale completion was accepted                                                               |
+| acknowledged  | nothing acknowledged was lost                                                                  |
+| refused       | what was refused left nothing behind                                                           |
+| after-the-end | after its end nobody acted again                                                               |
+| order         | whoever begins after another's answer comes after it in the log                                |
+| agreement     | the rows are what the log says, also of calls whose outcome nobody heard                       |
+| rest          | everything has come to rest                                                                    |
+
+None of them uses the rooms' own rules. Each walks the log by itself: what that costs in time it saves in memory, and in
+what a reader must know to believe it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quarterdeck.upkeep.history.model import Promise
+from quarterdeck.upkeep.history.promises import (
+    acknowledged,
+    agreement,
+    endings,
+    holders,
+    keys,
+    limits,
+    order,
+    refused,
+    rest,
+    stale,
+    story,
+)
+
+PROMISES: Mapping[str, Promise] = {
+    module.NAME: module.judge
+    for module in (
+        story,
+        keys,
+        limits,
+        holders,
+        stale,
+        acknowledged,
+        refused,
+        endings,
+        order,
+        agreement,
+        rest,
+    )
+}

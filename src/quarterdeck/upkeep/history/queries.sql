@@ -1,0 +1,32 @@
+-- name: history_now
+-- The clock by which what is late is late.
+select now_ms();
+
+-- name: history_sessions
+-- The row of a session, in the order of `model.SessionRow`; every one, whatever its zone.
+select s.zone_id, s.id, s.application_id, s.parent_id, s.root_id, s.depth, s.status, s.limits, s.spawned_at, s.expires_at,
+       s.terminated_at
+from agent_sessions s order by s.zone_id, s.id;
+
+-- name: history_keys
+-- What the keys of spawns stand for: the last session of each.
+select k.zone_id, k.application_id, k.key, k.subject_id
+from idempotency_keys k where k.operation = 'spawn' order by k.zone_id, k.application_id, k.key;
+
+-- name: history_invocations
+-- In the order of `model.InvocationRow`.
+select i.zone_id, i.id, i.service_id, i.idempotency_key, i.status, i.source_session_id, i.target_session_id, i.completed_at
+from agent_invocations i order by i.zone_id, i.id;
+
+-- name: history_edges
+-- In the order of `model.EdgeRow`.
+select d.zone_id, d.id, d.source_session_id, d.target_session_id, d.status, d.expires_at, d.ended_at
+from delegation_edges d order by d.zone_id, d.id;
+
+-- name: history_services
+-- Those that are there, registered or no longer.
+select v.zone_id, v.id from agent_services v order by v.zone_id, v.id;
+
+-- name: history_cascades
+-- What is under way has something left; what is finished was begun.
+select c.zone_id, c.id, c.target_id, c.stamped - c.settled, c.finished_at from cascades c order by c.zone_id, c.id;

@@ -1,0 +1,79 @@
+"""Histories from files: JSON Lines, one call each, as `docs/checking.md` has it.
+
+A line that cannot be read stops everything with its place: a judge that passes over what it does not understand proves
+less than it says. Only the last line of a file may be cut short, which is what a client leaves that was killed while it
+wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from quarterdeck.core.errors import Invalid
+from quarterdeck.upkeep.history.model import Call
+
+LINE_MAX = 32 << 20
+"""Bytes. A claim of a hundred invocations with everything in them fits."""
+_decode = msgspec.json.Decoder(Call).decode
+
+
+class History(msgspec.Struct, frozen=True):
+    calls: list[Call]
+    cut: int = 0
+    """Files whose last line was not whole."""
+
+
+def read(files: Sequence[Path]) -> History:
+    calls: list[Call] = []
+    cut = 0
+    for file in files:
+        try:
+            with file.open("rb") as handle:
+                for call in _lines(handle, file):
+                    if call is None:
+                        cut += 1
+                    else:
+                        calls.append(call)
+        except OSError as error:
+            raise Invalid("invalid_history", f"{file} cannot be read: {error.strerror}.") from error
+    _refuse_doubles(calls)
+    return History(calls, cut)
+
+
+def _lines(handle: BinaryIO, file: Path) -> Iterator[Call | None]:
+    number = 0
+    while raw := handle.readline(LINE_MAX):
+        number += 1
+        if not raw.strip():
+            continue
+        try:
+            call = _decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if not raw.endswith(b"\n") and len(raw) < LINE_MAX:
+                yield None
+                return
+            raise _wrong(file, number, str(error)) from None
+        if call.ended < call.started:
+            raise _wrong(file, number, "it ended before it started")
+        call.file, call.line = file.name, number
+        yield call
+
+
+def _refuse_doubles(calls: Sequence[Call]) -> None:
+    """One call told twice would count as two."""
+    met: dict[tuple[str, int], Call] = {}
+    for call in calls:
+        first = met.setdefault((call.client, call.seq), call)
+        if first is not call:
+            raise Invalid(
+                "invalid_history",
+                f"{first.where} and {call.where} are both call {call.seq} of {call.client}.",
+            )
+
+
+def _wrong(file: Path, number: int, why: str) -> Invalid:
+    return Invalid("invalid_history", f"{file}:{number} is not a call: {why}.")

@@ -1,0 +1,269 @@
+"""`qd sweep`: the passes of a server in a process of their own, on PostgreSQL, any number of them at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.eventually import eventually
+from tests.support.keel import Side
+from tests.support.replicas import another
+from tests.support.server import Launch, ServerProcess, Servers
+from tests.support.zone import (
+    FreshZone,
+    assert_counts_hold,
+    events_of,
+    fresh_zone,
+    held,
+    shown,
+    somebody_waits,
+    spawn,
+)
+
+FAST = {"TTL_SWEEP_INTERVAL_MS": "50", "QD_SEAL_INTERVAL_MS": "50"}
+LEFT_TO_DAEMONS = {**FAST, "QD_SWEEPS": "false"}
+
+
+async def unswept(servers: Servers, url: str) -> ServerProcess:
+    """A server that would sweep twenty times a second, if it swept."""
+    return await servers.start(Launch(servers.directory / "first", url).told(**LEFT_TO_DAEMONS))
+
+
+def beside(server: ServerProcess, **variables: str) -> Launch:
+    """How to run the program on a server's database with its key, and with a directory of its own."""
+    key = str(server.launch.data / "signing-key.pem")
+    own = replace(server.launch, data=server.launch.data.parent / "daemon", environment={})
+    return own.told(QD_SIGNING_KEY=key, QD_DATABASE_URL=server.launch.database_url, **variables)
+
+
+async def daemon(servers: Servers, server: ServerProcess, **variables: str) -> ServerProcess:
+    # What its environment says to servers is not said to it: it is there to sweep.
+    return await servers.begin(
+        beside(server, **{**LEFT_TO_DAEMONS, **variables}), "sweep", until="sweeping ttl"
+    )
+
+
+async def expired(zone: FreshZone, roots: int) -> list[str]:
+    """So many trees of two that have passed their time, and that nobody has swept."""
+    async with zone.client() as client:
+        made = await asyncio.gather(*(spawn(client, zone) for _ in range(roots)))
+        below = await asyncio.gather(*(spawn(client, zone, parent_id=one["id"]) for one in made))
+        # At once, by whoever owns the tables: a hundred sessions would not be spawned within the shortest TTL.
+        Side(zone.server.launch.database_url).run("update agent_sessions set expires_at = created_at + 1")
+
+        async def gone() -> bool:
+            return not shown(await client.get(zone.agents, params={"status": "active"}))["items"]
+
+        await eventually(gone, "the sessions had passed their time")
+    return [one["id"] for one in (*made, *below)]
+
+
+async def ends(zone: FreshZone) -> list[str]:
+    """Whose end is in the log, in its order."""
+    found: list[dict[str, Any]] = []
+    while page := await events_of(zone, types="session.terminate", after=found[-1]["pos"] if found else 0):
+        found += page
+    return [event["subject"] for event in found]
+
+
+async def all_ended(zone: FreshZone, sessions: list[str]) -> None:
+    async def are() -> bool:
+        return set(await ends(zone)) >= set(sessions)
+
+    await eventually(are, "every session's end had been written")
+
+
+async def test_two_daemons_beside_servers_that_do_not_sweep_end_every_expired_session_exactly_once(
+    servers: Servers, postgres_url: str
+) -> None:
+    first = await unswept(servers, postgres_url)
+    await another(first, servers)
+    zone = await fresh_zone(first)
+    sessions = await expired(zone, 60)
+    assert await ends(zone) == [], "a server that leaves sweeping to daemons sweeps nothing"
+    await asyncio.gather(*(daemon(servers, first, QD_TTL_SWEEP_BATCH="7") for _ in range(2)))
+    await all_ended(zone, sessions)
+    assert Counter(await ends(zone)) == Counter(sessions)
+    assert_counts_hold(postgres_url, zone.id)
+
+
+async def test_what_a_killed_daemon_was_at_is_taken_over_by_another(
+    servers: Servers, postgres_url: str
+) -> None:
+    server = await unswept(servers, postgres_url)
+    zone = await fresh_zone(server)
+    sessions, side = await expired(zone, 20), Side(postgres_url)
+    with held(zone):
+        killed = await daemon(servers, server)
+        # In mid-pass: it has found what to end, and waits for the zone's lock.
+        await somebody_waits(zone)
+
+        async def seals() -> bool:
+            return side.count("seals") > 0
+
+        await eventually(seals, "it held the lease of sealing, which it will not give back")
+        killed.kill()
+    assert await ends(zone) == []
+    await daemon(servers, server)
+    await all_ended(zone, sessions)
+    assert Counter(await ends(zone)) == Counter(sessions)
+
+    async def is_sealed() -> bool:
+        [[sealed]] = side.run("select max(last_pos) from seals")
+        [[head]] = side.run("select pos from log_head")
+        return sealed == head
+
+    await eventually(is_sealed, "the other daemon had sealed the log to its head")
+
+
+async def test_one_pass_of_each_is_made_and_counted_and_then_it_ends(
+    servers: Servers, postgres_url: str
+) -> None:
+    server = await unswept(servers, postgres_url)
+    zone = await fresh_zone(server)
+    sessions = await expired(zone, 5)
+    launch = beside(server)
+
+    async def once(*words: str) -> dict[str, int]:
+        done = await servers.command(launch, "sweep", "--once", "--json", *words)
+        assert done.exit_code == 0, done.log_text
+        return {item["name"]: item["moved"] for item in json.loads(done.log_text)["items"]}
+
+    assert await once("--only", "orphan") == {"orphan": 0}
+    assert await ends(zone) == []
+    every = await once()
+    assert every["ttl"] == len(sessions) // 2, "a child goes with its parent"
+    assert every["seal"] > 0
+    assert Counter(await ends(zone)) == Counter(sessions)
+    assert (await once("--only", "ttl", "--only", "cascade")) == {"ttl": 0, "cascade": 0}
+    assert Side(postgres_url).count("leases", "expires_at > 0") == 0, "what it held, it gave back"
+    plain = await servers.command(launch, "sweep", "--once", "--only", "ttl")
+    assert plain.log_text == "ttl  moved 0\n"
+
+
+async def test_a_pass_that_fails_costs_the_others_nothing_and_shows_in_the_exit_code(
+    servers: Servers, postgres_url: str
+) -> None:
+    server = await unswept(servers, postgres_url)
+    zone = await fresh_zone(server)
+    sessions = await expired(zone, 1)
+    side = Side(postgres_url)
+
+    async def some_logged() -> bool:
+        return side.count("events") >= 2
+
+    await eventually(some_logged, "there was something in the log")
+    side.run("delete from events where pos = 1")
+    done = await servers.command(beside(server), "sweep", "--once", "--json")
+    assert done.exit_code == 1
+    told = json.loads(done.log_text.splitlines()[-1])["items"]
+    assert [item["name"] for item in told if "error" in item] == ["seal"]
+    assert Counter(await ends(zone)) == Counter(sessions)
+
+
+async def test_the_sweeps_are_listed_with_their_intervals(servers: Servers, postgres_url: str) -> None:
+    server = await unswept(servers, postgres_url)
+    listed = await servers.command(beside(server, TTL_SWEEP_INTERVAL_MS="1500"), "sweep", "--list")
+    assert listed.exit_code == 0, listed.log_text
+    told = dict(line.split(None, 1) for line in listed.log_text.splitlines())
+    assert told["ttl"] == "every 1.5 s"
+    assert {"ttl", "orphan", "cascade", "session-retention", "seal", "event-retention"} <= told.keys()
+    as_json = await servers.command(beside(server), "sweep", "--list", "--json")
+    items = json.loads(as_json.log_text)["items"]
+    assert {"name": "ttl", "every_ms": 60_000} in items
+    assert [item["name"] for item in items] == [*told]
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+async def test_a_daemon_that_is_told_to_stop_gives_its_leases_back_and_says_what_it_did(
+    servers: Servers, postgres_url: str, by: signal.Signals
+) -> None:
+    server = await unswept(servers, postgres_url)
+    zone = await fresh_zone(server)
+    sessions = await expired(zone, 3)
+    sweeping, side = await daemon(servers, server), Side(postgres_url)
+    await all_ended(zone, sessions)
+
+    async def holds_a_lease() -> bool:
+        return side.count("leases", "expires_at > 0") > 0
+
+    await eventually(holds_a_lease, "it held a lease")
+    sweeping.interrupt() if by is signal.SIGINT else sweeping.terminate()
+    assert await sweeping.wait() == 0, sweeping.log_text
+    assert side.count("leases", "expires_at > 0") == 0
+    lines = [json.loads(line) for line in sweeping.log_text.splitlines() if line.startswith("{")]
+    assert f"the sweep ttl moved {len(sessions) // 2}" in [line["message"] for line in lines]
+    assert "Traceback" not in sweeping.log_text
+
+
+async def test_with_a_port_a_daemon_tells_how_it_is_and_nothing_else(
+    servers: Servers, postgres_url: str
+) -> None:
+    server = await unswept(servers, postgres_url)
+    zone = await fresh_zone(server)
+    sessions = await expired(zone, 2)
+    launch = beside(server, **FAST)
+    sweeping = await servers.begin(launch, "sweep", "--metrics-port", "0", until="metrics http")
+    [url] = [line.split()[1] for line in sweeping.log_text.splitlines() if line.startswith("metrics ")]
+    await all_ended(zone, sessions)
+    async with httpx.AsyncClient(base_url=url.removesuffix("/metrics"), trust_env=False) as client:
+
+        async def figures() -> str:
+            return (await client.get("/metrics")).text
+
+        async def counted() -> bool:
+            return 'subagent_sweeper_actions_total{action="moved",sweep="ttl"} 2.0' in await figures()
+
+        await eventually(counted, "the pass had been counted")
+        assert 'subagent_cascade_terminations_total{reason="ttl_expired"} 4.0' in await figures()
+        assert shown(await client.get("/health")) == {"ok": True}
+        assert (await client.get("/ready")).status_code == 200
+        assert (await client.get(zone.agents)).status_code == 404
+    assert await sweeping.stop() == 0
+
+
+# -- what cannot be
+
+
+async def refused(servers: Servers, launch: Launch, *words: str) -> tuple[int | None, str]:
+    done = await servers.command(launch, *words)
+    assert "Traceback" not in done.log_text
+    return done.exit_code, done.log_text.splitlines()[-1]
+
+
+async def test_a_sqlite_database_is_swept_by_its_server_and_by_nobody_else(
+    servers: Servers, tmp_path: Path
+) -> None:
+    server = await servers.start(Launch(tmp_path / "data"))
+    for words in ((), ("--once",), ("--list",)):
+        code, sentence = await refused(servers, server.launch, "sweep", *words)
+        assert code == 1
+        assert sentence.startswith("qd: `qd sweep` is for PostgreSQL.")
+        assert "its server sweeps by itself" in sentence
+    left = await servers.start_and_fail(Launch(tmp_path / "left").told(QD_SWEEPS="false"))
+    assert left.exit_code == 1
+    assert "`sweeps` is false (from QD_SWEEPS), but the database is SQLite" in left.log_text
+    assert not (tmp_path / "left").exists()
+
+
+async def test_a_daemon_makes_no_key_of_its_own_and_knows_its_sweeps(
+    servers: Servers, postgres_url: str
+) -> None:
+    server = await unswept(servers, postgres_url)
+    launch = beside(server)
+    code, sentence = await refused(servers, launch, "sweep", "--once", "--only", "dust")
+    assert code == 4
+    assert sentence.startswith("qd: There is no sweep 'dust'. There are: ttl, ")
+    keyless = replace(launch, environment={"QD_DATABASE_URL": postgres_url})
+    code, sentence = await refused(servers, keyless, "sweep")
+    assert code == 1
+    assert "There is no signing key at" in sentence
+    assert not (keyless.data / "signing-key.pem").exists()

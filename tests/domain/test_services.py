@@ -1,0 +1,688 @@
+"""Services, on both engines: registered once, led by the living, gone with the last of those who registered them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+
+import msgspec
+import pytest
+
+from quarterdeck.core.errors import Problem, Unauthenticated
+from quarterdeck.core.ids import new_id
+from quarterdeck.core.wire import Bearer
+from quarterdeck.domain.services.model import (
+    THE_APPLICATION,
+    Delivery,
+    Health,
+    Registered,
+    Said,
+    Service,
+    ServiceRef,
+)
+from quarterdeck.domain.services.queries import Q
+from quarterdeck.domain.sessions.model import Session, Terminate
+from quarterdeck.engine.events import Event
+from tests.support.asking import APP, ZONE, admin, caller
+from tests.support.keel import Keel, codes, keel_on, open_store
+from tests.support.plans import Planner, Recording
+from tests.support.rounds import ROUNDS
+from tests.support.serving import URL, Serving, registering
+
+OTHER = "other.zone"
+PUSH = Said(delivery=Delivery.PUSH)
+HEALTHY = Said(health=Health.HEALTHY)
+
+
+@pytest.fixture
+async def serving(keel: Keel) -> AsyncIterator[Serving]:
+    await keel.zone(OTHER)
+    made = Serving(keel.store)
+    yield made
+    await made.lanes.drain()
+
+
+@contextlib.asynccontextmanager
+async def replicas(url: str) -> AsyncIterator[tuple[Keel, list[Serving]]]:
+    async with keel_on(url) as first, keel_on(url) as second:
+        await first.zone()
+        made = [Serving(first.store), Serving(second.store)]
+        yield first, made
+        for each in made:
+            await each.lanes.drain()
+
+
+async def told(keel: Keel, service: Service) -> list[Event]:
+    return [event for event in await keel.log() if event.subject == service.id]
+
+
+async def told_types(keel: Keel, service: Service) -> list[str]:
+    return [event.type.removeprefix("service.") for event in await told(keel, service)]
+
+
+async def is_there(serving: Serving, service: Service) -> bool:
+    """Whether it is, by every way to it: they must agree."""
+    try:
+        await serving.show(service)
+        shown = True
+    except Problem as problem:
+        assert problem.code == "agent_service_not_found"
+        shown = False
+    listed = service.id in [one.id for one in await serving.page(zone_id=service.zone_id)]
+    found = service.ref in await serving.found(service.ref)
+    assert shown == listed == found
+    return shown
+
+
+def registrations(keel: Keel) -> int:
+    return keel.side.count("service_sessions")
+
+
+# -- registering -------------------------------------------------------------------------------------------------
+
+
+async def test_a_service_is_made_once_and_known_afterwards(keel: Keel, serving: Serving) -> None:
+    session = await keel.spawn()
+    said = Said('["1"]', "fw", "2", '["a"]', Health.HEALTHY, '{"m":1}', Delivery.PUSH)
+    first = await serving.register(session, said=said, trace="00-trace")
+    assert (first.created, first.shows_secret, first.service.agent_id) == (True, True, session.id)
+    assert await serving.show(first.service) == first.service
+    again = await serving.register(session)
+    assert again == Registered(first.service)
+    changed = await serving.register(session, said=Said(metadata_json="{}"))
+    assert changed.service.metadata_json == "{}"
+    assert changed.service.capabilities == '["a"]'
+    assert await serving.show(first.service) == changed.service
+    registered, change = await told(keel, first.service)
+    assert (registered.type, registered.actor, registered.trace) == ("service.register", "tester", "00-trace")
+    assert (registered.from_state, registered.to_state) == (None, "healthy")
+    assert msgspec.json.decode(registered.data) == {
+        "application_id": APP,
+        "agent_id": session.id,
+        "endpoint_url": URL,
+        "delivery": "push",
+    }
+    assert (change.type, msgspec.json.decode(change.data)["changed"]) == ("service.change", ["metadata_json"])
+
+
+async def test_of_many_who_register_one_endpoint_at_once_one_makes_it(keel: Keel, serving: Serving) -> None:
+    for number in range(ROUNDS):
+        people = [await keel.spawn() for _ in range(10)]
+        url = f"{URL}/{number}"
+        outcomes = await asyncio.gather(*(serving.register(one, endpoint_url=url) for one in people))
+        assert sum(outcome.created for outcome in outcomes) == 1
+        [ref] = {outcome.service.ref for outcome in outcomes}
+        assert keel.side.count("service_sessions", "service_id = ?", ref[1]) == 10
+        leader = next(outcome.service.agent_id for outcome in outcomes if outcome.created)
+        assert {outcome.service.agent_id for outcome in outcomes} == {leader}
+
+
+async def test_replicas_that_register_one_endpoint_at_once_make_it_once(postgres_url: str) -> None:
+    async with replicas(postgres_url) as (keel, both):
+        people = [await keel.spawn() for _ in range(10)]
+        for number in range(5 * ROUNDS):
+            url = f"{URL}/{number}"
+            outcomes = await asyncio.gather(
+                *(both[n % 2].register(one, endpoint_url=url) for n, one in enumerate(people))
+            )
+            assert sum(outcome.created for outcome in outcomes) == 1
+            assert len({outcome.service.id for outcome in outcomes}) == 1
+
+
+async def test_a_refused_registration_costs_its_neighbours_nothing(keel: Keel, serving: Serving) -> None:
+    live, ended, suspended, expired = [await keel.spawn() for _ in range(4)]
+    foreign = await keel.spawn(OTHER)
+    await keel.end(ended)
+    await keel.suspend(suspended)
+    keel.side.expire(expired)
+    await serving.end_zone(OTHER)
+    inside = {"endpoint_url": "http://10.0.0.1/", "said": PUSH}
+    asks = [
+        registering(live.id),
+        registering(ended.id),
+        registering(suspended.id),
+        registering(expired.id),
+        registering(foreign.id),
+        registering(zone_id=OTHER),
+        registering(zone_id="nowhere"),
+        registering(caller=caller("x")),
+        registering(live.id, application_id="other"),
+        registering(**inside),
+        registering(),
+    ]
+    outcomes = await asyncio.gather(*(serving.registers.submit(ask) for ask in asks), return_exceptions=True)
+    assert codes(outcomes) == [
+        "Registered",
+        "agent_not_found",
+        "agent_suspended",
+        "agent_not_found",
+        "agent_not_found",
+        "zone_ended",
+        "zone_not_found",
+        "application_ownership_required",
+        "application_mismatch",
+        "invalid_endpoint_url",
+        "Registered",
+    ]
+    assert keel.side.count("agent_services") == 1
+
+
+async def test_where_it_is_allowed_services_inside_are_pushed_to(keel: Keel) -> None:
+    allowing = Serving(keel.store, private_allowed=True)
+    made = await allowing.make(endpoint_url="http://127.0.0.1:9/", said=PUSH)
+    assert made.delivery is Delivery.PUSH
+    await allowing.lanes.drain()
+
+
+async def test_the_same_endpoint_in_another_zone_or_of_another_application_is_another_service(
+    keel: Keel, serving: Serving
+) -> None:
+    made = [
+        await serving.make(),
+        await serving.make(zone_id=OTHER),
+        await serving.make(application_id="other"),
+    ]
+    assert len({service.id for service in made}) == 3
+    with pytest.raises(Problem, match="no service"):
+        await serving.shows.submit(ServiceRef(OTHER, made[0].id))
+    assert [service.id for service in await serving.page(zone_id=OTHER)] == [made[1].id]
+
+
+# -- the end of those who registered it ---------------------------------------------------------------------------
+
+
+async def test_a_service_goes_with_the_last_session_that_registered_it_in_the_same_transaction(
+    keel: Keel, serving: Serving
+) -> None:
+    first, second = await keel.spawn(), await keel.spawn()
+    made = await serving.make(first)
+    await serving.register(second)
+    await serving.end(first)
+    led = await serving.show(made)
+    assert led.agent_id == second.id
+    await serving.end(second)
+    assert not await is_there(serving, made)
+    assert registrations(keel) == 0
+    assert await told_types(keel, made) == ["register", "change", "change", "unregister"]
+    events = await keel.log()
+    gone = (await told(keel, made))[-1]
+    assert (gone.from_state, gone.to_state) == ("starting", "unregistered")
+    assert msgspec.json.decode(gone.data)["reason"] == "session_ended"
+    assert gone.pos == events[-1].pos
+    assert (events[-2].type, events[-2].subject, events[-2].at) == ("session.terminate", second.id, gone.at)
+
+
+async def test_a_follower_that_ends_leaves_the_leader_where_it_is(keel: Keel, serving: Serving) -> None:
+    first, second = await keel.spawn(), await keel.spawn()
+    made = await serving.make(first)
+    await serving.register(second)
+    await serving.end(second)
+    assert (await serving.show(made)).agent_id == first.id
+    assert registrations(keel) == 1
+
+
+async def test_a_tree_that_ends_takes_its_services_along_and_leaves_those_of_others(
+    keel: Keel, serving: Serving
+) -> None:
+    tree, outside = await keel.tree(3), await keel.spawn()
+    shared = await serving.make(tree[1])
+    await serving.register(tree[2])
+    await serving.register(outside)
+    inside = [await serving.make(tree[n], endpoint_url=f"{URL}/{n}") for n in range(4)]
+    await serving.end(tree[0])
+    assert [await is_there(serving, service) for service in [shared, *inside]] == [True, *[False] * 4]
+    assert (await serving.show(shared)).agent_id == outside.id
+    assert await told_types(keel, shared) == ["register", "change", "change", "change"]
+    assert registrations(keel) == 1
+
+
+async def test_what_the_application_registered_itself_stays_until_it_is_unregistered(
+    keel: Keel, serving: Serving
+) -> None:
+    session = await keel.spawn()
+    made = await serving.make()
+    assert made.agent_id is None
+    assert (await serving.make(session)).agent_id == session.id
+    await serving.end(session)
+    assert (await serving.show(made)).agent_id is None
+    await serving.end_zone(ZONE, ends=False)
+    assert await is_there(serving, made)
+    await serving.unregister(made)
+    assert not await is_there(serving, made)
+    assert registrations(keel) == 0
+
+
+async def test_a_zone_that_ends_takes_along_what_its_applications_registered(
+    keel: Keel, serving: Serving
+) -> None:
+    session = await keel.spawn(OTHER)
+    own, theirs = await serving.make(zone_id=OTHER), await serving.make(session, endpoint_url=f"{URL}/x")
+    elsewhere = await serving.make()
+    await serving.end_zone(OTHER)
+    assert [await is_there(serving, one) for one in (own, theirs, elsewhere)] == [False, False, True]
+    reasons = [msgspec.json.decode((await told(keel, one))[-1].data)["reason"] for one in (own, theirs)]
+    assert reasons == ["zone_ended", "session_ended"]
+
+
+async def test_what_has_expired_counts_for_nothing_before_any_sweep(keel: Keel, serving: Serving) -> None:
+    expired, live = await keel.spawn(), await keel.spawn()
+    made, shared = await serving.make(expired), await serving.make(expired, endpoint_url=f"{URL}/shared")
+    await serving.register(live, endpoint_url=f"{URL}/shared")
+    keel.side.expire(expired)
+    assert not await is_there(serving, made)
+    assert await is_there(serving, shared)
+    assert await serving.page(session_id=expired.id) == []
+    for ask in (
+        serving.beat(made.id),
+        serving.beat(None, session_id=expired.id),
+        serving.beat(shared.id, session_id=expired.id),
+        serving.change(shared, HEALTHY, session_id=expired.id),
+        serving.show(shared, expired.id),
+        serving.change(made, HEALTHY),
+    ):
+        with pytest.raises(Problem) as refusal:
+            await ask
+        assert refusal.value.code == "agent_service_not_found"
+    # Registered again it is told that it had gone, whether or not the sweep has come.
+    again = await serving.register(live)
+    assert (again.created, again.service.id, again.service.agent_id) == (True, made.id, live.id)
+    assert await told_types(keel, made) == ["register", "unregister", "register"]
+    await serving.end(expired)
+    assert await is_there(serving, made)
+    assert (await serving.show(shared)).agent_id == live.id
+    await serving.end(live)
+    assert not await is_there(serving, made)
+
+
+async def test_what_was_stamped_counts_for_nothing_before_it_is_settled(keel: Keel) -> None:
+    serving = Serving(keel.store, chunk=2)
+    tree = await keel.tree(4)
+    made = await serving.make(tree[-1])
+    ended = await serving.endings.submit(Terminate(ZONE, tree[0].id, "over", admin()))
+    assert ended.cascade_id is not None
+    assert registrations(keel) == 1, "it is stamped, and not settled"
+    assert not await is_there(serving, made)
+    with pytest.raises(Problem, match="no session"):
+        await serving.register(tree[-1])
+    await serving.end(tree[0])
+    assert registrations(keel) == 0
+    assert await told_types(keel, made) == ["register", "unregister"]
+    await serving.lanes.drain()
+
+
+async def test_a_cascade_settles_services_chunk_by_chunk_and_the_last_one_takes_them(keel: Keel) -> None:
+    serving = Serving(keel.store, chunk=2)
+    tree = await keel.tree(5)
+    for session in tree:
+        made = await serving.make(session)
+    await serving.end(tree[0])
+    assert (await told_types(keel, made)).count("unregister") == 1
+    assert (await told_types(keel, made))[-1] == "unregister"
+    assert not await is_there(serving, made)
+    await serving.lanes.drain()
+
+
+async def test_no_session_registers_and_ends_at_once_and_leaves_a_service_behind(
+    keel: Keel, serving: Serving
+) -> None:
+    for number in range(10 * ROUNDS):
+        session = await keel.spawn()
+        url = f"{URL}/{number}"
+        outcomes = await asyncio.gather(
+            *(serving.register(session, endpoint_url=url) for _ in range(3)),
+            serving.end(session),
+            *(serving.register(session, endpoint_url=url) for _ in range(3)),
+            return_exceptions=True,
+        )
+        assert {*codes(outcomes)} <= {"Registered", "agent_not_found", "NoneType"}
+    assert registrations(keel) == 0
+    assert await serving.page() == []
+
+
+async def test_replicas_do_not_register_for_a_session_that_the_other_ends(postgres_url: str) -> None:
+    async with replicas(postgres_url) as (keel, both):
+        for number in range(10 * ROUNDS):
+            session = await keel.spawn()
+            url = f"{URL}/{number}"
+            await asyncio.gather(
+                *(both[0].register(session, endpoint_url=url) for _ in range(3)),
+                both[1].end(session),
+                return_exceptions=True,
+            )
+        assert registrations(keel) == 0
+        assert await both[0].page() == []
+
+
+# -- coming back -------------------------------------------------------------------------------------------------
+
+
+async def test_a_service_that_was_gone_comes_back_under_its_id(keel: Keel, serving: Serving) -> None:
+    first, second = await keel.spawn(), await keel.spawn()
+    made = await serving.make(first, said=Said(metadata_json='{"old":1}', delivery=Delivery.PUSH))
+    await serving.change(made, rotates=True)
+    await serving.end(first)
+    again = await serving.register(second, said=PUSH)
+    assert again.created and again.shows_secret
+    assert again.service == await serving.show(made)
+    assert (again.service.id, again.service.created_at) == (made.id, made.created_at)
+    assert (again.service.metadata_json, again.service.secret_number) == ("{}", 2)
+    assert await told_types(keel, made) == ["register", "change", "unregister", "register"]
+    assert registrations(keel) == 1
+
+
+# -- unregistering -----------------------------------------------------------------------------------------------
+
+
+async def test_unregistering_takes_it_from_everybody_and_is_done_once(keel: Keel, serving: Serving) -> None:
+    first, second = await keel.spawn(), await keel.spawn()
+    made = await serving.make(first)
+    await serving.register(second)
+    await asyncio.gather(*(serving.unregister(made) for _ in range(5)))
+    await serving.unregister(made)
+    await serving.unregister(made, first.id)
+    assert not await is_there(serving, made)
+    assert registrations(keel) == 0
+    assert (await told_types(keel, made)).count("unregister") == 1
+    gone = (await told(keel, made))[-1]
+    assert msgspec.json.decode(gone.data)["reason"] == "requested"
+    await serving.end(first)
+    assert (await told_types(keel, made))[-1] == "unregister"
+
+
+async def test_by_the_path_of_a_session_only_its_own_registration_ends(keel: Keel, serving: Serving) -> None:
+    first, second, stranger = await keel.spawn(), await keel.spawn(), await keel.spawn()
+    made = await serving.make(first)
+    await serving.register(second)
+    for _ in range(2):
+        await serving.unregister(made, first.id)
+        assert (await serving.show(made)).agent_id == second.id
+    await serving.unregister(made, stranger.id)
+    assert await is_there(serving, made)
+    await serving.unregister(made, second.id)
+    assert not await is_there(serving, made)
+    assert await told_types(keel, made) == ["register", "change", "change", "unregister"]
+
+
+async def test_only_what_is_unknown_or_another_applications_cannot_be_unregistered(
+    keel: Keel, serving: Serving
+) -> None:
+    session, other = await keel.spawn(), await keel.spawn(application_id="other")
+    made = await serving.make(session)
+    unknown = msgspec.structs.replace(made, id="nothing")
+    asks = [
+        serving.unregister(unknown),
+        serving.unregister(unknown, session.id),
+        serving.unregister(made, "nobody"),
+        serving.unregister(made, other.id),
+        serving.unregister(msgspec.structs.replace(made, zone_id=OTHER)),
+        serving.unregister(made, by=caller("x")),
+    ]
+    assert codes(await asyncio.gather(*asks, return_exceptions=True)) == [
+        "agent_service_not_found",
+        "agent_service_not_found",
+        "agent_not_found",
+        "agent_service_not_found",
+        "agent_service_not_found",
+        "application_ownership_required",
+    ]
+    assert await is_there(serving, made)
+    assert await told_types(keel, made) == ["register"]
+
+
+# -- changing ----------------------------------------------------------------------------------------------------
+
+
+async def test_changes_in_one_batch_are_made_in_order_and_told_each(keel: Keel, serving: Serving) -> None:
+    session = await keel.spawn()
+    made = await serving.make(session)
+    outcomes = await asyncio.gather(
+        serving.change(made, HEALTHY),
+        serving.change(made, HEALTHY),
+        serving.change(made, Said(metadata_json='{"a":1}'), session_id=session.id),
+        serving.change(made, PUSH),
+        serving.change(made, rotates=True),
+        serving.change(made, rotates=True),
+    )
+    assert [outcome.shows_secret for outcome in outcomes] == [False, False, False, True, True, True]
+    last = await serving.show(made)
+    assert outcomes[-1].service == last
+    assert (last.health, last.metadata_json, last.secret_number) == (Health.HEALTHY, '{"a":1}', 3)
+    changes = [msgspec.json.decode(event.data)["changed"] for event in (await told(keel, made))[1:]]
+    assert changes == [["health"], ["metadata_json"], ["delivery"], ["secret_number"], ["secret_number"]]
+
+
+async def test_what_may_not_be_changed_is_refused_and_stays(keel: Keel, serving: Serving) -> None:
+    session, stranger = await keel.spawn(), await keel.spawn()
+    made = await serving.make(session)
+    inside = await serving.make(endpoint_url="http://[::1]/")
+    foreign = await serving.make(zone_id=OTHER)
+    asks = [
+        serving.change(msgspec.structs.replace(made, id=foreign.id), HEALTHY),
+        serving.change(made, HEALTHY, caller=caller("x")),
+        serving.change(made, HEALTHY, session_id=stranger.id),
+        serving.change(made, HEALTHY, session_id="nobody"),
+        serving.change(inside, PUSH),
+    ]
+    assert codes(await asyncio.gather(*asks, return_exceptions=True)) == [
+        "agent_service_not_found",
+        "application_ownership_required",
+        "agent_service_not_found",
+        "agent_not_found",
+        "invalid_endpoint_url",
+    ]
+    assert [await serving.show(one) for one in (made, inside, foreign)] == [made, inside, foreign]
+
+
+# -- heartbeats --------------------------------------------------------------------------------------------------
+
+
+async def test_a_heartbeat_writes_no_event_unless_the_health_changes(keel: Keel, serving: Serving) -> None:
+    made = await serving.make()
+    before = await keel.log()
+    for said in (Said(), Said(active_invocations=3), Said(metadata_json='{"a":1}'), Said(health=made.health)):
+        [beaten] = (await serving.beat(made.id, said)).services
+        assert beaten == await serving.show(made)
+        assert beaten.last_heartbeat_at is not None
+    assert (beaten.active_invocations, beaten.metadata_json) == (3, '{"a":1}')
+    assert await keel.log() == before
+    await asyncio.gather(*(serving.beat(made.id, HEALTHY) for _ in range(5)))
+    assert (await serving.show(made)).health is Health.HEALTHY
+    assert await told_types(keel, made) == ["register", "change"]
+    change = (await told(keel, made))[-1]
+    assert (change.from_state, change.to_state) == ("starting", "healthy")
+
+
+async def test_a_session_tells_of_one_of_its_services_or_of_all(keel: Keel, serving: Serving) -> None:
+    session, other = await keel.spawn(), await keel.spawn()
+    own = [await serving.make(session, endpoint_url=f"{URL}/{n}") for n in range(3)]
+    await serving.register(other, endpoint_url=f"{URL}/0")
+    theirs = await serving.make(other, endpoint_url=f"{URL}/x")
+    one = await serving.beat(own[0].id, HEALTHY, session_id=session.id)
+    assert [service.id for service in one.services] == [own[0].id]
+    every = await serving.beat(None, HEALTHY, session_id=session.id)
+    assert {service.id for service in every.services} == {service.id for service in own}
+    assert {service.health for service in every.services} == {Health.HEALTHY}
+    assert (await serving.show(theirs)).last_heartbeat_at is None
+    assert len((await serving.beat(None, session_id=other.id)).services) == 2
+    await keel.suspend(session)
+    assert len((await serving.beat(None, session_id=session.id)).services) == 3, "asleep, and heard of"
+
+
+async def test_a_heartbeat_for_what_is_not_there_or_not_ones_own_is_refused(
+    keel: Keel, serving: Serving
+) -> None:
+    session, idle = await keel.spawn(), await keel.spawn()
+    made, foreign = await serving.make(session), await serving.make(zone_id=OTHER)
+    gone = await serving.make(endpoint_url=f"{URL}/gone")
+    await serving.unregister(gone)
+    asks = [
+        serving.beat("nothing"),
+        serving.beat(foreign.id),
+        serving.beat(gone.id),
+        serving.beat(made.id, session_id=idle.id),
+        serving.beat(made.id, session_id="nobody"),
+        serving.beat(None, session_id=idle.id),
+        serving.beat(None, session_id="nobody"),
+        serving.beat(made.id, caller=caller("x")),
+        serving.beat(None, session_id=session.id, caller=caller("x")),
+        serving.beat(made.id),
+    ]
+    assert codes(await asyncio.gather(*asks, return_exceptions=True)) == [
+        "agent_service_not_found",
+        "agent_service_not_found",
+        "agent_service_not_found",
+        "agent_service_not_found",
+        "agent_not_found",
+        "agent_service_not_found",
+        "agent_not_found",
+        "application_ownership_required",
+        "application_ownership_required",
+        "Beaten",
+    ]
+
+
+# -- looking -----------------------------------------------------------------------------------------------------
+
+
+async def test_services_are_listed_newest_first_by_what_is_asked(keel: Keel, serving: Serving) -> None:
+    session = await keel.spawn()
+    made = [await serving.make(session, endpoint_url=f"{URL}/{n}") for n in range(3)]
+    other = await serving.make(application_id="other", said=HEALTHY)
+    await serving.make(zone_id=OTHER)
+    gone = await serving.make(endpoint_url=f"{URL}/gone")
+    await serving.unregister(gone)
+
+    def ids(services: Iterable[Service]) -> list[str]:
+        return [service.id for service in services]
+
+    every = ids([other, *made[::-1]])
+    assert ids(await serving.page()) == every
+    first = await serving.page(limit=2)
+    assert ids([*first, *await serving.page(limit=9, before=first[-1].id)]) == every
+    assert ids(await serving.page(application_id="other")) == [other.id]
+    assert ids(await serving.page(application_id=APP, health=Health.HEALTHY)) == []
+    assert ids(await serving.page(health=Health.HEALTHY)) == [other.id]
+    assert ids(await serving.page(session_id=session.id)) == ids(made[::-1])
+    assert ids(await serving.page(session_id=session.id, limit=1, before=made[2].id)) == [made[1].id]
+    assert await serving.page(session_id=(await keel.spawn()).id) == []
+    for wanted, sentence in (({"zone_id": "nowhere"}, "no zone"), ({"session_id": "nobody"}, "no session")):
+        with pytest.raises(Problem, match=sentence):
+            await serving.page(**wanted)
+
+
+async def test_whoever_speaks_for_a_session_that_has_ended_does_and_sees_nothing(
+    keel: Keel, serving: Serving
+) -> None:
+    session, ended = await keel.spawn(), await keel.spawn()
+    made = await serving.make(session)
+    await keel.end(ended)
+    before = await keel.log()
+    who = caller(session_id=ended.id)
+    bearer = Bearer(ZONE, ended.id)
+    outcomes = await asyncio.gather(
+        serving.register(session, caller=who),
+        serving.change(made, HEALTHY, caller=who),
+        serving.beat(made.id, caller=who),
+        serving.unregister(made, by=who),
+        serving.shows.submit(ServiceRef(ZONE, made.id, None, bearer)),
+        serving.page(bearer=bearer),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [Unauthenticated] * 6
+    assert codes(outcomes) == ["session_ended"] * 6
+    assert await keel.log() == before
+    assert await serving.show(made) == made
+
+
+# -- as tables grow ----------------------------------------------------------------------------------------------
+
+
+async def one_of_each(keel: Keel, serving: Serving) -> None:
+    """Everything this room says to the database, with something left to do when it is said again."""
+    first, second = await keel.spawn(), await keel.spawn()
+    made = await serving.make(first)
+    await serving.register(second)
+    await serving.change(made, HEALTHY, session_id=first.id)
+    await serving.beat(None, session_id=first.id)
+    await serving.page(application_id=APP)
+    await serving.page(session_id=first.id)
+    await serving.unregister(made, second.id)
+    await serving.end(first)
+    await serving.unregister(await serving.make())
+
+
+def again(seen: dict[str, object]) -> None:
+    fresh = new_id()
+    row = (
+        fresh,
+        ZONE,
+        APP,
+        None,
+        fresh,
+        "[]",
+        None,
+        None,
+        "[]",
+        "starting",
+        "{}",
+        "pull",
+        1,
+        0,
+        None,
+        None,
+        1,
+        1,
+    )
+    seen["services_insert"] = Q.services_insert(batch=[row])
+    seen["registrations_insert"] = Q.registrations_insert(batch=[(ZONE, fresh, THE_APPLICATION)])
+
+
+async def test_no_statement_scans_or_touches_more_pages_however_many_services_there_are(
+    postgres_url: str,
+) -> None:
+    async with keel_on(postgres_url) as keel:
+        await keel.zone()
+        store = Recording(await open_store(postgres_url))
+        serving = Serving(store)
+        await one_of_each(keel, serving)
+        own = {statement.name: store.seen[statement.name] for statement in Q}
+        again(own)  # type: ignore[arg-type]
+        with contextlib.closing(Planner(postgres_url, "force_generic_plan")) as planner:
+            small = {name: planner.run(bound) for name, bound in own.items() if "page" not in name}
+            grow(keel, await keel.spawn())
+            large = {name: planner.run(own[name]) for name in small}
+        with contextlib.closing(Planner(postgres_url, "force_custom_plan")) as planner:
+            pages = {name: planner.run(bound) for name, bound in own.items() if "page" in name}
+        await serving.lanes.drain()
+        await store.close()
+    assert not {n: plan.nodes for n, plan in [*large.items(), *pages.items()] if plan.scans("Seq Scan")}
+    assert not {
+        name: (small[name].pages, plan.pages)
+        for name, plan in large.items()
+        if plan.pages > 3 * small[name].pages + 12
+    }
+
+
+def grow(keel: Keel, session: Session) -> None:
+    """Services by tens of thousands, of many applications and zones, most of them gone; and one that thousands of
+    sessions have registered."""
+    keel.side.run(
+        """
+        insert into agent_services
+        select '0' || to_char(n, 'FM0000000'), case when n % 2 = 0 then ? else 'zone' || n % 7 end, 'app' || n % 50,
+               null, 'http://a/' || n, '[]', null, null, '[]', 'healthy', '{}', 'pull', 1, 0, null,
+               case when n % 4 < 3 then 1 end, 1, 1
+        from generate_series(1, 20000) n
+        """,
+        ZONE,
+    )
+    keel.side.run(
+        "insert into service_sessions select zone_id, id, '' from agent_services where unregistered_at is null "
+        "and id like '0%' on conflict do nothing"
+    )
+    keel.side.run(
+        "insert into service_sessions select ?, '0' || to_char(2, 'FM0000000'), ? || n from generate_series(1, 20000) n",
+        ZONE,
+        session.id,
+    )

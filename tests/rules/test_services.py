@@ -1,0 +1,454 @@
+"""Services, the pure part: which endpoints there may be, and what registering, changing, beating and leaving make."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Problem
+from quarterdeck.core.pushkeys import secrets_from
+from quarterdeck.core.wire import Caller
+from quarterdeck.domain.services import rules
+from quarterdeck.domain.services.model import (
+    THE_APPLICATION,
+    URL_MAX,
+    Change,
+    ChangeBody,
+    Delivery,
+    Health,
+    HeartbeatBody,
+    Ref,
+    Register,
+    Registered,
+    Said,
+    Service,
+)
+from quarterdeck.domain.services.rules import Known, Left, Registry, Seen, Shelf
+from quarterdeck.domain.services.rules.changes import changed
+from quarterdeck.domain.sessions.model import Session, State
+from quarterdeck.domain.zones.rules import has_ended
+from tests.support.asking import APP, NOW, ZONE, admin, caller, session
+from tests.support.serving import URL, registering, service
+
+replace = msgspec.structs.replace
+
+
+# -- endpoints ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://example.com", "https://example.com/", "HTTPS://Example.COM:8443/a/b", "http://localhost:8080/hook",
+     "http://10.0.0.7/", "http://[::1]:9/x", "https://my_service.internal/?a=b&c=%2F", "http://a/b;c=d,e/@x:y",
+     "http://a?query", "http://a/?", "https://xn--mnchen-3ya.de/%C3%BC", "http://a/" + "b" * (URL_MAX - 9)],
+)  # fmt: skip
+def test_an_http_url_may_be_an_endpoint(url: str) -> None:
+    assert rules.endpoint_problem(url) is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "example.com", "//example.com/", "/path", "http:", "http:/example.com", "http://", "http:///x", "ftp://a/b",
+     "file:///etc/passwd", "gopher://a/", "javascript:alert(1)", "ws://a/", "unix:///run/x.sock", "http+unix://a/",
+     "http://user@example.com/", "http://user:pass@example.com/", "http://:@example.com/", "http://a@b@c/",
+     "http://example.com#fragment", "http://example.com/#", "http://example.com\\@10.0.0.1/", "http://a\\b/",
+     "http://a b/", " http://a/", "http://a/ ", "http://a/\n", "http://a\t/", "http://a/\x00", "http://a/\x7f",
+     "http://exämple.com/", "http://a/ü", "http://a/\u2028", "http://１２７.0.0.1/", "http://a/%", "http://a/%2",
+     "http://a/%zz", "http://a%2eb/", "http://a:0/", "http://a:65536/", "http://a:999999/", "http://a:/", "http://a:x/",
+     "http://a:-1/", "http://[::1/", "http://[::1]x/", "http://[]/", "http://[::g]/", "http://[v1.x]/", "http://::1/",
+     "http://[fe80::1%25eth0]/", "http://a..b/", "http://.a/", "http://-a/", "http://a/<b>", 'http://a/"', "http://a/{b}",
+     "http://a/^", "http://a/|", "http://a/`", "http://a/[b]", "http://a/" + "b" * (URL_MAX - 8)],
+)  # fmt: skip
+def test_what_is_not_plainly_an_http_url_is_none(url: str) -> None:
+    problem = rules.endpoint_problem(url)
+    assert isinstance(problem, Invalid)
+    assert (problem.code, problem.members) == ("invalid_endpoint_url", {"field": "endpoint_url"})
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1/", "http://localhost:80/", "http://10.1.2.3/x", "http://169.254.169.254/latest/meta-data",
+     "http://[::1]/", "http://[::ffff:127.0.0.1]/", "http://[64:ff9b::7f00:1]/", "http://2130706433/",
+     "http://0x7f.1/", "http://0177.0.0.1/", "https://metadata.google.internal/", "http://0/"],
+)  # fmt: skip
+def test_the_server_is_not_sent_into_its_own_network_unless_it_is_allowed(url: str) -> None:
+    assert rules.endpoint_problem(url) is None, "a worker may stand there and claim"
+    problem = rules.push_problem(url, private_allowed=False)
+    assert isinstance(problem, Invalid)
+    assert (problem.code, problem.members["field"]) == ("invalid_endpoint_url", "endpoint_url")
+    assert rules.push_problem(url, private_allowed=True) is None
+
+
+@pytest.mark.parametrize(
+    "url", ["http://example.com/", "https://8.8.8.8:8443/x?y", "http://[2606:4700::1111]/"]
+)
+def test_the_server_may_be_sent_to_public_hosts(url: str) -> None:
+    assert rules.push_problem(url, private_allowed=False) is None
+
+
+@settings(deadline=None)
+@given(st.text(max_size=60) | st.text("htps:/.@[]#?%\\127localx0", max_size=40).map(lambda t: f"http://{t}"))
+def test_any_text_is_judged_without_a_fault_and_what_passes_has_one_host(url: str) -> None:
+    if rules.endpoint_problem(url) is None:
+        authority = url.partition("://")[2].partition("/")[0].partition("?")[0]
+        assert authority
+        assert url.isascii()
+        assert not set(authority) & set("@\\# \t%")
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------
+
+
+def test_a_secret_follows_from_its_root_zone_service_and_number_and_from_nothing_else() -> None:
+    secret = secrets_from(b"r" * 32)
+    assert secret("z", "s", 1) == secrets_from(b"r" * 32)("z", "s", 1)
+    others = [
+        secret("z", "s", 2),
+        secret("z", "t", 1),
+        secret("y", "s", 1),
+        secrets_from(b"q" * 32)("z", "s", 1),
+    ]
+    # Where one name ends and the next begins is told, too.
+    others += [secret("zs", "", 1), secret("", "zs", 1), secret('z","s', "", 1), secret("z", "s,1", 1)]
+    assert len({secret("z", "s", 1), *others}) == 9
+
+
+def test_a_secret_has_the_form_of_standard_webhooks() -> None:
+    prefix, _, rest = secrets_from(b"r" * 32)("z", "s", 1).partition("_")
+    assert prefix == "whsec"
+    assert len(base64.b64decode(rest, validate=True)) == 32
+
+
+# -- registering -------------------------------------------------------------------------------------------------
+
+
+def registry(*services: Service, sessions: Sequence[Session] = (), **known: object) -> Registry:
+    plain: dict[str, object] = {
+        "now": NOW,
+        "zones": {ZONE: None},
+        "sessions": {(one.zone_id, one.id): one for one in sessions},
+        "services": services,
+    }
+    return Registry(Known(**(plain | known)), private_allowed=False)  # type: ignore[arg-type]
+
+
+def decided(made: Registry, ask: Register) -> Registered:
+    outcome = made.decide(ask)
+    assert isinstance(outcome, Registered)
+    return outcome
+
+
+def refused(outcome: object) -> str:
+    assert isinstance(outcome, Problem)
+    return outcome.code
+
+
+def test_a_service_nobody_knew_is_made_with_what_is_said_and_plain_defaults() -> None:
+    own = session()
+    made = registry(sessions=[own])
+    ask = registering(own.id, said=Said(capabilities='["a"]', health=Health.HEALTHY))
+    outcome = decided(made, ask)
+    assert outcome == Registered(outcome.service, created=True, shows_secret=False)
+    assert outcome.service == service(
+        id=ask.id,
+        agent_id=own.id,
+        capabilities='["a"]',
+        health=Health.HEALTHY,
+        created_at=NOW,
+        updated_at=NOW,
+    )
+    assert made.shelf.made() == [outcome.service]
+    assert made.joined == [(ZONE, ask.id, own.id)]
+    [(_, told)] = made.told
+    assert (told.verb, told.service) == ("register", outcome.service)
+    assert service().health is Health.STARTING
+
+
+def test_registered_again_it_keeps_what_is_not_said_and_is_told_only_if_something_differs() -> None:
+    own = session()
+    known = service(agent_id=own.id, health=Health.HEALTHY, framework_name="f", metadata_json='{"a":1}')
+    there = {"with_live_agent": {known.ref}, "registrations": {(*known.ref, own.id)}}
+    same = registry(known, sessions=[own], **there)
+    assert decided(same, registering(own.id)) == Registered(known)
+    assert (same.told, same.joined, same.shelf.made(), [*same.shelf.moved()]) == ([], [], [], [])
+    other = registry(known, sessions=[own], **there)
+    outcome = decided(other, registering(own.id, said=Said(metadata_json="{}", framework_version="2")))
+    assert outcome == Registered(replace(known, metadata_json="{}", framework_version="2", updated_at=NOW))
+    [(_, told)] = other.told
+    assert (told.verb, told.changed) == ("change", ("framework_version", "metadata_json"))
+
+
+def test_the_first_session_leads_while_it_lives_and_then_the_one_that_comes() -> None:
+    first, second = session(), session()
+    known = service(agent_id=first.id)
+    there = {(*known.ref, first.id)}
+    lives = registry(known, sessions=[second], with_live_agent={known.ref}, registrations=there)
+    assert decided(lives, registering(second.id)).service.agent_id == first.id
+    assert lives.joined == [(*known.ref, second.id)]
+    assert [told.verb for _, told in lives.told] == ["change"]
+    # Another registration keeps it alive, but its leader has ended.
+    ended = registry(known, sessions=[second], registrations=there)
+    assert decided(ended, registering(second.id)).service.agent_id == second.id
+
+
+def test_in_one_batch_the_first_makes_it_and_the_others_join() -> None:
+    people = [session() for _ in range(3)]
+    made = registry(sessions=people)
+    asks = [registering(one.id) for one in people]
+    outcomes = [decided(made, ask) for ask in [*asks, registering(), *asks]]
+    assert [outcome.created for outcome in outcomes] == [True, *[False] * 6]
+    assert {outcome.service.id for outcome in outcomes} == {asks[0].id}
+    assert {outcome.service.agent_id for outcome in outcomes} == {people[0].id}
+    assert made.joined == [(ZONE, asks[0].id, name) for name in (*(p.id for p in people), THE_APPLICATION)]
+    assert [told.verb for _, told in made.told] == ["register", "change", "change", "change"]
+
+
+def test_applications_endpoints_and_zones_keep_services_apart() -> None:
+    made = registry(service(), zones={ZONE: None, "y": None})
+    for ask in (
+        registering(application_id="other"),
+        registering(endpoint_url=URL + "/"),
+        registering(zone_id="y"),
+    ):
+        assert decided(made, ask).created
+
+
+def test_what_was_gone_comes_back_under_its_id_and_nothing_else_of_it() -> None:
+    own = session()
+    gone = service(
+        unregistered_at=NOW - 5, lives=0, agent_id="old", health=Health.UNHEALTHY, metadata_json='{"a":1}',
+        delivery=Delivery.PUSH, secret_number=7, active_invocations=3, last_heartbeat_at=5, framework_name="f",
+    )  # fmt: skip
+    made = registry(gone, sessions=[own])
+    outcome = decided(made, registering(own.id))
+    assert outcome == Registered(
+        service(id=gone.id, agent_id=own.id, secret_number=7, updated_at=NOW), created=True
+    )
+    assert [(told.verb, told.before) for _, told in made.told] == [("register", None)]
+    assert made.forgotten == []
+    assert [*made.shelf.moved()] == [(gone, outcome.service)]
+
+
+def test_what_only_ended_sessions_registered_ends_before_it_comes_back() -> None:
+    own, ended = session(), session()
+    dead = service(lives=0, agent_id=ended.id)
+    made = registry(dead, sessions=[own], registrations={(*dead.ref, own.id)})
+    outcome = decided(made, registering(own.id))
+    assert outcome.created
+    assert outcome.service.agent_id == own.id
+    assert [(told.verb, told.reason) for _, told in made.told] == [
+        ("unregister", "session_ended"),
+        ("register", None),
+    ]
+    assert made.forgotten == [dead.ref]
+    assert made.joined == [(*dead.ref, own.id)], "what stood there goes with the rest"
+
+
+def test_a_secret_is_shown_when_push_begins_and_not_again() -> None:
+    push, pull = Said(delivery=Delivery.PUSH), Said(delivery=Delivery.PULL)
+    made = registry()
+    shown = [
+        decided(made, registering(said=said)).shows_secret
+        for said in (push, push, Said(), pull, Said(), push)
+    ]
+    assert shown == [True, False, False, False, False, True]
+
+
+def test_no_endpoint_of_the_servers_own_network_is_pushed_to_by_whatever_way() -> None:
+    url, push = "http://127.0.0.1:8080/hook", Said(delivery=Delivery.PUSH)
+    made = registry()
+    assert refused(made.decide(registering(endpoint_url=url, said=push))) == "invalid_endpoint_url"
+    assert (made.told, made.joined) == ([], [])
+    decided(made, registering(endpoint_url=url))
+    assert refused(made.decide(registering(endpoint_url=url, said=push))) == "invalid_endpoint_url"
+    known = service(endpoint_url=url, delivery=Delivery.PUSH)
+    assert refused(registry(known).decide(registering(endpoint_url=url))) == "invalid_endpoint_url"
+    allowed = Registry(Known(NOW, {ZONE: None}), private_allowed=True)
+    assert decided(allowed, registering(endpoint_url=url, said=push)).shows_secret
+
+
+def test_whoever_may_not_register_is_told_why() -> None:
+    live, suspended = session(), session(status=State.SUSPENDED)
+    people = [live, suspended, session(id="ended", terminated_at=NOW, status=State.TERMINATED)]
+    people += [session(id="stamped", terminated_at=NOW), session(id="expired", expires_at=NOW)]
+    made = registry(sessions=people)
+    cases: list[tuple[Register, type[Problem], str]] = [
+        (registering(caller=caller("x")), Forbidden, "application_ownership_required"),
+        (
+            registering(caller=caller("x", "coordinator.spawn_under:app")),
+            Forbidden,
+            "application_ownership_required",
+        ),
+        (registering(live.id, caller=caller("x")), Forbidden, "application_ownership_required"),
+        (registering(suspended.id), Conflict, "agent_suspended"),
+        (registering(live.id, application_id="other"), Invalid, "application_mismatch"),
+        *(
+            (registering(name), NotFound, "agent_not_found")
+            for name in ("ended", "stamped", "expired", "nobody")
+        ),
+    ]
+    for ask, kind, code in cases:
+        outcome = made.decide(ask)
+        assert isinstance(outcome, kind)
+        assert refused(outcome) == code
+    assert (made.told, made.joined) == ([], [])
+    for who in (caller(), caller("x", f"coordinator.spawn_for:{APP}"), admin()):
+        decided(made, registering(caller=who))
+        decided(made, registering(live.id, caller=who, application_id=APP))
+    ended = Registry(Known(NOW, {ZONE: has_ended(ZONE)}), private_allowed=False)
+    assert refused(ended.decide(registering())) == "zone_ended"
+
+
+# -- reaching one ------------------------------------------------------------------------------------------------
+
+
+def test_a_service_is_reached_by_itself_while_registered_and_through_those_who_registered_it() -> None:
+    own, other, ended = session(), session(), session(terminated_at=NOW)
+    there, gone, dead = service(), service(unregistered_at=NOW, lives=1), service(lives=0)
+    people = {(one.zone_id, one.id): one for one in (own, other, ended)}
+    registrations = {(*one.ref, p) for one in (there, gone) for p in (own.id, ended.id)}
+    seen = Seen(NOW, people, Shelf([there, gone, dead]), registrations)
+    assert rules.reached(seen, there.ref, None) == there
+    assert rules.reached(seen, there.ref, own.id) == there
+    missing: list[tuple[Ref, str | None]] = [
+        (gone.ref, None),
+        (dead.ref, None),
+        ((ZONE, "none"), None),
+        (("y", there.id), None),
+    ]
+    missing += [(there.ref, other.id), (there.ref, ended.id), (gone.ref, own.id)]
+    for ref, name in missing:
+        assert refused(rules.reached(seen, ref, name)) == "agent_service_not_found"
+    assert refused(rules.reached(seen, there.ref, "nobody")) == "agent_not_found"
+    assert refused(rules.none_of_session(seen, ZONE, own.id)) == "agent_service_not_found"
+    assert refused(rules.none_of_session(seen, ZONE, "nobody")) == "agent_not_found"
+
+
+@pytest.mark.parametrize(
+    ("who", "may"),
+    [(caller(), True), (admin(), True), (caller("x", "coordinator.spawn_for:app"), True), (caller("x"), False),
+     (caller("x", "coordinator.spawn_for:other"), False), (caller("x", "coordinator.delegate_from:app"), False)],
+)  # fmt: skip
+def test_a_service_is_changed_by_its_application_and_whoever_may_act_for_it(who: Caller, may: bool) -> None:
+    assert (rules.may_act(who, service()) is None) is may
+
+
+# -- changing ----------------------------------------------------------------------------------------------------
+
+
+def changing(said: Said | None = None, *, rotates: bool = False) -> Change:
+    return Change(zone_id=ZONE, caller=admin(), service_id="v", said=said or Said(), rotates=rotates)
+
+
+def outcome_of(ask: Change, before: Service) -> Registered:
+    outcome = rules.change(ask, before, NOW, private_allowed=False)
+    assert isinstance(outcome, Registered)
+    return outcome
+
+
+def test_every_field_that_may_be_said_is_changed_alone_and_the_others_stay() -> None:
+    before = service()
+    values = {
+        "protocol_versions": '["2"]', "framework_name": "f", "framework_version": "v", "capabilities": '["c"]',
+        "health": Health.DEGRADED, "metadata_json": '{"m":1}', "delivery": Delivery.PUSH, "active_invocations": 3,
+    }  # fmt: skip
+    assert {*values} == {*Said.__struct_fields__}
+    for name, value in values.items():
+        after = outcome_of(changing(Said(**{name: value})), before).service  # type: ignore[arg-type]
+        assert after == replace(before, updated_at=NOW, **{name: value})
+        assert changed(before, after) == (name,)
+    assert outcome_of(changing(), before) == Registered(before)
+    cleared = rules.apply(replace(before, framework_name="f"), Said(framework_name=None))
+    assert cleared.framework_name is None
+
+
+def test_rotating_raises_the_number_and_shows_the_secret() -> None:
+    before = service(delivery=Delivery.PUSH, secret_number=4)
+    outcome = outcome_of(changing(rotates=True), before)
+    assert (outcome.service.secret_number, outcome.shows_secret) == (5, True)
+    assert not outcome_of(changing(Said(health=Health.HEALTHY)), before).shows_secret
+    assert not outcome_of(changing(Said(delivery=Delivery.PUSH)), before).shows_secret
+    begun = outcome_of(changing(Said(delivery=Delivery.PUSH)), service())
+    assert (begun.shows_secret, begun.service.secret_number) == (True, 1)
+
+
+def test_push_is_not_turned_on_for_an_endpoint_of_the_servers_own_network() -> None:
+    inside = service(endpoint_url="http://[::1]/")
+    ask = changing(Said(delivery=Delivery.PUSH))
+    assert refused(rules.change(ask, inside, NOW, private_allowed=False)) == "invalid_endpoint_url"
+    assert isinstance(rules.change(ask, inside, NOW, private_allowed=True), Registered)
+    # What was turned on when that was allowed may still be changed otherwise, and turned off.
+    pushed = replace(inside, delivery=Delivery.PUSH)
+    for said in (Said(health=Health.HEALTHY), Said(delivery=Delivery.PULL)):
+        assert isinstance(rules.change(changing(said), pushed, NOW, private_allowed=False), Registered)
+
+
+# -- what a body says --------------------------------------------------------------------------------------------
+
+
+def test_what_a_body_does_not_say_is_not_said() -> None:
+    assert rules.said_of(ChangeBody()) == Said()
+    assert rules.said_of(HeartbeatBody()) == Said()
+
+
+def test_two_names_of_one_thing_say_it_once_or_not_at_all() -> None:
+    said = Said(metadata_json='{"a":1}')
+    assert rules.said_of(ChangeBody(metadata={"a": 1})) == said
+    assert rules.said_of(ChangeBody(metadata_json={"a": 1})) == said
+    assert rules.said_of(ChangeBody(metadata_json={"a": 1}, metadata={"a": 1})) == said
+    assert rules.said_of(HeartbeatBody(status=Health.HEALTHY)) == Said(health=Health.HEALTHY)
+    assert rules.said_of(HeartbeatBody(health=Health.HEALTHY, status=Health.HEALTHY)).health is Health.HEALTHY
+    for body in (
+        ChangeBody(metadata_json={"a": 1}, metadata={}),
+        HeartbeatBody(health=Health.HEALTHY, status=Health.STARTING),
+    ):
+        with pytest.raises(Invalid, match="said twice"):
+            rules.said_of(body)
+
+
+# -- heartbeats --------------------------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_notes_the_time_and_changes_nothing_else_by_itself() -> None:
+    before = service(active_invocations=2)
+    assert rules.beat(before, Said(), NOW) == replace(before, last_heartbeat_at=NOW)
+    told = rules.beat(before, Said(active_invocations=5, health=before.health), NOW)
+    assert told == replace(before, last_heartbeat_at=NOW, active_invocations=5)
+
+
+def test_a_heartbeat_that_tells_of_health_or_metadata_changes_them() -> None:
+    before = service()
+    for said in (Said(health=Health.HEALTHY), Said(metadata_json='{"a":1}')):
+        after = rules.beat(before, said, NOW)
+        assert after == replace(rules.apply(before, said), last_heartbeat_at=NOW, updated_at=NOW)
+
+
+# -- leaving -----------------------------------------------------------------------------------------------------
+
+
+def test_a_service_that_nobody_is_left_of_is_unregistered_and_only_once() -> None:
+    there = service(agent_id="s1")
+    told = rules.left_behind(Left(there, {"s1"}, False, None), "why", NOW)
+    assert told is not None
+    assert (told.verb, told.reason, told.before) == ("unregister", "why", there)
+    assert told.service == replace(there, unregistered_at=NOW, updated_at=NOW, lives=0)
+    assert not rules.is_registered(told.service)
+    assert rules.left_behind(Left(told.service, {"s1"}, False, None), "why", NOW) is None
+
+
+def test_a_service_that_others_registered_stays_and_is_led_by_one_of_them() -> None:
+    there = service(agent_id="s1")
+    told = rules.left_behind(Left(there, {"s1"}, True, "s2"), "why", NOW)
+    assert told is not None
+    assert (told.verb, told.changed, told.service.agent_id) == ("change", ("agent_id",), "s2")
+    follower = rules.left_behind(Left(there, {"s3"}, True, "s1"), "why", NOW)
+    assert follower is not None
+    assert (follower.verb, follower.changed, follower.service.agent_id) == ("change", (), "s1")
+    application = rules.left_behind(Left(there, {"s1"}, True, None), "why", NOW)
+    assert application is not None
+    assert (application.verb, application.service.agent_id) == ("change", None)

@@ -1,0 +1,200 @@
+"""Delegations as tests write them: rows and asks with plain defaults, and the lanes of the room on a keel."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from quarterdeck.core.ids import new_id
+from quarterdeck.core.keys import Binding
+from quarterdeck.core.wire import Caller
+from quarterdeck.domain.delegations import operations as delegations
+from quarterdeck.domain.delegations.model import (
+    Authority,
+    Delegate,
+    DelegationSettings,
+    Edge,
+    EdgeExplanation,
+    EdgeFilter,
+    EdgeRef,
+    EdgeState,
+    Link,
+    Revoke,
+    Revoked,
+    Traversal,
+)
+from quarterdeck.domain.delegations.rules import Known
+from quarterdeck.domain.delegations.sweeps import EXPIRY
+from quarterdeck.domain.delegations.sweeps import sweeps as delegation_sweeps
+from quarterdeck.domain.sessions import operations as sessions
+from quarterdeck.domain.sessions.model import Session, SessionRef
+from quarterdeck.engine.events import Event
+from quarterdeck.engine.sweeps import SweepRunner
+from tests.support.asking import APP, NOW, ZONE, admin, session
+from tests.support.keel import Keel
+
+LATER = NOW + 500_000
+"""When an edge ends that does not say; the sessions of `asking` end after it."""
+_numbers = itertools.count(1)
+
+
+def edge(source: str, target: str, **stored: object) -> Edge:
+    """A row that is active at NOW, lends the scopes `a` and `b` for everything, and may be passed on ten times."""
+    plain: dict[str, object] = {
+        "id": f"e{next(_numbers):06d}",
+        "zone_id": ZONE,
+        "source_session_id": source,
+        "target_session_id": target,
+        "issuer_application_id": APP,
+        "receiver_application_id": APP,
+        "scopes": '["a","b"]',
+        "resource_id": None,
+        "resources": None,
+        "hops": 10,
+        "constraints_json": "{}",
+        "parent_edge_id": None,
+        "status": EdgeState.ACTIVE,
+        "expires_at": LATER,
+        "edge_version": 1,
+        "created_by": "tester",
+        "trace": None,
+        "ended_at": None,
+        "ended_reason": None,
+        "created_at": NOW - 1_000,
+        "updated_at": NOW - 1_000,
+    }
+    row = plain | stored
+    return msgspec.convert([row[name] for name in Edge.__struct_fields__], Edge)
+
+
+def link(source: str, target: str, parent: str | None = None, **stored: object) -> Link:
+    row = edge(source, target, parent_edge_id=parent, **stored)
+    return Link(*(getattr(row, name) for name in Link.__struct_fields__))
+
+
+def delegate(source: str, target: str, **asked: object) -> Delegate:
+    """An ask of the zone's administrator for nothing in particular."""
+    plain: dict[str, object] = {
+        "id": new_id(),
+        "zone_id": ZONE,
+        "caller": admin(),
+        "source_session_id": source,
+        "target_session_id": target,
+    }
+    return Delegate(**(plain | asked))  # type: ignore[arg-type]
+
+
+def known(
+    *edges: Edge,
+    sessions: Iterable[Session] | None = None,
+    bindings: Sequence[Binding] = (),
+    hollow: Iterable[Edge] = (),
+    now: int = NOW,
+) -> Known:
+    """What lending knows of a zone with these edges in it. Sessions that are not given are live."""
+    given = {row.id: row for row in sessions or ()}
+    names = {name for each in edges for name in (each.source_session_id, each.target_session_id)}
+    rows = {name: session(id=name) for name in {*names, *"abcdefgh"}} | given
+    return Known(
+        now=now,
+        sessions={(ZONE, name): row for name, row in rows.items()},
+        edges={(each.zone_id, each.id): each for each in edges},
+        hollow={(each.zone_id, each.id) for each in hollow},
+        led_to={(each.zone_id, each.target_session_id) for each in edges},
+        reach=[
+            (each.zone_id, each.source_session_id, each.target_session_id)
+            for each in edges
+            if each.status is EdgeState.ACTIVE and each.expires_at > now
+        ],
+        keys={binding.scope(): binding for binding in bindings},
+    )
+
+
+class Lending:
+    """The room on a keel, as `app.py` puts it together."""
+
+    def __init__(self, keel: Keel, chunk: int = 1_000) -> None:
+        self.keel = keel
+        self.delegates = keel.lanes.writing("delegate", delegations.delegate)
+        self.revokes = keel.lanes.writing("revoke", delegations.Revoker(sessions.Ender(chunk)).revoke)
+        self.shows = keel.lanes.reading("delegation-show", sessions.guarded(delegations.show, writes=False))
+        self.expires = keel.lanes.writing("delegation-expire", delegations.expire)
+
+    async def sessions(self, number: int, zone_id: str = ZONE, **asked: object) -> list[Session]:
+        return [await self.keel.spawn(zone_id, **asked) for _ in range(number)]
+
+    async def lend(self, source: Session, target: Session, **asked: object) -> Edge:
+        """An edge that must be made; of the zone's administrator, unless another caller is named."""
+        plain: dict[str, object] = {"zone_id": source.zone_id, "caller": admin(source.zone_id)}
+        done = await self.delegates.submit(delegate(source.id, target.id, **(plain | asked)))
+        assert done.created
+        return done.edge
+
+    async def chain(self, members: Sequence[Session], **asked: object) -> list[Edge]:
+        """From each to the next, each derived from the one before."""
+        return [await self.lend(*pair, **asked) for pair in itertools.pairwise(members)]
+
+    async def revoke(
+        self, edge: Edge, caller: Caller | None = None, *, keep_sessions: bool = False
+    ) -> Revoked:
+        """Revokes an edge, and sees every ending through."""
+        ask = Revoke(edge.zone_id, edge.id, caller or admin(edge.zone_id), keep_sessions)
+        done = await self.revokes.submit(ask)
+        for cascade_id in done.cascades:
+            await self.keel.finisher.finish(edge.zone_id, cascade_id)
+        return done
+
+    async def show(self, edge: Edge) -> Edge:
+        return await self.shows.submit(EdgeRef(edge.zone_id, edge.id))
+
+    async def status(self, *edges: Edge) -> list[str]:
+        return [(await self.show(edge)).status for edge in edges]
+
+    async def page(self, **wanted: object) -> list[Edge]:
+        plain: dict[str, object] = {"zone_id": ZONE, "limit": 500}
+        asked = EdgeFilter(**(plain | wanted))  # type: ignore[arg-type]
+        return await self.keel.engine.read(lambda tx: delegations.page(tx, asked), zones=[asked.zone_id])
+
+    async def traverse(self, edge: Edge, limit: int = 1_000) -> Traversal:
+        ref = EdgeRef(edge.zone_id, edge.id)
+        return await self.keel.engine.read(
+            lambda tx: delegations.traverse(tx, ref, limit), zones=[edge.zone_id]
+        )
+
+    async def authority(self, session: Session) -> Authority:
+        ref = SessionRef(session.zone_id, session.id)
+        return await self.keel.engine.read(lambda tx: delegations.authority(tx, ref), zones=[ref.zone_id])
+
+    async def explain(self, edge: Edge) -> EdgeExplanation:
+        ref = EdgeRef(edge.zone_id, edge.id)
+        return await self.keel.engine.read(lambda tx: delegations.explain(tx, ref), zones=[ref.zone_id])
+
+    async def sweep(self, name: str = EXPIRY, batch: int = 500, days: float = 90.0) -> int:
+        told = DelegationSettings(delegation_sweep_batch=batch, delegation_retention_days=days)
+        return await SweepRunner(delegation_sweeps(self.keel.everywhere, self.expires.submit, told)).run_now(
+            name
+        )
+
+    def let_expire(self, *edges: Edge) -> None:
+        """Lets these have expired a while ago. Name those that are derived, too: none outlasts its parent."""
+        for each in edges:
+            self.keel.side.run(
+                "update delegation_edges set expires_at = ? where zone_id = ? and id = ?",
+                each.created_at - 1,
+                each.zone_id,
+                each.id,
+            )
+
+    async def events(self) -> list[Event]:
+        return [event for event in await self.keel.log() if event.type.startswith("delegation.")]
+
+    def epoch(self, zone_id: str = ZONE) -> int:
+        [[value]] = self.keel.side.run("select epoch from delegation_epochs where zone_id = ?", zone_id)
+        assert isinstance(value, int)
+        return value
+
+
+def data_of(event: Event) -> dict[str, object]:
+    return msgspec.json.decode(event.data, type=dict[str, object])

@@ -1,0 +1,149 @@
+"""Services as tests write them: rows and asks with plain defaults, and the room's lanes on a store."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+
+from quarterdeck.core.ids import new_id
+from quarterdeck.core.wire import Caller
+from quarterdeck.domain.services import operations as services
+from quarterdeck.domain.services.model import (
+    Beat,
+    Beaten,
+    Change,
+    Delivery,
+    Health,
+    Register,
+    Registered,
+    Said,
+    Service,
+    ServiceFilter,
+    ServiceRef,
+    Unregister,
+)
+from quarterdeck.domain.sessions.model import Hold, Session, StopZone, Terminate, Verb
+from quarterdeck.domain.sessions.operations import Ender, Finisher, hold
+from quarterdeck.engine.lanes import Lanes, zones_of
+from quarterdeck.engine.settings import EngineSettings
+from quarterdeck.engine.tx import Engine
+from quarterdeck.store.port import Store
+from tests.support.asking import APP, NOW, ZONE, admin
+
+URL = "https://agents.example.com/research"
+_numbers = itertools.count(1)
+
+
+def service(**stored: object) -> Service:
+    """A row that is registered at NOW."""
+    plain: dict[str, object] = {
+        "id": f"v{next(_numbers)}",
+        "zone_id": ZONE,
+        "application_id": APP,
+        "agent_id": None,
+        "endpoint_url": URL,
+        "protocol_versions": "[]",
+        "framework_name": None,
+        "framework_version": None,
+        "capabilities": "[]",
+        "health": Health.STARTING,
+        "metadata_json": "{}",
+        "delivery": Delivery.PULL,
+        "secret_number": 1,
+        "active_invocations": 0,
+        "last_heartbeat_at": None,
+        "unregistered_at": None,
+        "created_at": NOW - 1_000,
+        "updated_at": NOW - 1_000,
+        "lives": 1,
+    }
+    row = plain | stored
+    return msgspec.convert([row[name] for name in Service.__struct_fields__], Service)
+
+
+def registering(session_id: str | None = None, **asked: object) -> Register:
+    """A registration by the zone's administrator, of a session or of the application itself."""
+    zone_id = str(asked.pop("zone_id", ZONE))
+    plain: dict[str, object] = {
+        "id": new_id(),
+        "zone_id": zone_id,
+        "caller": admin(zone_id),
+        "endpoint_url": URL,
+        "application_id": None if session_id else APP,
+        "session_id": session_id,
+    }
+    return Register(**(plain | asked))  # type: ignore[arg-type]
+
+
+class Serving:
+    """The lanes of services, as `app.py` puts them together, beside those that end and suspend sessions."""
+
+    def __init__(self, store: Store, *, private_allowed: bool = False, chunk: int = 1_000) -> None:
+        self.engine = Engine(store, (services.go_with_session,))
+        self.lanes = Lanes(self.engine, EngineSettings())
+        registrar = services.Registrar(private_allowed=private_allowed)
+        changer = services.Changer(private_allowed=private_allowed)
+        self.registers = self.lanes.writing("service-register", registrar.register)
+        self.changes = self.lanes.writing("service-change", changer.change)
+        self.beats = self.lanes.writing("service-heartbeat", services.beat)
+        self.unregisters = self.lanes.writing("service-unregister", services.unregister)
+        self.shows = self.lanes.reading("service-show", services.show)
+        self.holds = self.lanes.writing("hold", hold)
+        ender = Ender(chunk)
+        self.endings = self.lanes.writing("terminate", ender.terminate)
+        self.stops = self.lanes.writing("zone-stop", ender.stop_zone)
+        self.settles = self.lanes.writing("settle", ender.settle)
+        self.finisher = Finisher(self.endings.submit, self.stops.submit, self.settles.submit)
+
+    async def register(self, session: Session | None = None, **asked: object) -> Registered:
+        if session is not None:
+            asked = {"zone_id": session.zone_id, **asked}
+        return await self.registers.submit(registering(session.id if session else None, **asked))
+
+    async def make(self, session: Session | None = None, **asked: object) -> Service:
+        return (await self.register(session, **asked)).service
+
+    async def change(self, target: Service, said: Said | None = None, **asked: object) -> Registered:
+        plain: dict[str, object] = {
+            "zone_id": target.zone_id,
+            "caller": admin(target.zone_id),
+            "service_id": target.id,
+            "said": said or Said(),
+        }
+        return await self.changes.submit(Change(**(plain | asked)))  # type: ignore[arg-type]
+
+    async def beat(self, service_id: str | None, said: Said | None = None, **asked: object) -> Beaten:
+        plain: dict[str, object] = {"zone_id": ZONE, "caller": admin(), "said": said or Said()}
+        return await self.beats.submit(Beat(service_id=service_id, **(plain | asked)))  # type: ignore[arg-type]
+
+    async def unregister(
+        self, target: Service, session_id: str | None = None, by: Caller | None = None
+    ) -> None:
+        caller = by or admin(target.zone_id)
+        await self.unregisters.submit(
+            Unregister(zone_id=target.zone_id, caller=caller, service_id=target.id, session_id=session_id)
+        )
+
+    async def show(self, target: Service, session_id: str | None = None) -> Service:
+        return await self.shows.submit(ServiceRef(target.zone_id, target.id, session_id))
+
+    async def page(self, **wanted: object) -> list[Service]:
+        plain: dict[str, object] = {"zone_id": ZONE, "limit": 500}
+        asked = ServiceFilter(**(plain | wanted))  # type: ignore[arg-type]
+        return await self.engine.read(lambda tx: services.page(tx, asked), zones=zones_of([asked]))
+
+    async def found(self, *refs: tuple[str, str]) -> dict[tuple[str, str], Service]:
+        """As the rooms above load them."""
+        zones = {zone_id for zone_id, _ in refs}
+        [rows] = await self.engine.read(lambda tx: tx.read(services.get(sorted(refs))), zones=zones)
+        return services.found(rows)
+
+    async def end(self, session: Session) -> None:
+        await self.finisher.end(Terminate(session.zone_id, session.id, "over", admin(session.zone_id)))
+
+    async def end_zone(self, zone_id: str, *, ends: bool = True) -> None:
+        await self.finisher.stop_zone(StopZone(zone_id, "over", admin(zone_id), ends))
+
+    async def suspend(self, session: Session) -> None:
+        await self.holds.submit(Hold(session.zone_id, session.id, Verb.SUSPEND, admin(session.zone_id)))
