@@ -16,7 +16,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=constraints.txt PIP_BUILD_
 BASE := .venv/.installed
 TEST := .venv/.installed-test
 
-.PHONY: help install up test lint bench soak states
+.PHONY: help install up test lint bench soak states sdk
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,9 @@ soak: $(TEST) ## the tests again, with many more rounds of races and chaos
 
 states: $(TEST) ## draw docs/states/ again from the code
 	QD_WRITE_STATES=1 .venv/bin/python -m pytest tests/test_states.py
+
+sdk: $(BASE) ## write the SDK's client without a loop again from the one with a loop
+	.venv/bin/python -m quarterdeck.sdk.generate
 
 # Installed again only when what is to be installed has changed.
 $(BASE): .venv/bin/python pyproject.toml constraints.txt

@@ -8,6 +8,8 @@
 | `postgres_url` | URL of a fresh, migrated PostgreSQL database                                              |
 | `postgres`     | the `PostgresDatabases` of the run: more fresh databases; never stop its server           |
 | `own_postgres` | a `PostgresServer` for this test alone, to stop, restart or kill                          |
+| `redis`        | a `RedisSide`: an empty Redis; never stop its server                                       |
+| `own_redis`    | a `RedisServer` for this test alone, to stop, restart, kill or freeze                     |
 | `launch`       | a `Launch`: how to start a server on `engine_url`; the test runs once on each engine       |
 | `servers`      | a `Servers`: starts real server processes; their logs are shown when the test fails       |
 | `server`       | a server that the whole run shares; the test runs once on each engine                     |
@@ -20,12 +22,14 @@ import asyncio
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.support.children import tail, terminated_is_interrupted
 from tests.support.databases import PostgresDatabases, SqliteDatabases
 from tests.support.postgres import PostgresServer
+from tests.support.redis import RedisServer, RedisSide
 from tests.support.server import Launch, ServerProcess, Servers, launch_on
 from tests.support.zone import FreshZone, fresh_zone
 
@@ -65,6 +69,41 @@ def postgres() -> Iterator[PostgresDatabases]:
 @pytest.fixture
 def own_postgres() -> Iterator[PostgresServer]:
     server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    given = os.environ.get("QD_TEST_REDIS_URL")
+    if given:
+        # Two workers of one run must not empty each other's: each takes a database of its own, from the one named on.
+        parts = urlsplit(given)
+        number = int(parts.path.lstrip("/") or 0) + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+        yield parts._replace(path=f"/{number}").geturl()
+        return
+    server = RedisServer()
+    try:
+        server.start()
+        yield server.url
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[RedisSide]:
+    side = RedisSide(redis_url)
+    side.wipe()
+    yield side
+    side.close()
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    server = RedisServer()
     try:
         server.start()
         yield server

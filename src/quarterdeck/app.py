@@ -6,9 +6,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
-from quarterdeck import __version__
+from quarterdeck import __version__, outside
 from quarterdeck.core.pushkeys import Secrets, secrets_from
 from quarterdeck.core.wire import METRICS, Caller, Route
 from quarterdeck.domain.delegations import operations as delegations
@@ -21,8 +22,10 @@ from quarterdeck.domain.invocations import operations as invocations
 from quarterdeck.domain.invocations import routes as invocation_routes
 from quarterdeck.domain.invocations.model import Command, InvocationSettings, Outcome
 from quarterdeck.domain.invocations.operations.waiting import Lookout
+from quarterdeck.domain.invocations.pushing import Means, Pusher
 from quarterdeck.domain.invocations.routes import InvocationDesk
 from quarterdeck.domain.invocations.rules import INVOCATION
+from quarterdeck.domain.invocations.rules.pushing import CODES
 from quarterdeck.domain.invocations.sweeps import sweeps as invocation_sweeps
 from quarterdeck.domain.keys import operations as keys
 from quarterdeck.domain.keys import routes as key_routes
@@ -45,6 +48,7 @@ from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.idempotency import KeyRetention
 from quarterdeck.engine.lanes import Lane, Lanes
 from quarterdeck.engine.leases import Lease
+from quarterdeck.engine.outward import LAB, PUBLIC, Outward
 from quarterdeck.engine.retention import EventRetention
 from quarterdeck.engine.seals import Sealer
 from quarterdeck.engine.settings import EngineSettings, LogSettings
@@ -61,7 +65,8 @@ from quarterdeck.http.metrics import Metrics
 from quarterdeck.http.shell import Shell
 from quarterdeck.http.sse import Live
 from quarterdeck.http.streams import Streams, StreamSettings
-from quarterdeck.http.system import System
+from quarterdeck.http.system import CheckBearer, System
+from quarterdeck.outside import Beside, redis_for
 from quarterdeck.settings import Settings, SettingsError
 from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.store.port import Store, StoreError
@@ -124,6 +129,8 @@ class Keel:
     everywhere: Engine
     """Sees across zones: for sweeps, the tailer, and whoever administers all zones."""
     lanes: Lanes
+    heard: list[Callable[[Sequence[NewEvent]], None]]
+    """Who is told what this process has committed, right after it."""
 
 
 class Runs(Protocol):
@@ -198,9 +205,12 @@ async def lay_keel(settings: Settings) -> Keel:
     metrics = Metrics()
     wakes = Wakes(carrier_for(settings))
 
+    heard: list[Callable[[Sequence[NewEvent]], None]] = [metrics.committed]
+
     def after_commit(events: Sequence[NewEvent]) -> None:
         wakes.committed()
-        metrics.committed(events)
+        for hear in heard:
+            hear(events)
 
     engine = Engine(store, WITHIN, after_commit)
 
@@ -209,7 +219,7 @@ async def lay_keel(settings: Settings) -> Keel:
         return engine.read(lambda tx: zones.wait_for(tx, zone_id), zones=[zone_id], for_a_writer=True)
 
     lanes = Lanes(engine, settings.section(EngineSettings), metrics, turnstile=turnstile)
-    return Keel(settings, stores, wakes, metrics, engine, Engine(store_everywhere), lanes)
+    return Keel(settings, stores, wakes, metrics, engine, Engine(store_everywhere), lanes, heard)
 
 
 async def build(
@@ -221,6 +231,7 @@ async def build(
         authenticator = Authenticator(settings.section(AuthSettings), issuer)
     except ValueError as error:  # an issuer that can never be asked
         raise SettingsError(str(error)) from error
+    redis = redis_for(settings)
     keel = await lay_keel(settings)
 
     async def check_bearer(caller: Caller) -> None:
@@ -235,8 +246,10 @@ async def build(
         api_keys(keel, authenticator),
         the_services(keel, push_secrets(issuer)),
         the_delegations(keel, ender, finisher),
-        invocations_room(keel),
+        # What only sweeps leaves pushing to the servers.
+        invocations_room(keel, push_secrets(issuer) if paths is None else None),
         the_log(keel, issuer, live),
+        await the_outside(keel, redis, check_bearer),
         Room(system.routes(own, None if settings.server.host in LOOPBACK else METRICS)),
     ]
     table = [route for room in rooms for route in room.routes if paths is None or route.path in paths]
@@ -335,7 +348,8 @@ def the_delegations(keel: Keel, ender: sessions.Ender, finisher: sessions.Finish
     )
 
 
-def invocations_room(keel: Keel) -> Room:
+def invocations_room(keel: Keel, secrets: Secrets | None) -> Room:
+    """With the secrets to sign by, what is to be pushed is pushed."""
     told = keel.settings.section(InvocationSettings)
     waiters = invocations.Waiters()
     exchange = invocations.Exchange(told.lease_ms, waiters)
@@ -343,6 +357,7 @@ def invocations_room(keel: Keel) -> Room:
     show = keel.lanes.reading("invocation-show", invocations.show)
     desk = InvocationDesk(keel.engine, lane.submit, show.submit, waiters, told)
     waiters.unwanted = desk.release
+    pushers = [] if secrets is None else [the_pusher(keel, lane.submit, secrets)]
     keel.metrics.gauge(
         "quarterdeck_claims_waiting", "Claims that wait for work", "invocations", waiters.__len__
     )
@@ -354,9 +369,25 @@ def invocations_room(keel: Keel) -> Room:
             told,
             keel.settings.section(LogSettings).retention_cleanup_interval_ms,
         ),
-        runs=[Lookout(keel.engine, keel.wakes, waiters, told.claim_poll_ms / 1000)],
-        on_drain=[waiters.close],
+        runs=[Lookout(keel.engine, keel.wakes, waiters, told.claim_poll_ms / 1000), *pushers],
+        on_drain=[waiters.close, *(pusher.drain for pusher in pushers)],
     )
+
+
+def the_pusher(keel: Keel, submit: Callable[[Command], Awaitable[Outcome]], secrets: Secrets) -> Pusher:
+    settings = keel.settings
+    guard = LAB if settings.section(ServiceSettings).push_private_addresses else PUBLIC
+    means = Means(keel.engine, keel.everywhere, keel.wakes, submit, Outward(guard), secrets)
+    pusher = Pusher(means, settings.section(InvocationSettings), settings.server.shutdown_grace_ms / 1000)
+    keel.metrics.gauge("quarterdeck_pushes_under_way", "Pushes under way", "invocations", pusher.__len__)
+    for code in CODES:
+        keel.metrics.gauge(
+            "quarterdeck_pushes",
+            "Pushes, by what came of them",
+            code,
+            partial(pusher.counts.__getitem__, code),
+        )
+    return pusher
 
 
 def the_log(keel: Keel, issuer: LocalIssuer, live: Live) -> Room:
@@ -367,6 +398,11 @@ def the_log(keel: Keel, issuer: LocalIssuer, live: Live) -> Room:
         [sealer.sweep(), retention.sweep()],
         [sealer.lease, retention.lease],
     )
+
+
+async def the_outside(keel: Keel, beside: Beside | None, check_bearer: CheckBearer) -> Room:
+    made = await outside.lay(keel, beside, check_bearer)
+    return Room(made.routes, made.sweeps, made.leases, made.runs)
 
 
 def live_on(keel: Keel) -> Live:

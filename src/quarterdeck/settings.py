@@ -27,7 +27,7 @@ from quarterdeck.domain.invocations.model import InvocationSettings
 from quarterdeck.domain.services.model import ServiceSettings
 from quarterdeck.domain.sessions.model import SessionSettings
 from quarterdeck.domain.zones.model import Limits
-from quarterdeck.engine.settings import EngineSettings, LogSettings
+from quarterdeck.engine.settings import EngineSettings, LogSettings, SinkSettings
 from quarterdeck.http.auth.model import AuthSettings
 from quarterdeck.http.streams import StreamSettings
 
@@ -65,6 +65,7 @@ SECTIONS: tuple[type[msgspec.Struct], ...] = (
     StreamSettings,
     EngineSettings,
     LogSettings,
+    SinkSettings,
     SessionSettings,
     ServiceSettings,
     DelegationSettings,
@@ -84,11 +85,19 @@ SHARED_NAMES = {
     "delegation_retention_days": "DELEGATION_RETENTION_DAYS",
     "event_retention_days": "EVENT_RETENTION_DAYS",
     "retention_cleanup_interval_ms": "RETENTION_CLEANUP_INTERVAL_MS",
+    "redis_url": "REDIS_URL",
+    "streams_hmac_key": "STREAMS_HMAC_KEY",
+    "outbox_interval_ms": "OUTBOX_INTERVAL_MS",
+    "outbox_batch_size": "OUTBOX_BATCH_SIZE",
+    "outbox_max_attempts": "OUTBOX_MAX_ATTEMPTS",
+    "outbox_retention_days": "OUTBOX_RETENTION_DAYS",
     "shutdown_grace_ms": "SHUTDOWN_GRACE_MS",
     "log_level": "LOG_LEVEL",
 }
+SECRETS = frozenset({"streams_hmac_key"})
+"""Settings that are never shown, not even where they are malformed."""
 FLAG_NAMES = {"database_url": "--database"}
-NOT_SETTINGS = re.compile(r"QD_(DATA|URL|TOKEN|ZONE|ROUNDS|TEST_.*|WRITE_.*|BENCH_.*)")
+NOT_SETTINGS = re.compile(r"QD_(DATA|URL|TOKEN|ZONE|ROUNDS|SOAK_SECONDS|SEED|TEST_.*|WRITE_.*|BENCH_.*)")
 """Names that mean something to the CLI or to the tests, and nothing to the server. Whole names, or a slip of the pen in
 QD_DATABASE_URL would pass for QD_DATA."""
 
@@ -106,8 +115,8 @@ class Setting:
     source: str
 
     def shown(self) -> str:
-        """For people: what a URL's password is stays hidden."""
-        return "" if self.value is None else mask(str(self.value))
+        """For people: a secret, and what a URL's password is, stay hidden."""
+        return "" if self.value is None else mask(str(self.value), self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +175,10 @@ def environment() -> Mapping[str, str]:
     return os.environ
 
 
-def mask(text: str) -> str:
-    """A URL without its password, wherever PostgreSQL lets one stand."""
+def mask(text: str, name: str = "") -> str:
+    """A URL without its password, wherever PostgreSQL lets one stand; of a secret nothing at all."""
+    if name in SECRETS:
+        return "***"
     text = re.sub(r"(?i)(password=)[^&\s]*", r"\1***", text)
     scheme, separator, rest = text.partition("://")
     user, at, host = rest.rpartition("@")
@@ -203,5 +214,5 @@ def _parse(field: FieldInfo, value: object, source: str) -> Setting:
     try:
         parsed: object = msgspec.convert(value, field.type, strict=False)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"{source} is {mask(str(value))!r}: {error}.") from None
+        raise SettingsError(f"{source} is {mask(str(value), field.name)!r}: {error}.") from None
     return Setting(field.name, parsed, source)

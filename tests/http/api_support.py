@@ -6,6 +6,7 @@ from typing import NoReturn, cast
 
 from quarterdeck.core.wire import Route
 from quarterdeck.domain.keys import routes as keys
+from quarterdeck.domain.services import routes as services
 from quarterdeck.domain.sessions import operations
 from quarterdeck.domain.sessions import routes as sessions
 from quarterdeck.domain.zones import routes as zones
@@ -27,12 +28,17 @@ async def nobody(_: object) -> NoReturn:
     raise AssertionError("nobody calls the handlers of this table")
 
 
+def no_secrets(zone_id: str, service_id: str, number: int) -> NoReturn:
+    raise AssertionError("nobody calls the handlers of this table")
+
+
 def table() -> list[Route]:
     own = system.System(NO_STORE, Metrics(), {}, "1.2.3", nobody)
     return [
         *zones.routes(zones.ZoneDesk(NO_ENGINE, Limits(), nobody, nobody, nobody, nobody)),
         *sessions.routes(sessions.SessionDesk(NO_ENGINE, nobody, nobody, nobody, FINISHER, EXPLAINER)),
         *events.routes(events.LogDesk(NO_ENGINE, NO_STREAMS)),
+        *services.routes(services.ServiceDesk(NO_ENGINE, no_secrets, nobody, nobody, nobody, nobody, nobody)),
         *keys.routes(keys.KeyDesk(NO_ENGINE, ("agent:lifecycle",), nobody, nobody)),
         *system.routes(own, None),
     ]

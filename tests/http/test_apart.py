@@ -42,7 +42,9 @@ async def somebody_elses(server: ServerProcess) -> Foreign:
     async with zone.client() as owner, server.client() as admin:
         session = (await spawn(owner, zone))["id"]
         key = shown(await admin.post(f"{zone.path}/keys", json={"application_id": APP}))["id"]
-    return Foreign(zone, {"agents": session, "keys": key})
+        asked = {"endpoint_url": "https://example.com/"}
+        service = shown(await owner.post(zone.agent(session, "/services"), json=asked))["id"]
+    return Foreign(zone, {"agents": session, "keys": key, "agent-services": service})
 
 
 async def credentials_of(zone: FreshZone) -> dict[str, dict[str, str]]:
@@ -58,7 +60,11 @@ async def credentials_of(zone: FreshZone) -> dict[str, dict[str, str]]:
     }
 
 
-MISSING = {"agents": "agent_not_found", "keys": "key_not_found"}
+MISSING = {
+    "agents": "agent_not_found",
+    "keys": "key_not_found",
+    "agent-services": "agent_service_not_found",
+}
 """What is said of an id that is not there, by what it is an id of."""
 
 
@@ -125,6 +131,11 @@ async def test_a_foreign_session_is_named_in_no_body_and_no_query_as_if_it_were_
             {"url": zone.agents, "params": {"parent_id": one}},
             {"url": zone.agents, "params": {"root_id": one}},
             {"url": f"{zone.path}/events", "params": {"subject": one}},
+            {
+                "method": "POST",
+                "url": f"{zone.path}/agent-services",
+                "json": {"application_id": APP, "endpoint_url": "https://example.com/", "agent_id": one},
+            },
         ]
     async with zone.server.client() as admin:
         answers = [await admin.request(**{"method": "GET", **asked}) for asked in asks]
@@ -133,6 +144,7 @@ async def test_a_foreign_session_is_named_in_no_body_and_no_query_as_if_it_were_
         assert told(first, session) == told(second, "no-such-session"), first.request.url
     assert_problem(real[0], 404, "parent_not_found")
     assert_problem(real[1], 404, "agent_not_found")
+    assert_problem(real[-1], 404, "agent_not_found")
 
 
 async def test_a_foreign_session_parents_nothing_and_narrows_every_list_to_nothing(zone: FreshZone) -> None:

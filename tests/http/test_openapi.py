@@ -100,6 +100,7 @@ def test_the_document_has_the_structure_that_openapi_3_1_asks_for(described: Jso
     assert {tag["name"] for tag in items(described, "tags")} == {
         "zones",
         "sessions",
+        "services",
         "keys",
         "events",
         "server",

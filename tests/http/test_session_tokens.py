@@ -10,12 +10,19 @@ from tests.support.table import table_of
 from tests.support.zone import APP, FreshZone, assert_problem, end, events_of, fresh_zone, spawn
 
 EVERY_SCOPE = ("agent:lifecycle", "coordinator.admin", "quarterdeck.admin")
+ONE_SERVICE = ("/zones/{zone}/agents/{id}/services/{service}", "/zones/{zone}/agent-services/{id}")
 NOT_200 = {
     "POST /zones/{zone}/agents": 201,
     "DELETE /zones/{zone}/agents/{id}": 204,
     "POST /zones/{zone}/agents/{id}/resume": 409,  # it is not suspended
     "PATCH /zones/{zone}/agents/{id}/resume": 409,
     "DELETE /zones/{zone}": 204,
+    "POST /zones/{zone}/agents/{id}/services": 201,
+    "POST /zones/{zone}/agent-services": 201,
+    "POST /zones/{zone}/agents/{id}/heartbeat": 404,  # it has no services
+    # The id is a session's, and no service's.
+    **{f"{method} {path}": 404 for path in ONE_SERVICE for method in ("GET", "PATCH", "DELETE")},
+    **{f"POST {path}/heartbeat": 404 for path in ONE_SERVICE},
     "POST /zones/{zone}/keys": 201,
     "DELETE /zones/{zone}/keys/{id}": 404,  # the id is a session's
 }

@@ -134,7 +134,7 @@ class Lending:
 
     async def chain(self, members: Sequence[Session], **asked: object) -> list[Edge]:
         """From each to the next, each derived from the one before."""
-        return [await self.lend(*pair, **asked) for pair in itertools.pairwise(members)]
+        return [await self.lend(one, other, **asked) for one, other in itertools.pairwise(members)]
 
     async def revoke(
         self, edge: Edge, caller: Caller | None = None, *, keep_sessions: bool = False

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import AsyncIterator
 
 import msgspec
 
+from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.wire import Caller
 from quarterdeck.domain.services import operations as services
@@ -25,12 +28,15 @@ from quarterdeck.domain.services.model import (
 )
 from quarterdeck.domain.sessions.model import Hold, Session, StopZone, Terminate, Verb
 from quarterdeck.domain.sessions.operations import Ender, Finisher, hold
+from quarterdeck.engine.events import Event
 from quarterdeck.engine.lanes import Lanes, zones_of
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.engine.tx import Engine
 from quarterdeck.store.port import Store
 from tests.support.asking import APP, NOW, ZONE, admin
+from tests.support.keel import Keel, keel_on
 
+OTHER = "other.zone"
 URL = "https://agents.example.com/research"
 _numbers = itertools.count(1)
 
@@ -147,3 +153,42 @@ class Serving:
 
     async def suspend(self, session: Session) -> None:
         await self.holds.submit(Hold(session.zone_id, session.id, Verb.SUSPEND, admin(session.zone_id)))
+
+
+# -- looking from outside
+
+
+@contextlib.asynccontextmanager
+async def replicas(url: str) -> AsyncIterator[tuple[Keel, list[Serving]]]:
+    async with keel_on(url) as first, keel_on(url) as second:
+        await first.zone()
+        made = [Serving(first.store), Serving(second.store)]
+        yield first, made
+        for each in made:
+            await each.lanes.drain()
+
+
+async def told(keel: Keel, service: Service) -> list[Event]:
+    return [event for event in await keel.log() if event.subject == service.id]
+
+
+async def told_types(keel: Keel, service: Service) -> list[str]:
+    return [event.type.removeprefix("service.") for event in await told(keel, service)]
+
+
+async def is_there(serving: Serving, service: Service) -> bool:
+    """Whether it is, by every way to it: they must agree."""
+    try:
+        await serving.show(service)
+        shown = True
+    except Problem as problem:
+        assert problem.code == "agent_service_not_found"
+        shown = False
+    listed = service.id in [one.id for one in await serving.page(zone_id=service.zone_id)]
+    found = service.ref in await serving.found(service.ref)
+    assert shown == listed == found
+    return shown
+
+
+def registrations(keel: Keel) -> int:
+    return keel.side.count("service_sessions")

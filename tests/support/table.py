@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,10 +25,8 @@ class TableRow:
     streams: bool = False
 
     def at(self, zone: str, one: str = "no-such-session") -> str:
-        """The path for a zone and for what is named in it."""
-        filled = self.path.replace("{zone}", zone).replace("{id}", one)
-        assert "{" not in filled, f"{self.path}: tell this test what its parameters mean"
-        return filled
+        """The path for a zone and for what is named in it, be it once or twice."""
+        return re.sub(r"{\w+}", one, self.path.replace("{zone}", zone))
 
     def asked(self, zone: str, one: str = "no-such-session") -> dict[str, Any]:
         """A request that nothing is wrong with, for a client of the application `app`."""
@@ -49,8 +48,9 @@ class TableRow:
 
     @property
     def names(self) -> str | None:
-        """What the id in the path is one of: `agents`, `keys`."""
-        return self.path.partition("/{id}")[0].rpartition("/")[2] if "{id}" in self.path else None
+        """What the first id in the path is one of: `agents`, `keys`."""
+        found = re.search(r"/([^/{}]+)/{(?!zone})\w+}", self.path)
+        return found[1] if found else None
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"

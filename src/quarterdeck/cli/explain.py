@@ -1,4 +1,4 @@
-"""Why: what state a session is in and through whom, which bounds hold how much, what a spawn now would meet."""
+"""Why: what state something is in and through whom, what would move it, and what a spawn now would meet."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ def noun() -> Noun:
     return Noun(
         (
             Command(("explain", "session"), "Why a session is as it is.", session, one),
+            Command(("explain", "invocation"), "Why an invocation is as it is.", invocation, one),
+            Command(("explain", "delegation"), "Why a delegation is as it is.", delegation, one),
             Command(("explain", "spawn"), "What a spawn would meet now.", spawn, (), _SPAWN, _EXITS),
         ),
         {"explain": "Why something is as it is, and what would change it."},
@@ -40,6 +42,18 @@ def session(context: Context) -> int:
     return 0
 
 
+def invocation(context: Context) -> int:
+    told = context.server().get(context.in_zone("invocations", context.given("id"), "explain"))
+    context.show(told, lambda document: _Page(context).invocation(document))
+    return 0
+
+
+def delegation(context: Context) -> int:
+    told = context.server().get(context.in_zone("delegations", context.given("id"), "explain"))
+    context.show(told, lambda document: _Page(context).delegation(document))
+    return 0
+
+
 def spawn(context: Context) -> int:
     query = {"application_id": context.given("app"), "parent_id": context.text("parent")}
     told = context.server().get(context.in_zone("explain", "spawn"), query)
@@ -56,16 +70,46 @@ class _Page:
 
     def session(self, told: Document) -> str:
         one, spawn = _mapping(told, "session"), _mapping(told, "spawn")
-        status = cell(one.get("status"))
-        head = f"session {cell(one.get('id'))} of {cell(one.get('application_id'))}: "
-        parts = [self._paint.bold(head) + self._paint.status(status, status)]
-        parts += [self._folded(cell(why), "  ") for why in _texts(told, "why")]
+        parts = self._head(f"session {cell(one.get('id'))} of {cell(one.get('application_id'))}", one, told)
         pairs = [*_holders(told, one), *_ender(_mapping(told, "ended_by"), one, time.time())]
         if pairs:
             parts += ["", fields(pairs, self._paint)]
         parts += ["", self._verdict(spawn, "A spawn under it")]
         # The counts of a tree go when it ends: zeros would read as if nothing had ever been spawned in it.
-        return "\n".join(parts if status == "terminated" else [*parts, "", self._bounds(spawn)])
+        return "\n".join(parts if one.get("status") == "terminated" else [*parts, "", self._bounds(spawn)])
+
+    def invocation(self, told: Document) -> str:
+        one = _mapping(told, "invocation")
+        what = f"{cell(one.get('method'))} of service {cell(one.get('service_id'))}"
+        parts = self._head(f"invocation {cell(one.get('id'))}, {what}", one, told)
+        return "\n".join([*parts, *self._sentences("what would move it:", _texts(told, "next"))])
+
+    def delegation(self, told: Document) -> str:
+        edge = _mapping(told, "edge")
+        ends = f"{cell(edge.get('source_session_id'))} to {cell(edge.get('target_session_id'))}"
+        parts = self._head(f"delegation {cell(edge.get('id'))} from {ends}", edge, told)
+        pairs: list[tuple[str, object]] = [("lends", edge.get("scopes"))]
+        if edge.get("resources") is not None:
+            pairs.append(("for", edge["resources"]))
+        line = [cell(one.get("id")) for one in items_of(told, "chain")]
+        pairs += [("derived from" if at == 0 else "", name) for at, name in enumerate(line)]
+        ended_by = _mapping(told, "ended_by")
+        pairs += [("ended by", ended_by.get("actor")), ("event", ended_by.get("pos"))] if ended_by else []
+        parts += ["", fields(pairs, self._paint)]
+        return "\n".join(
+            [*parts, *self._sentences("what could not be derived from it:", _texts(told, "refuses"))]
+        )
+
+    def _head(self, what: str, one: Document, told: Document) -> list[str]:
+        """What it is and its state; then why, sentence by sentence."""
+        status = cell(one.get("status"))
+        said = [self._folded(cell(why), "  ") for why in _texts(told, "why")]
+        return [self._paint.bold(f"{what}: ") + self._paint.status(status, status), *said]
+
+    def _sentences(self, title: str, sentences: list[str]) -> list[str]:
+        if not sentences:
+            return []
+        return ["", self._paint.bold(title), *(self._folded(cell(one), "  ") for one in sentences)]
 
     def spawn(self, told: Document) -> str:
         parent = told.get("parent_id")

@@ -6,8 +6,9 @@ import time
 
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, instant, span, table
-from quarterdeck.cli.table import DURATION, ID, NUMBER, TEXT, Argument, Command, Noun, Option
-from quarterdeck.client.server import Document, items_of
+from quarterdeck.cli.pages import PAGES, show_list
+from quarterdeck.cli.table import DURATION, ID, TEXT, Argument, Command, Noun, Option
+from quarterdeck.client.server import Document
 
 
 def noun() -> Noun:
@@ -15,7 +16,7 @@ def noun() -> Noun:
     return Noun(
         (
             Command(("key", "create"), "Create an API key and print it, this once.", create, options=_CREATE),
-            Command(("key", "list"), "List API keys, newest first.", list_, options=_LIST),
+            Command(("key", "list"), "List API keys, newest first.", list_, options=PAGES),
             Command(("key", "revoke"), "Revoke an API key, for good.", revoke, one),
         ),
         {"key": "API keys: for programs that have no issuer to give them tokens."},
@@ -30,11 +31,6 @@ _CREATE = (
     ),
     Option("--session", "The session it speaks for; it ends with that session.", ID),
     Option("--ttl", "How long it is good: 90, 15m, 2h, 30d [default: it does not expire].", DURATION),
-)
-_LIST = (
-    Option("--limit", "How many on a page, 1 to 500 [default: 100].", NUMBER),
-    Option("--cursor", "Begin where an earlier page ended.", TEXT),
-    Option("--all", "Every page."),
 )
 
 
@@ -55,18 +51,7 @@ def create(context: Context) -> int:
 
 
 def list_(context: Context) -> int:
-    query = {"limit": context.number("limit"), "cursor": context.text("cursor")}
-    path, server = context.in_zone("keys"), context.server()
-    pages = server.pages(path, query) if context.flag("all") else [server.get(path, query)]
-    items: list[object] = []
-    cursor: object = None
-    for page in pages:
-        items += items_of(page)
-        cursor = page.get("next_cursor")
-    context.show({"items": items, "next_cursor": cursor}, lambda page: _table(context, items_of(page)))
-    if cursor and not context.as_json:
-        context.note(f"there are more: --all, or --cursor {cell(cursor)}")
-    return 0
+    return show_list(context, context.in_zone("keys"), {}, _table)
 
 
 def revoke(context: Context) -> int:

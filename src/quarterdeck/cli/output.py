@@ -6,6 +6,13 @@ import json
 from collections.abc import Iterable, Sequence
 
 NOTHING = "-"
+_COLOURS = {
+    **dict.fromkeys(("active", "running", "succeeded", "healthy"), "32"),
+    **dict.fromkeys(("suspended", "pending", "starting", "degraded"), "33"),
+    **dict.fromkeys(("failed", "timed_out", "dead", "unhealthy"), "31"),
+    **dict.fromkeys(("terminated", "canceled", "revoked", "expired"), "2"),
+}
+"""What goes well, what waits, what went wrong, what is over."""
 
 
 class Paint:
@@ -22,7 +29,7 @@ class Paint:
 
     def status(self, word: str, text: str) -> str:
         """A text in the colour of a status."""
-        return self._wrap({"active": "32", "suspended": "33", "terminated": "2"}.get(word, ""), text)
+        return self._wrap(_COLOURS.get(word, ""), text)
 
     def _wrap(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.on and code else text
@@ -44,6 +51,11 @@ def cell(value: object) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in text
     )
+
+
+def as_json(value: object) -> str:
+    """One line that a program can read again."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def width(text: str) -> int:

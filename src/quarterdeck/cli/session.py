@@ -6,9 +6,10 @@ import sys
 import time
 
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.output import cell, fields, instant, span, table
+from quarterdeck.cli.output import cell, fields, table
+from quarterdeck.cli.pages import PAGES, in_full, show_list
 from quarterdeck.cli.receipt import LEFT_EXITS, hand_out, sessions
-from quarterdeck.cli.table import DURATION, ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, choice
+from quarterdeck.cli.table import DURATION, ID, OBJECT, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.cli.tree import draw, life, lines_for
 from quarterdeck.client.server import Document, items_of
 from quarterdeck.core.errors import Conflict
@@ -47,9 +48,7 @@ _LIST = (
     Option("--app", "Only those of this application.", ID),
     Option("--parent", "Only those right below this session.", ID),
     Option("--root", "Only those of the tree with this root.", ID),
-    Option("--limit", "How many on a page, 1 to 500 [default: 100].", NUMBER),
-    Option("--cursor", "Begin where an earlier page ended.", TEXT),
-    Option("--all", "Every page."),
+    *PAGES,
 )
 _STOP = (
     Option("--reason", "Why, for the record [default: requested].", TEXT),
@@ -81,25 +80,16 @@ def list_(context: Context) -> int:
         "application_id": context.text("app"),
         "parent_id": context.text("parent"),
         "root_id": context.text("root"),
-        "limit": context.number("limit"),
-        "cursor": context.text("cursor"),
     }
-    path, server = context.in_zone("agents"), context.server()
-    pages = server.pages(path, query) if context.flag("all") else [server.get(path, query)]
-    items: list[object] = []
-    cursor: object = None
-    for page in pages:
-        items += items_of(page)
-        cursor = page.get("next_cursor")
-    context.show({"items": items, "next_cursor": cursor}, lambda page: _table(context, items_of(page)))
-    if cursor and not context.as_json:
-        context.note(f"there are more: --all, or --cursor {cell(cursor)}")
-    return 0
+    return show_list(context, context.in_zone("agents"), query, _table)
 
 
 def show(context: Context) -> int:
     session = context.server().get(context.in_zone("agents", context.given("id")))
-    context.show(session, lambda told: fields(_told(told, time.time()), context.paint))
+    # The same value under two names is told once.
+    context.show(
+        session, lambda found: fields(in_full(found, time.time(), "agent_session_id"), context.paint)
+    )
     return 0
 
 
@@ -167,18 +157,3 @@ def _table(context: Context, sessions: list[Document]) -> str:
     named = ("id", "application_id", "status", "depth", "parent_id")
     rows = [[*(session.get(name) for name in named), *life(session, now)] for session in sessions]
     return table(("ID", "APPLICATION", "STATUS", "DEPTH", "PARENT", "AGE", "LIFE"), rows, context.paint)
-
-
-def _told(session: Document, now: float) -> list[tuple[str, object]]:
-    """As the server tells it, with the same value once, and instants also as people say them."""
-    pairs: list[tuple[str, object]] = []
-    for name, value in session.items():
-        if name == "agent_session_id" or value is None:
-            continue
-        at = instant(value) if name.endswith("_at") else None
-        pairs.append((name, value if at is None else f"{cell(value)} ({_when(at - now)})"))
-    return pairs
-
-
-def _when(seconds: float) -> str:
-    return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"

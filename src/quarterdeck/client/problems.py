@@ -23,17 +23,22 @@ class OddRefusal(Refusal):
 
 def from_answer(answer: Answer) -> Problem:
     """The problem an answer of 300 or more tells."""
-    told = _document(answer.body)
-    code, detail = told.get("error"), told.get("detail")
-    problem = _kind(answer.status, code)(
-        code if isinstance(code, str) else f"http_{answer.status}",
-        detail if isinstance(detail, str) else f"The server answered {answer.status} without saying why.",
-    )
-    problem.members["status"] = answer.status
-    problem.members.update((name, value) for name, value in told.items() if name not in _NOT_MEMBERS)
+    problem = from_document(answer.status, _document(answer.body))
     wait = answer.headers.get("retry-after", "")
     if wait.isascii() and wait.isdigit():
         problem.members.setdefault("retry_after", int(wait))
+    return problem
+
+
+def from_document(status: int, told: dict[str, object]) -> Problem:
+    """The problem that a document tells: that of an answer, or of one item among many."""
+    code, detail = told.get("error"), told.get("detail")
+    problem = _kind(status, code)(
+        code if isinstance(code, str) else f"http_{status}",
+        detail if isinstance(detail, str) else f"The server answered {status} without saying why.",
+    )
+    problem.members["status"] = status
+    problem.members.update((name, value) for name, value in told.items() if name not in _NOT_MEMBERS)
     return problem
 
 

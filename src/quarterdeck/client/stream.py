@@ -36,6 +36,10 @@ class NobodyReads(Exception):
     """Whoever this was told to has gone."""
 
 
+class Late(Exception):
+    """The follower's time is up."""
+
+
 class Reading:
     """Messages out of pieces that end anywhere, over however many connections: the last id outlives them all."""
 
@@ -96,6 +100,8 @@ class Follower:
         self._say = say
         self._output = output
         """A descriptor that is given up on, and the stream with it, when nobody reads it any more."""
+        self.deadline: float | None = None
+        """Until when to follow, by the monotonic clock; `Late` is raised then."""
         self._reading = Reading()
         self._failures = 0
 
@@ -165,8 +171,12 @@ class Follower:
             poll.register(connection, select.POLLIN)
         if self._output is not None:
             poll.register(self._output, 0)
+        if self.deadline is not None:
+            seconds = max(0.0, min(seconds, self.deadline - time.monotonic()))
         deadline = time.monotonic() + seconds
         found = dict(poll.poll(seconds * 1000))
+        if not found and self.deadline is not None and time.monotonic() >= self.deadline:
+            raise Late
         output = 0 if self._output is None else found.pop(self._output, 0)
         if output & (select.POLLERR | select.POLLHUP):
             raise NobodyReads

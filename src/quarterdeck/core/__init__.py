@@ -13,6 +13,7 @@ Everything above imports from here and nothing here imports from above.
 | paging  | opaque cursors that stay good when their row is gone                          |
 | addresses | which hosts the server may be sent to by somebody else's word                 |
 | pushkeys | the secrets by which pushed invocations are signed                             |
+| webhooks | the headers by which whoever is called knows that it was us                    |
 | seals   | what is signed about the log, and when events may go                          |
 | proof   | whether a log is what was sealed, and which row is the first that is not      |
 | wire    | what a room says about its routes, so that one shell can serve all rooms      |

@@ -14,6 +14,7 @@
 | idempotency  | whether a key has been used, and for what                                                    |
 | leases       | who alone may run a pass, by numbered terms that fence the ones before                       |
 | sweeps       | how bounded passes repeat, and how a test waits for one                                      |
+| outward      | what this process may call outside, and within which bounds                                  |
 
 How it fails. A refusal is an outcome of its own command and costs its neighbours nothing. A value the database
 refuses is found by bisecting its batch. A lost connection, a lock that timed out or a database that is away is

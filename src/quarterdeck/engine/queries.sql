@@ -311,3 +311,14 @@ delete from sink_entries where sink = :sink;
 -- name: log_has
 -- Whether this very event stands at this position.
 select 1 from events e where e.pos = :pos and e.id = :id;
+
+-- name: log_touched
+-- Which of these zones have an event of these types after a position and an instant.
+select b.zone
+from rows(:batch as b, zone text, after bigint)
+where exists (
+    select 1
+    from events e
+    where e.zone_id = b.zone and e.pos > b.after and e.at > :since
+      and e.type in (select t.name from rows(:types as t, name text))
+);

@@ -74,6 +74,7 @@ class Metrics(Collector):
         self._sweeps: dict[tuple[str, str], int] = {}
         self._cross_zone: dict[str, int] = {}
         self._gauges: dict[tuple[str, str], dict[str, Callable[[], float]]] = {}
+        self._counters: dict[tuple[str, str], dict[str, Callable[[], float]]] = {}
         self._retries: dict[tuple[str, str], int] = {}
 
     # -- what happened ------------------------------------------------------------------------------------------
@@ -121,6 +122,10 @@ class Metrics(Collector):
     def gauge(self, name: str, help_text: str, label: str, read: Callable[[], float]) -> None:
         """A figure that is read when it is asked for."""
         self._gauges.setdefault((name, help_text), {})[label] = read
+
+    def counter(self, name: str, help_text: str, label: str, read: Callable[[], float]) -> None:
+        """The same for a figure that somebody else counts, and that only grows."""
+        self._counters.setdefault((name, help_text), {})[label] = read
 
     # -- how it is shown ----------------------------------------------------------------------------------------
 
@@ -171,6 +176,11 @@ class Metrics(Collector):
             for label, read in readers.items():
                 gauge.add_metric([label], read())
             yield gauge
+        for (name, help_text), readers in self._counters.items():
+            counter = CounterMetricFamily(name, help_text, labels=["name"])
+            for label, read in readers.items():
+                counter.add_metric([label], read())
+            yield counter
 
 
 def _single(counts: dict[str, int]) -> dict[tuple[str, ...], int]:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Unpack
 
 from quarterdeck.sdk.asks import ServiceOptions, told
+from quarterdeck.sdk.errors import NotFound
 from quarterdeck.sdk.model import Health, Page, Service
 from quarterdeck.sdk.remote import Ask
 from quarterdeck.sdk.room import Room
@@ -42,6 +43,14 @@ class Services(Room):
         wanted = {"application_id": application_id, "health": health}
         return self._listed(self._path("agent-services"), wanted, Page[Service])
 
+    async def find(self, application_id: str) -> Service:
+        """The service of an application, the newest if it has several."""
+        async for service in self.list(application_id=application_id):
+            return service
+        raise NotFound(
+            "agent_service_not_found", f"The application {application_id!r} offers no service here."
+        )
+
     async def patch(self, service_id: str, **options: Unpack[ServiceOptions]) -> Service:
         """Changes what is named, and leaves the rest."""
         return await self._call(
@@ -53,6 +62,10 @@ class Services(Room):
             ),
             Service,
         )
+
+    async def unregister(self, service_id: str) -> None:
+        """Takes a service back, whoever registered it: nothing new is asked of it, and what waits is canceled."""
+        await self._remote.ask(Ask("DELETE", self._path("agent-services", service_id), repeats=True))
 
     async def rotate_secret(self, service_id: str) -> Service:
         """From now on pushes are signed with another secret, which this answer shows."""

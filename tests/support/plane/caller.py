@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quarterdeck.core.wire import COORDINATOR_ADMIN, LIFECYCLE
-from quarterdeck.http.auth import Grant, LocalIssuer
+from quarterdeck.http.auth import Grant
 from tests.support.callers import GONE
 from tests.support.eventually import eventually
-from tests.support.plane.fleet import Fleet
-from tests.support.plane.recorder import Line, Recorder, now
+from tests.support.plane.known import Plane
+from tests.support.plane.recorder import Line, now
 from tests.support.raw import Connection, request
 
 PATIENCE = 5.0
 """Seconds for an answer. A frozen server gives none, and its client goes elsewhere."""
 UNKNOWN = (None, 500, 502, 504)
+APPLICATION = "app"
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Ask:
     session: str | None = None
     """For which session it is asked, if for one."""
     key: str | None = None
+    token: str | None = None
+    """Another than the client's own."""
 
 
 @dataclass(frozen=True)
@@ -60,36 +65,47 @@ class Caller:
         self.name = name
         self.zone = zone
         self.chance = random.Random(f"{plane.seed} {name}")
+        self.known = plane.zones[zone]
         self._plane = plane
         self._connection: Connection | None = None
         self._slot = self.chance.randrange(len(plane.fleet))
-        self._tokens: dict[str | None, str] = {}
-
-    @property
-    def known(self) -> object:
-        return self._plane
+        self._own_token = ""
 
     async def ask(self, ask: Ask, patience: float = PATIENCE) -> Reply:
         """Asks once. Whether an answer comes or not, it is written down."""
+        started, reply = await self._exchange(ask, patience)
+        self._record(ask, ask.asked, started, reply)
+        return reply
+
+    async def ask_each(self, ask: Ask, items: Sequence[Mapping[str, str]]) -> Reply:
+        """The same for many at once: a line for each, with the status that it would have had alone."""
+        started, reply = await self._exchange(ask, PATIENCE)
+        told = reply.body.get("items") if reply.ok else None
+        for place, item in enumerate(items):
+            one = _alone(told[place]) if isinstance(told, list) else reply
+            self._record(ask, dict(item), started, one)
+        return reply
+
+    async def _exchange(self, ask: Ask, patience: float) -> tuple[float, Reply]:
         connection = await self._connected()
-        line = Line(self.name, ask.op, self.zone, ask.asked, ask.session)
         started = now()
         try:
             answer = await connection.ask(self._request(ask), patience)
         except (*GONE, TimeoutError):
             self._leave()
-            self._plane.recorder.write(line, started, None, None)
-            return Reply(None, {})
-        body = json.loads(answer.body) if answer.body else {}
-        self._plane.recorder.write(line, started, answer.status, body)
+            return started, Reply(None, {})
         if answer.headers.get("connection") == "close":
             self._leave()
-        return Reply(answer.status, body)
+        return started, Reply(answer.status, json.loads(answer.body) if answer.body else {})
+
+    def _record(self, ask: Ask, asked: dict[str, object], started: float, reply: Reply) -> None:
+        line = Line(self.name, ask.op, self.zone, asked, ask.session)
+        self._plane.recorder.write(line, started, reply.status, reply.body)
 
     async def ask_until_known(self, ask: Ask) -> Reply:
         """Asks with its key until somebody says what became of it; or, now and then, gives up on it."""
         reply = await self.ask(ask)
-        while reply.to_be_repeated and not self._plane.stopping and self.chance.random() < 0.9:
+        while reply.to_be_repeated and not self.stopping and self.chance.random() < 0.9:
             self._leave()
             reply = await self.ask(ask)
         return reply
@@ -97,15 +113,16 @@ class Caller:
     async def vanish_from(self, ask: Ask) -> None:
         """Sends it, and is gone before the answer: nobody knows what became of it."""
         connection = await self._connected()
-        line = Line(self.name, ask.op, self.zone, ask.asked, ask.session)
         started = now()
-        try:
+        with contextlib.suppress(ConnectionError):
             await connection.send(self._request(ask))
-        except ConnectionError:
-            pass
         connection.cut()
         self._connection = None
-        self._plane.recorder.write(line, started, None, None)
+        self._record(ask, ask.asked, started, Reply(None, {}))
+
+    @property
+    def stopping(self) -> bool:
+        return self._plane.stopping
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -115,20 +132,25 @@ class Caller:
     def _request(self, ask: Ask) -> bytes:
         path = f"/zones/{self.zone}{ask.path}"
         headers = {"Idempotency_Key": ask.key} if ask.key else {}
-        return request(ask.method, path, self._token(ask.session), ask.body, **headers)
+        return request(ask.method, path, ask.token or self._token(ask.session), ask.body, **headers)
 
     def _token(self, session: str | None) -> str:
-        if session not in self._tokens or session is not None:
-            grant = Grant(
-                zone_id=self.zone,
-                client_id="app",
-                subject=self.name,
-                sid=self.name,
-                session_id=session,
-                scopes=(LIFECYCLE, COORDINATOR_ADMIN),
-            )
-            return self._tokens.setdefault(session, self._plane.issuer.mint(grant, 3_600 * 12))
-        return self._tokens[session]
+        """Its own, kept; or one that speaks for a session."""
+        if session is None and self._own_token:
+            return self._own_token
+        grant = Grant(
+            zone_id=self.zone,
+            client_id=APPLICATION,
+            # One subject each: to whoever starts an invocation the credential is the holder.
+            subject=self.name,
+            sid=self.name,
+            session_id=session,
+            scopes=(LIFECYCLE, COORDINATOR_ADMIN),
+        )
+        token = self._plane.issuer.mint(grant, 3_600)
+        if session is None:
+            self._own_token = token
+        return token
 
     def _leave(self) -> None:
         """To another server, at the next call."""
@@ -154,12 +176,9 @@ class Caller:
         return self._connection
 
 
-class Plane:
-    """What all clients of a run share."""
-
-    def __init__(self, seed: str, fleet: Fleet, recorder: Recorder) -> None:
-        self.seed = seed
-        self.fleet = fleet
-        self.recorder = recorder
-        self.issuer: LocalIssuer = fleet[0].issuer
-        self.stopping = False
+def _alone(item: Mapping[str, object]) -> Reply:
+    """What became of one item of many, as if it had been asked for by itself."""
+    error = item.get("error")
+    if isinstance(error, dict):
+        return Reply(int(error["status"]), {"error": error["error"]})
+    return Reply(200, dict(item))

@@ -23,9 +23,7 @@ class Fleet:
 
     @property
     def awake(self) -> list[int]:
-        return [
-            slot for slot in range(len(self)) if slot not in self._frozen and self._slots[slot].running
-        ]
+        return [slot for slot in range(len(self)) if slot not in self._frozen and self._slots[slot].running]
 
     def kill(self, slot: int) -> None:
         self.happened.append(f"killed {slot}")

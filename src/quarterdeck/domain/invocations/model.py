@@ -72,6 +72,15 @@ class InvocationSettings(msgspec.Struct, frozen=True):
     invocation_retention_days: Annotated[
         float, Meta(gt=0, le=36_500, description="how long ended invocations are kept")
     ] = 30.0
+    push_concurrency: Annotated[
+        int, Meta(ge=1, le=100_000, description="pushes under way at once in one server")
+    ] = 256
+    push_zone_concurrency: Annotated[
+        int, Meta(ge=1, le=100_000, description="of which for one zone at most")
+    ] = 64
+    push_service_concurrency: Annotated[
+        int, Meta(ge=1, le=100_000, description="of which to one service at most")
+    ] = 16
 
 
 # -- bodies ------------------------------------------------------------------------------------------------------
@@ -360,6 +369,21 @@ class LeaseView(InvocationView, frozen=True, kw_only=True):
     attempt: int
     attempt_token: str
     lease_expires_at: str
+
+
+class PushedView(msgspec.Struct, frozen=True, kw_only=True):
+    """An invocation as the endpoint that is pushed to sees it."""
+
+    id: str
+    zone_id: str
+    service_id: str
+    method: str
+    params: msgspec.Raw
+    metadata: msgspec.Raw
+    attempt: int
+    deadline_at: str | None
+    source_session_id: str | None
+    target_session_id: str | None
 
 
 class InvocationList(msgspec.Struct, frozen=True):

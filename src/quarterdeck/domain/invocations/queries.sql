@@ -24,39 +24,25 @@ join agent_invocations i on i.zone_id = b.zone_id and i.service_id = b.service_i
 where i.status = 'running';
 
 -- name: invocations_due
--- engine: postgresql
--- differs: SQLite has no lateral joins, and PostgreSQL would run the subquery that stands for one there for every row.
--- The next of each service, in the order in which they became due, and whether the sessions they belong to still live.
+-- The next of each service, in the order in which they became due, and whether the sessions they belong to still live. The
+-- moment up to which there are enough of them is found first, by the same index; a few more may share that moment.
 select columns(i), case
     when (i.source_session_id is null or (x.status <> 'terminated' and x.terminated_at is null and x.expires_at > now_ms()))
      and (i.target_session_id is null or (y.status <> 'terminated' and y.terminated_at is null and y.expires_at > now_ms()))
     then 1 else 0 end as lives_on
-from rows(:batch as b, zone_id text, service_id text)
-cross join lateral (
-    select *
-    from agent_invocations d
-    where d.zone_id = b.zone_id and d.service_id = b.service_id and d.status = 'pending' and d.parked = 0
-      and d.available_at <= now_ms()
-    order by d.available_at, d.id
-    limit :most
-) i
-left join agent_sessions x on x.zone_id = i.zone_id and x.id = i.source_session_id
-left join agent_sessions y on y.zone_id = i.zone_id and y.id = i.target_session_id
-order by i.available_at, i.id;
--- engine: sqlite
-select columns(i), case
-    when (i.source_session_id is null or (x.status <> 'terminated' and x.terminated_at is null and x.expires_at > now_ms()))
-     and (i.target_session_id is null or (y.status <> 'terminated' and y.terminated_at is null and y.expires_at > now_ms()))
-    then 1 else 0 end as lives_on
-from rows(:batch as b, zone_id text, service_id text)
-join agent_invocations i on i.zone_id = b.zone_id and i.id in (
-    select d.id
-    from agent_invocations d
-    where d.zone_id = b.zone_id and d.service_id = b.service_id and d.status = 'pending' and d.parked = 0
-      and d.available_at <= now_ms()
-    order by d.available_at, d.id
-    limit :most
-)
+from (
+    select b.zone_id, b.service_id, coalesce((
+        select d.available_at
+        from agent_invocations d
+        where d.zone_id = b.zone_id and d.service_id = b.service_id and d.status = 'pending' and d.parked = 0
+          and d.available_at <= (select now_ms())
+        order by d.available_at, d.id
+        limit 1 offset :most
+    ), now_ms()) as enough_at
+    from rows(:batch as b, zone_id text, service_id text)
+) w
+join agent_invocations i on i.zone_id = w.zone_id and i.service_id = w.service_id and i.status = 'pending' and i.parked = 0
+  and i.available_at <= w.enough_at
 left join agent_sessions x on x.zone_id = i.zone_id and x.id = i.source_session_id
 left join agent_sessions y on y.zone_id = i.zone_id and y.id = i.target_session_id
 order by i.available_at, i.id;
@@ -159,7 +145,9 @@ where ((i.source_session_id is not null
 limit :limit;
 
 -- name: invocations_to_push
--- For the pusher, across zones: services that are pushed to and have something to begin, and when.
+-- For the pusher, across zones: services that are pushed to and have something to begin, and when. Those that have all
+-- the slots they may have are passed over here, or the oldest work would hide everybody else's behind the limit; a zone
+-- that has all of its own stands there without a service.
 select s.zone_id, s.id, (
     select min(i.available_at)
     from agent_invocations i
@@ -170,6 +158,9 @@ where s.delivery = 'push' and s.unregistered_at is null
   and exists (
     select 1 from agent_invocations i
     where i.zone_id = s.zone_id and i.service_id = s.id and i.status = 'pending' and i.parked = 0)
+  and not exists (
+    select 1 from rows(:full as f, zone_id text, service_id text)
+    where f.zone_id = s.zone_id and (f.service_id is null or f.service_id = s.id))
 order by 3
 limit :limit;
 

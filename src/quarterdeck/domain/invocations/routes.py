@@ -59,6 +59,7 @@ from quarterdeck.engine.tx import Engine, Tx
 
 log = logging.getLogger("quarterdeck.invocations")
 LISTING = "invocations"
+SPOKEN = ("stale_attempt", "attempt_token_required", "invocation_not_completable")
 T = TypeVar("T")
 
 
@@ -287,13 +288,43 @@ def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
+def _twice_spelt(desk: InvocationDesk, one: str) -> list[Route]:
+    """Real clients say PATCH where the norm is POST."""
+    tags = ("invocations",)
+    served = ("invocation_not_found", "service_ownership_required")
+    return [
+        route
+        for method in ("POST", "PATCH")
+        for route in (
+            Route(
+                method, one + "/start", desk.start, "Begin an attempt that was learnt of elsewhere", LIFECYCLE,
+                body=StartBody, answer=LeaseView, tags=tags,
+                refusals=(*served, "invocation_not_startable", "agent_suspended"),
+            ),
+            Route(
+                method, one + "/complete", desk.complete, "Report the outcome of an attempt", LIFECYCLE,
+                body=CompleteBody, answer=InvocationView, refusals=(*served, *SPOKEN), tags=tags,
+                description="A failed attempt is followed by another, unless `retryable` is false or it was the "
+                "last. Said twice with the same token, it is answered twice.",
+            ),
+            Route(
+                method, one + "/cancel", desk.cancel, "Ask for an invocation to be canceled", LIFECYCLE,
+                body=CancelBody, answer=InvocationView, tags=tags,
+                refusals=("invocation_not_found", "invoker_ownership_required", "invocation_not_cancelable"),
+                description="What waits is canceled at once; what runs, when its holder says so or its lease or "
+                "deadline passes.",
+            ),
+        )
+    ]  # fmt: skip
+
+
 def routes(desk: InvocationDesk) -> list[Route]:
     base = "/zones/{zone}/invocations"
     one = base + "/{id}"
     tags = ("invocations",)
     missing = ("invocation_not_found",)
     served = (*missing, "service_ownership_required")
-    spoken = (*served, "stale_attempt", "attempt_token_required", "invocation_not_completable")
+    spoken = (*served, *SPOKEN)
     return [
         Route(
             "POST", base, desk.enqueue, "Call a service, durably", LIFECYCLE, body=EnqueueBody, answer=InvocationView,
@@ -325,30 +356,7 @@ def routes(desk: InvocationDesk) -> list[Route]:
             "GET", one + "/explain", desk.explain, "Why an invocation is as it is", LIFECYCLE,
             answer=InvocationExplanation, refusals=missing, tags=tags,
         ),
-        *(
-            route
-            for method in ("POST", "PATCH")
-            for route in (
-                Route(
-                    method, one + "/start", desk.start, "Begin an attempt that was learnt of elsewhere", LIFECYCLE,
-                    body=StartBody, answer=LeaseView, tags=tags,
-                    refusals=(*served, "invocation_not_startable", "agent_suspended"),
-                ),
-                Route(
-                    method, one + "/complete", desk.complete, "Report the outcome of an attempt", LIFECYCLE,
-                    body=CompleteBody, answer=InvocationView, refusals=spoken, tags=tags,
-                    description="A failed attempt is followed by another, unless `retryable` is false or it was the "
-                    "last. Said twice with the same token, it is answered twice.",
-                ),
-                Route(
-                    method, one + "/cancel", desk.cancel, "Ask for an invocation to be canceled", LIFECYCLE,
-                    body=CancelBody, answer=InvocationView, tags=tags,
-                    refusals=(*missing, "invoker_ownership_required", "invocation_not_cancelable"),
-                    description="What waits is canceled at once; what runs, when its holder says so or its lease or "
-                    "deadline passes.",
-                ),
-            )
-        ),
+        *_twice_spelt(desk, one),
         Route(
             "POST", one + "/heartbeat", desk.heartbeat, "Prolong an attempt's lease", LIFECYCLE, body=HeartbeatBody,
             answer=HeartbeatView, refusals=spoken, tags=tags,

@@ -120,11 +120,12 @@ where zone_id = b.zone and id = b.service and coalesce(unregistered_at, 0) = b.w
 returning id;
 
 -- name: services_beat
--- The heartbeats that change nothing of a service: two numbers, no index, no event.
+-- The heartbeats that change nothing of a service: two numbers, no index, no event. (Not unregistered is 0 in the batch:
+-- a condition on the table alone would be looked up first by a plan made when the table was empty, and for ever.)
 update agent_services
 set last_heartbeat_at = :now, active_invocations = b.active
-from rows(:batch as b, zone text, service text, active bigint)
-where zone_id = b.zone and id = b.service and coalesce(unregistered_at, 0) = 0
+from rows(:batch as b, zone text, service text, was bigint, active bigint)
+where zone_id = b.zone and id = b.service and coalesce(unregistered_at, 0) = b.was
 returning id;
 
 -- name: registrations_get

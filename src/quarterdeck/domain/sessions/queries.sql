@@ -329,3 +329,19 @@ returning id;
 delete from cascades
 where (zone_id, id) in (select c.zone_id, c.id from cascades c where c.finished_at < :before limit :limit)
 returning id;
+
+-- name: slots_of
+-- How many children live in these zones, and the position of the log it is of: one statement sees one instant, and whoever
+-- changes a count moves the head in the same transaction.
+select z.id, z.quotas, coalesce(c.live, 0), coalesce(x.expired, 0), h.pos
+from rows(:batch as b, zone text)
+join zones z on z.id = b.zone
+join log_head h on h.id = 1
+left join admission_counts c on c.zone_id = z.id and c.scope = 'concurrent' and c.key = ''
+left join (
+    select e.zone_id, count(e.parent_id) as expired
+    from agent_sessions e
+    where e.zone_id in (select a.zone from rows(:batch as a, zone text))
+      and e.status <> 'terminated' and e.terminated_at is null and e.expires_at <= (select now_ms())
+    group by e.zone_id
+) x on x.zone_id = z.id;

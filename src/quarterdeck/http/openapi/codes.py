@@ -131,6 +131,7 @@ OWN: Mapping[str, Meaning] = {
     "invalid_endpoint_url": Meaning(
         Invalid, "It is no http(s) URL of plain form; or it is to be pushed to, and is no public host."
     ),
+    "sink_not_found": Meaning(NotFound, "No sink has this name."),
     "key_not_found": Meaning(NotFound, "There is no such API key in this zone."),
     "key_limit_exceeded": Meaning(LimitReached, "The zone has as many live API keys as a zone may have."),
     "invalid_scope": Meaning(

@@ -1,8 +1,8 @@
 """Taking work: one claim after another, each for as much as there is room for.
 
-While one batch runs the next is waited for. A claim whose outcome is unknown is made again under its own id, which gives
-the same leases again, so none is left held by nobody. A server that is away is asked again for as long as the worker
-runs.
+While one batch runs the next is waited for. A claim whose outcome is unknown is made again under its own id, which
+gives the same leases again, so none is left held by nobody. A server that is away is asked again for as long as the
+worker runs.
 """
 
 from __future__ import annotations

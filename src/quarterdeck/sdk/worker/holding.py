@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 
-from quarterdeck.sdk.invocations import Invocations
 from quarterdeck.sdk.errors import Fault
+from quarterdeck.sdk.invocations import Invocations
 from quarterdeck.sdk.model import Item, Lease, Token
 from quarterdeck.sdk.worker.methods import Context
 
@@ -170,17 +170,18 @@ class Holdings:
 
     async def _give_back_stale(self, invocations: Invocations) -> None:
         late = [held for held in self._waiting if held.beats > 0]
-        for part in _parts(self._drop(late)):
+        for part in parts(self._drop(late)):
             await invocations.release(part)
 
     async def _beat(self, invocations: Invocations) -> None:
         for held in self._waiting:
             held.beats += 1
-        for part in _parts([held.token for held in self._held.values()]):
+        for part in parts([held.token for held in self._held.values()]):
             tokens = {token.id: token.attempt_token for token in part}
             for item in await invocations.heartbeat(part):
-                if held := self._held.get(tokens.get(item.id, "")):
-                    self._heard(held, item)
+                found = self._held.get(tokens.get(item.id, ""))
+                if found is not None:
+                    self._heard(found, item)
 
     def _heard(self, held: Held, item: Item) -> None:
         if item.cancel:
@@ -191,5 +192,5 @@ class Holdings:
             self._drop([held])
 
 
-def _parts(tokens: Sequence[Token]) -> Iterable[Sequence[Token]]:
+def parts(tokens: Sequence[Token]) -> Iterable[Sequence[Token]]:
     return (tokens[at : at + BULK_MAX] for at in range(0, len(tokens), BULK_MAX))

@@ -33,8 +33,8 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt is not wanted any more. A method that takes long looks now and then, and stops by raising
-        `Canceled`; one that does not look runs to its end, and its result does not count."""
+        """Whether this attempt is not wanted any more. A method that takes long looks now and then, and stops by
+        raising `Canceled`; one that does not look runs to its end, and its result does not count."""
         return self._cancelled_for_threads.is_set()
 
     def check(self) -> None:

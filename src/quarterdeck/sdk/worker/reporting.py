@@ -84,6 +84,12 @@ class Reporter:
         except Fault as fault:
             log.warning("%d outcomes cannot be told now and are kept: %s", len(batch), fault.detail)
             return batch
+        except Problem as refusal:
+            # Whoever speaks so is not listened to any more; the claims are about to hear the same, and end the worker.
+            log.error("%d outcomes are refused: %s", len(batch), refusal.detail)
+            for completion in batch:
+                self._told(completion)
+            return ()
 
     async def _tell(self, batch: Sequence[Completion]) -> list[Completion]:
         try:
@@ -103,8 +109,8 @@ class Reporter:
             self._told(completion)
             return []
         error: dict[str, object] = {"code": REFUSED, "message": f"{completion.status}, but {refusal.detail}"}
-        status, token = "failed", completion.attempt_token
-        return await self._tell([Completion(completion.id, token, status, error=error, retryable=False)])
+        instead = Completion(completion.id, completion.attempt_token, "failed", error=error, retryable=False)
+        return await self._tell([instead])
 
     def _must_be_told_again(self, completion: Completion, outcomes: dict[str, Item]) -> bool:
         item = outcomes.get(completion.id)

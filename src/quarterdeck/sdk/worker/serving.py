@@ -1,4 +1,4 @@
-"""The worker: from claims over methods to reports, and its end."""
+"""The worker itself: from claims over methods to reports, and its end."""
 
 from __future__ import annotations
 
@@ -6,21 +6,227 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypedDict, TypeVar, Unpack
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from quarterdeck import __version__
-from quarterdeck.core.retry import Policy, delay
+from quarterdeck.client.server import path_of
 from quarterdeck.sdk.asks import ServiceOptions
 from quarterdeck.sdk.client import Quarterdeck
 from quarterdeck.sdk.errors import Problem
 from quarterdeck.sdk.model import Completion, Lease, Service, Token
 from quarterdeck.sdk.worker.claiming import Claimer
-from quarterdeck.sdk.worker.holding import BULK_MAX, Held, Holdings, Limits
+from quarterdeck.sdk.worker.holding import Held, Holdings, Limits, parts
 from quarterdeck.sdk.worker.methods import Context, Function, Methods, failed
 from quarterdeck.sdk.worker.reporting import Reporter
 
 log = logging.getLogger("quarterdeck.sdk.worker")
 F = TypeVar("F", bound=Function)
 ALIVE_SECONDS = 30.0
+LAST_WORDS_SECONDS = 5.0
+"""For giving back and telling what the grace was too short for."""
+NOWHERE = "http://worker.invalid"
+"""Services are known by an address. That of one whose work is fetched is only a name: `.invalid` leads nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A service as a worker registers it. Workers that register the same share its work."""
+
+    application_id: str
+    endpoint_url: str | None = None
+    """Without one the application's own: every worker of the application serves the same service."""
+    agent_id: str | None = None
+    """A session, with which the registration ends."""
+    described: ServiceOptions = field(default_factory=lambda: ServiceOptions())
+
+
+class Worker:
+    """Serves the methods of a service.
+
+    worker = Worker(Quarterdeck.connect(), "summariser")
+
+    @worker.method()
+    async def summarise(params: Text, context: Context) -> Summary: ...
+
+    worker.main()
+    """
+
+    def __init__(
+        self,
+        client: Quarterdeck,
+        service: str | Offer | Service,
+        *,
+        concurrency: int = 16,
+        prefetch: int | None = None,
+        grace: float = 30.0,
+    ) -> None:
+        """`service` names the application whose service this is, or says more about it, or is one that somebody else
+        registered. So many methods run at once, at most; so many leases more may be held, by default as many again. At
+        its end it waits `grace` seconds for what runs."""
+        if concurrency < 1:
+            raise ValueError("a worker without any concurrency would do nothing")
+        self._client = client
+        self._offer = Offer(service) if isinstance(service, str) else service
+        self._grace = grace
+        self._methods = Methods()
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="quarterdeck-worker")
+        limits = Limits(concurrency, concurrency if prefetch is None else prefetch)
+        self._holdings = Holdings(limits, self._serve)
+        self._reporter = Reporter(client.invocations, self._told)
+        self._claimer = Claimer(client.invocations, self._holdings, self._register)
+        self._stopping = asyncio.Event()
+        self._registered = asyncio.Event()
+        self._service: Service | None = None
+
+    def method(self, name: str | None = None) -> Callable[[F], F]:
+        """Declares a function as a method, by its own name or another. It is given the params, as the type its
+        annotation names, and a `Context` if it has a second parameter. Coroutines run on the loop, others in
+        threads."""
+
+        def declared(function: F) -> F:
+            self._methods.add(name or function.__name__, function)
+            return function
+
+        return declared
+
+    # -- its life ----------------------------------------------------------------------------------------------------
+
+    def main(self) -> None:
+        """Serves until SIGTERM or SIGINT: for a program that does nothing else. A second signal does not wait."""
+        asyncio.run(self._main())
+
+    async def run(self) -> None:
+        """Serves until `stop` is called, or until it is cancelled, or until the server refuses for good, which is
+        raised."""
+        loop = asyncio.get_running_loop()
+        claiming = loop.create_task(self._claimer.run(self._take))
+        others = [
+            loop.create_task(self._holdings.keep_alive(self._client.invocations)),
+            loop.create_task(self._reporter.run()),
+            loop.create_task(self._say_alive()),
+            loop.create_task(self._stopping.wait()),
+        ]
+        try:
+            await asyncio.wait([claiming, *others], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self._wind_down(claiming)
+            await _ended([*others])
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        for task in (claiming, *others):
+            if not task.cancelled() and (wrong := task.exception()):
+                raise wrong
+
+    def stop(self) -> None:
+        """Takes nothing new, finishes what runs, gives back what has not begun. To be called on the loop."""
+        self._stopping.set()
+
+    async def until_registered(self) -> Service:
+        """The service that is served, once it is registered."""
+        await self._registered.wait()
+        assert self._service is not None
+        return self._service
+
+    async def _main(self) -> None:
+        loop, own = asyncio.get_running_loop(), asyncio.current_task()
+
+        def told_to_stop() -> None:
+            if self._stopping.is_set() and own is not None:
+                own.cancel()
+            self.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, told_to_stop)
+        with contextlib.suppress(asyncio.CancelledError):
+            async with self._client:
+                await self.run()
+
+    async def _wind_down(self, claiming: asyncio.Task[None]) -> None:
+        await _ended([claiming])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._grace):
+                with _logged("work that was taken at the last moment is not given back"):
+                    await self._claimer.give_back()
+                await self._release(self._holdings.drop_waiting())
+                await self._holdings.until_none_runs()
+                await self._reporter.until_quiet()
+                return
+        log.warning(
+            "%d methods did not end within %g s and are given up", self._holdings.running, self._grace
+        )
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                await self._release(self._holdings.drop_running())
+                await self._reporter.until_quiet()
+
+    async def _release(self, tokens: Sequence[Token]) -> None:
+        for part in parts(tokens):
+            with _logged(f"{len(part)} leases are not given back, and end by themselves"):
+                await self._client.invocations.release(part)
+
+    # -- what it is made of ------------------------------------------------------------------------------------------
+
+    async def _register(self) -> str:
+        offer = self._offer
+        if isinstance(offer, Service):
+            self._service = offer
+        else:
+            described: ServiceOptions = {
+                "capabilities": [*self._methods],
+                "framework_name": "quarterdeck-sdk",
+                "framework_version": __version__,
+                "health": "healthy",
+                "delivery": "pull",
+                **offer.described,
+            }
+            url = offer.endpoint_url or NOWHERE + path_of(offer.application_id)
+            self._service = await self._client.services.register(
+                offer.application_id, url, agent_id=offer.agent_id, **described
+            )
+        self._registered.set()
+        return self._service.id
+
+    def _take(self, leases: Sequence[Lease]) -> None:
+        self._holdings.take(Held(lease, Context(lease, self._client)) for lease in leases)
+
+    async def _serve(self, held: Held) -> None:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            completion = await self._methods.run(held.context, self._threads)
+        except asyncio.CancelledError:
+            # Either the worker has given it up, or the method canceled itself, which is one way to fail.
+            completion = failed(held.lease, "method_failed", "the method was canceled", type="CancelledError")
+        finally:
+            self._holdings.ended(held, clock() - began)
+        if not held.is_dropped:
+            self._reporter.add(completion)
+
+    def _told(self, completion: Completion) -> None:
+        self._holdings.forget(completion.attempt_token)
+
+    async def _say_alive(self) -> None:
+        service = await self.until_registered()
+        while True:
+            await asyncio.sleep(ALIVE_SECONDS)
+            with _logged("the service's heartbeat is not heard", logging.DEBUG):
+                await self._client.services.heartbeat(
+                    service.id, health="healthy", active_invocations=self._holdings.running
+                )
+
+
+@contextlib.contextmanager
+def _logged(what: str, level: int = logging.WARNING) -> Iterator[None]:
+    """For what a worker can do without."""
+    try:
+        yield
+    except Problem as problem:
+        log.log(level, "%s: %s", what, problem.detail)
+
+
+async def _ended(tasks: Iterable[asyncio.Task[object]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
@@ -85,9 +85,10 @@ async def orphaned(tx: Tx, limit: int) -> list[Ref]:
     return _refs(*await tx.read(Q.invocations_orphaned(limit=limit)))
 
 
-async def to_push(tx: Tx, limit: int) -> list[Ready]:
-    """Services that are pushed to and have something to begin, the earliest first."""
-    [rows] = await tx.read(Q.invocations_to_push(limit=limit))
+async def to_push(tx: Tx, limit: int, full: Iterable[tuple[str, str | None]] = ()) -> list[Ready]:
+    """Services that are pushed to and have something to begin, the earliest first; without those that are `full`, and
+    without all of a zone that stands there alone."""
+    [rows] = await tx.read(Q.invocations_to_push(full=[*full], limit=limit))
     return [Ready((str(zone), str(name)), int(str(at)), int(str(now))) for zone, name, at, now in rows]
 
 

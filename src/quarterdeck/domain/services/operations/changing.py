@@ -92,7 +92,7 @@ async def _write(tx: Tx, shelf: Shelf) -> None:
     others = Shelf()
     for before, after in shelf.moved():
         if after.updated_at == before.updated_at:
-            only_heard.append((*after.ref, after.active_invocations))
+            only_heard.append((*after.ref, 0, after.active_invocations))
         else:
             others.take(before, after)
     if only_heard:

@@ -10,6 +10,7 @@
 | holding  | suspend, resume                                                                             |
 | looking  | show, list, subtree, receipts, and what sweeps look for                                     |
 | explaining | why                                                                                       |
+| slots    | how many places of children are taken, for others to read                                   |
 """
 
 from quarterdeck.domain.sessions.operations.bearers import (
@@ -34,12 +35,14 @@ from quarterdeck.domain.sessions.operations.looking import (
     subtree,
     unfinished,
 )
+from quarterdeck.domain.sessions.operations.slots import SlotCounts
 from quarterdeck.domain.sessions.operations.spawning import Spawner
 
 __all__ = [
     "Ender",
     "Explainer",
     "Finisher",
+    "SlotCounts",
     "Spawner",
     "bearers_of",
     "by_ref",

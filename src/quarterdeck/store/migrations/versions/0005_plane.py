@@ -4,7 +4,9 @@ An invocation that waits is found by the index of its service, in the order in w
 deadline or its lease. What has ended stands in neither, so both stay as small as the work at hand. `parked` keeps what
 belongs to a suspended session out of the way of those who claim.
 
-`service_sessions` says which sessions have registered a service: it goes with the last of them.
+`service_sessions` says which sessions have registered a service: it goes with the last of them. What a service is known
+by begins with its application: an index that began with the zone would be taken for the primary key, in plans made
+while the table was young.
 
 Revision ID: 0005
 """
@@ -40,7 +42,7 @@ create table agent_services (
     created_at bigint not null,
     updated_at bigint not null,
     primary key (zone_id, id),
-    unique (zone_id, application_id, endpoint_url)
+    unique (application_id, endpoint_url, zone_id)
 );
 
 create index agent_services_to_push on agent_services (zone_id, id)

@@ -1,0 +1,57 @@
+"""What was given for a body: JSON on the command line, in a file or on standard input; and what was not given."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+
+from quarterdeck.cli.context import Context
+from quarterdeck.cli.failing import Usage
+from quarterdeck.client.server import Document
+
+GIVEN = "JSON, @FILE, or - for standard input"
+
+
+def without_nothing(asked: Mapping[str, object]) -> Document:
+    """A body of what was said: what was not is left to the server's defaults."""
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def document(context: Context, key: str) -> object:
+    """What an option says as JSON; None where it was not given. Read when the command runs, not when it is parsed: what
+    comes in on a pipe can be read once."""
+    text = context.text(key)
+    if text is None:
+        return None
+    where, said = _read(text)
+    try:
+        return json.loads(said)
+    except (ValueError, RecursionError) as wrong:
+        raise Usage("usage", f"--{key.replace('_', '-')}: {where} is not JSON: {wrong}.") from None
+
+
+def text_or_document(context: Context, key: str) -> object:
+    """The same for what people write: text that is no JSON is itself."""
+    text = context.text(key)
+    if text is None or text == "-" or text.startswith("@"):
+        return document(context, key)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _read(text: str) -> tuple[str, str]:
+    """Where it was said, and what."""
+    if text == "-":
+        # None: it was closed before we began.
+        return "standard input", "" if sys.stdin is None else sys.stdin.read()
+    if text.startswith("@"):
+        with open(text[1:], encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - pathlib costs 10 ms
+            return text[1:], file.read()
+    return repr(text), text
+
+
+def milliseconds(seconds: int | None) -> int | None:
+    return None if seconds is None else seconds * 1000

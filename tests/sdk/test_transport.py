@@ -1,0 +1,161 @@
+"""Connections: kept while both sides keep them, given up with whatever was given up on them, and never a hang."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from quarterdeck.client.find import Where
+from quarterdeck.client.http import parse_address
+from quarterdeck.sdk import Options, Quarterdeck
+from quarterdeck.sdk.errors import Lost, TimedOut, Unavailable, Unreachable
+from quarterdeck.sdk.remote import Ask, Remote
+from tests.sdk.sdk_support import CUT, HANG, Scripted, answer, scripted
+
+OK = answer(200, {})
+GET = Ask("GET", "/")
+ONCE = Ask("POST", "/")
+KEYED = Ask("POST", "/", key="k")
+
+
+def remote_of(peer: Scripted, **options: float) -> Remote:
+    return Remote(Where(url=peer.url, token="t"), Options(**{"timeout": 5.0, "patience": 5.0, **options}))  # type: ignore[arg-type]
+
+
+async def test_one_connection_serves_one_call_after_another() -> None:
+    async with scripted(OK, OK, OK) as peer:
+        remote = remote_of(peer)
+        for _ in range(3):
+            await remote.ask(GET)
+        await remote.close()
+    assert peer.connections == 1
+
+
+async def test_calls_at_once_have_a_connection_each_up_to_the_bound() -> None:
+    async with scripted(*[OK] * 20) as peer:
+        remote = remote_of(peer, connections=4)
+        await asyncio.gather(*(remote.ask(GET) for _ in range(20)))
+        await remote.close()
+    assert 1 < peer.connections <= 4
+
+
+async def test_a_server_that_says_goodbye_is_taken_at_its_word() -> None:
+    async with scripted(answer(200, {}, Connection="close"), OK) as peer:
+        remote = remote_of(peer)
+        await remote.ask(ONCE)
+        await remote.ask(ONCE)
+        await remote.close()
+    assert peer.connections == 2
+
+
+async def test_a_kept_connection_that_turns_out_closed_is_replaced_at_once_for_what_may_be_repeated() -> None:
+    async with scripted(OK, CUT, OK) as peer:
+        remote = remote_of(peer, patience=0.0)  # so it is not the retrying that helps
+        await remote.ask(KEYED)
+        await remote.ask(KEYED)
+        await remote.close()
+    assert len(peer.requests) == 3
+
+
+async def test_what_may_not_be_repeated_is_told_that_its_answer_is_lost() -> None:
+    async with scripted(OK, CUT) as peer:
+        remote = remote_of(peer)
+        await remote.ask(ONCE)
+        with pytest.raises(Lost):
+            await remote.ask(ONCE)
+        await remote.close()
+    assert len(peer.requests) == 2
+
+
+async def test_a_lost_answer_is_asked_for_again_with_the_same_key() -> None:
+    async with scripted(CUT, CUT, answer(503, {"error": "outcome_unknown"}), OK) as peer:
+        remote = remote_of(peer)
+        await remote.ask(Ask("POST", "/", key="mine"))
+        await remote.close()
+    assert len(peer.requests) == 4
+    assert all(b"\r\nIdempotency-Key: mine\r\n" in request for request in peer.requests)
+
+
+async def test_without_patience_nothing_is_made_again() -> None:
+    async with scripted(answer(503, {"error": "queue_full"})) as peer:
+        remote = remote_of(peer, patience=0.0)
+        with pytest.raises(Unavailable):
+            await remote.ask(GET)
+        await remote.close()
+    assert len(peer.requests) == 1
+
+
+async def test_retry_after_is_waited_for_and_not_beyond_patience() -> None:
+    async with scripted(answer(503, {"error": "queue_full"}, Retry_After="600")) as peer:
+        remote = remote_of(peer)
+        with pytest.raises(Unavailable) as told:
+            await remote.ask(GET)
+        await remote.close()
+    assert told.value.retry_after == 600
+    assert len(peer.requests) == 1
+
+
+async def test_an_answer_that_takes_too_long_is_given_up_and_its_connection_with_it() -> None:
+    async with scripted(HANG, OK) as peer:
+        remote = remote_of(peer, timeout=0.2, patience=0.0)
+        with pytest.raises(TimedOut):
+            await remote.ask(ONCE)
+        await remote.ask(ONCE)
+        await remote.close()
+    assert peer.connections == 2
+
+
+async def test_a_call_that_is_cancelled_leaves_no_answer_behind_for_the_next() -> None:
+    async with scripted(HANG, answer(200, {"mine": True})) as peer:
+        remote = remote_of(peer)
+        asked = asyncio.create_task(remote.ask(GET))
+        while not peer.requests:
+            await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.wait([asked])
+        assert (await remote.ask(GET)).body == b'{"mine": true}'
+        await remote.close()
+
+
+async def test_where_nobody_listens_the_server_is_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    for url in (f"http://127.0.0.1:{port}", "unix:/nowhere/at/all.sock", "unix:/far" + "/too/long" * 20):
+        async with Quarterdeck.connect(url, "t", options=Options(patience=0.0)) as qd:
+            with pytest.raises(Unreachable):
+                await qd.zones.get()
+
+
+async def test_a_server_that_comes_up_within_the_clients_patience_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    remote = Remote(Where(url=f"unix:{path}", token="t"), Options(patience=20.0))
+    asked = asyncio.create_task(remote.ask(ONCE))
+    peer = Scripted([OK])
+    server = await asyncio.start_unix_server(peer.serve, path)
+    assert (await asked).status == 200
+    await remote.close()
+    server.close()
+
+
+async def test_what_is_not_http_is_no_hang_and_is_not_asked_again() -> None:
+    async with scripted(b"SSH-2.0-OpenSSH_9.6\r\n") as peer:
+        remote = remote_of(peer)
+        with pytest.raises(Lost) as told:
+            await remote.ask(GET)
+        await remote.close()
+    assert told.value.code == "garbled_answer"
+    assert len(peer.requests) == 1
+
+
+async def test_a_token_with_a_line_break_writes_no_header_of_its_own() -> None:
+    async with scripted() as peer, Quarterdeck.connect(peer.url, "t\r\nX-Evil: 1") as qd:
+        with pytest.raises(Exception, match="control character"):
+            await qd.zones.get()
+    assert not peer.requests
+
+
+def test_addresses_are_those_of_the_command_line() -> None:
+    assert str(parse_address("https://qd.example/base/")) == "https://qd.example:443/base"

@@ -1,0 +1,138 @@
+"""One run: servers, clients and disturbances, until the time is over; then rest, and the histories are whole."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from quarterdeck.domain.zones.model import CEILINGS
+from tests.support.eventually import eventually
+from tests.support.keel import Side
+from tests.support.plane.caller import Caller
+from tests.support.plane.callers import Invoker, Lender
+from tests.support.plane.client import Client
+from tests.support.plane.disturber import Disturber
+from tests.support.plane.fleet import Fleet
+from tests.support.plane.known import Plane
+from tests.support.plane.recorder import Recorder
+from tests.support.plane.tenders import WIDE, Narrower, Tender
+from tests.support.plane.workers import Worker
+from tests.support.postgres import PostgresServer
+from tests.support.replicas import another
+from tests.support.server import Launch, Servers
+from tests.support.zone import shown
+
+SHORT = {
+    "QD_CASCADE_CHUNK": "5",
+    "QD_LEASE_MS": "1500",
+    "QD_TTL_SWEEP_INTERVAL_MS": "500",
+    "QD_CASCADE_SWEEP_INTERVAL_MS": "500",
+    "QD_DEADLINE_SWEEP_INTERVAL_MS": "500",
+    "QD_DELEGATION_SWEEP_INTERVAL_MS": "500",
+    "QD_SEAL_INTERVAL_MS": "1000",
+}
+"""So that leases run out, cascades take several transactions, and sweeps have something to do, within seconds."""
+ZONES = ("narrow", "stopped")
+"""The limits of the first are moved all the time; the second is stopped in the end, with everything in it."""
+AT_REST = {
+    "cascades": "finished_at is null",
+    "agent_sessions": "terminated_at is null and expires_at <= (extract(epoch from clock_timestamp()) * 1000)",
+    "agent_invocations": "status = 'running'",
+}
+"""What there must be none of, by table, before it is all judged."""
+
+
+@dataclass(frozen=True)
+class Course:
+    servers: Servers
+    postgres: PostgresServer
+    seed: str
+    seconds: float
+    redis_url: str | None = None
+    flush: Callable[[], Awaitable[None]] | None = None
+
+    async def run(self, url: str) -> Ran:
+        """On a migrated database that nobody has written to."""
+        fleet = await self._started(url)
+        recorder = Recorder(self.servers.directory / f"history-{self.seed}.jsonl")
+        plane = Plane(self.seed, fleet, recorder, ZONES)
+        disturber = Disturber(plane, self.postgres, self.flush)
+        await self._lay_out(fleet)
+        clients = [asyncio.create_task(client.run()) for client in _clients(plane)]
+        try:
+            await _unless_a_client_fails(disturber.run(time.monotonic() + self.seconds), clients)
+        finally:
+            plane.stopping = True
+            await asyncio.gather(*clients)
+            recorder.close()
+        await self._come_to_rest(fleet, url)
+        return Ran(fleet, recorder, disturber)
+
+    async def _started(self, url: str) -> Fleet:
+        told = {**SHORT}
+        if self.redis_url:
+            told |= {"QD_REDIS_URL": self.redis_url, "QD_STREAMS_HMAC_KEY": "a key for the streams"}
+        launch = Launch(self.servers.directory / f"plane-{self.seed}", url).told(**told)
+        first = await self.servers.start(launch)
+        return Fleet(self.servers, [first, *[await another(first, self.servers) for _ in range(2)]])
+
+    async def _lay_out(self, fleet: Fleet) -> None:
+        async with fleet[0].client() as admin:
+            for zone in ZONES:
+                made = await admin.put(
+                    f"/zones/{zone}", json={"quotas": {**CEILINGS, **WIDE, "max_depth": 5}}
+                )
+                assert made.status_code == 201, made.text
+
+    async def _come_to_rest(self, fleet: Fleet, url: str) -> None:
+        async with fleet[0].client() as admin:
+            stopped = await admin.post("/zones/stopped/stop")
+            assert stopped.status_code == 200, stopped.text
+            assert shown(stopped)["left"] == []
+        side = Side(url)
+
+        async def is_so() -> bool:
+            return not any(side.count(table, where) for table, where in AT_REST.items())
+
+        await eventually(is_so, "everything had come to rest", limit=60)
+
+
+@dataclass(frozen=True)
+class Ran:
+    fleet: Fleet
+    recorder: Recorder
+    disturber: Disturber
+
+    def told(self) -> str:
+        """What was asked and what was done, for the report."""
+        counts = sorted(self.recorder.counts.items(), key=lambda each: (each[0][0], each[0][1] or 0))
+        lines = [f"{count:>7}  {op} {status} {code}" for (op, status, code), count in counts]
+        return "\n".join([*lines, *self.fleet.happened])
+
+
+def _clients(plane: Plane) -> list[Client]:
+    found: list[Client] = []
+    for zone in ZONES:
+
+        def caller(kind: str, number: int, zone: str = zone) -> Caller:
+            return Caller(f"{zone}-{kind}-{number}", zone, plane)
+
+        found += [Tender(caller("tender", number)) for number in range(5)]
+        found += [Invoker(caller("invoker", number)) for number in range(3)]
+        found += [Worker(caller("worker", number)) for number in range(5)]
+        found += [Lender(caller("lender", number)) for number in range(2)]
+    found.append(Narrower(Caller("narrower", "narrow", plane), plane.fleet[0].admin_token))
+    return found
+
+
+async def _unless_a_client_fails(disturbing: Awaitable[None], clients: list[asyncio.Task[None]]) -> None:
+    """A client never ends by itself before the run does: one that has, has met what it should not."""
+    running = asyncio.ensure_future(disturbing)
+    done, _ = await asyncio.wait([running, *clients], return_when=asyncio.FIRST_COMPLETED)
+    if running not in done:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    for task in done:
+        task.result()

