@@ -1,15 +1,17 @@
-"""The spawn that is measured: 200 bytes of JSON, and what becomes of it."""
+"""What is measured: a spawn and a call of 200 bytes of JSON, and what becomes of them."""
 
 from __future__ import annotations
 
 import msgspec
 
 from bench.load import Requests
+from bench.orders import NUMBER
 from quarterdeck.domain.sessions.rules.admission import limits_text
 from quarterdeck.domain.zones.model import CEILINGS, Limits
 
 BODY_BYTES = 200
 APPLICATION = "bench"
+METHOD = "echo"
 CAPABILITIES = ["search", "summarise"]
 TTL_SECONDS = 86_400
 
@@ -39,6 +41,22 @@ def row_body() -> str:
 
 def spawns(zones: list[str]) -> Requests:
     return Requests([f"/zones/{zone}/agents" for zone in zones], "POST", spawn_body())
+
+
+def call_body(service_id: str) -> str:
+    """A call of a service; each that is sent has a key of its own."""
+    params: dict[str, object] = {"task": "bench"}
+    asked: dict[str, object] = {
+        "service_id": service_id,
+        "method": METHOD,
+        "idempotency_key": f"bench-{NUMBER}",
+        "params": params,
+    }
+    return _padded(asked, params)
+
+
+def calls(zone: str, service_id: str) -> Requests:
+    return Requests([f"/zones/{zone}/invocations"], "POST", call_body(service_id))
 
 
 def row_values(zone: str) -> dict[str, str]:

@@ -39,7 +39,12 @@ class Held:
 
 
 def held(target: Target, zones: list[str]) -> Held:
-    return Held(*(_sqlite if target.database is None else _postgres)(target, zones))
+    return Held(*read(target, QUERY, zones))
+
+
+def read(target: Target, query: str, zones: list[str]) -> list[int]:
+    """One row of numbers; `{zones}` in the query stands for all of these."""
+    return (_sqlite if target.database is None else _postgres)(target, query, zones)
 
 
 def check(before: Held, after: Held, acknowledged: int, under_way: int) -> None:
@@ -57,17 +62,17 @@ def check(before: Held, after: Held, acknowledged: int, under_way: int) -> None:
         )
 
 
-def _postgres(target: Target, zones: list[str]) -> list[int]:
+def _postgres(target: Target, query: str, zones: list[str]) -> list[int]:
     assert target.database is not None
-    query = QUERY.format(zones="(select json_array_elements_text(%(zones)s::json))")
+    query = query.format(zones="(select json_array_elements_text(%(zones)s::json))")
     with psycopg.connect(target.database) as connection:
         row = connection.execute(query.encode(), {"zones": json.dumps(zones)}).fetchone()
     assert row is not None
     return [int(value) for value in row]
 
 
-def _sqlite(target: Target, zones: list[str]) -> list[int]:
-    query = QUERY.format(zones="(select value from json_each(:zones))")
+def _sqlite(target: Target, query: str, zones: list[str]) -> list[int]:
+    query = query.format(zones="(select value from json_each(:zones))")
     file = target.data / "quarterdeck.db"
     with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
         return [int(value) for value in connection.execute(query, {"zones": json.dumps(zones)}).fetchone()]

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-import sys
-from collections.abc import Iterator
-
 import msgspec
 
 from bench.asks import spawns
+from bench.beside import beside
 from bench.load import GRACE_SECONDS, Requests, as_run, child, order
 from bench.meter import CORES, Meter
-from bench.orders import LiveTally, OpenTally, Order
-from bench.plan import ROOT, BenchError
+from bench.orders import LiveTally, OpenTally
+from bench.plan import BenchError
 from bench.results import Figure, Findings, Line, Run
 from bench.spawning import Spawning
 from bench.stage import Stage
-from tests.support.children import plain_environment
 
 LISTENERS = 200
 RATE = 200
@@ -67,9 +62,11 @@ def _listened_to(stage: Stage, spawning: Spawning) -> tuple[Run, LiveTally]:
     heard: list[LiveTally] = []
 
     def run() -> Run:
-        with _listeners(listening, heard):
+        # They listen from before the first event to the last.
+        with beside("bench.listeners", listening) as listeners:
             meter = Meter(spawning.target.watched)
             sent = msgspec.json.decode(child("bench.openloop", sending), type=OpenTally)
+            heard.append(msgspec.json.decode(listeners.answer(seconds + GRACE_SECONDS), type=LiveTally))
         return as_run(sent, meter.stop())
 
     spawned = spawning.checked(named, 0, run)
@@ -88,26 +85,3 @@ def _listened_to(stage: Stage, spawning: Spawning) -> tuple[Run, LiveTally]:
         p50_ms=tally.p50_ms,
         p99_ms=tally.p99_ms,
     ), tally
-
-
-@contextlib.contextmanager
-def _listeners(told: Order, heard: list[LiveTally]) -> Iterator[None]:
-    """Listens, from before the first event to the last; what was heard is known when the context is left."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "bench.listeners"],
-        cwd=ROOT,
-        env=plain_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        assert process.stdin and process.stdout
-        try:
-            process.stdin.write(msgspec.json.encode(told) + b"\n")
-            process.stdin.flush()
-            if process.stdout.readline().strip() != b"ready":
-                raise BenchError("The listeners could not open their streams.")
-            yield
-            said, _ = process.communicate(timeout=told.seconds + GRACE_SECONDS)
-            heard.append(msgspec.json.decode(said, type=LiveTally))
-        finally:
-            process.kill()

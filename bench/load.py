@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from bench.meter import CORES, Meter, Usage
-from bench.orders import Order, Tally
+from bench.orders import NUMBER, Order, Tally
 from bench.plan import ROOT, BenchError
 from bench.results import Run
 from bench.stage import Target
@@ -28,7 +28,7 @@ GRACE_SECONDS = 30
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What is asked, over and over: the paths in turn."""
+    """What is asked, over and over: the paths in turn. A body may ask to be numbered (`orders.NUMBER`)."""
 
     paths: list[str]
     method: str = "GET"
@@ -84,13 +84,18 @@ def order(
 
 def child(module: str, told: Order) -> bytes:
     """Runs one of our generators in a process of its own; what it prints is its answer."""
+    return run_alone(module, told, told.seconds + GRACE_SECONDS)
+
+
+def run_alone(module: str, told: msgspec.Struct, seconds: float) -> bytes:
+    """The same for whatever else is told what to do, and may take so long."""
     done = subprocess.run(
         [sys.executable, "-m", module],
         input=msgspec.json.encode(told),
         cwd=ROOT,
         env=plain_environment(),
         capture_output=True,
-        timeout=told.seconds + GRACE_SECONDS,
+        timeout=seconds,
         check=False,
     )
     # An exception in a callback is printed by the loop and ends nothing: whatever it says is a failure.
@@ -110,6 +115,7 @@ def _wrk(target: Target, requests: Requests, connections: int, seconds: float) -
         "BENCH_METHOD": requests.method,
         "BENCH_PATHS": ",".join(requests.paths),
         "BENCH_BODY": requests.body,
+        "BENCH_NUMBER": NUMBER,
         "BENCH_TOKEN": target.token,
     }
     # wrk takes whole seconds. One thread of it outruns any server here, and leaves the other core alone.

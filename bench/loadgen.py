@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import sys
 import time
 
@@ -15,13 +14,13 @@ import msgspec
 import uvloop
 
 from bench.orders import Order, Tally
-from bench.wire import Connection, encoded, percentile
+from bench.wire import Connection, in_turn, percentile
 
 
 class Generator:
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._requests = itertools.cycle(encoded(order))
+        self._requests = in_turn(order)
         self._latencies: list[float] = []
         self._refused = 0
         self._lost = 0

@@ -1,4 +1,4 @@
-"""What a server says of itself at /metrics: which answers it gave to spawns, and how many shared a commit."""
+"""What a server says of itself at /metrics: which answers it gave, and how many commands shared a commit."""
 
 from __future__ import annotations
 
@@ -10,15 +10,24 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.plan import BenchError
 from bench.stage import Target
 
-SPAWN_ROUTE = "POST /zones/{zone}/agents"
-SPAWN_LANE = "spawn"
 CREATED, CUT_OFF = "201", "499"
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What of it is looked at."""
+
+    route: str
+    lane: str
+
+
+SPAWNS = Traffic("POST /zones/{zone}/agents", "spawn")
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
     answers: dict[str, int]
-    """To spawns, by status."""
+    """Of one route, by status."""
     batches: int
     commands: int
 
@@ -35,15 +44,13 @@ class Observed:
         return Observed(answers, self.batches + other.batches, self.commands + other.commands)
 
 
-def observe(target: Target) -> Observed:
-    with target.client() as client:
-        text = client.get("/metrics").raise_for_status().text
+def observe(target: Target, of: Traffic = SPAWNS) -> Observed:
     answers: dict[str, int] = {}
     lane = {"count": 0, "sum": 0}
-    for name, labels, value in _samples(text):
-        if name == "quarterdeck_http_requests_total" and labels.get("route") == SPAWN_ROUTE:
+    for name, labels, value in samples(target):
+        if name == "quarterdeck_http_requests_total" and labels.get("route") == of.route:
             answers[labels["status"]] = int(value)
-        elif name.startswith("quarterdeck_lane_batch_size_") and labels.get("lane") == SPAWN_LANE:
+        elif name.startswith("quarterdeck_lane_batch_size_") and labels.get("lane") == of.lane:
             lane[name.rpartition("_")[2]] = int(value)
     return Observed(answers, lane["count"], lane["sum"])
 
@@ -58,7 +65,10 @@ def check(new: Observed, acknowledged: int, under_way: int) -> None:
         )
 
 
-def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+def samples(target: Target) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Every figure there is: its name, its labels, its value."""
+    with target.client() as client:
+        text = client.get("/metrics").raise_for_status().text
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             yield sample.name, sample.labels, sample.value

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import sys
 import time
 from collections import deque
@@ -18,7 +17,7 @@ import msgspec
 import uvloop
 
 from bench.orders import OpenTally, Order
-from bench.wire import Connection, encoded, percentile
+from bench.wire import Connection, in_turn, percentile
 
 LEAD_SECONDS = 0.2
 GRAIN_SECONDS = 0.001
@@ -31,7 +30,7 @@ class Sender:
         self._order = order
         self._rate = order.rate
         self._total = int(order.rate * order.seconds)
-        self._requests = itertools.cycle(encoded(order))
+        self._requests = in_turn(order)
         self._free: deque[Connection] = deque()
         self._waiting: deque[float] = deque()
         self._began = 0.0

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
+NUMBER = "############"
+"""Where this stands in a body, each request has a number of its own, of as many digits."""
+
 
 class Order(msgspec.Struct, frozen=True):
     """What a generator of ours is told, on its standard input."""
@@ -54,3 +57,42 @@ class LiveTally(Tally, frozen=True, kw_only=True):
     """What listeners saw: `count` is of events received, by any of them; `refused` of those that were not the next."""
 
     max_ms: float
+
+
+class WorkOrder(msgspec.Struct, frozen=True):
+    """What a worker is told."""
+
+    url: str
+    token: str
+    zone: str
+    application: str
+    method: str
+    concurrency: int
+
+
+class WorkTally(msgspec.Struct, frozen=True):
+    cpu_seconds: float
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A server, and what it is shown."""
+
+    host: str
+    port: int
+    token: str
+
+
+class StartOrder(msgspec.Struct, frozen=True):
+    """Who calls where, who waits where, and how often."""
+
+    caller: Place
+    claimer: Place
+    zone: str
+    service_id: str
+    body: str
+    rounds: int
+
+
+class StartTally(msgspec.Struct, frozen=True):
+    seconds: list[float]
+    """Of each round, in order."""

@@ -92,7 +92,8 @@ class Canvas:
 
 def draw(parts: Mapping[str, Part]) -> str:
     canvas = Canvas()
-    figures = [figure for part in parts.values() for figure in part.figures]
+    # What nothing was asked of has no line to reach.
+    figures = [figure for part in parts.values() for figure in part.figures if figure.mark is not None]
     _bars(canvas, "Should reach the line", [figure for figure in figures if not figure.at_most])
     _bars(canvas, "Should stay short of the line", [figure for figure in figures if figure.at_most])
     half = (WIDTH - 2 * MARGIN - 24) / 2
@@ -125,6 +126,7 @@ def _bars(canvas: Canvas, title: str, figures: Sequence[Figure]) -> None:
 
 
 def _bar(canvas: Canvas, figure: Figure) -> None:
+    assert figure.mark is not None
     left, length = MARGIN + LABELS, figure.value / figure.mark
     canvas.text(left - 12, canvas.y + 12, figure.name, "end")
     shown = min(length, LONGEST)
@@ -132,7 +134,8 @@ def _bar(canvas: Canvas, figure: Figure) -> None:
     if figure.goal is not None:
         x = left + min(figure.goal / figure.mark, LONGEST) * UNIT
         canvas.line((x, canvas.y - 3), (x, canvas.y + 19), "goal")
-    number = f"{figure.value:.2f} ×" if figure.unit == "×" else f"{figure.value:.0f} {figure.unit}"
+    places = 2 if figure.unit == "×" else 1 if figure.value < 10 else 0
+    number = f"{figure.value:.{places}f} {figure.unit}"
     arrow = " →" if length > LONGEST else ""
     canvas.text(left + LONGEST * UNIT + 14, canvas.y + 12, f"{number}{arrow} · {figure.verdict}", "quiet")
 

@@ -83,7 +83,7 @@ def figure_table(figures: Sequence[Figure]) -> Table:
     for figure in figures:
         word = "≤" if figure.at_most else "≥"
         goal = f"{word} {shown(figure.goal, figure.unit)}" if figure.goal is not None else ""
-        asked = f"{word} {shown(figure.mark, figure.unit)}"
+        asked = f"{word} {shown(figure.mark, figure.unit)}" if figure.mark is not None else ""
         rows.append([figure.name, _with_range(figure), asked, goal, figure.verdict])
     return rows
 

@@ -52,14 +52,14 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One number that something was asked of. Each value is one round's; the median is judged."""
+    """One number, and what was asked of it. Each value is one round's; the median is judged."""
 
     name: str
     values: list[float]
     unit: str
     """`×` for ratios."""
-    mark: float
-    """What was asked."""
+    mark: float | None = None
+    """What was asked; None: only to be told."""
     goal: float | None = None
     at_most: bool = False
     """Whether less is better."""
@@ -70,6 +70,8 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
+        if self.mark is None:
+            return "reported"
         if self.goal is not None and self._reaches(self.goal):
             return "goal reached"
         return "met" if self._reaches(self.mark) else "missed"

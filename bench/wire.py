@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from bench.orders import Order
+from bench.orders import NUMBER, Order
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
@@ -22,6 +23,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
         self.began = 0.0
         """For whoever sends: when the request under way began, by whatever clock."""
+        self.answer = b""
+        """The last one, whole."""
 
     def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]
         self._transport = transport
@@ -40,7 +43,7 @@ class Connection(asyncio.Protocol):
             self._whole = head + 4 + (int(length[1]) if length else 0)
         if len(self._buffer) >= self._whole:
             status = int(self._buffer[9:12])
-            self._buffer, self._whole = b"", 0
+            self.answer, self._buffer, self._whole = self._buffer, b"", 0
             self._answered(self, status)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -61,6 +64,15 @@ def encoded(order: Order) -> list[bytes]:
         + body
         for path in order.paths
     ]
+
+
+def in_turn(order: Order) -> Iterator[bytes]:
+    """What is sent, one after the other, without end: the paths in turn, each with its number if it has one."""
+    every = itertools.cycle(encoded(order))
+    if NUMBER not in order.body:
+        return every
+    mark = NUMBER.encode()
+    return (one.replace(mark, b"%0*d" % (len(mark), number)) for number, one in enumerate(every, 1))
 
 
 def percentile(ordered: list[float], part: float) -> float:

@@ -22,6 +22,7 @@ EXAMPLES = {
     "admin_issuer": ("https://a.example", "https://b.example", "https://c.example"),
     "lifecycle_scope": ("a", "b", "c"),
     "sweeps": ("false", "true", "false"),
+    "push_private_addresses": ("false", "true", "false"),
 }
 """Three values for each setting that is no number."""
 FLAGS = {"host": "--host", "port": "--port", "database_url": "--database"}

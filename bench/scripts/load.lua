@@ -1,5 +1,5 @@
--- What wrk sends, told by the environment: one request over and over, or one per path in turn. They are made before the
--- first is sent, so that the generator spends its time on sockets.
+-- What wrk sends, told by the environment: one request over and over, or one per path in turn, each with a number where
+-- its body asks for one. They are made before the first is sent, so that the generator spends its time on sockets.
 
 local paths = {}
 for path in os.getenv("BENCH_PATHS"):gmatch("[^,]+") do
@@ -14,18 +14,29 @@ if os.getenv("BENCH_BODY") ~= "" then
   wrk.headers["Content-Type"] = "application/json"
 end
 
-if #paths > 1 then
-  local made, at = {}, 0
+local mark = os.getenv("BENCH_NUMBER")
+local numbered = wrk.body and wrk.body:find(mark, 1, true)
+local digits = "%0" .. #mark .. "d"
+
+if #paths > 1 or numbered then
+  local made, rest, at, number = {}, {}, 0, 0
 
   function init()
     for i, path in ipairs(paths) do
-      made[i] = wrk.format(nil, path)
+      local whole = wrk.format(nil, path)
+      local first, last = whole:find(mark, 1, true)
+      made[i] = first and whole:sub(1, first - 1) or whole
+      rest[i] = first and whole:sub(last + 1)
     end
   end
 
   function request()
     at = at % #made + 1
-    return made[at]
+    if not rest[at] then
+      return made[at]
+    end
+    number = number + 1
+    return made[at] .. string.format(digits, number) .. rest[at]
   end
 end
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.callers import callers_of
 from tests.support.checking import assert_check_finds_nothing
+from tests.support.keel import Side
 from tests.support.replay import (
     Event,
     alive_at_the_end,
@@ -25,6 +26,7 @@ from tests.support.zone import APP, FreshZone, assert_problem, fresh_zone, shown
 
 SIZE = sum(TEN_DEEP)
 BUILDERS, INTRUDERS = 32, 20
+ENDPOINT = "https://agents.example.com/"
 MANY_CHUNKS = {"QD_CASCADE_CHUNK": "10"}
 
 
@@ -88,6 +90,13 @@ ASKED_OF_A_STAMPED_SESSION = {
     "POST /zones/{zone}/agents/{id}/resume",
     "PATCH /zones/{zone}/agents/{id}/resume",
     "DELETE /zones/{zone}/agents/{id}",
+    "POST /zones/{zone}/agents/{id}/services",
+    "GET /zones/{zone}/agents/{id}/services",
+    "GET /zones/{zone}/agents/{id}/services/{service}",
+    "PATCH /zones/{zone}/agents/{id}/services/{service}",
+    "DELETE /zones/{zone}/agents/{id}/services/{service}",
+    "POST /zones/{zone}/agents/{id}/services/{service}/heartbeat",
+    "POST /zones/{zone}/agents/{id}/heartbeat",
 }
 
 
@@ -99,6 +108,7 @@ async def stamped_and_unsettled(servers: Servers, launch: Launch) -> tuple[Fresh
     async with callers_of([server], BUILDERS) as callers:
         tree = await grow(callers, (1, 1, 3, 50, 50), spawning_in(zone))
     async with zone.client() as client:
+        await client.post(zone.agent(tree[1], "/services"), json={"endpoint_url": ENDPOINT})
         ending = asyncio.create_task(client.delete(zone.agent(tree[0]), params={"reason": "enough"}))
         await in_the_middle(zone)
         server.kill()
@@ -116,11 +126,13 @@ async def test_what_is_stamped_reads_as_terminated_on_every_route_before_it_is_s
     zone, tree = await stamped_and_unsettled(servers, launch)
     # The root is settled last, and its only child next to last: both are surely still to come.
     root, child = tree[0], tree[1]
+    service = str(Side(launch.database_url).one("select id from agent_services"))
     rows = [row for row in await table_of(zone.server) if row.path.startswith("/zones/{zone}/agents/{id}")]
     assert {str(row) for row in rows} == ASKED_OF_A_STAMPED_SESSION, "a new route: ask it, too"
     async with zone.client() as client:
         await assert_it_is_shown_as_terminated(client, zone, child, tree)
         await assert_nothing_is_counted_or_admitted(client, zone, child)
+        await assert_its_services_are_gone(client, zone, child, service)
         for method in ("POST", "PATCH"):
             for verb, refusal in (
                 ("suspend", "agent_not_found_or_not_active"),
@@ -162,6 +174,23 @@ async def assert_it_is_shown_as_terminated(
         assert shown(await client.get(f"{path}&status=terminated"))["items"] == everything
         for status in ("active", "suspended"):
             assert shown(await client.get(f"{path}&status={status}"))["items"] == []
+
+
+async def assert_its_services_are_gone(
+    client: httpx.AsyncClient, zone: FreshZone, session_id: str, service_id: str
+) -> None:
+    own, one = zone.agent(session_id, "/services"), zone.agent(session_id, f"/services/{service_id}")
+    assert_problem(await client.post(own, json={"endpoint_url": ENDPOINT}), 404, "agent_not_found")
+    assert shown(await client.get(own))["items"] == []
+    for path in (one, f"{zone.path}/agent-services/{service_id}"):
+        for answer in (
+            await client.get(path),
+            await client.patch(path, json={"health": "healthy"}),
+            await client.post(f"{path}/heartbeat"),
+            await client.post(zone.agent(session_id, "/heartbeat")),
+        ):
+            assert_problem(answer, 404, "agent_service_not_found")
+    assert shown(await client.get(f"{zone.path}/agent-services"))["items"] == []
 
 
 async def assert_nothing_is_counted_or_admitted(

@@ -25,7 +25,17 @@ def qd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qd]:
 
 
 @pytest.mark.parametrize(
-    "words", [("session", "show"), ("session", "list"), ("status",), ("version",), ("--version",)]
+    "words",
+    [
+        ("session", "show"),
+        ("session", "list"),
+        ("service", "list"),
+        ("invocation", "list"),
+        ("delegation", "list"),
+        ("status",),
+        ("version",),
+        ("--version",),
+    ],
 )
 def test_a_hot_command_imports_nothing_heavy(qd: Qd, words: tuple[str, ...]) -> None:
     line = (

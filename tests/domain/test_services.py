@@ -106,6 +106,7 @@ async def test_a_refused_registration_costs_its_neighbours_nothing(keel: Keel, s
         registering(live.id),
         registering(ended.id),
         registering(suspended.id),
+        registering(caller=caller(session_id=suspended.id)),
         registering(expired.id),
         registering(foreign.id),
         registering(zone_id=OTHER),
@@ -119,6 +120,7 @@ async def test_a_refused_registration_costs_its_neighbours_nothing(keel: Keel, s
     assert codes(outcomes) == [
         "Registered",
         "agent_not_found",
+        "agent_suspended",
         "agent_suspended",
         "agent_not_found",
         "agent_not_found",

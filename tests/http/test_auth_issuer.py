@@ -206,5 +206,14 @@ async def test_servers_with_keys_of_their_own_do_not_believe_each_other_and_repl
         await Authenticator(AuthSettings(), other).verify(header)
 
 
+def test_what_is_derived_follows_from_the_key_and_the_purpose_alone(tmp_path: Path) -> None:
+    first, same = [LocalIssuer.open(tmp_path / "key.pem") for _ in range(2)]
+    other = LocalIssuer.open(tmp_path / "other.pem")
+    derived = first.derive("push secrets")
+    assert len(derived) == 32
+    assert same.derive("push secrets") == derived
+    assert len({derived, first.derive("seals"), first.derive(""), other.derive("push secrets")}) == 4
+
+
 def test_no_secret_file_is_none(tmp_path: Path) -> None:
     assert read_secret(tmp_path / "absent") is None

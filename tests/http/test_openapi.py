@@ -179,6 +179,10 @@ def test_whoever_refuses_an_idempotency_key_may_be_given_one_and_nobody_else(
 def test_what_is_made_or_ended_answers_with_each_status_it_may_answer_with(described: Json) -> None:
     spawn = at(described, "paths", "/zones/{zone}/agents", "post", "responses")
     assert schema_of(spawn["201"]) == schema_of(spawn["200"]) == {"$ref": "#/components/schemas/SessionView"}
+    service = at(described, "paths", "/zones/{zone}/agent-services", "post", "responses")
+    assert schema_of(service["201"]) == schema_of(service["200"])
+    key = at(described, "paths", "/zones/{zone}/keys", "post", "responses")
+    assert "200" not in key
     ending = at(described, "paths", "/zones/{zone}/agents/{id}", "delete", "responses")
     assert "content" not in cast(Json, ending["204"])
     assert schema_of(ending["200"]) == {"$ref": "#/components/schemas/Receipt"}

@@ -144,11 +144,11 @@ WISHES = st.fixed_dictionaries(
         "source": st.sampled_from(NAMES),
         "target": st.sampled_from(NAMES),
         "scopes": SETS,
-        "resources": st.none() | st.none() | SETS,
-        "actions": st.none() | SETS,
-        "budget": st.none() | st.integers(0, 2) | st.just("word"),
-        "hops": st.none() | st.integers(1, 10),
-        "expires_at": st.none() | st.integers(NOW + 1, NOW + 5),
+        "resources": st.sampled_from([None, None, None, ("a",), ("a", "b")]),
+        "actions": st.sampled_from([None, None, None, ("a",), ("a", "b")]),
+        "budget": st.sampled_from([None, None, None, 0, 1, "word"]),
+        "hops": st.sampled_from([None, None, 1, 2, 3, 10]),
+        "expires_at": st.sampled_from([None, NOW + 1, NOW + 2, NOW + 3]),
         "token": st.sampled_from([("a", "b"), ("a", "b"), ("a",)]),
         "names_parent": st.booleans(),
         "held_to_edge": st.sampled_from([False, False, True]),
@@ -175,7 +175,7 @@ def within(child: Terms, parent: Terms) -> bool:
     return child.hops < parent.hops and child.expires_at <= parent.expires_at
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(WISHES, min_size=5, max_size=40), st.randoms(use_true_random=False))
 def test_authority_never_widens_along_any_path(wishes: list[dict[str, object]], chance: Random) -> None:
     """Whatever is asked by whomever, in whatever order, and whatever ends meanwhile: every edge is within each of its
@@ -190,6 +190,7 @@ def test_authority_never_widens_along_any_path(wishes: list[dict[str, object]], 
         if isinstance(done, Delegated):
             made[done.edge.id] = done.edge
             tokens[done.edge.id] = ask.caller.scopes
+            assert ask.caller.delegation_edge_id in (None, done.edge.parent_edge_id)
             _held(done.edge, made, tokens)
         if wish["fate"] != "stays" and made:
             _over(chance.choice([*made]), made, EdgeState(str(wish["fate"])))

@@ -286,6 +286,7 @@ def test_whoever_may_not_register_is_told_why() -> None:
         ),
         (registering(live.id, caller=caller("x")), Forbidden, "application_ownership_required"),
         (registering(suspended.id), Conflict, "agent_suspended"),
+        (registering(caller=caller(session_id=suspended.id)), Conflict, "agent_suspended"),
         (registering(live.id, application_id="other"), Invalid, "application_mismatch"),
         *(
             (registering(name), NotFound, "agent_not_found")

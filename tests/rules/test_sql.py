@@ -10,6 +10,7 @@ import pytest
 
 from quarterdeck.core.seals import Seal
 from quarterdeck.domain.keys.queries import Q as KEYS
+from quarterdeck.domain.services.queries import Q as SERVICES
 from quarterdeck.domain.sessions.model import Cascade, Member, Session
 from quarterdeck.domain.sessions.queries import Q as SESSIONS
 from quarterdeck.domain.zones.model import Zone
@@ -20,7 +21,14 @@ from quarterdeck.store.postgres import BEGIN, COMMIT, MARK, PING, ROLLBACK
 from quarterdeck.store.sql import Statement, Statements, parse
 from quarterdeck.upkeep.queries import Q as UPKEEP
 
-ALL = {"engine": ENGINE, "zones": ZONES, "sessions": SESSIONS, "keys": KEYS, "upkeep": UPKEEP}
+ALL = {
+    "engine": ENGINE,
+    "zones": ZONES,
+    "sessions": SESSIONS,
+    "keys": KEYS,
+    "services": SERVICES,
+    "upkeep": UPKEEP,
+}
 
 
 def one(text: str) -> Statement:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from tests.support.zone import FreshZone
 T = TypeVar("T")
 HANG = b"hang"
 CUT = b"cut"
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, None]]
 PATIENT = Options(timeout=20.0, patience=20.0)
 
 
@@ -40,12 +42,14 @@ class Scripted:
     url: str = ""
     connections: int = 0
     requests: list[bytes] = field(default_factory=list)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError), aborted(writer):
             while request := await read_request(reader):
                 self.requests.append(request)
+                self.asked.set()
                 said = self.script.pop(0)
                 if said == HANG:
                     await reader.read()  # until the client has had enough
@@ -54,18 +58,36 @@ class Scripted:
                     await writer.drain()
                 if said in (HANG, CUT):
                     break
-        writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def listening(serve: Serve, path: Path | None = None) -> AsyncIterator[str]:
+    """The URL at which each connection is served by this, and nothing of it when it is over."""
+    served: set[asyncio.Task[None]] = set()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.add(asyncio.get_running_loop().create_task(serve(reader, writer)))
+
+    if path is not None:
+        server = await asyncio.start_unix_server(connected, path)
+        url = f"unix:{path}"
+    else:
+        server = await asyncio.start_server(connected, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield url
+    finally:
+        server.close()
+        for task in served:
+            task.cancel()
+        await asyncio.gather(*served, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
 async def scripted(*script: bytes) -> AsyncIterator[Scripted]:
     peer = Scripted(list(script))
-    server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
-    peer.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with listening(peer.serve) as peer.url:
         yield peer
-    finally:
-        server.close()
 
 
 async def read_request(reader: asyncio.StreamReader) -> bytes:
@@ -114,36 +136,42 @@ class Cutter:
         upstream, server = await asyncio.open_connection(*self._upstream)
         answers = asyncio.create_task(_pump(upstream, writer))
         try:
-            while request := await read_request(reader):
-                self.seen.append(request)
-                cut = self._cut(request)
-                if cut:
-                    answers.cancel()
-                    await asyncio.wait([answers])
-                server.write(request)
-                await server.drain()
-                if cut:
-                    await upstream.readuntil(b"\r\n\r\n")  # it was done, and the client will not hear of it
-                    self.cuts += 1
-                    break
+            with aborted(writer), aborted(server):
+                while request := await read_request(reader):
+                    self.seen.append(request)
+                    cut = self._cut(request)
+                    if cut:
+                        answers.cancel()
+                        await asyncio.wait([answers])
+                    server.write(request)
+                    await server.drain()
+                    if cut:
+                        await upstream.readuntil(
+                            b"\r\n\r\n"
+                        )  # it was done, and the client will not hear of it
+                        self.cuts += 1
+                        break
         finally:
-            answers.cancel()
             self._open.discard(writer)
-            server.transport.abort()
-            writer.transport.abort()
+            answers.cancel()
+            await asyncio.wait([answers])
 
 
 @contextlib.asynccontextmanager
 async def cutting(url: str) -> AsyncIterator[Cutter]:
     parts = urlsplit(url)
     cutter = Cutter(_upstream=(str(parts.hostname), int(parts.port or 0)))
-    server = await asyncio.start_server(cutter.serve, "127.0.0.1", 0)
-    cutter.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with listening(cutter.serve) as cutter.url:
         yield cutter
+
+
+@contextlib.contextmanager
+def aborted(writer: asyncio.StreamWriter) -> Iterator[None]:
+    """However it ends, the connection is gone."""
+    try:
+        yield
     finally:
-        server.close()
-        cutter.cut_all()
+        writer.transport.abort()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

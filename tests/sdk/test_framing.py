@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +27,7 @@ def fed(*pieces: bytes) -> Framing:
 @given(st.sampled_from(WHOLE), st.lists(st.integers(0, 120)))
 def test_however_the_bytes_are_cut_the_answer_is_the_same(sent: bytes, cuts: list[int]) -> None:
     places = sorted({min(cut, len(sent)) for cut in cuts} | {0, len(sent)})
-    framing = fed(*(sent[a:b] for a, b in zip(places, places[1:], strict=False)))
+    framing = fed(*(sent[a:b] for a, b in pairwise(places)))
     assert framing.is_whole
     assert framing.keeps
     assert framing.answer().body == b"hello"

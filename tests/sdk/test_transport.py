@@ -13,7 +13,7 @@ from quarterdeck.client.http import parse_address
 from quarterdeck.sdk import Options, Quarterdeck
 from quarterdeck.sdk.errors import Lost, TimedOut, Unavailable, Unreachable
 from quarterdeck.sdk.remote import Ask, Remote
-from tests.sdk.sdk_support import CUT, HANG, Scripted, answer, scripted
+from tests.sdk.sdk_support import CUT, HANG, Scripted, answer, listening, scripted
 
 OK = answer(200, {})
 GET = Ask("GET", "/")
@@ -21,8 +21,8 @@ ONCE = Ask("POST", "/")
 KEYED = Ask("POST", "/", key="k")
 
 
-def remote_of(peer: Scripted, **options: float) -> Remote:
-    return Remote(Where(url=peer.url, token="t"), Options(**{"timeout": 5.0, "patience": 5.0, **options}))  # type: ignore[arg-type]
+def remote_of(peer: Scripted, options: Options | None = None) -> Remote:
+    return Remote(Where(url=peer.url, token="t"), options or Options(timeout=5.0, patience=5.0))
 
 
 async def test_one_connection_serves_one_call_after_another() -> None:
@@ -36,7 +36,7 @@ async def test_one_connection_serves_one_call_after_another() -> None:
 
 async def test_calls_at_once_have_a_connection_each_up_to_the_bound() -> None:
     async with scripted(*[OK] * 20) as peer:
-        remote = remote_of(peer, connections=4)
+        remote = remote_of(peer, Options(connections=4))
         await asyncio.gather(*(remote.ask(GET) for _ in range(20)))
         await remote.close()
     assert 1 < peer.connections <= 4
@@ -53,7 +53,7 @@ async def test_a_server_that_says_goodbye_is_taken_at_its_word() -> None:
 
 async def test_a_kept_connection_that_turns_out_closed_is_replaced_at_once_for_what_may_be_repeated() -> None:
     async with scripted(OK, CUT, OK) as peer:
-        remote = remote_of(peer, patience=0.0)  # so it is not the retrying that helps
+        remote = remote_of(peer, Options(patience=0.0))  # so it is not the retrying that helps
         await remote.ask(KEYED)
         await remote.ask(KEYED)
         await remote.close()
@@ -81,7 +81,7 @@ async def test_a_lost_answer_is_asked_for_again_with_the_same_key() -> None:
 
 async def test_without_patience_nothing_is_made_again() -> None:
     async with scripted(answer(503, {"error": "queue_full"})) as peer:
-        remote = remote_of(peer, patience=0.0)
+        remote = remote_of(peer, Options(patience=0.0))
         with pytest.raises(Unavailable):
             await remote.ask(GET)
         await remote.close()
@@ -100,7 +100,7 @@ async def test_retry_after_is_waited_for_and_not_beyond_patience() -> None:
 
 async def test_an_answer_that_takes_too_long_is_given_up_and_its_connection_with_it() -> None:
     async with scripted(HANG, OK) as peer:
-        remote = remote_of(peer, timeout=0.2, patience=0.0)
+        remote = remote_of(peer, Options(timeout=0.2, patience=0.0))
         with pytest.raises(TimedOut):
             await remote.ask(ONCE)
         await remote.ask(ONCE)
@@ -112,8 +112,7 @@ async def test_a_call_that_is_cancelled_leaves_no_answer_behind_for_the_next() -
     async with scripted(HANG, answer(200, {"mine": True})) as peer:
         remote = remote_of(peer)
         asked = asyncio.create_task(remote.ask(GET))
-        while not peer.requests:
-            await asyncio.sleep(0)
+        await peer.asked.wait()
         asked.cancel()
         await asyncio.wait([asked])
         assert (await remote.ask(GET)).body == b'{"mine": true}'
@@ -133,11 +132,9 @@ async def test_a_server_that_comes_up_within_the_clients_patience_is_found(tmp_p
     path = tmp_path / "s"
     remote = Remote(Where(url=f"unix:{path}", token="t"), Options(patience=20.0))
     asked = asyncio.create_task(remote.ask(ONCE))
-    peer = Scripted([OK])
-    server = await asyncio.start_unix_server(peer.serve, path)
-    assert (await asked).status == 200
-    await remote.close()
-    server.close()
+    async with listening(Scripted([OK]).serve, path):
+        assert (await asked).status == 200
+        await remote.close()
 
 
 async def test_what_is_not_http_is_no_hang_and_is_not_asked_again() -> None:

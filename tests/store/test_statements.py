@@ -15,7 +15,9 @@ import pytest
 
 from quarterdeck.core.clock import system_now
 from quarterdeck.core.ids import new_id
+from quarterdeck.domain.invocations.queries import Q as INVOCATIONS
 from quarterdeck.domain.keys.queries import Q as KEYS
+from quarterdeck.domain.services.queries import Q as SERVICES
 from quarterdeck.domain.sessions.queries import Q as SESSIONS
 from quarterdeck.domain.zones.queries import Q as ZONE_ROOM
 from quarterdeck.engine.queries import Q as ENGINE
@@ -35,7 +37,7 @@ STORE = (BEGIN, COMMIT, MARK, PING, ROLLBACK, ZONES)
 
 
 def everything() -> list[Statement]:
-    return list(chain(ENGINE, ZONE_ROOM, SESSIONS))
+    return list(chain(ENGINE, ZONE_ROOM, SESSIONS, INVOCATIONS))
 
 
 def test_every_statement_prepares_on_both_engines(sqlite_url: str, postgres_url: str) -> None:
@@ -43,7 +45,7 @@ def test_every_statement_prepares_on_both_engines(sqlite_url: str, postgres_url:
     assert path
     with contextlib.closing(sqlite3.connect(path)) as sqlite, psycopg.connect(postgres_url) as postgres:
         sqlite.create_function("now_ms", 0, system_now)
-        for statement in chain(everything(), UPKEEP):
+        for statement in chain(everything(), KEYS, SERVICES, UPKEEP):
             names = re.findall(r"(?<![:\w]):([a-z_]\w*)", statement.sqlite)
             sqlite.execute(f"explain {statement.sqlite}", dict.fromkeys(names)).fetchall()
             if statement.sqlite_each:
@@ -54,7 +56,7 @@ def test_every_statement_prepares_on_both_engines(sqlite_url: str, postgres_url:
 
 def test_no_two_statements_have_one_name() -> None:
     # A connection remembers what it has prepared by name: the second would be run as the first.
-    names = Counter(statement.name for statement in chain(everything(), KEYS, STORE))
+    names = Counter(statement.name for statement in chain(everything(), KEYS, SERVICES, STORE))
     assert [name for name, times in names.items() if times > 1] == []
 
 
@@ -78,15 +80,14 @@ class Planners:
     def run(self, day: Day) -> dict[str, Plan]:
         said: dict[Role, dict[str, Bound]] = {SERVER: day.own, SWEEP: day.everywhere}
         return {
-            f"{name} as {role}": again(self._for(role, name), bound)
+            f"{name} as {role}": again(self._for(role, bound), bound)
             for role, seen in said.items()
             for name, bound in seen.items()
         }
 
-    def _for(self, role: Role, name: str) -> Planner:
-        # What lanes run must not be slow even by an old plan. Lists are asked for by people, and only by new ones.
-        lists = ("sessions_page", "log_page", "log_replay", "zone_list")
-        return (self._anew if name.startswith(lists) else self._kept)[role]
+    def _for(self, role: Role, bound: Bound) -> Planner:
+        # What lanes run must not be slow even by an old plan; what is planned each time is asked for by a new one.
+        return (self._anew if bound.statement.planned_each_time else self._kept)[role]
 
     def close(self) -> None:
         for planner in [*self._kept.values(), *self._anew.values()]:
@@ -142,15 +143,30 @@ def grow(side: Side) -> None:
         MANY,
     )
     side.run(
+        """
+        insert into agent_invocations
+        select '0' || to_char(n, 'FM0000000') || md5(n::text), case when n % 4 = 0 then ? else 'zone' || n % 7 end,
+               'service' || n % 50, 'app', 'r' || n, null, 'k' || n, 'd', 'm', '{}', '{}',
+               case when n % 5 = 0 then 'pending' else 'succeeded' end, 1, 3, 1000, '{}', null, null, 0, 1,
+               null, null, null, null, null, null, null, null, 'app', null, 1, 9000000000000, 1, 1
+        from generate_series(1, ?) n
+        """,
+        ZONE,
+        MANY,
+    )
+    side.run(
         "insert into zones select 'zone' || n, 'n', 0, '{}', 1, 1 from generate_series(0, ?) n on conflict do nothing",
         6,
     )
 
 
 WALKS = {
+    "sinks_needed": "all sinks there are, of which there are a few",
     "cascades_forget": "few at any time: only endings too large for one transaction leave a row",
     "keys_slice": "a slice of so many keys, by its index, and the next slice after it",
     "sessions_forget": "whatever ended long enough ago to be looked at is what it removes",
+    "invocations_orphaned": "everything that waits or runs, now and then, whose session a hand may have removed",
+    "invocations_forget": "whatever ended long enough ago to be looked at is what it removes",
     "sessions_orphaned": "every live session there is, now and then: nobody knows which parent a hand has removed",
 }
 """What sweeps go through on purpose, a batch at a time."""
@@ -173,16 +189,26 @@ def test_no_statement_scans_its_table_or_touches_more_pages_as_tables_grow(
     assert not grown, f"pages touched before and after, by statement: {grown}"
 
 
+NEW = {
+    "sessions_insert": (0,),
+    "invocations_insert": (0, 6),
+    "services_insert": (0, 4),
+    "registrations_insert": (2,),
+    "delegations_insert": (0,),
+}
+"""The columns in which no two rows may be alike, by statement."""
+
+
 def again(planner: Planner, bound: Bound) -> Plan:
     """Runs what was run already: what it inserted then must be new once more."""
     first = ENGINE.log_advance(count=1_000) if bound.statement is ENGINE.log_append else None
     if bound.statement is SESSIONS.cascade_insert:
         bound = bound.statement(**{**bound.params, "id": new_id()})
-    for statement, own in ((SESSIONS.sessions_insert, new_id()), (ENGINE.seal_insert, 10 * MANY)):
-        if bound.statement is statement:
-            batch = bound.params["batch"]
-            assert isinstance(batch, list)
-            bound = statement(batch=[(own, *row[1:]) for row in batch[:1]])
+    batch = bound.params.get("batch")
+    if isinstance(batch, list) and (alone := NEW.get(bound.statement.name)):
+        bound = bound.statement(batch=[tuple(new_id() if n in alone else v for n, v in enumerate(batch[0]))])
+    if bound.statement is ENGINE.seal_insert and isinstance(batch, list):
+        bound = bound.statement(batch=[(10 * MANY, *row[1:]) for row in batch[:1]])
     return planner.run(bound, first)
 
 

@@ -8,7 +8,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Problem
+from quarterdeck.domain.invocations import operations as invocations
+from quarterdeck.domain.invocations.model import InvocationFilter, InvocationRef
+from quarterdeck.domain.invocations.model import State as InvocationState
+from quarterdeck.domain.invocations.operations.waiting import Waiter, ready
+from quarterdeck.domain.invocations.sweeps import DEADLINE
+from quarterdeck.domain.invocations.sweeps import ORPHAN as INVOCATION_ORPHAN
 from quarterdeck.domain.sessions.model import Session, SessionRef, State, StopZone, Terminate
 from quarterdeck.domain.sessions.operations import Explainer, forget
 from quarterdeck.domain.sessions.sweeps import CASCADE, ORPHAN
@@ -19,6 +26,7 @@ from quarterdeck.engine.events import EventFilter, Witness
 from quarterdeck.engine.idempotency import KeyRetention
 from quarterdeck.store.sql import Bound
 from tests.support.asking import APP, ZONE, admin, ask, caller
+from tests.support.calling import calling
 from tests.support.keel import Keel, Rigging, open_stores
 from tests.support.keeping import Keeper
 from tests.support.plans import ENDING, Recording
@@ -38,6 +46,7 @@ async def day_on(url: str, directory: Path) -> AsyncIterator[Day]:
     keel = Keel(url, (own, everywhere), Rigging(chunk=2))
     root = await spawning(keel)
     await looking(keel, root)
+    await working(keel, root)
     await ending(keel, root)
     await sweeping(keel)
     await keeping(keel, directory)
@@ -86,10 +95,40 @@ async def looking(keel: Keel, root: Session) -> None:
     await keel.log(limit=10)
 
 
+async def working(keel: Keel, root: Session) -> None:
+    """Calls, claims and reports of every kind; some are left waiting and running, for their ends to be heard of."""
+    service = await calling(keel, session_id=root.id)
+    waiter = Waiter(service.asking())
+    await service.submit_claim(service.asking(waiter=waiter))
+    await service.call(source_session_id=root.id)
+    keel.waiters.remove(waiter)
+    for _ in range(3):
+        await service.call(source_session_id=root.id, target_session_id=root.id)
+    [row] = await service.claim(claim_id="c")
+    await service.claim(claim_id="c")
+    await service.complete(row)
+    await keel.suspend(root)
+    await keel.resume(root)
+    ref = InvocationRef(ZONE, row.id)
+    await keel.engine.read(lambda tx: invocations.explain(tx, ref), zones=[ZONE])
+    wanted = InvocationFilter(ZONE, 10, "ffffffff", InvocationState.RUNNING, service.service_id)
+    await keel.engine.read(lambda tx: invocations.page(tx, wanted), zones=[ZONE])
+    await keel.engine.read(lambda tx: ready(tx, [(ZONE, service.service_id)]), zones=[ZONE])
+    sweeper = keel.invocation_sweeper()
+    for name in (DEADLINE, INVOCATION_ORPHAN):
+        await sweeper.run_now(name)
+    await keel.everywhere.read(lambda tx: invocations.to_push(tx, 10))
+    await keel.everywhere.transact(lambda tx: invocations.forget(tx, DAY, 10))
+
+
 async def ending(keel: Keel, root: Session) -> None:
     """In one transaction, by a cascade in chunks, by a zone that is frozen and ends; and one that stays stamped, so
     that what was recorded has something to do when it is run again."""
-    await keel.end(await keel.spawn(parent_id=root.id))
+    last = await keel.spawn(parent_id=root.id)
+    service = await calling(keel, session_id=last.id)
+    await service.call(source_session_id=last.id)
+    await service.call()
+    await keel.end(last)
     await keel.zone(ENDING)
     tree = await keel.tree(5, zone_id=ENDING)
     await keel.end(tree[0])

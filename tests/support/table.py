@@ -52,6 +52,11 @@ class TableRow:
         found = re.search(r"/([^/{}]+)/{(?!zone})\w+}", self.path)
         return found[1] if found else None
 
+    @property
+    def is_of_a_session(self) -> bool:
+        """Whether a session is all that it names, if it names anything."""
+        return self.names in (None, "agents") and len(re.findall(r"{(?!zone})", self.path)) <= 1
+
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
 

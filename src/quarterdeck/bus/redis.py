@@ -179,8 +179,9 @@ def _by_stream(entries: Sequence[Entry]) -> list[list[Entry]]:
 
 
 def _marker(text: str) -> Marker:
+    """The script has seen that it begins with digits. More than a position can have are of no position."""
     pos, _, event_id = text.partition(" ")
-    return Marker(int(pos), event_id)
+    return Marker(int(pos[:20]), event_id)
 
 
 def _refusal(error: str) -> str | None:

@@ -9,10 +9,14 @@
 | full        | parses the rest with Click: help, completion, mistakes and what was meant instead         |
 | context     | a command's options by type, its server, its output                                       |
 | output      | tables, fields, colours, ages: pure text                                                  |
-| tree        | a tree of sessions, drawn                                                                 |
+| pages       | lists that come in pages; one thing, told in full                                         |
+| given       | what was given for a body: JSON as text, in a file, on standard input                     |
+| tree, graph | a tree of sessions, and delegations that hang together, drawn                             |
 | follow      | events as they happen, until somebody has had enough                                     |
+| waiting     | until an invocation has ended                                                             |
 | receipt     | what an ending stopped and left, and what that means for the exit code                    |
-| zone, session, explain, key, events, server, upkeep, about | the commands, one file per noun                 |
+| zone, session, service, invocation (and work), delegation, explain, key, events, server, upkeep, about | the commands, |
+|             | one file per noun                                                                         |
 
 Agents run `qd` all day, so a command that is spelled well costs little more than Python's own start: the
 thin parser reads it from the noun's table and runs the function named there. Whatever the thin parser does
@@ -20,7 +24,7 @@ not understand wholly — a mistake, `--help`, a rare spelling — it leaves to 
 same table and hands back the same `Ask`. So no command, option or help text exists twice, and a test
 compares the two parsers on generated command lines.
 
-This package imports `core` and `client` only. `up`, `db`, `config` and `token` need the server's code: they
+This package imports `core` and `client` only. `up`, `sweep`, `db`, `config` and `token` need the server's code: they
 are handed over to `python -m quarterdeck` in place of this process.
 
 How it fails. Whatever is raised ends as one sentence on stderr, `qd: …` (the problem as JSON with

@@ -24,7 +24,7 @@ from quarterdeck.cli.table import (
     choice,
 )
 from quarterdeck.cli.tree import lines_for
-from quarterdeck.client.server import Document, Server, items_of
+from quarterdeck.client.server import Document, items_of
 from quarterdeck.core.errors import NotFound
 
 
@@ -85,7 +85,7 @@ _REVOKING = """Takes all that are derived from it, too, and ends each session th
 below it. Repeating it moves nothing."""
 _GRAPH = (Option("--limit", "How many delegations to draw at most, 1 to 1000 [default: 100].", NUMBER),)
 _DRAWING = """Of a delegation: the line of those it is derived from, and all that is reached from it. Of a session:
-those that lead to it, and all that is reached from it."""
+those that lead to it, and all that is reached from it. What stands below a line is revoked with it."""
 
 
 def create(context: Context) -> int:
@@ -135,22 +135,21 @@ def revoke(context: Context) -> int:
 
 
 def graph(context: Context) -> int:
-    target, server = context.given("id"), context.server()
-    found = Drawing(context, server)
-    try:
-        found.around_edge(target)
-    except NotFound as missing:
-        if missing.code != "delegation_not_found":
-            raise
-        found.around_session(target)
+    target = context.given("id")
+    found = Drawing(context)
+    found.around(target)
     edges = [*found.edges.values()]
     lines = lines_for(sys.stdout.encoding)
     context.show(
         {"items": edges, "truncated": found.truncated},
         lambda _: draw(edges, target, time.time(), context.paint, lines),
     )
-    if found.truncated and not context.as_json:
-        context.note(f"there are more than {len(edges)}: --limit draws up to 1000")
+    if context.as_json:
+        return 0
+    if not edges:
+        context.note("no active delegation leads to it or from it")
+    elif found.truncated:
+        context.note(f"there are more than these {len(edges)}: --limit draws up to 1000")
     return 0
 
 
@@ -161,14 +160,28 @@ def authority(context: Context) -> int:
 
 
 class Drawing:
-    """The edges to draw, each once, in the order in which they were met."""
+    """The edges to draw, each once."""
 
-    def __init__(self, context: Context, server: Server) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._server = server
+        self._server = context.server()
         self._most = context.number("limit") or 100
         self.edges: dict[str, Document] = {}
         self.truncated = False
+
+    def around(self, target: str) -> None:
+        """Ids do not tell what they are of."""
+        try:
+            self.around_edge(target)
+        except NotFound as missing:
+            if missing.code != "delegation_not_found":
+                raise
+            try:
+                self.around_session(target)
+            except NotFound as unknown:
+                if unknown.code == "agent_not_found":
+                    unknown.detail = f"There is neither a delegation nor a session {target!r} in this zone."
+                raise
 
     def around_edge(self, edge: str) -> None:
         """The line it is derived from, and what is reached from it."""

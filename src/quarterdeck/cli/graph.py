@@ -1,7 +1,8 @@
-"""Delegations around one of them or around a session, drawn as a tree. Pure: edges, time and colours are arguments.
+"""Delegations that hang together, drawn. Pure: edges, time and colours are arguments.
 
-Sessions are the nodes and each edge is a line, drawn under the session that lends. A session that several edges lead
-to is drawn under each of them, and what it lends itself only the first time: the later ones say `drawn above`.
+A line is an edge, told by the session it leads to. It stands under the edge it is derived from, or under the session
+that lends it if that edge is not shown: so what stands below a line falls with it. A session that several edges lead
+to has a line for each of them; all but the first say `also above`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from quarterdeck.cli.output import Paint, cell, instant, pad, span, width
 from quarterdeck.cli.tree import BOX, Lines
 from quarterdeck.client.server import Document
 
-AGAIN = "(drawn above)"
+AGAIN = "(also above)"
 
 
 class Row(NamedTuple):
@@ -22,39 +23,31 @@ class Row(NamedTuple):
     branch: str
     session: str
     edge: Document | None = None
-    again: bool = False
 
 
 def draw(edges: Sequence[Document], marked: str, now: float, paint: Paint, lines: Lines = BOX) -> str:
     """`marked` is the edge or session that was asked about: it stands out."""
-    rows = list(_rows(edges, marked, lines))
+    rows = list(_rows(sorted(edges, key=_name), marked, lines))
     heads = [row.branch + cell(row.session) for row in rows]
     tails = [_columns(row.edge, now) for row in rows]
     first = max(map(width, heads), default=0)
     widths = [max(map(width, column)) for column in zip(*tails, strict=True)]
-    drawn = []
+    drawn: list[str] = []
+    seen: set[str] = set()
     for row, head, tail in zip(rows, heads, tails, strict=True):
         start = pad(head, first)
-        if marked in (row.session, row.edge and row.edge.get("id")):
+        if marked in (row.session, row.edge and _name(row.edge)):
             start = paint.bold(start)
-        status = tail[1]
         cells = [pad(text, wide) for text, wide in zip(tail, widths, strict=True)]
-        cells[1] = paint.status(status, cells[1])
-        drawn.append("  ".join([start, *cells, AGAIN if row.again else ""]).rstrip())
+        cells[1] = paint.status(tail[1], cells[1])
+        again = paint.dim(AGAIN) if row.session in seen else ""
+        drawn.append("  ".join([start, *cells, again]).rstrip())
+        seen.add(row.session)
     return "\n".join(drawn)
 
 
-def _columns(edge: Document | None, now: float) -> tuple[str, str, str, str, str]:
-    """What is lent, its state, how far it may be passed on, how long it lasts, and its name."""
-    if edge is None:
-        return "", "", "", "", ""
-    scopes = cell(edge.get("scopes"))
-    resources = edge.get("resources")
-    lent = scopes if resources is None else f"{scopes} for {cell(resources)}"
-    return lent, cell(edge.get("status")), hops(edge), life(edge, now), cell(edge.get("id"))
-
-
 def hops(edge: Document) -> str:
+    """How often it may still be passed on."""
     count = edge.get("max_hops")
     return "last hop" if count == 0 else "1 hop more" if count == 1 else f"{cell(count)} hops more"
 
@@ -66,31 +59,37 @@ def life(edge: Document, now: float) -> str:
     return "no end" if expires is None else f"{span(expires - now)} left"
 
 
+def _columns(edge: Document | None, now: float) -> tuple[str, str, str, str, str]:
+    """What is lent, its state, how far it may be passed on, how long it lasts, and its name."""
+    if edge is None:
+        return "", "", "", "", ""
+    scopes, resources = cell(edge.get("scopes")), edge.get("resources")
+    lent = scopes if resources is None else f"{scopes} for {cell(resources)}"
+    return lent, cell(edge.get("status")), hops(edge), life(edge, now), _name(edge)
+
+
 def _rows(edges: Sequence[Document], marked: str, lines: Lines) -> Iterator[Row]:
-    """Depth first, edges in the order given. A stack, not recursion: a chain may be longer than Python's."""
+    """Depth first. A stack, not recursion: a chain may be longer than Python's."""
+    known = {_name(edge) for edge in edges}
+    derived: dict[str, list[Document]] = {}
     lent: dict[str, list[Document]] = {}
-    reached: set[str] = set()
     for edge in edges:
-        lent.setdefault(_source(edge), []).append(edge)
-        reached.add(_target(edge))
-    # Whoever lends and was lent nothing that is shown: there the drawing begins.
-    roots = [source for source in lent if source not in reached] or [*lent][:1] or [marked]
-    drawn: set[str] = set()
-    for root in roots:
-        yield Row("", root)
-        drawn.add(root)
-        stack = _under(lent.get(root, []), "", lines)
+        parent = str(edge.get("parent_edge_id"))
+        if parent in known:
+            derived.setdefault(parent, []).append(edge)
+        else:
+            lent.setdefault(str(edge.get("source_session_id")), []).append(edge)
+    for lender, first in (lent or {marked: []}).items():
+        yield Row("", lender)
+        stack = _under(first, "", lines)
         while stack:
             edge, branch, below = stack.pop()
-            session = _target(edge)
-            yield Row(branch, session, edge, session in drawn)
-            if session not in drawn:
-                drawn.add(session)
-                stack += _under(lent.get(session, []), below, lines)
+            yield Row(branch, str(edge.get("target_session_id")), edge)
+            stack += _under(derived.get(_name(edge), []), below, lines)
 
 
 def _under(edges: Sequence[Document], indent: str, lines: Lines) -> list[tuple[Document, str, str]]:
-    """What to push for the edges of one session: the last one first, because a stack gives them back reversed."""
+    """What to push for the edges below one line: the last one first, because a stack gives them back reversed."""
     pushed = []
     for at, edge in enumerate(reversed(edges)):
         turn, rest = (lines.corner, lines.blank) if at == 0 else (lines.tee, lines.bar)
@@ -98,9 +97,5 @@ def _under(edges: Sequence[Document], indent: str, lines: Lines) -> list[tuple[D
     return pushed
 
 
-def _source(edge: Document) -> str:
-    return str(edge.get("source_session_id"))
-
-
-def _target(edge: Document) -> str:
-    return str(edge.get("target_session_id"))
+def _name(edge: Document) -> str:
+    return cell(edge.get("id"))

@@ -133,6 +133,8 @@ class Remote:
             last()
         if self._pool is not None:
             self._pool.close()
+        # One turn of the loop, in which the sockets are really closed: it may be the last there is.
+        await asyncio.sleep(0)
 
     async def _try(self, ask: Ask, body: bytes | None) -> Answer:
         pool = await self._reached()

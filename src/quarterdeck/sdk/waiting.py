@@ -47,6 +47,7 @@ class Endings:
         """The invocation, once it is over."""
         async with self._listening(invocation_id) as heard:
             while True:
+                heard.clear()
                 found = await look(invocation_id)
                 if found.is_over:
                     return found
@@ -54,7 +55,6 @@ class Endings:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(patience):
                         await heard.wait()
-                heard.clear()
 
     def close(self) -> None:
         self._stop()

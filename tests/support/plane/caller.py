@@ -116,8 +116,7 @@ class Caller:
         started = now()
         with contextlib.suppress(ConnectionError):
             await connection.send(self._request(ask))
-        connection.cut()
-        self._connection = None
+        self._cut(connection)
         self._record(ask, ask.asked, started, Reply(None, {}))
 
     @property
@@ -155,9 +154,15 @@ class Caller:
     def _leave(self) -> None:
         """To another server, at the next call."""
         if self._connection is not None:
-            self._connection.cut()
-            self._connection = None
-        self._slot = (self._slot + self.chance.randrange(1, len(self._plane.fleet))) % len(self._plane.fleet)
+            self._cut(self._connection)
+        slots = len(self._plane.fleet)
+        self._slot = (self._slot + self.chance.randint(1, max(1, slots - 1))) % slots
+
+    def _cut(self, connection: Connection) -> None:
+        self._connection = None
+        # Whoever was cut by its server already has nothing left to cut.
+        with contextlib.suppress(OSError):
+            connection.cut()
 
     async def _connected(self) -> Connection:
         if self._connection is not None and self.chance.random() < 0.02:

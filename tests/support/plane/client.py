@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
 
-from tests.support.plane.caller import Caller
+from tests.support.plane.caller import Ask, Caller
 
-Deed = Callable[[], Awaitable[None]]
+Deed = Callable[[], Awaitable[object]]
 
 
 class Client:
@@ -18,7 +18,7 @@ class Client:
         self._numbers = itertools.count(1)
 
     def deeds(self) -> Mapping[Deed, int]:
-        """What it may do next, and how often of all."""
+        """What it may do next, and how often of all. One that finds nothing to do says so by giving nothing back."""
         raise NotImplementedError
 
     async def run(self) -> None:
@@ -26,9 +26,18 @@ class Client:
         try:
             while not self.caller.stopping:
                 [deed] = self.chance.choices([*deeds], [*deeds.values()])
-                await deed()
+                if not await deed():
+                    await self.look_around()
         finally:
             await self.caller.close()
+
+    async def look_around(self) -> None:
+        """For whoever knows of nothing to do: who is there, and what waits?"""
+        for path, known in (("/agents", self.known.sessions), ("/invocations", self.known.invocations)):
+            reply = await self.caller.ask(Ask("list", "GET", f"{path}?limit=10"))
+            items = reply.body.get("items") if reply.ok else None
+            if isinstance(items, list):
+                known += [item["id"] for item in items if item["id"] not in known]
 
     def fresh(self, word: str) -> str:
         """A name that nobody else uses."""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from quarterdeck.domain.zones.model import CEILINGS
 from tests.support.eventually import eventually
 from tests.support.keel import Side
 from tests.support.plane.caller import Caller
@@ -38,7 +37,7 @@ ZONES = ("narrow", "stopped")
 """The limits of the first are moved all the time; the second is stopped in the end, with everything in it."""
 AT_REST = {
     "cascades": "finished_at is null",
-    "agent_sessions": "terminated_at is null and expires_at <= (extract(epoch from clock_timestamp()) * 1000)",
+    "agent_sessions": "terminated_at is null and expires_at <= ?",
     "agent_invocations": "status = 'running'",
 }
 """What there must be none of, by table, before it is all judged."""
@@ -59,15 +58,9 @@ class Course:
         recorder = Recorder(self.servers.directory / f"history-{self.seed}.jsonl")
         plane = Plane(self.seed, fleet, recorder, ZONES)
         disturber = Disturber(plane, self.postgres, self.flush)
-        await self._lay_out(fleet)
-        clients = [asyncio.create_task(client.run()) for client in _clients(plane)]
-        try:
-            await _unless_a_client_fails(disturber.run(time.monotonic() + self.seconds), clients)
-        finally:
-            plane.stopping = True
-            await asyncio.gather(*clients)
-            recorder.close()
-        await self._come_to_rest(fleet, url)
+        await lay_out(fleet)
+        await at_work(plane, disturber.run(time.monotonic() + self.seconds))
+        await come_to_rest(fleet, url)
         return Ran(fleet, recorder, disturber)
 
     async def _started(self, url: str) -> Fleet:
@@ -77,26 +70,6 @@ class Course:
         launch = Launch(self.servers.directory / f"plane-{self.seed}", url).told(**told)
         first = await self.servers.start(launch)
         return Fleet(self.servers, [first, *[await another(first, self.servers) for _ in range(2)]])
-
-    async def _lay_out(self, fleet: Fleet) -> None:
-        async with fleet[0].client() as admin:
-            for zone in ZONES:
-                made = await admin.put(
-                    f"/zones/{zone}", json={"quotas": {**CEILINGS, **WIDE, "max_depth": 5}}
-                )
-                assert made.status_code == 201, made.text
-
-    async def _come_to_rest(self, fleet: Fleet, url: str) -> None:
-        async with fleet[0].client() as admin:
-            stopped = await admin.post("/zones/stopped/stop")
-            assert stopped.status_code == 200, stopped.text
-            assert shown(stopped)["left"] == []
-        side = Side(url)
-
-        async def is_so() -> bool:
-            return not any(side.count(table, where) for table, where in AT_REST.items())
-
-        await eventually(is_so, "everything had come to rest", limit=60)
 
 
 @dataclass(frozen=True)
@@ -110,6 +83,33 @@ class Ran:
         counts = sorted(self.recorder.counts.items(), key=lambda each: (each[0][0], each[0][1] or 0))
         lines = [f"{count:>7}  {op} {status} {code}" for (op, status, code), count in counts]
         return "\n".join([*lines, *self.fleet.happened])
+
+
+async def lay_out(fleet: Fleet) -> None:
+    async with fleet[0].client() as admin:
+        for zone in ZONES:
+            made = await admin.put(f"/zones/{zone}", json={"quotas": WIDE})
+            assert made.status_code == 201, made.text
+
+
+async def at_work(plane: Plane, meanwhile: Awaitable[None]) -> None:
+    """Clients of every kind, until something else is over; then each finishes what it has begun, and the history is
+    whole."""
+    clients = [asyncio.create_task(client.run()) for client in _clients(plane)]
+    running = asyncio.ensure_future(meanwhile)
+    try:
+        done, _ = await asyncio.wait([running, *clients], return_when=asyncio.FIRST_COMPLETED)
+        # A client never ends by itself: one that has, has met what it should not.
+        for task in done:
+            task.result()
+    finally:
+        plane.stopping = True
+        if not running.done():
+            running.cancel()
+        await asyncio.gather(running, *clients, return_exceptions=True)
+        plane.recorder.close()
+    for task in clients:
+        task.result()
 
 
 def _clients(plane: Plane) -> list[Client]:
@@ -127,12 +127,17 @@ def _clients(plane: Plane) -> list[Client]:
     return found
 
 
-async def _unless_a_client_fails(disturbing: Awaitable[None], clients: list[asyncio.Task[None]]) -> None:
-    """A client never ends by itself before the run does: one that has, has met what it should not."""
-    running = asyncio.ensure_future(disturbing)
-    done, _ = await asyncio.wait([running, *clients], return_when=asyncio.FIRST_COMPLETED)
-    if running not in done:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-    for task in done:
-        task.result()
+async def come_to_rest(fleet: Fleet, url: str) -> None:
+    async with fleet[0].client() as admin:
+        stopped = await admin.post("/zones/stopped/stop")
+        assert stopped.status_code == 200, stopped.text
+        assert shown(stopped)["left"] == []
+    side = Side(url)
+
+    async def is_so() -> bool:
+        now = int(time.time() * 1_000)
+        return not any(
+            side.count(table, where, *[now] * where.count("?")) for table, where in AT_REST.items()
+        )
+
+    await eventually(is_so, "everything had come to rest", limit=60)

@@ -25,25 +25,25 @@ class Tender(Client):
             self.resume: 7,
         }
 
-    async def plant(self) -> None:
-        await self._spawn({}, self.fresh("root"))
+    async def plant(self) -> bool:
+        return await self._spawn({}, self.fresh("root"))
 
-    async def grow(self) -> None:
-        if parent := self._anybody():
-            await self._spawn({"parent_id": parent}, self.fresh("child"))
+    async def grow(self) -> bool:
+        parent = self._anybody()
+        return bool(parent) and await self._spawn({"parent_id": parent}, self.fresh("child"))
 
-    async def grow_for_itself(self) -> None:
+    async def grow_for_itself(self) -> bool:
         """A session spawns under itself, with its own token: good only while it lives."""
-        if parent := self._anybody():
-            await self._spawn({"parent_id": parent}, self.fresh("own"), session=parent)
+        parent = self._anybody()
+        return bool(parent) and await self._spawn({"parent_id": parent}, self.fresh("own"), parent)
 
-    async def share_a_key(self) -> None:
+    async def share_a_key(self) -> bool:
         """With a key that others use at the same time, for the same: one of all makes, while it lives."""
         number = self.chance.randrange(SHARED_KEYS)
         same = {"application_id": APPLICATIONS[number % 2], "session_sid": "shared", "ttl_seconds": 3}
-        await self._spawn(same, f"shared-{number}")
+        return await self._spawn(same, f"shared-{number}")
 
-    async def _spawn(self, more: dict[str, object], key: str, session: str | None = None) -> None:
+    async def _spawn(self, more: dict[str, object], key: str, session: str | None = None) -> bool:
         body: dict[str, object] = {
             "application_id": self.chance.choice(APPLICATIONS),
             "ttl_seconds": self.chance.choice((1, 2, 60, 600, 600)),
@@ -60,38 +60,60 @@ class Tender(Client):
             self.known.sessions.append(reply.text("id"))
             if "parent_id" not in body:
                 self.known.roots.append(reply.text("id"))
+        return True
 
-    async def end_one(self) -> None:
-        await self._end(self._anybody())
+    async def end_one(self) -> bool:
+        return await self._end(self._anybody())
 
-    async def end_a_tree(self) -> None:
-        await self._end(one_of(self.chance, self.known.roots))
+    async def end_a_tree(self) -> bool:
+        return await self._end(one_of(self.chance, self.known.roots))
 
-    async def _end(self, session: str | None) -> None:
+    async def _end(self, session: str | None) -> bool:
         if session is None:
-            return
+            return False
         ask = Ask("terminate", "DELETE", f"/agents/{session}?reason=enough", asked={"id": session})
         reply = await self.caller.ask_until_known(ask)
         # One in a while is remembered: somebody will try to act with it.
         if reply.ok and self.chance.random() < 0.7:
             self.known.forget(session)
+        return True
 
-    async def suspend(self) -> None:
-        await self._tell("suspend")
+    async def suspend(self) -> bool:
+        return await self._tell("suspend")
 
-    async def resume(self) -> None:
-        await self._tell("resume")
+    async def resume(self) -> bool:
+        return await self._tell("resume")
 
-    async def _tell(self, verb: str) -> None:
-        if session := self._anybody():
-            await self.caller.ask(Ask(verb, "POST", f"/agents/{session}/{verb}", {}, {"id": session}))
+    async def _tell(self, verb: str) -> bool:
+        session = self._anybody()
+        if session is None:
+            return False
+        await self.caller.ask(Ask(verb, "POST", f"/agents/{session}/{verb}", {}, {"id": session}))
+        return True
 
     def _anybody(self) -> str | None:
         return one_of(self.chance, self.known.sessions)
 
 
-WIDE = {"max_sessions": 60, "max_children": 6, "max_tree_size": 20, "max_concurrent": 45}
-NARROW = {"max_sessions": 35, "max_children": 3, "max_tree_size": 8, "max_concurrent": 20}
+WIDE = {
+    "max_sessions": 60,
+    "max_sessions_per_application": 40,
+    "max_children": 5,
+    "max_tree_size": 12,
+    "max_tree_spawns": 60,
+    "max_concurrent": 40,
+    "max_depth": 4,
+}
+NARROW: tuple[dict[str, int], ...] = (
+    {"max_sessions": 30},
+    {"max_sessions_per_application": 15},
+    {"max_children": 2},
+    {"max_tree_size": 5},
+    {"max_tree_spawns": 10},
+    {"max_concurrent": 15},
+    {"max_depth": 1},
+)
+"""One of them at a time, so that each has its turn at refusing."""
 
 
 class Narrower(Client):
@@ -102,14 +124,16 @@ class Narrower(Client):
         self._admin_token = admin_token
 
     def deeds(self) -> Mapping[Deed, int]:
-        return {self.narrow: 1, self.widen: 1}
+        return {self.narrow: 3, self.widen: 1}
 
-    async def narrow(self) -> None:
-        await self._set(NARROW)
+    async def narrow(self) -> bool:
+        return await self._set({**WIDE, **self.chance.choice(NARROW)})
 
-    async def widen(self) -> None:
-        await self._set(WIDE)
+    async def widen(self) -> bool:
+        return await self._set(WIDE)
 
-    async def _set(self, quotas: dict[str, int]) -> None:
+    async def _set(self, quotas: dict[str, int]) -> bool:
+        """And looks around, so that limits stand for a while."""
         body: dict[str, object] = {**quotas}
         await self.caller.ask(Ask("quotas", "PUT", "/quotas", body, body, token=self._admin_token))
+        return False

@@ -31,7 +31,7 @@ class Worker(Client):
             self.dawdle: 15,
             self.report_late: 15,
             self.give_back: 5,
-            self.give_back_in_bulk: 3,
+            self.give_back_late: 3,
             self.beat: 8,
             self.start: 6,
             self.vanish: 3,
@@ -39,35 +39,41 @@ class Worker(Client):
 
     # -- taking
 
-    async def work(self) -> None:
-        for held in await self._claim(2):
+    async def work(self) -> bool:
+        taken = await self._claim(2)
+        for held in taken:
             await self._complete(held)
+        return bool(taken)
 
-    async def work_in_bulk(self) -> None:
-        held = await self._claim(8)
-        if not held:
-            return
+    async def work_in_bulk(self) -> bool:
+        taken = await self._claim(8)
         status = self._verdict()
-        items = [{"id": each.id, "attempt_token": each.token, "status": status} for each in held]
-        await self._each("complete", items)
+        items = [{"id": each.id, "attempt_token": each.token, "status": status} for each in taken]
+        return await self._each("complete", items)
 
-    async def dawdle(self) -> None:
+    async def dawdle(self) -> bool:
         """Takes and does not report, or not yet."""
-        self._held += await self._claim(2)
+        taken = await self._claim(2)
+        self._held += taken
+        return bool(taken)
 
-    async def start(self) -> None:
+    async def start(self) -> bool:
         """What it has heard of from others."""
-        if name := one_of(self.chance, self.known.invocations):
-            reply = await self.caller.ask(
-                Ask("start", "POST", f"/invocations/{name}/start", {}, {"id": name})
-            )
-            if reply.ok:
-                self._held.append(Held(name, reply.text("attempt_token")))
+        name = one_of(self.chance, self.known.invocations)
+        if name is None:
+            return False
+        reply = await self.caller.ask(Ask("start", "POST", f"/invocations/{name}/start", {}, {"id": name}))
+        if reply.ok:
+            self._held.append(Held(name, reply.text("attempt_token")))
+        return True
 
-    async def vanish(self) -> None:
+    async def vanish(self) -> bool:
         """Asks for work, and is gone before it comes."""
-        if ask := self._claiming(3):
-            await self.caller.vanish_from(ask)
+        ask = self._claiming(3)
+        if ask is None:
+            return False
+        await self.caller.vanish_from(ask)
+        return True
 
     async def _claim(self, most: int) -> list[Held]:
         ask = self._claiming(most)
@@ -97,7 +103,7 @@ class Worker(Client):
     def _verdict(self) -> str:
         return "succeeded" if self.chance.random() < 0.7 else "failed"
 
-    async def _complete(self, held: Held) -> None:
+    async def _complete(self, held: Held) -> bool:
         status = self._verdict()
         body: dict[str, object] = {
             "status": status,
@@ -107,30 +113,33 @@ class Worker(Client):
         asked: dict[str, object] = {"id": held.id, "attempt_token": held.token, "status": status}
         ask = Ask("complete", "POST", f"/invocations/{held.id}/complete", body, asked)
         await self.caller.ask_until_known(ask)
+        return True
 
-    async def report_late(self) -> None:
-        if self._held:
-            await self._complete(self._held.popleft())
+    async def report_late(self) -> bool:
+        return bool(self._held) and await self._complete(self._held.popleft())
 
-    async def give_back(self) -> None:
-        held = await self._claim(2)
-        if held:
-            await self._each("release", [{"id": each.id, "attempt_token": each.token} for each in held])
+    async def give_back(self) -> bool:
+        taken = await self._claim(2)
+        return await self._each("release", [{"id": each.id, "attempt_token": each.token} for each in taken])
 
-    async def give_back_in_bulk(self) -> None:
-        if self._held:
-            await self._each("release", [{"id": each.id, "attempt_token": each.token} for each in self._held])
+    async def give_back_late(self) -> bool:
+        held = [{"id": each.id, "attempt_token": each.token} for each in self._held]
+        return await self._each("release", held)
 
-    async def beat(self) -> None:
-        if self._held:
-            held = self._held[-1]
-            body: dict[str, object] = {"attempt_token": held.token}
-            ask = Ask("heartbeat", "POST", f"/invocations/{held.id}/heartbeat", body, {"id": held.id})
-            await self.caller.ask(ask)
+    async def beat(self) -> bool:
+        if not self._held:
+            return False
+        held = self._held[-1]
+        body: dict[str, object] = {"attempt_token": held.token}
+        ask = Ask("heartbeat", "POST", f"/invocations/{held.id}/heartbeat", body, {"id": held.id})
+        await self.caller.ask(ask)
+        return True
 
-    async def _each(self, op: str, items: list[dict[str, str]]) -> None:
+    async def _each(self, op: str, items: list[dict[str, str]]) -> bool:
         """A bulk call is written down as one line for each of its items."""
-        await self.caller.ask_each(Ask(op, "POST", f"/invocations/{op}", {"items": items}), items)
+        if items:
+            await self.caller.ask_each(Ask(op, "POST", f"/invocations/{op}", {"items": items}), items)
+        return bool(items)
 
 
 def _leases(reply: Reply) -> list[Held]:

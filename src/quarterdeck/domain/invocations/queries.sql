@@ -17,32 +17,34 @@ from rows(:batch as b, zone_id text, service_id text, key text)
 join agent_invocations i on i.zone_id = b.zone_id and i.service_id = b.service_id and i.idempotency_key = b.key;
 
 -- name: invocations_of_claims
--- What claims hold that are repeated: the same id gives the same leases.
+-- What claims hold that are repeated: the same id gives the same leases. Of a service only so much runs at a time.
 select columns(i)
-from rows(:batch as b, zone_id text, service_id text, claim_id text)
-join agent_invocations i on i.zone_id = b.zone_id and i.service_id = b.service_id and i.claim_id = b.claim_id
-where i.status = 'running';
+from rows(:batch as b, zone_id text, service_id text, claim_id text, state text)
+join agent_invocations i on i.service_id = b.service_id and i.status = b.state and coalesce(i.zone_id, '') = b.zone_id
+  and coalesce(i.claim_id, '') = b.claim_id;
 
 -- name: invocations_due
 -- The next of each service, in the order in which they became due, and whether the sessions they belong to still live. The
--- moment up to which there are enough of them is found first, by the same index; a few more may share that moment.
+-- moment up to which there are enough of them is found first, by the same index; a few more may share that moment. That
+-- they wait and are not parked is said by the batch: what the planner knows before it, it would look for in all services.
+-- And the zone is spelt so that the one index which begins with the service is the only one that begins with anything.
 select columns(i), case
     when (i.source_session_id is null or (x.status <> 'terminated' and x.terminated_at is null and x.expires_at > now_ms()))
      and (i.target_session_id is null or (y.status <> 'terminated' and y.terminated_at is null and y.expires_at > now_ms()))
     then 1 else 0 end as lives_on
 from (
-    select b.zone_id, b.service_id, coalesce((
+    select b.zone_id, b.service_id, b.state, b.parked, coalesce((
         select d.available_at
         from agent_invocations d
-        where d.zone_id = b.zone_id and d.service_id = b.service_id and d.status = 'pending' and d.parked = 0
-          and d.available_at <= (select now_ms())
+        where d.service_id = b.service_id and d.status = b.state and d.parked = b.parked
+          and coalesce(d.zone_id, '') = b.zone_id and d.available_at <= (select now_ms())
         order by d.available_at, d.id
         limit 1 offset :most
     ), now_ms()) as enough_at
-    from rows(:batch as b, zone_id text, service_id text)
+    from rows(:batch as b, zone_id text, service_id text, state text, parked bigint)
 ) w
-join agent_invocations i on i.zone_id = w.zone_id and i.service_id = w.service_id and i.status = 'pending' and i.parked = 0
-  and i.available_at <= w.enough_at
+join agent_invocations i on i.service_id = w.service_id and i.status = w.state and i.parked = w.parked
+  and i.available_at <= w.enough_at and coalesce(i.zone_id, '') = w.zone_id
 left join agent_sessions x on x.zone_id = i.zone_id and x.id = i.source_session_id
 left join agent_sessions y on y.zone_id = i.zone_id and y.id = i.target_session_id
 order by i.available_at, i.id;
@@ -52,7 +54,8 @@ order by i.available_at, i.id;
 select b.zone_id, b.service_id, (
     select min(i.available_at)
     from agent_invocations i
-    where i.zone_id = b.zone_id and i.service_id = b.service_id and i.status = 'pending' and i.parked = 0
+    where i.service_id = b.service_id and coalesce(i.zone_id, '') = b.zone_id
+      and i.status = 'pending' and i.parked = 0
 ), now_ms()
 from rows(:batch as b, zone_id text, service_id text);
 
@@ -85,23 +88,24 @@ from rows(:batch as b, zone text, name text, was text, were bigint, to_status te
 where zone_id = b.zone and id = b.name and status = b.was and attempts = b.were;
 
 -- name: invocations_of_sessions
--- What the end of sessions takes with it. Two halves, each by its own index.
+-- planned: each time
+-- What the end of sessions takes with it. Two halves, each by its own index, and by no index of states: `nullif` keeps
+-- the planner from one.
 select columns(i)
 from rows(:batch as b, zone_id text, session_id text)
 join agent_invocations i on i.zone_id = b.zone_id and i.source_session_id = b.session_id
-where i.status in ('pending', 'running')
+where nullif(i.status, '') in ('pending', 'running')
 union
 select columns(j)
 from rows(:batch as b, zone_id text, session_id text)
 join agent_invocations j on j.zone_id = b.zone_id and j.target_session_id = b.session_id
-where j.status in ('pending', 'running');
+where nullif(j.status, '') in ('pending', 'running');
 
 -- name: invocations_of_services
 -- What waits for services that are gone, or runs in them.
 select columns(i)
-from rows(:batch as b, zone_id text, service_id text)
-join agent_invocations i on i.zone_id = b.zone_id and i.service_id = b.service_id
-where i.status in ('pending', 'running');
+from rows(:batch as b, zone_id text, service_id text, state text)
+join agent_invocations i on i.service_id = b.service_id and i.status = b.state and coalesce(i.zone_id, '') = b.zone_id;
 
 -- name: invocations_page
 -- planned: each time
@@ -110,7 +114,7 @@ select columns(i)
 from agent_invocations i
 where i.zone_id = :zone_id
   and (cast(:before as text) is null or i.id < cast(:before as text))
-  and (cast(:status as text) is null or i.status = cast(:status as text))
+  and (cast(:status as text) is null or coalesce(i.status, '') = cast(:status as text))
   and (cast(:service_id as text) is null or i.service_id = cast(:service_id as text))
   and (cast(:source_session_id as text) is null or i.source_session_id = cast(:source_session_id as text))
   and (cast(:target_session_id as text) is null or i.target_session_id = cast(:target_session_id as text))
@@ -135,7 +139,7 @@ select zone_id, id from (
 -- For the sweeps, across zones: what still waits or runs although a session it belongs to has ended or is gone.
 select i.zone_id, i.id
 from zones z
-join agent_invocations i on i.zone_id = z.id and i.status in ('pending', 'running')
+join agent_invocations i on i.zone_id = z.id and coalesce(i.status, '') in ('pending', 'running')
 left join agent_sessions x on x.zone_id = i.zone_id and x.id = i.source_session_id
 left join agent_sessions y on y.zone_id = i.zone_id and y.id = i.target_session_id
 where ((i.source_session_id is not null
@@ -151,13 +155,15 @@ limit :limit;
 select s.zone_id, s.id, (
     select min(i.available_at)
     from agent_invocations i
-    where i.zone_id = s.zone_id and i.service_id = s.id and i.status = 'pending' and i.parked = 0
+    where i.service_id = s.id and coalesce(i.zone_id, '') = s.zone_id
+      and i.status = 'pending' and i.parked = 0
 ) as next_at, now_ms()
 from agent_services s
 where s.delivery = 'push' and s.unregistered_at is null
   and exists (
     select 1 from agent_invocations i
-    where i.zone_id = s.zone_id and i.service_id = s.id and i.status = 'pending' and i.parked = 0)
+    where i.service_id = s.id and coalesce(i.zone_id, '') = s.zone_id
+      and i.status = 'pending' and i.parked = 0)
   and not exists (
     select 1 from rows(:full as f, zone_id text, service_id text)
     where f.zone_id = s.zone_id and (f.service_id is null or f.service_id = s.id))
@@ -171,7 +177,7 @@ where (zone_id, id) in (
     select i.zone_id, i.id
     from zones z
     join agent_invocations i on i.zone_id = z.id and i.id < :before_id
-      and i.status in ('succeeded', 'failed', 'timed_out', 'canceled', 'dead')
+      and coalesce(i.status, '') in ('succeeded', 'failed', 'timed_out', 'canceled', 'dead')
     where i.completed_at < :before
     limit :limit
 )

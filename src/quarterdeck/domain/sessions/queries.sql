@@ -243,15 +243,17 @@ where zone_id = b.zone and id = b.session and status = b.was and coalesce(termin
 returning id;
 
 -- name: sids_in_use
--- Which of these sids a live session still bears. What is stamped stands no longer in the index, or each chunk of a
--- tree that shares one sid would look through all that is left of the tree.
-select b.zone, b.sid
-from rows(:batch as b, zone text, sid text)
-where exists (
+-- Which of these sids a live session still bears: null if none. What is stamped stands no longer in the index, or each
+-- chunk of a tree that shares one sid would look through all that is left of the tree. The index is found by the very
+-- words of its condition. As a subquery that gives one row it cannot become a join, which might begin with the sessions.
+select b.zone, b.sid, (
     select 1
     from agent_sessions s
-    where s.zone_id = b.zone and s.session_sid = b.sid and s.terminated_at is null and s.expires_at > :now
-);
+    where s.session_sid = b.sid and s.zone_id = b.zone and coalesce(s.terminated_at, 0) = 0
+      and s.status <> 'terminated' and s.expires_at > :now
+    limit 1
+)
+from rows(:batch as b, zone text, sid text);
 
 -- name: sessions_hold
 -- Flag and state of those whom a suspension or its end has moved, from the state they were read in.

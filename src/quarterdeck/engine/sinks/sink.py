@@ -120,11 +120,10 @@ class Sink:
         seen = await self._engine.read(self._look)
         if seen.late:
             await self._retry(hold, fence, seen)
-        if seen.events:
-            await self._tell(hold, fence, seen)
+        has_parked = await self._tell(hold, fence, seen) if seen.events else False
         if self._is_time_to_write(seen.now):
             await self._write(fence, self.position, [])
-        return self._again(seen)
+        return 0 if has_parked else self._again(seen)
 
     async def rest(self, fence: Fence | None) -> None:
         try:
@@ -179,9 +178,10 @@ class Sink:
 
     # -- telling ------------------------------------------------------------------------------------------------
 
-    async def _tell(self, hold: Hold, fence: Fence, seen: _Seen) -> None:
+    async def _tell(self, hold: Hold, fence: Fence, seen: _Seen) -> bool:
         """The next events, up to the first that has to wait; or those that do, which are written down instead. Never
-        both at once: whoever goes on after a crash believes that what lies behind a marker was delivered."""
+        both at once: whoever goes on after a crash believes that what lies behind a marker was delivered. Whether
+        something was written down."""
         told: list[Told] = [(event, self._channel.entries_of(event)) for event in seen.events]
         waiting = await self._waiting(told) if seen.next_at is not None else {}
 
@@ -200,6 +200,7 @@ class Sink:
             await self._write(fence, upto, parked)
         self.position = upto
         self.oldest_at = None if upto >= self.head else self.oldest_at
+        return bool(parked)
 
     async def _waiting(self, told: Sequence[Told]) -> dict[Order, Millis]:
         """For what of this something waits already, and until when."""

@@ -81,8 +81,8 @@ NOTHING_ASKED = Asked()
 NOTHING_ANSWERED = Answer()
 
 
-class Call(msgspec.Struct):
-    """One line: one call that a client made, and what became of it as far as the client knows."""
+class Line(msgspec.Struct, frozen=True):
+    """One line as it stands in a file. What was asked and answered is looked at only where a promise is about it."""
 
     client: Annotated[str, Meta(min_length=1, max_length=256)]
     seq: Annotated[int, Meta(ge=0)]
@@ -92,10 +92,25 @@ class Call(msgspec.Struct):
     zone: Annotated[str, Meta(min_length=1, max_length=128)]
     status: Annotated[int, Meta(ge=100, le=599)] | None
     """None: no answer came."""
+    asked: msgspec.Raw = msgspec.Raw(b"{}")
+    answer: msgspec.Raw = msgspec.Raw(b"null")
+    session: str | None = None
+    """The session that the caller's credential spoke for, if it spoke for one."""
+
+
+class Call(msgspec.Struct, gc=False):
+    """One call that a client made, and what became of it as far as the client knows."""
+
+    client: str
+    seq: int
+    started: float
+    ended: float
+    op: str
+    zone: str
+    status: int | None
     asked: Asked = NOTHING_ASKED
     answer: Answer | None = None
     session: str | None = None
-    """The session that the caller's credential spoke for, if it spoke for one."""
     file: str = ""
     line: int = 0
 

@@ -14,11 +14,14 @@ from typing import BinaryIO
 import msgspec
 
 from quarterdeck.core.errors import Invalid
-from quarterdeck.upkeep.history.model import Call
+from quarterdeck.upkeep.history.model import Answer, Asked, Call, Line, Op
 
 LINE_MAX = 32 << 20
 """Bytes. A claim of a hundred invocations with everything in them fits."""
-_decode = msgspec.json.Decoder(Call).decode
+OPS = frozenset(Op)
+_line = msgspec.json.Decoder(Line).decode
+_asked = msgspec.json.Decoder(Asked).decode
+_answer = msgspec.json.Decoder(Answer | None).decode
 
 
 class History(msgspec.Struct, frozen=True):
@@ -51,7 +54,7 @@ def _lines(handle: BinaryIO, file: Path) -> Iterator[Call | None]:
         if not raw.strip():
             continue
         try:
-            call = _decode(raw)
+            call = _call(_line(raw))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if not raw.endswith(b"\n") and len(raw) < LINE_MAX:
                 yield None
@@ -61,6 +64,23 @@ def _lines(handle: BinaryIO, file: Path) -> Iterator[Call | None]:
             raise _wrong(file, number, "it ended before it started")
         call.file, call.line = file.name, number
         yield call
+
+
+def _call(line: Line) -> Call:
+    """Of what no promise is about, only that it was."""
+    is_judged = line.op in OPS
+    return Call(
+        line.client,
+        line.seq,
+        line.started,
+        line.ended,
+        line.op,
+        line.zone,
+        line.status,
+        _asked(line.asked) if is_judged else Asked(),
+        _answer(line.answer) if is_judged else None,
+        line.session,
+    )
 
 
 def _refuse_doubles(calls: Sequence[Call]) -> None:

@@ -90,7 +90,7 @@ def _excess_of_sets(wanted: Terms, parent: Terms) -> Iterator[str]:
     parts = (
         ("scopes", wanted.scopes, parent.scopes),
         ("resources", wanted.resources, parent.resources),
-        
+        ("actions", wanted.actions, parent.actions),
     )
     for name, own, bound in parts:
         if bound is None:

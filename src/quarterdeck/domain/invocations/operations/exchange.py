@@ -16,6 +16,7 @@ from quarterdeck.domain.invocations.model import (
     Overdue,
     Ref,
     Start,
+    State,
 )
 from quarterdeck.domain.invocations.operations import writing
 from quarterdeck.domain.invocations.operations.waiting import Waiter, Waiters
@@ -34,6 +35,7 @@ from quarterdeck.store.sql import Bound
 
 Batch = list[tuple[object, ...]]
 NOTHING = Leases(())
+NOT_PARKED = 0
 
 
 class Exchange:
@@ -70,9 +72,7 @@ class Exchange:
             Q.invocations_get(batch=named) if named else None,
             Q.invocations_of_keys(batch=_keys(calls)) if calls else None,
             Q.invocations_of_claims(batch=held) if (held := _claimed(claims)) else None,
-            Q.invocations_due(batch=[*due], most=max(due.values()))
-            if (due := self._wanted(calls, claims))
-            else None,
+            _next_of(due) if (due := self._wanted(calls, claims)) else None,
             sessions.get(refs) if (refs := self._sessions(asks, calls)) else None,
         ]
         answers = iter(await tx.read(*(statement for statement in statements if statement)))
@@ -158,7 +158,13 @@ def _keys(calls: Iterable[Enqueue]) -> Batch:
 
 
 def _claimed(claims: Iterable[Claim]) -> Batch:
-    return [*sorted({(c.zone_id, c.service_id, c.claim_id) for c in claims if c.claim_id is not None})]
+    named = {(c.zone_id, c.service_id, c.claim_id, State.RUNNING) for c in claims if c.claim_id is not None}
+    return [*sorted(named)]
+
+
+def _next_of(wanted: dict[ServiceRef, int]) -> Bound:
+    batch: Batch = [(*ref, State.PENDING, NOT_PARKED) for ref in sorted(wanted)]
+    return Q.invocations_due(batch=batch, most=max(wanted.values()))
 
 
 async def _sessions_of(tx: Tx, asks: Sequence[Command], rows: Sequence[Invocation]) -> dict[Ref, Session]:

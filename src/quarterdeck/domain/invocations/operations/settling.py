@@ -12,7 +12,7 @@ import msgspec
 from quarterdeck.domain.invocations.model import Invocation, Ref
 from quarterdeck.domain.invocations.operations import writing
 from quarterdeck.domain.invocations.queries import Q
-from quarterdeck.domain.invocations.rules import lives
+from quarterdeck.domain.invocations.rules import INVOCATION, lives
 from quarterdeck.domain.invocations.rules.board import SESSION_ENDED, Told
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import State as SessionState
@@ -39,7 +39,8 @@ async def go_with_service(tx: Tx, events: Sequence[NewEvent]) -> None:
     gone = _subjects(events, "service.unregister")
     if not gone:
         return
-    [rows] = await tx.read(Q.invocations_of_services(batch=sorted(gone)))
+    open_ones = [(*ref, state) for ref in sorted(gone) for state in INVOCATION.live()]
+    [rows] = await tx.read(Q.invocations_of_services(batch=[*open_ones]))
     await _cancel(tx, decode(rows, Invocation), SERVICE_GONE, lambda row: gone[row.zone_id, row.service_id])
 
 

@@ -68,7 +68,7 @@ class Registry:
 
     def application_of(self, ask: Register) -> str | Problem:
         """The application a service will be of; or why this caller may not register it."""
-        if problem := self._known.zones[ask.zone_id]:
+        if problem := self._known.zones[ask.zone_id] or self._asleep(ask):
             return problem
         if ask.session_id is None:
             assert ask.application_id is not None  # one of the two is in every request
@@ -82,6 +82,12 @@ class Registry:
         if ask.application_id not in (None, session.application_id):
             return _mismatch(session)
         return _suspended(session.id) if session.status is State.SUSPENDED else session.application_id
+
+    def _asleep(self, ask: Register) -> Conflict | None:
+        """A session that sleeps begins nothing, be it in its own name or in its application's."""
+        own = ask.caller.session_id
+        speaker = self._known.sessions.get((ask.caller.zone_id, own)) if own is not None else None
+        return _suspended(speaker.id) if speaker is not None and speaker.status is State.SUSPENDED else None
 
     def decide(self, ask: Register) -> Registered | Problem:
         application_id = self.application_of(ask)

@@ -157,7 +157,7 @@ async def _move(tx: Tx, statement: Bound, members: Sequence[Member]) -> set[Sid]
     moved, used = await tx.read(statement, Q.sids_in_use(batch=sids, now=tx.now))
     if len(moved) != len(members):
         raise RuntimeError("sessions moved under the zone's lock")
-    return {(str(zone_id), str(sid)) for zone_id, sid in used}
+    return {(str(zone_id), str(sid)) for zone_id, sid, anybody in used if anybody is not None}
 
 
 async def _stamp(tx: Tx, cascade: Cascade, group: Sequence[Leaving]) -> None:

@@ -1,8 +1,11 @@
 """Services, invocations and delegations; cursors of sinks; and what an ended session's sid must be known by.
 
 An invocation that waits is found by the index of its service, in the order in which it may begin; one that runs, by its
-deadline or its lease. What has ended stands in neither, so both stay as small as the work at hand. `parked` keeps what
-belongs to a suspended session out of the way of those who claim.
+deadline or its lease. `parked` keeps what belongs to a suspended session out of the way of those who claim.
+
+An index of a few rows out of many is what PostgreSQL reads whole, if its plan is from when there were few, for any
+statement that it could serve; and of two that could serve a statement, on an empty table, it keeps either. So
+`agent_sessions_by_sid` and `agent_invocations_by_status` are spelt in a way that only their own statements say.
 
 `service_sessions` says which sessions have registered a service: it goes with the last of them. What a service is known
 by begins with its application: an index that began with the zone would be taken for the primary key, in plans made
@@ -20,7 +23,7 @@ revision = "0005"
 down_revision = "0004"
 
 SCRIPT = """
-create index agent_sessions_by_sid on agent_sessions (zone_id, session_sid) where terminated_at is null;
+create index agent_sessions_by_sid on agent_sessions (session_sid, zone_id) where coalesce(terminated_at, 0) = 0;
 
 create table agent_services (
     id text not null,
@@ -96,10 +99,9 @@ create table agent_invocations (
     unique (zone_id, service_id, idempotency_key)
 );
 
-create index agent_invocations_waiting on agent_invocations (zone_id, service_id, available_at, id)
-    where status = 'pending' and parked = 0;
+create index agent_invocations_by_service on agent_invocations (service_id, status, parked, available_at, id);
 
-create index agent_invocations_by_status on agent_invocations (zone_id, status, id);
+create index agent_invocations_by_status on agent_invocations (zone_id, (coalesce(status, '')), id);
 
 create index agent_invocations_by_source on agent_invocations (zone_id, source_session_id, id)
     where source_session_id is not null;
@@ -110,9 +112,6 @@ create index agent_invocations_by_target on agent_invocations (zone_id, target_s
 create index agent_invocations_by_deadline on agent_invocations (deadline_at) where status = 'running';
 
 create index agent_invocations_by_lease on agent_invocations (lease_expires_at) where status = 'running';
-
-create index agent_invocations_by_claim on agent_invocations (zone_id, service_id, claim_id)
-    where status = 'running' and claim_id is not null;
 
 create table delegation_edges (
     id text not null,

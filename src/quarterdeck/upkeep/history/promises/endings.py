@@ -24,7 +24,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         for who, how in _acting(event, told):
             if life := lives.get(event.zone_id, who):
                 yield from _late(event, life, how)
-        if call := spoken.get((event.type, event.zone_id, event.subject)):
+        if call := spoken.pop((event.type, event.zone_id, event.subject), None):
             yield from _late_bearer(event, call, lives.get(call.zone, call.session))
         lives.feed(event, told)
 

@@ -42,7 +42,8 @@ def _placed(evidence: Evidence) -> Iterator[_Placed]:
     lives = Lives(evidence)
     for event, told in reading(evidence):
         lives.feed(event, told)
-        if maker := made.get((event.type, event.zone_id, event.subject)):
+        # Once: a service may be registered again later, by somebody else.
+        if maker := made.pop((event.type, event.zone_id, event.subject), None):
             yield _Placed(maker, event.pos, is_own=True)
     for call in evidence.history:
         if call.op == Op.TERMINATE and call.outcome is Outcome.DONE:

@@ -1,0 +1,249 @@
+"""`qd delegation`: lent, drawn and taken back from the command line, on both engines."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+
+import pytest
+
+from quarterdeck.cli.graph import draw
+from quarterdeck.cli.output import Paint
+from quarterdeck.cli.tree import PLAIN
+from quarterdeck.client.server import Document
+from tests.cli.cli_support import Qd
+
+NOW = 1_767_323_045.0  # 2026-01-02T03:04:05Z
+
+
+def sessions(qd: Qd, number: int) -> list[str]:
+    return [qd.good("session", "spawn", "--app", f"app-{n}") for n in range(number)]
+
+
+def lent(qd: Qd, source: str, target: str, *words: str) -> str:
+    return qd.good("delegation", "create", "--from", source, "--to", target, "--scope", "read", *words)
+
+
+def lines_of(told: str) -> list[tuple[int, str, str]]:
+    """How deep, which session, by which edge."""
+    found = []
+    for line in told.splitlines():
+        match = re.match(r"([├└│─ ]*)([0-9a-f-]{36})(?:.*?\b([0-9a-f-]{36}))?", line)
+        assert match is not None, line
+        found.append((len(match[1]) // 3, match[2], match[3] or ""))
+    return found
+
+
+def test_create_prints_the_id_alone_and_hands_on_everything_that_was_said(here: Qd) -> None:
+    one, two, three = sessions(here, 3)
+    words = [
+        "--scope",
+        "write",
+        "--resource",
+        "repo:a",
+        "--resource",
+        "repo:b",
+        "--hops",
+        "3",
+        "--ttl",
+        "10m",
+    ]
+    first = lent(here, one, two, *words, "--constraints", '{"actions": ["merge"]}', "--key", "k")
+    told = here.json("delegation", "show", first)
+    assert (told["source_session_id"], told["target_session_id"]) == (one, two)
+    assert (told["scopes"], told["resources"], told["max_hops"]) == (
+        ["read", "write"],
+        ["repo:a", "repo:b"],
+        3,
+    )
+    assert told["constraints_json"]["actions"] == ["merge"]
+    again = lent(here, one, two, *words, "--constraints", '{"actions": ["merge"]}', "--key", "k")
+    assert again == first
+    narrow = ["--resource", "repo:a", "--constraints", '{"actions": ["merge"]}', "--parent", first]
+    below = lent(here, two, three, *narrow)
+    assert here.json("delegation", "show", below)["parent_edge_id"] == first
+    shown = here.good("delegation", "show", below)
+    assert re.search(r"^scopes +read$", shown, re.MULTILINE)
+    assert "delegation_edge_id" not in shown and "source_agent_id" not in shown, "once is enough"
+
+
+def test_what_exceeds_or_closes_a_cycle_is_refused_in_a_sentence(here: Qd) -> None:
+    one, two = sessions(here, 2)
+    lent(here, one, two)
+    for words, code in (
+        (("--from", two, "--to", one, "--scope", "read"), "delegation_cycle_denied"),
+        (("--from", two, "--to", sessions(here, 1)[0], "--scope", "admin"), "delegation_exceeds_authority"),
+        (("--from", one, "--to", one), "self_delegation_denied"),
+    ):
+        done = here("delegation", "create", *words, "--json")
+        assert (done.returncode, json.loads(done.stderr)["error"]) == (1, code)
+
+
+def test_a_list_is_narrowed_by_either_end_and_by_status(here: Qd) -> None:
+    one, two, three = sessions(here, 3)
+    first, second = lent(here, one, two), lent(here, two, three)
+    heads, *rows = here.good("delegation", "list").splitlines()
+    assert heads.split() == ["ID", "FROM", "TO", "SCOPES", "STATUS", "HOPS", "LIFE"]
+    assert [re.split("  +", row)[:6] for row in rows] == [
+        [second, two, three, "read", "active", "9 hops more"],
+        [first, one, two, "read", "active", "10 hops more"],
+    ]
+    for words, found in (
+        (("--from", two), [second]),
+        (("--to", two), [first]),
+        (("--status", "revoked"), []),
+        (("--limit", "1", "--all"), [second, first]),
+    ):
+        assert [one["id"] for one in here.json("delegation", "list", *words)["items"]] == found
+    assert here.good("delegation", "list", "--status", "expired").startswith("no such delegations in zone")
+
+
+def test_revoking_tells_what_it_took_and_ended(here: Qd) -> None:
+    chain = sessions(here, 4)
+    edges = [lent(here, source, target) for source, target in pairwise(chain)]
+    kept = here.good("delegation", "revoke", edges[2], "--keep-sessions")
+    assert kept == f"revoked {edges[2]}: 1 delegation taken back, 0 sessions ended"
+    assert here.json("session", "show", chain[3])["status"] == "active"
+    told = here.good("delegation", "revoke", edges[0])
+    assert told == f"revoked {edges[0]}: 2 delegations taken back, 2 sessions ended"
+    states = [here.json("session", "show", one)["status"] for one in chain]
+    assert states == ["active", "terminated", "terminated", "active"]
+    assert here.good("delegation", "revoke", edges[0]) == f"revoked {edges[0]}: it was over already"
+    assert here.json("delegation", "revoke", edges[0])["revoked_edges"] == 0
+
+
+def test_the_graph_shows_under_each_delegation_what_falls_with_it(here: Qd) -> None:
+    top, left, right, both, leaf = sessions(here, 5)
+    to_left, to_right = lent(here, top, left, "--ttl", "20m"), lent(here, top, right, "--ttl", "30m")
+    from_left, from_right = lent(here, left, both, "--ttl", "5m"), lent(here, right, both, "--ttl", "10m")
+    last = lent(here, both, leaf)
+    told = here.good("delegation", "graph", top)
+    assert lines_of(told) == [
+        (0, top, ""),
+        (1, left, to_left),
+        (2, both, from_left),
+        (1, right, to_right),
+        (2, both, from_right),
+        (3, leaf, last),
+    ]
+    assert [line for line in told.splitlines() if "also above" in line] == [
+        line for line in told.splitlines() if from_right in line
+    ]
+    around = here.good("delegation", "graph", from_left)
+    assert lines_of(around) == [
+        (0, top, ""),
+        (1, left, to_left),
+        (2, both, from_left),
+        (0, both, ""),
+        (1, leaf, last),
+    ], "what is only reached from it, and derived from another, stands apart"
+    inbound = here.good("delegation", "graph", leaf)
+    assert lines_of(inbound) == [(0, both, ""), (1, leaf, last)]
+    told = here.json("delegation", "graph", top)
+    assert {edge["id"] for edge in told["items"]} == {to_left, to_right, from_left, from_right, last}
+    assert told["truncated"] is False
+
+
+def test_a_graph_that_is_cut_says_so_and_one_of_nothing_too(here: Qd) -> None:
+    chain = sessions(here, 4)
+    first, *_ = [lent(here, source, target) for source, target in pairwise(chain)]
+    cut = here("delegation", "graph", first, "--limit", "2")
+    assert len(cut.stdout.splitlines()) == 3
+    assert "there are more than these 2" in cut.stderr
+    [lonely] = sessions(here, 1)
+    done = here("delegation", "graph", lonely)
+    assert (done.stdout, done.returncode) == (f"{lonely}\n", 0)
+    assert "no active delegation" in done.stderr
+    missing = here("delegation", "graph", "no-such")
+    assert missing.returncode == 4
+    assert "neither a delegation nor a session 'no-such'" in missing.stderr
+
+
+def test_authority_tells_what_a_session_holds_and_by_which_or_why_nothing(here: Qd) -> None:
+    one, two = sessions(here, 2)
+    edge = lent(here, one, two, "--resource", "repo:a")
+    told = here.good("delegation", "authority", two)
+    assert re.search(r"^scopes +read$", told, re.MULTILINE)
+    assert re.search(r"^resources +repo:a$", told, re.MULTILINE)
+    assert edge in told
+    assert here.json("delegation", "authority", two)["edges"][0]["id"] == edge
+    assert re.search(
+        r"^holds +nothing\nbecause +\S+", here.good("delegation", "authority", one), re.MULTILINE
+    )
+    assert here("delegation", "authority", "no-such").returncode == 4
+
+
+def test_a_delegation_is_explained_in_sentences_with_its_line(here: Qd) -> None:
+    one, two, three = sessions(here, 3)
+    first, second = lent(here, one, two, "--resource", "repo:a"), ""
+    second = lent(here, two, three, "--resource", "repo:a")
+    told = here.good("explain", "delegation", second)
+    assert told.splitlines()[0] == f"delegation {second} from {two} to {three}: active"
+    assert told.splitlines()[1].startswith("  It is active")
+    assert re.search(rf"^derived from +{first}$", told, re.MULTILINE)
+    assert "\nwhat could not be derived from it:\n  Scopes other than read." in told
+    here.good("delegation", "revoke", first)
+    told = here.good("explain", "delegation", second)
+    assert told.splitlines()[0].endswith(": revoked")
+    assert re.search(r"^ended by +local$", told, re.MULTILINE)
+    assert here.json("explain", "delegation", second)["edge"]["id"] == second
+    assert here("explain", "delegation", "no-such").returncode == 4
+
+
+# -- the drawing itself ------------------------------------------------------------------------------------------
+
+
+def edge(name: str, source: str, target: str, parent: str | None = None, **more: object) -> Document:
+    return {
+        "id": name,
+        "source_session_id": source,
+        "target_session_id": target,
+        "parent_edge_id": parent,
+        "scopes": ["read"],
+        "resources": None,
+        "max_hops": 1,
+        "status": "active",
+        "expires_at": "2026-01-02T04:04:05.000Z",
+        **more,
+    }
+
+
+def test_a_drawing_is_aligned_and_says_what_is_lent_for_how_far_and_how_long() -> None:
+    drawn = draw(
+        [
+            edge("e2", "b", "c", "e1", max_hops=0, resources=["r1", "r2"]),
+            edge("e1", "a", "b", scopes=["read", "write"]),
+            edge("e3", "b", "d", "e1", status="revoked", ended_at="2026-01-02T03:00:05.000Z"),
+        ],
+        "e2",
+        NOW,
+        Paint(on=False),
+        PLAIN,
+    )
+    assert drawn.splitlines() == [
+        "a",
+        "`- b     read, write      active   1 hop more  1h left       e1",
+        "   |- c  read for r1, r2  active   last hop    1h left       e2",
+        "   `- d  read             revoked  1 hop more  ended 4m ago  e3",
+    ]
+
+
+def test_what_was_asked_about_stands_out_on_a_terminal() -> None:
+    edges = [edge("e1", "a", "b"), edge("e2", "b", "c", "e1")]
+    bold = [line.startswith("\x1b[1m") for line in draw(edges, "e2", NOW, Paint(on=True)).splitlines()]
+    assert bold == [False, False, True]
+    bold = [line.startswith("\x1b[1m") for line in draw(edges, "b", NOW, Paint(on=True)).splitlines()]
+    assert bold == [False, True, False]
+
+
+def test_a_chain_longer_than_pythons_own_stack_is_drawn() -> None:
+    long = [edge(f"e{n:05}", f"s{n}", f"s{n + 1}", f"e{n - 1:05}" if n else None) for n in range(3_000)]
+    assert len(draw(long, "s0", NOW, Paint(on=False)).splitlines()) == 3_001
+
+
+@pytest.mark.parametrize(
+    "words", [("create",), ("create", "--from", "a"), ("show",), ("graph",), ("revoke",)]
+)
+def test_a_line_that_lacks_something_is_a_mistake(here: Qd, words: tuple[str, ...]) -> None:
+    assert here("delegation", *words).returncode == 2

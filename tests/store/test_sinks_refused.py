@@ -1,0 +1,430 @@
+"""What the other side refuses: tried again, in order, for a while; then dead, shown, requeued and forgotten."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from quarterdeck.bus.port import Away, Fenced
+from quarterdeck.bus.streams import AGENTS, INVOCATIONS, REVOCATIONS
+from quarterdeck.core.clock import DAY
+from quarterdeck.core.errors import NotFound
+from quarterdeck.engine import duties
+from quarterdeck.engine.duties import Duty
+from quarterdeck.engine.leases import LeaseLost
+from quarterdeck.engine.settings import SinkSettings
+from quarterdeck.engine.sinks import looking
+from quarterdeck.engine.sinks.retention import SinkRetention, needed
+from quarterdeck.engine.wake import Wakes
+from tests.support.eventually import eventually
+from tests.support.keel import Keel
+from tests.support.keeping import Keeper
+from tests.support.redis import RedisServer, RedisSide
+from tests.support.rounds import ROUNDS
+from tests.support.sinking import NAME, Runner, away, due, happen, nothing
+
+Make = Callable[..., Runner]
+SPAWN, SUSPEND, RESUME, END = "session.spawn", "session.suspend", "session.resume", "session.terminate"
+
+
+@pytest.fixture
+async def make(keel: Keel, redis: RedisSide) -> AsyncIterator[Make]:
+    made: list[Runner] = []
+
+    def one(url: str = redis.url, **settings: object) -> Runner:
+        made.append(Runner(keel, url, SinkSettings(**settings)))  # type: ignore[arg-type]
+        return made[-1]
+
+    await one().sink.begin()
+    yield one
+    for runner in made:
+        await runner.drop()
+
+
+def block(redis: RedisSide, stream: str) -> None:
+    """Has Redis refuse every entry of a stream, for what stands in its place."""
+    if redis.client.exists(stream):
+        redis.client.rename(stream, f"{stream}:aside")
+    redis.client.set(stream, "in the way")
+
+
+def unblock(redis: RedisSide, stream: str) -> None:
+    redis.client.delete(stream)
+    if redis.client.exists(f"{stream}:aside"):
+        redis.client.rename(f"{stream}:aside", stream)
+
+
+def told(redis: RedisSide, stream: str = AGENTS) -> list[tuple[str, str]]:
+    return [(entry.fields["event"], entry.fields["agent_session_id"]) for entry in redis.entries(stream)]
+
+
+def rows(keel: Keel) -> list[tuple[object, ...]]:
+    """(stream, subject, attempts, whether it is dead) of all that is put aside."""
+    found = keel.side.run("select stream, subject, attempts, dead_at from sink_entries order by pos, entry")
+    return [(*row, dead_at is not None) for *row, dead_at in found]
+
+
+# -- tried again
+
+
+async def test_a_refused_entry_waits_apart_and_the_position_goes_on(
+    keel: Keel, redis: RedisSide, make: Make
+) -> None:
+    runner = make()
+    block(redis, AGENTS)
+    await happen(keel, (SPAWN, "a"), (END, "b"), (SPAWN, "c"))
+    await runner.run()
+    assert [entry.fields["session_id"] for entry in redis.entries(REVOCATIONS)] == ["sid of b"]
+    assert rows(keel) == [(AGENTS, name, 1, False) for name in "abc"]
+    assert "WRONGTYPE" in str(keel.side.one("select min(error) from sink_entries"))
+    assert keel.side.one("select position from sinks") == len(await keel.log())
+    unblock(redis, AGENTS)
+    due(keel)
+    await runner.run()
+    assert sorted(told(redis)) == [("spawn", "a"), ("spawn", "c"), ("terminate", "b")]
+    assert rows(keel) == []
+    assert (runner.sink.refused, runner.sink.died) == (3, 0)
+
+
+async def test_later_entries_of_the_same_subject_wait_behind_a_refused_one_and_others_do_not(
+    keel: Keel, redis: RedisSide, make: Make
+) -> None:
+    runner = make()
+    block(redis, AGENTS)
+    await happen(keel, (SUSPEND, "a"))
+    await runner.run()
+    unblock(redis, AGENTS)
+    await happen(keel, (RESUME, "a"), (SPAWN, "b"))
+    await happen(keel, (END, "a"), (SPAWN, "c"))
+    await runner.run()
+    assert told(redis) == [("spawn", "b"), ("spawn", "c")]
+    assert [entry.fields["session_id"] for entry in redis.entries(REVOCATIONS)] == ["sid of a"]
+    for _ in range(3):
+        due(keel)
+        await runner.run()
+    assert [verb for verb, subject in told(redis) if subject == "a"] == ["suspend", "resume", "terminate"]
+    assert rows(keel) == []
+
+
+async def test_pauses_grow_and_whatever_waits_behind_waits_as_long(
+    keel: Keel, redis: RedisSide, make: Make
+) -> None:
+    runner = make()
+    block(redis, AGENTS)
+    await happen(keel, (SPAWN, "a"), (SUSPEND, "a"))
+    for attempt in range(1, 6):
+        began = int(str(keel.side.one("select at from events order by pos desc limit 1")))
+        await happen(keel, ("zone.change", "z"))
+        await runner.run()
+        [[first, last]] = keel.side.run("select min(next_at), max(next_at) from sink_entries")
+        assert first == last, "else what waits behind would be looked at over and over"
+        assert int(str(first)) - began >= 500 * 2 ** (attempt - 1)
+        await runner.run()
+        assert keel.side.run("select attempts from sink_entries order by pos") == [(attempt,), (0,)]
+        due(keel)
+
+
+async def test_after_so_many_attempts_an_entry_is_dead_and_those_behind_it_go_on(
+    keel: Keel, redis: RedisSide, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = make(outbox_max_attempts=3)
+    block(redis, AGENTS)
+    await happen(keel, (SUSPEND, "a"))
+    await runner.run()
+    await happen(keel, (RESUME, "a"))
+    await runner.run()
+    with caplog.at_level(logging.ERROR):
+        for _ in range(2):
+            due(keel)
+            await runner.run()
+    assert "gave up position" in caplog.text
+    assert rows(keel)[0] == (AGENTS, "a", 3, True)
+    assert runner.sink.died == 1
+    unblock(redis, AGENTS)
+    due(keel)
+    await runner.run()
+    assert told(redis) == [("resume", "a")]
+
+
+async def test_a_revocation_is_never_given_up_and_alerts(
+    keel: Keel, redis: RedisSide, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = make(outbox_max_attempts=2)
+    block(redis, REVOCATIONS)
+    await happen(keel, (END, "a"))
+    with caplog.at_level(logging.ERROR):
+        for _ in range(6):
+            due(keel)
+            await runner.run()
+    assert rows(keel) == [(REVOCATIONS, "a", 6, False)]
+    assert "may not give up" in caplog.text
+    assert (runner.sink.stuck, runner.sink.died) == (1, 0)
+    unblock(redis, REVOCATIONS)
+    due(keel)
+    await runner.run()
+    assert [entry.fields["session_id"] for entry in redis.entries(REVOCATIONS)] == ["sid of a"]
+    assert runner.sink.stuck == 0
+
+
+async def test_an_outage_in_the_middle_of_retries_counts_none(
+    keel: Keel, own_redis: RedisServer, make: Make
+) -> None:
+    runner = make(own_redis.url)
+    block(own_redis.side, AGENTS)
+    await happen(keel, (SPAWN, "a"))
+    await runner.run()
+    own_redis.stop()
+    due(keel)
+    for _ in range(5):
+        with pytest.raises(Away):
+            await runner.run()
+    assert rows(keel) == [(AGENTS, "a", 1, False)]
+    own_redis.start()
+
+
+async def test_an_entry_told_late_is_told_once_also_if_its_answer_was_lost(
+    keel: Keel, redis: RedisSide, make: Make
+) -> None:
+    runner = make()
+    block(redis, AGENTS)
+    await happen(keel, (SPAWN, "a"))
+    await runner.run()
+    unblock(redis, AGENTS)
+    runner.gate.after = away
+    for _ in range(3):
+        due(keel)
+        with pytest.raises(Away):
+            await runner.run()
+    follower = make()
+    await follower.take_over()
+    await follower.run()
+    assert told(redis) == [("spawn", "a")]
+    assert rows(keel) == []
+
+
+# -- shown, and requeued
+
+
+async def test_what_was_given_up_is_shown_and_goes_out_when_it_is_requeued(
+    keel: Keel, redis: RedisSide, make: Make
+) -> None:
+    runner = make(outbox_max_attempts=1)
+    block(redis, AGENTS)
+    await happen(keel, (SPAWN, "a"), (SPAWN, "b"))
+    await runner.run()
+    due(keel)
+    await runner.run()
+    seen = await keel.everywhere.read(lambda tx: looking.view(tx, NAME))
+    assert (seen.waiting, seen.dead, seen.lag_events) == (0, 2, 0)
+    shown = await keel.everywhere.read(lambda tx: looking.entries(tx, NAME))
+    assert [(entry.stream, entry.subject, entry.attempts) for entry in shown] == [
+        (AGENTS, "b", 1),
+        (AGENTS, "a", 1),
+    ]
+    assert all(entry.dead_at and not entry.next_at and "WRONGTYPE" in entry.error for entry in shown)
+    unblock(redis, AGENTS)
+    await runner.run()
+    assert told(redis) == []
+    assert await keel.everywhere.transact(lambda tx: looking.requeue(tx, NAME, shown[1].pos)) == 1
+    await runner.run()
+    assert told(redis) == [("spawn", "a")]
+    assert await keel.everywhere.transact(lambda tx: looking.requeue(tx, NAME, None)) == 1
+    assert await keel.everywhere.transact(lambda tx: looking.requeue(tx, NAME, None)) == 0
+    await runner.run()
+    assert told(redis) == [("spawn", "a"), ("spawn", "b")]
+
+
+async def test_a_sink_that_is_not_there_is_not_found(keel: Keel) -> None:
+    with pytest.raises(NotFound):
+        await keel.everywhere.read(lambda tx: looking.view(tx, "nobody"))
+    with pytest.raises(NotFound):
+        await keel.everywhere.transact(lambda tx: looking.requeue(tx, "nobody", None))
+    assert await keel.everywhere.read(looking.names) == []
+
+
+# -- forgotten
+
+
+async def test_events_that_a_sink_has_not_told_are_not_removed(
+    keel: Keel, redis: RedisSide, make: Make, tmp_path: Path
+) -> None:
+    runner, keeper = make(), Keeper(keel, tmp_path)
+    begin = int(str(keel.side.one("select position from sinks")))
+    assert await keel.everywhere.read(needed) == begin + 1
+    await keeper.pass_by()
+    await keeper.pass_by()
+    assert keel.side.one("select floor from log_head") == 0
+    await runner.run()
+    await runner.stop()
+    await keeper.pass_by()
+    assert int(str(keel.side.one("select floor from log_head"))) > begin
+
+
+async def test_dead_entries_are_kept_for_so_many_days_and_a_sink_that_nobody_runs_no_longer(
+    keel: Keel, redis: RedisSide, make: Make
+) -> None:
+    runner = make(outbox_max_attempts=1)
+    block(redis, AGENTS)
+    await happen(keel, (SPAWN, "a"), (SPAWN, "b"))
+    await runner.run()
+    due(keel)
+    await runner.run()
+    sweep = SinkRetention(keel.everywhere, 7, 1)
+    assert await sweep.run_once(500) == 0
+    keel.side.run("update sink_entries set dead_at = dead_at - ? where subject = 'a'", 8 * DAY)
+    assert await sweep.run_once(500) == 1
+    assert [row[1] for row in rows(keel)] == ["b"]
+    assert await keel.everywhere.read(looking.names) == [NAME]
+    keel.side.run("update sinks set updated_at = updated_at - ?", 8 * DAY)
+    await sweep.run_once(500)
+    assert (keel.side.count("sinks"), keel.side.count("sink_entries")) == (0, 0)
+    assert await keel.everywhere.read(needed) is None
+
+
+async def test_a_sink_that_is_run_says_so_although_it_has_nothing_to_tell_or_nobody_to_tell_it(
+    keel: Keel, own_redis: RedisServer, make: Make
+) -> None:
+    runner = make(own_redis.url)
+    await runner.run()
+    keel.side.run("update sinks set updated_at = updated_at - ?", DAY)
+    assert await runner.sink.is_due()
+    await runner.run()
+    assert not await runner.sink.is_due()
+
+
+async def test_a_sink_that_was_forgotten_begins_anew(keel: Keel, redis: RedisSide, make: Make) -> None:
+    runner = make()
+    await happen(keel, (SPAWN, "a"))
+    await runner.run()
+    keel.side.run("delete from sinks")
+    await happen(keel, (SPAWN, "b"))
+    with pytest.raises(LeaseLost):
+        await runner.stop()
+    follower = make()
+    await follower.take_over()
+    await follower.run()
+    await happen(keel, (SPAWN, "c"))
+    await follower.run()
+    assert told(redis) == [("spawn", "a"), ("spawn", "c")]
+
+
+# -- as a duty
+
+
+async def test_a_commit_wakes_the_sink_and_an_outage_ends_by_itself(
+    keel: Keel, own_redis: RedisServer, make: Make
+) -> None:
+    wakes = Wakes()
+    runner = make(own_redis.url)
+    duty = Duty(NAME, keel.everywhere, wakes, 60_000, runner.sink)
+    duty.start()
+
+    async def tells(*subjects: str) -> None:
+        await happen(keel, *((SPAWN, subject) for subject in subjects))
+        wakes.committed()
+
+    async def arrived(count: int) -> None:
+        async def all_there() -> bool:
+            return len(own_redis.side.entries(AGENTS)) == count
+
+        await eventually(all_there, f"{count} entries had arrived")
+
+    await tells("a")
+    await arrived(1)
+    own_redis.kill()
+    await tells("b", "c")
+
+    async def is_noticed() -> bool:
+        return duty.error is not None
+
+    async def is_over() -> bool:
+        return duty.error is None
+
+    await eventually(is_noticed, "the outage was noticed")
+    own_redis.start()
+    await arrived(3)
+    await eventually(is_over, "the outage was over")
+    await duty.stop()
+    assert keel.side.one("select position from sinks") == len(await keel.log())
+
+
+async def test_of_two_processes_one_runs_the_sink_and_the_other_when_the_first_is_gone(
+    keel: Keel, redis: RedisSide, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duties, "LEASE_MS", 500)
+    monkeypatch.setattr(duties, "ELSEWHERE_SECONDS", 0.05)
+    wakes = Wakes()
+    pair = [Duty(NAME, keel.everywhere, wakes, 50, make().sink) for _ in range(2)]
+    for duty in pair:
+        duty.start()
+    for number in range(20):
+        await happen(keel, (SPAWN, f"s{number}"))
+        wakes.committed()
+        if number == 10:
+            await pair[0].stop()
+
+    async def all_there() -> bool:
+        return len(redis.entries(AGENTS)) >= 20
+
+    await eventually(all_there, "all entries had arrived")
+    await pair[1].stop()
+    assert told(redis) == [("spawn", f"s{number}") for number in range(20)]
+
+
+# -- everything at once
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+async def test_whatever_goes_wrong_every_entry_arrives_once_and_in_order_per_subject(
+    keel: Keel, redis: RedisSide, make: Make, seed: int
+) -> None:
+    """Takings over, lost answers, cut connections, refusals and restarts in any order."""
+    chance = random.Random(seed)
+    kinds = [SPAWN, SUSPEND, RESUME, END, "invocation.created", "zone.change"]
+    blocked: set[str] = set()
+    runner = make(outbox_batch_size=chance.choice([1, 3, 50]), outbox_max_attempts=1_000)
+    for _ in range(60):
+        deed = chance.choice(
+            ["happen"] * 4 + ["run"] * 4 + ["lose", "cut", "kill", "block", "unblock", "due"]
+        )
+        if deed == "happen":
+            await happen(keel, *((chance.choice(kinds), chance.choice("abcde")) for _ in range(5)))
+        elif deed in ("run", "lose", "cut"):
+            runner.gate.after = away if deed == "lose" else nothing
+            runner.gate.before = away if deed == "cut" else nothing
+            with contextlib.suppress(Away, Fenced):
+                await runner.run()
+        elif deed == "kill":
+            runner = make(outbox_batch_size=chance.choice([1, 3, 50]), outbox_max_attempts=1_000)
+            await runner.take_over()
+        elif deed == "due":
+            due(keel)
+        elif deed == "block" and not blocked:
+            blocked.add(chance.choice([AGENTS, REVOCATIONS, INVOCATIONS]))
+            block(redis, *blocked)
+        elif deed == "unblock" and blocked:
+            unblock(redis, blocked.pop())
+    for stream in blocked:
+        unblock(redis, stream)
+    runner.gate.before = runner.gate.after = nothing
+    while await runner.turn() == 0 or keel.side.count("sink_entries"):
+        due(keel)
+    by_subject: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for entry in redis.entries():
+        subject = entry.fields.get("agent_session_id") or entry.fields["invocation_id"]
+        by_subject[entry.stream, subject].append(int(entry.fields["pos"]))
+    wanted: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for event in await keel.log():
+        if event.type in (SPAWN, SUSPEND, RESUME, END):
+            wanted[AGENTS, event.subject].append(event.pos)
+        if event.type == END:
+            wanted[REVOCATIONS, event.subject].append(event.pos)
+        if event.type == "invocation.created":
+            wanted[INVOCATIONS, event.subject].append(event.pos)
+    assert by_subject == wanted
