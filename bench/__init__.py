@@ -9,10 +9,11 @@ everything here is a ratio to a control that ran in the same minute on the same 
 forwards and backwards (A-B-B-A), so that a machine which slows down steadily favours neither side.
 
 One file is one measurement: `spawn`, `connections`, `growth`, `latency`, `replicas`, `walls`, `cascade`, `live`,
-`shell`, `cli`, `idle`, `audit`. Each gives a `Part` (`results.py`): lines of runs, figures with what was asked of them,
-curves, notes. Around them: `plan` (how long, how often), `stage` (PostgreSQL, servers, zones), `meter` (who used the
-processors), `load` (wrk, or `loadgen` where wrk is not installed), `controls` (pgbench and SQLite by themselves),
-`ledger` (is everything that was acknowledged there?).
+`streams`, `invocations`, `work`, `start`, `delegations`, `sweeps`, `shell`, `cli`, `idle`, `audit`. Each gives a `Part`
+(`results.py`): lines of runs, figures with what was asked of them, curves, notes. Around them: `plan` (how long, how
+often), `stage` (PostgreSQL, Redis, servers, zones), `meter` (who used the processors), `load` (wrk, or `loadgen` where
+wrk is not installed), `beside` (who listens or works meanwhile), `controls` (pgbench and SQLite by themselves),
+`ledger` and `calls` (is everything that was acknowledged there?).
 
 How it fails: a run that meets an answer other than 201, or after which the database holds fewer rows than were
 acknowledged, or more than were acknowledged and under way, ends the whole with a sentence, because a rate of wrong

@@ -11,6 +11,7 @@ from bench import (
     cascade,
     cli,
     connections,
+    delegations,
     growth,
     idle,
     invocations,
@@ -22,7 +23,11 @@ from bench import (
     results,
     shell,
     spawn,
+    start,
+    streams,
+    sweeps,
     walls,
+    work,
 )
 from bench.load import generator
 from bench.plan import ROOT, BenchError, Plan, plan
@@ -39,7 +44,12 @@ MEASUREMENTS: Mapping[str, Callable[[Stage], Findings]] = {
     "walls": walls.measure,
     "cascade": cascade.measure,
     "live": live.measure,
+    "streams": streams.measure,
     "invocations": invocations.measure,
+    "work": work.measure,
+    "start": start.measure,
+    "delegations": delegations.measure,
+    "sweeps": sweeps.measure,
     "shell": shell.measure,
     "cli": cli.measure,
     "idle": idle.measure,
@@ -84,6 +94,8 @@ def _measure(names: list[str], how: Plan) -> None:
             kept.machine |= {**machine.describe(), "load generator": generator()}
             if stage.uses_postgres:
                 kept.machine["PostgreSQL"] = stage.postgres_version()
+            if stage.uses_redis:
+                kept.machine["Redis"] = stage.redis_version()
             kept.parts[name] = part
             kept.parts = {known: kept.parts[known] for known in MEASUREMENTS if known in kept.parts}
             results.write(kept)

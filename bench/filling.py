@@ -37,7 +37,7 @@ def fill(target: Target, zone: str, rows: int) -> None:
     if held(target, [zone]) != Held(rows, rows, rows - ended, rows - ended, ended):
         raise BenchError(f"A zone was filled with {rows} sessions, and holds {held(target, [zone])}.")
     if target.database:
-        _vacuum(target.database)
+        vacuum(target.database)
 
 
 def _chunk(statements: Mapping[str, Statement], write: Write, zone: str, numbers: range) -> None:
@@ -82,7 +82,7 @@ def _sqlite(target: Target) -> Iterator[tuple[Write, Callable[[], None]]]:
         yield write, connection.commit
 
 
-def _vacuum(database: str) -> None:
+def vacuum(database: str) -> None:
     # Otherwise it begins by itself within the minute, in the middle of a run.
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("vacuum (analyze)")

@@ -96,3 +96,30 @@ class StartOrder(msgspec.Struct, frozen=True):
 class StartTally(msgspec.Struct, frozen=True):
     seconds: list[float]
     """Of each round, in order."""
+
+
+class SweepOrder(msgspec.Struct, frozen=True):
+    """Which sweep is to be made of which database."""
+
+    data: str
+    database: str
+    sweep: str
+
+
+class SweepTally(msgspec.Struct, frozen=True):
+    moved: int
+    seconds: float
+    cpu_seconds: float
+
+
+class ReadOrder(msgspec.Struct, frozen=True):
+    """Which entries of which stream are to come, and how they are signed."""
+
+    redis: str
+    stream: str
+    after: str
+    """The id of the last entry that does not count."""
+    zone: str
+    count: int
+    seconds: float
+    key: str

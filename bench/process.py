@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,9 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(command: list[str], directory: Path) -> Iterator[Serving]:
+def serving(
+    command: list[str], directory: Path, variables: Mapping[str, str] | None = None
+) -> Iterator[Serving]:
     """Runs a server that takes `--ready-fd`, from `ready URL` to SIGTERM. Its log goes to a file."""
     log = directory / "server.log"
     kept = log.open("wb")
@@ -33,7 +35,7 @@ def serving(command: list[str], directory: Path) -> Iterator[Serving]:
     process = subprocess.Popen(
         [*command, "--ready-fd", str(write_end)],
         cwd=ROOT,
-        env=plain_environment(),
+        env={**plain_environment(), **(variables or {})},
         stdin=subprocess.DEVNULL,
         stdout=kept,
         stderr=kept,

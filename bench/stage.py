@@ -1,4 +1,5 @@
-"""Where measurements happen: a PostgreSQL of our own, fresh databases, servers as users start them, roomy zones.
+"""Where measurements happen: a PostgreSQL and a Redis of our own, fresh databases, servers as users start them, roomy
+zones.
 
 Everything made here lies in one temporary directory and is gone, by process id, when the stage is left.
 """
@@ -10,7 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,7 @@ from bench.process import serving
 from quarterdeck.domain.zones.model import CEILINGS
 from tests.support.databases import PostgresDatabases
 from tests.support.postgres import PostgresServer
+from tests.support.redis import RedisServer
 
 SERVER = ("quarterdeck", "up")
 
@@ -123,15 +125,37 @@ class Stage:
                 connection.execute("checkpoint")
         os.sync()
 
+    # -- Redis ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def redis(self) -> RedisServer:
+        server = RedisServer()
+        self._open.callback(server.close)
+        server.start()
+        return server
+
+    @property
+    def uses_redis(self) -> bool:
+        return "redis" in self.__dict__
+
+    def redis_version(self) -> str:
+        told: Mapping[str, object] = self.redis.side.client.info("server")
+        return str(told["redis_version"])
+
     # -- servers -------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def server(self, database: str | None = None, program: Sequence[str] = SERVER) -> Iterator[Target]:
+    def server(
+        self,
+        database: str | None = None,
+        program: Sequence[str] = SERVER,
+        variables: Mapping[str, str] | None = None,
+    ) -> Iterator[Target]:
         """A server as a user starts it, ready. On SQLite without a URL."""
         data = self.directory()
         command = [sys.executable, "-m", *program, "--data", str(data), "--port", "0"]
         command += ["--database", database] if database else []
-        with serving(command, data) as it:
+        with serving(command, data, variables) as it:
             token = (data / "admin-token").read_text().strip()
             yield Target(it.url, it.pid, data, database, self.postgres.pid if database else None, token)
 

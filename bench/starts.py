@@ -111,21 +111,24 @@ class Starts:
     async def _round(self) -> float:
         async with asyncio.timeout(PATIENCE_SECONDS):
             claiming = self._claimer.send(self._claim)
-            while not await self._waits():
-                await asyncio.sleep(LOOK_SECONDS)
+            await self._until_it_waits()
             await asyncio.sleep(QUIET_SECONDS)
             began = time.perf_counter()
             calling = self._caller.send(next(self._calls))
-            claimed, called = await claiming, await calling
+            called, claimed = await calling, await claiming
             [item] = msgspec.json.decode(claimed.body, type=Claimed).items
             if item.id != msgspec.json.decode(called.body, type=Called).id:
                 raise RuntimeError("what was claimed is not what was called")
             await self._complete(item)
         return claimed.at - began
 
-    async def _waits(self) -> bool:
-        found = WAITING.search((await self._looker.send(self._look)).body)
-        return found is not None and float(found[1]) == 1
+    async def _until_it_waits(self) -> None:
+        """The server tells how many wait, and nobody when it changes."""
+        while True:
+            found = WAITING.search((await self._looker.send(self._look)).body)
+            if found is not None and float(found[1]) == 1:
+                return
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _complete(self, item: Item) -> None:
         """With its params as the result, as the worker of `work` does."""

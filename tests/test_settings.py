@@ -17,10 +17,14 @@ EXAMPLES = {
     "database_url": ("sqlite:///a", "sqlite:///b", "sqlite:///c"),
     "signing_key": ("a.pem", "b.pem", "c.pem"),
     "log_level": ("debug", "warning", "error"),
+    "redis_url": ("redis://a", "redis://b", "redis://c"),
+    "streams_hmac_key": ("a" * 16, "b" * 16, "c" * 16),
     "issuer_url": ("https://a.example", "https://b.example", "https://c.example"),
     "sts_url": ("https://a.example", "https://b.example", "https://c.example"),
     "admin_issuer": ("https://a.example", "https://b.example", "https://c.example"),
     "lifecycle_scope": ("a", "b", "c"),
+    "redis_url": ("redis://a.example", "redis://b.example", "redis://c.example"),
+    "streams_hmac_key": ("a" * 16, "b" * 16, "c" * 16),
     "sweeps": ("false", "true", "false"),
     "push_private_addresses": ("false", "true", "false"),
 }
@@ -31,7 +35,7 @@ NAMES = [field.name for section in SECTIONS for field in fields(section)]
 
 
 def values(name: str) -> tuple[str, str, str]:
-    return EXAMPLES.get(name, ("41", "42", "43") if name != "lease_ttl_ms" else ("410", "420", "430"))
+    return EXAMPLES.get(name, ("41", "42", "43") if name != "lease_ms" else ("410", "420", "430"))
 
 
 def write(directory: Path, text: str) -> None:
@@ -83,8 +87,10 @@ def test_without_the_shared_ones_a_malformed_variable_of_another_project_is_nobo
 
 def test_the_contracts_variables_of_this_server_are_honoured_by_their_own_names() -> None:
     served = {
-        "PORT", "DATABASE_URL", "STS_URL", "ISSUER_URL", "AGENT_COORDINATOR_SCOPE", "DB_POOL_MAX",
-        "TTL_SWEEP_INTERVAL_MS", "JWKS_CACHE_MAX", "SHUTDOWN_GRACE_MS", "LOG_LEVEL",
+        "PORT", "DATABASE_URL", "REDIS_URL", "STS_URL", "ISSUER_URL", "AGENT_COORDINATOR_SCOPE", "DB_POOL_MAX",
+        "OUTBOX_INTERVAL_MS", "OUTBOX_BATCH_SIZE", "OUTBOX_MAX_ATTEMPTS", "TTL_SWEEP_INTERVAL_MS",
+        "DEADLINE_SWEEP_INTERVAL_MS", "RETENTION_CLEANUP_INTERVAL_MS", "DELEGATION_RETENTION_DAYS",
+        "OUTBOX_RETENTION_DAYS", "JWKS_CACHE_MAX", "SHUTDOWN_GRACE_MS", "LOG_LEVEL",
     }  # fmt: skip
     assert served <= set(SHARED_NAMES.values())
 
@@ -179,6 +185,17 @@ def test_a_file_that_is_no_toml_stops_the_start(content: bytes, tmp_path: Path) 
 )
 def test_a_password_is_masked_wherever_a_url_may_hold_one(url: str, shown: str) -> None:
     assert mask(url) == shown
+
+
+def test_a_secret_is_never_shown_not_even_where_it_is_malformed(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path, {}, {"STREAMS_HMAC_KEY": "hush hush hush hush", "REDIS_URL": "redis://u:hush@h"}
+    )
+    shown = {name: setting.shown() for name, setting in settings.found.items()}
+    assert (shown["streams_hmac_key"], shown["redis_url"]) == ("***", "redis://u:***@h")
+    with pytest.raises(SettingsError, match=r"^STREAMS_HMAC_KEY is ") as refusal:
+        load(tmp_path, {}, {"STREAMS_HMAC_KEY": "hush"})
+    assert "hush" not in str(refusal.value)
 
 
 def test_a_malformed_value_is_shown_without_its_password(tmp_path: Path) -> None:

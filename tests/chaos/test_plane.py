@@ -15,15 +15,40 @@ from tests.support.checking import assert_check_finds_nothing
 from tests.support.databases import PostgresDatabases
 from tests.support.plane.course import Course, Ran
 from tests.support.postgres import PostgresServer
+from tests.support.redis import RedisServer
 from tests.support.rounds import SEED, SOAK_SECONDS
 from tests.support.server import Servers
 
 ROUND_SECONDS = 65.0
+HAPPENED: tuple[tuple[str, tuple[int, ...], int], ...] = (
+    ("spawn", (201,), 100),
+    ("spawn", (200,), 5),
+    ("spawn", (429,), 10),
+    ("terminate", (204,), 20),
+    ("suspend", (200,), 3),
+    ("resume", (200,), 1),
+    ("delegate", (201,), 5),
+    ("revoke", (200,), 5),
+    ("register", (200, 201), 5),
+    ("invoke", (201,), 100),
+    ("claim", (200,), 100),
+    ("start", (200,), 1),
+    ("complete", (200,), 50),
+    ("release", (200,), 5),
+    ("cancel", (200,), 5),
+)
+REFUSED = (
+    ("spawn", "session_ended"),
+    ("spawn", "parent_not_found"),
+    ("invoke", "agent_session_not_found"),
+    ("complete", "stale_attempt"),
+    ("delegate", "delegation_endpoint_not_found"),
+)
 
 
 @pytest.mark.timeout(600 + 3 * SOAK_SECONDS)
 async def test_every_promise_is_kept_while_servers_die_and_freeze_and_the_database_restarts(
-    servers: Servers, own_postgres: PostgresServer
+    servers: Servers, own_postgres: PostgresServer, own_redis: RedisServer
 ) -> None:
     databases = PostgresDatabases(own_postgres.url())
     until = time.monotonic() + SOAK_SECONDS
@@ -33,7 +58,8 @@ async def test_every_promise_is_kept_while_servers_die_and_freeze_and_the_databa
         seed = SEED if number == 0 else f"{SEED}-{number}"
         print(f"seed {seed}")
         url = databases.fresh()
-        ran = await Course(servers, own_postgres, seed, ROUND_SECONDS).run(url)
+        own_redis.side.client.flushall()
+        ran = await Course(servers, own_postgres, own_redis, seed, ROUND_SECONDS).run(url)
         assert_all_of_it_happened(ran)
         await assert_every_promise_was_kept(servers, ran)
         servers.close()
@@ -53,22 +79,10 @@ def assert_all_of_it_happened(ran: Ran) -> None:
     """A run in which nothing was hard proves nothing."""
     told, times = ran.told(), ran.recorder.times
     print(told)
-    assert ran.disturber.times.keys() >= {"kill", "freeze", "restart"}, told
-    assert times("spawn", 201) >= 300, told
-    assert times("spawn", 200) >= 10, told
-    assert times("spawn", 429) >= 50, told
-    assert times("spawn", 401, error="session_ended") >= 5, told
-    assert times("spawn", 404, error="parent_not_found") >= 5, told
-    assert times("terminate", 204) >= 50, told
-    assert times("suspend", 200) >= 10, told
-    assert times("resume", 200) >= 5, told
-    assert times("delegate", 201) >= 20, told
-    assert times("revoke", 200) >= 10, told
-    assert times("invoke", 201) >= 300, told
-    assert times("invoke", 422) >= 5, told
-    assert times("claim", 200) >= 200, told
-    assert times("complete", 200) >= 200, told
-    assert times("complete", 409, error="stale_attempt") >= 10, told
-    assert times("release", 200) >= 10, told
-    assert times("cancel", 200) >= 20, told
-    assert sum(times(op, None) for op in ("spawn", "invoke", "claim", "complete", "terminate")) >= 20, told
+    assert ran.disturber.times.keys() == {"kill", "freeze", "restart", "wipe", "redis"}, told
+    # Far below what a free machine does in a round: this may run beside others.
+    for op, statuses, least in HAPPENED:
+        assert times(op, *statuses) >= least, f"{op} {statuses}\n{told}"
+    for op, code in REFUSED:
+        assert times(op, 401, 404, 409, 422, 429, error=code) > 0, f"{op} {code}\n{told}"
+    assert sum(times(op, None) for op in ("spawn", "invoke", "claim", "complete", "terminate")) >= 10, told

@@ -44,7 +44,9 @@ async def somebody_elses(server: ServerProcess) -> Foreign:
         key = shown(await admin.post(f"{zone.path}/keys", json={"application_id": APP}))["id"]
         asked = {"endpoint_url": "https://example.com/"}
         service = shown(await owner.post(zone.agent(session, "/services"), json=asked))["id"]
-    return Foreign(zone, {"agents": session, "keys": key, "agent-services": service})
+        called = {"service_id": service, "method": "m", "idempotency_key": "k"}
+        invocation = shown(await owner.post(f"{zone.path}/invocations", json=called))["id"]
+    return Foreign(zone, {"agents": session, "keys": key, "agent-services": service, "services": service, "invocations": invocation})
 
 
 async def credentials_of(zone: FreshZone) -> dict[str, dict[str, str]]:
@@ -64,6 +66,8 @@ MISSING = {
     "agents": "agent_not_found",
     "keys": "key_not_found",
     "agent-services": "agent_service_not_found",
+    "services": "agent_service_not_found",
+    "invocations": "invocation_not_found",
 }
 """What is said of an id that is not there, by what it is an id of."""
 

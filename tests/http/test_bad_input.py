@@ -53,7 +53,7 @@ MALFORMED = {
     "an integer of 5,000 digits": b'{"application_id":"app","metadata":{"x":%s},"quotas":{"max_depth":%s}}'
     % (b"9" * 5000, b"9" * 5000),
     "a number beyond a float": b'{"application_id":"app","metadata":{"x":1e999},"quotas":{"max_depth":1e999},'
-    b'"ttl_seconds":1e999}',
+    b'"ttl_seconds":1e999,"reason":1e999,"attempt_token":1e999,"max":1e999}',
     "65 levels": b'{"application_id":"app","metadata":{"x":%s}}' % nested(63),
     "1,000 levels": nested(1_000),
     "100,000 levels": nested(100_000),
@@ -196,12 +196,16 @@ async def test_every_parameter_refuses_what_is_not_its_kind(zone: FreshZone) -> 
         "limit": ["", "0", "-1", "0x10", "one", "1%20", "99999999999999999999"],
         "after": ["", "-1", "x", str(2**63)],
         "cursor": ["!", "YQ", "../..", "x" * 600],
-        "status": ["", "dead", "ACTIVE"],
+        "status": ["", "asleep", "ACTIVE"],
         "application_id": ["", " ", "a/b", "a%0A"],
         "parent_id": ["", "%20", "a%0A"],
         "root_id": ["", "%20", "a%0A"],
         "subject": ["", "a/b", "a%0A"],
         "types": ["", ",", "a,,b", "A"],
+        "health": ["", "dead", "HEALTHY"],
+        "service_id": ["", "%20", "a%0A"],
+        "source_session_id": ["", "%20", "a%0A"],
+        "target_session_id": ["", "%20", "a%0A"],
         "reason": ["", "x" * 257],
         "receipt": ["", "maybe", "2"],
     }

@@ -23,6 +23,15 @@ NOT_200 = {
     # The id is a session's, and no service's.
     **{f"{method} {path}": 404 for path in ONE_SERVICE for method in ("GET", "PATCH", "DELETE")},
     **{f"POST {path}/heartbeat": 404 for path in ONE_SERVICE},
+    "POST /zones/{zone}/invocations": 404,  # there is no such service
+    "POST /zones/{zone}/services/{service}/claim": 404,
+    # The id is a session's, and no invocation's.
+    **{f"GET /zones/{{zone}}/invocations/{{id}}{rest}": 404 for rest in ("", "/explain")},
+    **{
+        f"{method} /zones/{{zone}}/invocations/{{id}}/{verb}": 404
+        for verb in ("start", "complete", "cancel", "heartbeat")
+        for method in ("POST", "PATCH")
+    },
     "POST /zones/{zone}/keys": 201,
     "DELETE /zones/{zone}/keys/{id}": 404,  # the id is a session's
 }

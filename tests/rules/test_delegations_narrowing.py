@@ -145,7 +145,7 @@ WISHES = st.fixed_dictionaries(
         "target": st.sampled_from(NAMES),
         "scopes": SETS,
         "resources": st.sampled_from([None, None, None, ("a",), ("a", "b")]),
-        "actions": st.sampled_from([None, None, None, ("a",), ("a", "b")]),
+        "actions": st.sampled_from([None, None, ("a",), ("b",), ("a", "b")]),
         "budget": st.sampled_from([None, None, None, 0, 1, "word"]),
         "hops": st.sampled_from([None, None, 1, 2, 3, 10]),
         "expires_at": st.sampled_from([None, NOW + 1, NOW + 2, NOW + 3]),

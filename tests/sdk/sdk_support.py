@@ -109,6 +109,8 @@ class Cutter:
     url: str = ""
     cuts: int = 0
     seen: list[bytes] = field(default_factory=list)
+    is_away: bool = False
+    """Then nobody is let through."""
     _cut: Callable[[bytes], bool] = field(default=lambda request: False)
     _upstream: tuple[str, int] = ("", 0)
     _open: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -126,12 +128,19 @@ class Cutter:
 
         self._cut = once
 
+    def go_away(self) -> None:
+        self.is_away = True
+        self.cut_all()
+
     def cut_all(self) -> None:
         """Every connection there is now."""
         for writer in list(self._open):
             writer.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.is_away:
+            writer.transport.abort()
+            return
         self._open.add(writer)
         upstream, server = await asyncio.open_connection(*self._upstream)
         answers = asyncio.create_task(_pump(upstream, writer))

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
 
-from quarterdeck.sdk import Context, Fatal, NotSucceeded, Offer, Quarterdeck, Worker
+from quarterdeck.sdk import Context, Fatal, Offer, Quarterdeck, Worker
 from quarterdeck.sdk.asks import RetryPolicy
 from quarterdeck.sdk.errors import Forbidden
-from quarterdeck.sdk.model import Invocation, Service
+from quarterdeck.sdk.worker import claiming
 from tests.sdk.sdk_support import all_of, client_of, cutting
+from tests.sdk.worker_support import LIMIT, calls, over, serving
 from tests.support.eventually import eventually
 from tests.support.zone import APP, FreshZone
 
-LIMIT = 60.0
 AT_ONCE: RetryPolicy = {"max_attempts": 3, "backoff_ms": 0}
 
 
@@ -29,35 +27,6 @@ class Text(msgspec.Struct):
 class Summary(msgspec.Struct):
     words: int
     first: str
-
-
-@contextlib.asynccontextmanager
-async def serving(worker: Worker) -> AsyncIterator[Service]:
-    """While the worker serves; stopped, and its failure raised, at the end."""
-    running = asyncio.create_task(worker.run())
-    registered = asyncio.create_task(worker.until_registered())
-    try:
-        await asyncio.wait([running, registered], return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            await running
-        yield await registered
-    finally:
-        registered.cancel()
-        worker.stop()
-        async with asyncio.timeout(LIMIT):
-            await running
-
-
-async def over(qd: Quarterdeck, invocation: Invocation) -> Invocation:
-    """However it ends."""
-    try:
-        return await qd.invocations.wait(invocation.id, timeout=LIMIT)
-    except NotSucceeded as ended:
-        return ended.invocation
-
-
-def calls(seen: list[bytes], *parts: bytes) -> int:
-    return sum(all(part in request.split(b"\r\n", 1)[0] for part in parts) for request in seen)
 
 
 # -- methods
@@ -352,8 +321,11 @@ async def test_a_worker_that_the_server_refuses_says_so_and_ends(zone: FreshZone
 
 
 async def test_a_service_that_was_taken_back_is_registered_again_by_whoever_still_serves_it(
-    zone: FreshZone,
+    zone: FreshZone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(
+        claiming, "WAIT_SECONDS", 0.5
+    )  # whoever waits for work is not told, and hears with the next claim
     async with client_of(zone) as qd:
         worker = Worker(qd, APP)
         worker.method("ping")(lambda: "pong")

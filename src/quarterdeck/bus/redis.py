@@ -68,6 +68,8 @@ def connect(url: str) -> Redis:
 
 async def ask(question: Callable[[], Awaitable[T]]) -> T:
     """One exchange, bounded in time. Whatever Redis does not answer as asked is Away."""
+    asker = asyncio.current_task()
+    cancelled_before = asker.cancelling() if asker else 0
     try:
         async with asyncio.timeout(CONNECT_SECONDS + ANSWER_SECONDS):
             return await question()
@@ -75,6 +77,11 @@ async def ask(question: Callable[[], Awaitable[T]]) -> T:
         raise Away(f"{type(error).__name__}: {error}") from error
     except (OSError, TimeoutError, UnicodeDecodeError) as error:
         raise Away(repr(error)) from error
+    finally:
+        # The library sends by `wait_for`, which before Python 3.12 now and then loses a cancellation; whoever asked
+        # this task to end would wait for it for ever.
+        if asker and asker.cancelling() > cancelled_before:
+            raise asyncio.CancelledError
 
 
 def text_of(*names: str) -> str:

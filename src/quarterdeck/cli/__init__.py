@@ -15,8 +15,8 @@
 | follow      | events as they happen, until somebody has had enough                                     |
 | waiting     | until an invocation has ended                                                             |
 | receipt     | what an ending stopped and left, and what that means for the exit code                    |
-| zone, session, service, invocation (and work), delegation, explain, key, events, server, upkeep, about | the commands, |
-|             | one file per noun                                                                         |
+| zone, session, service, invocation (and work), delegation, explain, key, events, server, upkeep, about: |
+|             | the commands, one file per noun                                                           |
 
 Agents run `qd` all day, so a command that is spelled well costs little more than Python's own start: the
 thin parser reads it from the noun's table and runs the function named there. Whatever the thin parser does

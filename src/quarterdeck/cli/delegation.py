@@ -229,22 +229,26 @@ def _table(context: Context, edges: list[Document]) -> str:
     if not edges:
         return f"no such delegations in zone {context.zone}"
     now = time.time()
-    named = ("id", "source_session_id", "target_session_id", "scopes", "status")
-    rows = [[*(edge.get(name) for name in named), hops(edge), life(edge, now)] for edge in edges]
-    return table(("ID", "FROM", "TO", "SCOPES", "STATUS", "HOPS", "LIFE"), rows, context.paint)
+    named = ("id", "source_session_id", "target_session_id", "scopes")
+    rows = [
+        [*(edge.get(name) for name in named), _for(edge), edge.get("status"), hops(edge), life(edge, now)]
+        for edge in edges
+    ]
+    return table(("ID", "FROM", "TO", "SCOPES", "FOR", "STATUS", "HOPS", "LIFE"), rows, context.paint)
+
+
+def _for(edge: Document) -> object:
+    resources = edge.get("resources")
+    return "all" if resources is None else resources
 
 
 def _held(context: Context, told: Document) -> str:
-    resources = told.get("resources")
-    pairs: list[tuple[str, object]] = [
-        ("session", told.get("session_id")),
-        ("scopes", told.get("scopes")),
-        ("resources", "all" if resources is None else resources),
-        ("epoch", told.get("epoch")),
-    ]
-    if told.get("why_none") is not None:
-        # Of what it does not hold there is nothing to say but why.
-        pairs = [pairs[0], ("holds", "nothing"), ("because", told["why_none"]), pairs[3]]
+    """Edge by edge: what one lends for some resources, another may not lend for those."""
+    why_none = told.get("why_none")
+    holds: list[tuple[str, object]] = [("scopes", told.get("scopes"))]
+    if why_none is not None:
+        holds = [("holds", "nothing"), ("because", why_none)]
+    pairs = [("session", told.get("session_id")), *holds, ("epoch", told.get("epoch"))]
     edges = items_of(told, "edges")
     shown = fields(pairs, context.paint)
     return f"{shown}\n\n{_table(context, edges)}" if edges else shown

@@ -33,10 +33,13 @@ def tell(problem: Problem, *, as_json: bool) -> int:
 
 
 def sentence(problem: Problem) -> str:
-    """`qd: …`, and a second line where there is more to know: for a bound that holds, which one, its limit,
-    what is used and what frees it."""
+    """`qd: …`, and more lines where there is more to know: for a bound that holds, which one, its limit, what is used
+    and what frees it; for authority that is exceeded, each part of it."""
     lines = [f"qd: {problem.detail}"]
     members = problem.members
+    exceeds = members.get("exceeds")
+    if isinstance(exceeds, list):
+        lines += [f"    {cell(part)}" for part in exceeds]
     if "bound" in members:
         line = f"    {cell(members['bound'])}: limit {cell(members.get('limit'))}, used {cell(members.get('used'))}"
         frees = members.get("frees")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 
 from tests.support.eventually import eventually
@@ -19,6 +19,7 @@ from tests.support.plane.recorder import Recorder
 from tests.support.plane.tenders import WIDE, Narrower, Tender
 from tests.support.plane.workers import Worker
 from tests.support.postgres import PostgresServer
+from tests.support.redis import RedisServer
 from tests.support.replicas import another
 from tests.support.server import Launch, Servers
 from tests.support.zone import shown
@@ -47,26 +48,23 @@ AT_REST = {
 class Course:
     servers: Servers
     postgres: PostgresServer
+    redis: RedisServer
     seed: str
     seconds: float
-    redis_url: str | None = None
-    flush: Callable[[], Awaitable[None]] | None = None
 
     async def run(self, url: str) -> Ran:
         """On a migrated database that nobody has written to."""
         fleet = await self._started(url)
         recorder = Recorder(self.servers.directory / f"history-{self.seed}.jsonl")
         plane = Plane(self.seed, fleet, recorder, ZONES)
-        disturber = Disturber(plane, self.postgres, self.flush)
+        disturber = Disturber(plane, self.postgres, self.redis)
         await lay_out(fleet)
         await at_work(plane, disturber.run(time.monotonic() + self.seconds))
         await come_to_rest(fleet, url)
         return Ran(fleet, recorder, disturber)
 
     async def _started(self, url: str) -> Fleet:
-        told = {**SHORT}
-        if self.redis_url:
-            told |= {"QD_REDIS_URL": self.redis_url, "QD_STREAMS_HMAC_KEY": "a key for the streams"}
+        told = {**SHORT, "QD_REDIS_URL": self.redis.url, "QD_STREAMS_HMAC_KEY": "a key for the streams"}
         launch = Launch(self.servers.directory / f"plane-{self.seed}", url).told(**told)
         first = await self.servers.start(launch)
         return Fleet(self.servers, [first, *[await another(first, self.servers) for _ in range(2)]])

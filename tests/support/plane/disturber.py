@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from tests.support.eventually import eventually
 from tests.support.plane.known import Plane
 from tests.support.postgres import PostgresServer, StopMode
+from tests.support.redis import RedisServer
 
 FROZEN_SECONDS = 20.0
 CALM_CALLS = 250
@@ -19,13 +20,11 @@ Disturbance = Callable[[], Awaitable[None]]
 
 
 class Disturber:
-    def __init__(
-        self, plane: Plane, postgres: PostgresServer, flush: Callable[[], Awaitable[None]] | None = None
-    ) -> None:
+    def __init__(self, plane: Plane, postgres: PostgresServer, redis: RedisServer) -> None:
         self._plane = plane
         self._fleet = plane.fleet
         self._postgres = postgres
-        self._flush = flush
+        self._redis = redis
         self._chance = random.Random(f"{plane.seed} disturber")
         self._freezing: asyncio.Task[None] | None = None
         self.times: dict[str, int] = {}
@@ -36,7 +35,7 @@ class Disturber:
             while time.monotonic() < until:
                 for disturbance in self._round():
                     if time.monotonic() >= until and len(self.times) == len(self._kinds()):
-                        break
+                        return
                     await disturbance()
                     await self._calm()
         finally:
@@ -44,8 +43,7 @@ class Disturber:
                 await self._freezing
 
     def _kinds(self) -> list[Disturbance]:
-        kinds: list[Disturbance] = [self.kill, self.freeze, self.restart_the_database]
-        return [*kinds, self.flush] if self._flush else kinds
+        return [self.kill, self.freeze, self.restart_the_database, self.wipe_redis, self.restart_redis]
 
     def _round(self) -> list[Disturbance]:
         kinds = [*self._kinds(), self.kill]
@@ -90,11 +88,18 @@ class Disturber:
         await asyncio.to_thread(self._postgres.start)
         self._count("restart")
 
-    async def flush(self) -> None:
-        assert self._flush is not None
-        self._fleet.happened.append("flushed Redis")
-        await self._flush()
-        self._count("flush")
+    async def wipe_redis(self) -> None:
+        self._fleet.happened.append("wiped Redis")
+        await asyncio.to_thread(self._redis.side.client.flushall)
+        self._count("wipe")
+
+    async def restart_redis(self) -> None:
+        """Away for a while."""
+        self._fleet.happened.append("stopped Redis")
+        await asyncio.to_thread(self._redis.kill)
+        await self._calm()
+        await asyncio.to_thread(self._redis.start)
+        self._count("redis")
 
     async def _calm(self) -> None:
         """Until clients have come to work again."""

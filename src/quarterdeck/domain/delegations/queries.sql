@@ -24,7 +24,8 @@ join delegation_edges e on e.zone_id = k.zone_id and e.id = k.subject_id;
 -- By what sessions hold authority: the active edges that lead to them. Whether one is past its time is for the rules.
 select columns(e)
 from rows(:batch as b, zone_id text, session_id text)
-join delegation_edges e on e.zone_id = b.zone_id and e.target_session_id = b.session_id and e.status = 'active';
+join delegation_edges e on e.zone_id = b.zone_id and e.target_session_id = b.session_id
+  and e.status <> 'revoked' and e.status <> 'expired';
 
 -- name: delegations_led_to
 -- Which of these sessions an edge has ever led to, in whatever state it is: those lend by their edges alone.
@@ -39,7 +40,8 @@ where exists (
 with recursive line (zone_id, holder, source_session_id, parent_edge_id) as (
     select e.zone_id, e.id, e.source_session_id, e.parent_edge_id
     from rows(:batch as b, zone_id text, session_id text)
-    join delegation_edges e on e.zone_id = b.zone_id and e.target_session_id = b.session_id and e.status = 'active'
+    join delegation_edges e on e.zone_id = b.zone_id and e.target_session_id = b.session_id
+      and e.status <> 'revoked' and e.status <> 'expired'
     union
     select p.zone_id, l.holder, p.source_session_id, p.parent_edge_id
     from line l
@@ -65,24 +67,53 @@ join delegation_edges e on e.zone_id = l.zone_id and e.id = l.id
 order by l.above;
 
 -- name: delegations_ahead
--- Which sessions the targets of a batch lead to, pair by pair: a pair is told once, however many edges it has. Sessions
--- are what is remembered as visited, so the walk costs as much as there are edges, not as there are ways. It begins only
--- where a cycle can be: something leads to the source, or will by an edge of the same batch.
+-- Which sources of a batch can be reached from any of its targets: where there is none, no edge of it closes a cycle.
+-- Sessions are what is remembered as visited, so the walk costs as much as there are edges, not as there are ways. It
+-- begins only where a cycle can be: something leads to the source, or will by an edge of the same batch. (States are
+-- excluded here and not named, because what is named is taken for rare while the table is young, and then looked up
+-- first; and one by one, because that is how the index of active edges says it.)
 with recursive reached (zone_id, session_id) as (
     select b.zone_id, b.target
     from rows(:batch as b, zone_id text, source text, target text, led_to bigint)
-    where b.led_to = 1 or exists (
+    where b.led_to = 1 or (
         select 1 from delegation_edges i
-        where i.zone_id = b.zone_id and i.target_session_id = b.source and i.status = 'active'
-    )
+        where i.zone_id = b.zone_id and i.target_session_id = b.source
+          and i.status <> 'revoked' and i.status <> 'expired'
+        limit 1
+    ) = 1
     union
     select e.zone_id, e.target_session_id
     from reached r
-    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id and e.status = 'active'
+    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
+      and e.status <> 'revoked' and e.status <> 'expired'
+)
+select r.zone_id, r.session_id
+from reached r
+where (r.zone_id, r.session_id) in (
+    select s.zone_id, s.source from rows(:batch as s, zone_id text, source text, target text, led_to bigint)
+);
+
+-- name: delegations_between
+-- Then the same walk again, with who leads to whom and until when: of several edges between two, the one that lasts.
+with recursive reached (zone_id, session_id) as (
+    select b.zone_id, b.target
+    from rows(:batch as b, zone_id text, source text, target text, led_to bigint)
+    where b.led_to = 1 or (
+        select 1 from delegation_edges i
+        where i.zone_id = b.zone_id and i.target_session_id = b.source
+          and i.status <> 'revoked' and i.status <> 'expired'
+        limit 1
+    ) = 1
+    union
+    select e.zone_id, e.target_session_id
+    from reached r
+    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
+      and e.status <> 'revoked' and e.status <> 'expired'
 )
 select e.zone_id, e.source_session_id, e.target_session_id, max(e.expires_at)
 from reached r
-join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id and e.status = 'active'
+join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
+  and e.status <> 'revoked' and e.status <> 'expired'
 group by e.zone_id, e.source_session_id, e.target_session_id;
 
 -- name: delegations_around_edges
@@ -92,15 +123,17 @@ with recursive reached (zone_id, session_id) as (
     select e.zone_id, e.target_session_id
     from rows(:batch as b, zone_id text, id text)
     join delegation_edges e on e.zone_id = b.zone_id and e.id = b.id
-    where e.status = 'active'
+    where coalesce(e.status, '') not in ('revoked', 'expired')
     union
     select e.zone_id, e.target_session_id
     from reached r
-    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id and e.status = 'active'
+    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
+      and e.status <> 'revoked' and e.status <> 'expired'
 )
 select columns(e as link)
 from reached r
-join delegation_edges e on e.zone_id = r.zone_id and e.target_session_id = r.session_id and e.status = 'active';
+join delegation_edges e on e.zone_id = r.zone_id and e.target_session_id = r.session_id
+  and e.status <> 'revoked' and e.status <> 'expired';
 
 -- name: delegations_around_sessions
 -- The same for sessions that end because they stand under one that does.
@@ -109,11 +142,13 @@ with recursive reached (zone_id, session_id) as (
     union
     select e.zone_id, e.target_session_id
     from reached r
-    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id and e.status = 'active'
+    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
+      and e.status <> 'revoked' and e.status <> 'expired'
 )
 select columns(e as link)
 from reached r
-join delegation_edges e on e.zone_id = r.zone_id and e.target_session_id = r.session_id and e.status = 'active';
+join delegation_edges e on e.zone_id = r.zone_id and e.target_session_id = r.session_id
+  and e.status <> 'revoked' and e.status <> 'expired';
 
 -- name: delegations_below
 -- Who ends with these sessions: all that stand under them. Only through what has not been settled, as an ending goes.
@@ -136,16 +171,18 @@ select r.zone_id, r.id from below r;
 with recursive gone (zone_id, id) as (
     select e.zone_id, e.id
     from rows(:batch as b, zone_id text, session_id text)
-    join delegation_edges e on e.zone_id = b.zone_id and e.source_session_id = b.session_id and e.status = 'active'
+    join delegation_edges e on e.zone_id = b.zone_id and e.source_session_id = b.session_id
+      and e.status <> 'revoked' and e.status <> 'expired'
     union
     select e.zone_id, e.id
     from rows(:batch as b, zone_id text, session_id text)
-    join delegation_edges e on e.zone_id = b.zone_id and e.target_session_id = b.session_id and e.status = 'active'
+    join delegation_edges e on e.zone_id = b.zone_id and e.target_session_id = b.session_id
+      and e.status <> 'revoked' and e.status <> 'expired'
     union
     select d.zone_id, d.id
     from gone g
     join delegation_edges d on d.zone_id = g.zone_id and d.parent_edge_id = g.id
-    where coalesce(d.status, '') = 'active'
+    where coalesce(d.status, '') not in ('revoked', 'expired')
 )
 select columns(e as link)
 from gone g
@@ -158,15 +195,17 @@ order by e.id;
 with recursive reached (zone_id, session_id) as (
     select e.zone_id, e.target_session_id
     from delegation_edges e
-    where e.zone_id = :zone_id and e.id = :id and coalesce(e.status, '') = 'active'
+    where e.zone_id = :zone_id and e.id = :id and coalesce(e.status, '') not in ('revoked', 'expired')
     union
     select e.zone_id, e.target_session_id
     from reached r
-    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id and e.status = 'active'
+    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
+      and e.status <> 'revoked' and e.status <> 'expired'
 )
 select columns(e as link)
 from (select f.zone_id, f.session_id from reached f limit :limit) r
-join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id and e.status = 'active'
+join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
+  and e.status <> 'revoked' and e.status <> 'expired'
 limit :most;
 
 -- name: delegations_page

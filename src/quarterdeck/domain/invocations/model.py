@@ -119,10 +119,6 @@ class ClaimBody(msgspec.Struct, frozen=True):
     ) = None
 
 
-class StartBody(msgspec.Struct, frozen=True):
-    pass
-
-
 class CompleteBody(msgspec.Struct, frozen=True):
     status: Literal["succeeded", "failed", "canceled"]
     result: object = None

@@ -67,8 +67,12 @@ LOOK_MAX = 100
 """Services that one look finds at most."""
 GAP_SECONDS = 0.005
 QUIET_GAP_SECONDS = 0.05
-"""Between two looks, however often it is woken: after one that found something, and after one that found nothing. Every
-commit of every server wakes, and most have nothing to do with this."""
+"""Between two looks at least, however often it is woken: after one that found something, and after one that found
+nothing. Every commit of every server wakes, and most have nothing to do with this."""
+SHARE, QUIET_SHARE = 0.2, 0.05
+"""Of the time, for looking: with ten thousand services to look through, a look is no trifle."""
+FAILED_GAP_SECONDS = 0.5
+"""After one that failed."""
 REPORT = Policy(max_attempts=0, base_ms=50, multiplier=2.0, cap_ms=2_000)
 REPORT_SECONDS = 30.0
 """For how long after its deadline an outcome is still worth reporting: until then a sweep has most likely come."""
@@ -158,27 +162,27 @@ class Pusher:
             log.debug("cannot look for what is to be pushed: %s", error)
         except Exception:  # nobody would notice the end of this task: nothing would be pushed any more
             log.exception("looking for what is to be pushed failed")
-        return self._poll_seconds, self._poll_seconds
+        return FAILED_GAP_SECONDS, FAILED_GAP_SECONDS
 
     async def _look(self) -> tuple[float, float]:
-        pause, gap = self._poll_seconds, QUIET_GAP_SECONDS
         if self._slots.is_full():
             # Whoever gives a slot back stirs.
-            return pause, gap
-        full = self._passed_over()
+            return self._poll_seconds, GAP_SECONDS
+        full, began = self._passed_over(), asyncio.get_running_loop().time()
         found = await self._means.everywhere.read(lambda tx: to_push(tx, LOOK_MAX, full))
-        for each in found:
-            assert each.at is not None
-            if each.at > each.now:
-                pause = min(pause, (each.at - each.now) / 1000)
-                continue
-            gap = GAP_SECONDS
-            if number := min(self._slots.free(each.service), BULK_MAX):
-                self._slots.take(each.service, number)
-                self._begin(self._claim(each.service, number), f"push claim {each.service[1]}")
-        if len(found) == LOOK_MAX and gap == GAP_SECONDS:
+        took = asyncio.get_running_loop().time() - began
+        due = [each.service for each in found if each.at is not None and each.at <= each.now]
+        for service in due:
+            if number := min(self._slots.free(service), BULK_MAX):
+                self._slots.take(service, number)
+                self._begin(self._claim(service, number), f"push claim {service[1]}")
+        if len(due) == LOOK_MAX:
             self._stir.set()
-        return pause, min(gap, pause)
+        # The earliest stand first: the next after those that are due is the next of all.
+        ahead = [(each.at - each.now) / 1000 for each in found[len(due) :] if each.at is not None]
+        pause = min([self._poll_seconds, *ahead[:1]])
+        gap = max(GAP_SECONDS, took / SHARE) if due else max(QUIET_GAP_SECONDS, took / QUIET_SHARE)
+        return pause, min(gap, self._poll_seconds)
 
     def _passed_over(self) -> list[tuple[str, str | None]]:
         now = asyncio.get_running_loop().time()

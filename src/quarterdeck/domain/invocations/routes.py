@@ -13,7 +13,7 @@ import msgspec
 
 from quarterdeck.core import keys, paging
 from quarterdeck.core.clock import iso
-from quarterdeck.core.errors import NotFound, Problem
+from quarterdeck.core.errors import NotFound, Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.wire import LIFECYCLE, Call, Caller, Reply, Route
 from quarterdeck.domain.invocations import operations, rules
@@ -49,7 +49,6 @@ from quarterdeck.domain.invocations.model import (
     Outcome,
     Release,
     Start,
-    StartBody,
     TokenItem,
     TokensBody,
 )
@@ -193,6 +192,9 @@ class InvocationDesk:
     async def _many(self, asks: Sequence[Complete | Beat | Release]) -> ItemList:
         """Each its own outcome: one that is refused costs the others nothing."""
         done = await asyncio.gather(*(self.submit(ask) for ask in asks), return_exceptions=True)
+        if strangers := [outcome for outcome in done if isinstance(outcome, Unauthenticated)]:
+            # All were asked by the same: whoever may not speak for one may not speak for any.
+            raise strangers[0]
         return ItemList([_item(ask, outcome) for ask, outcome in zip(asks, done, strict=True)])
 
     async def _read(self, call: Call, operation: Callable[[Tx], Awaitable[T]]) -> T:
@@ -298,7 +300,7 @@ def _twice_spelt(desk: InvocationDesk, one: str) -> list[Route]:
         for route in (
             Route(
                 method, one + "/start", desk.start, "Begin an attempt that was learnt of elsewhere", LIFECYCLE,
-                body=StartBody, answer=LeaseView, tags=tags,
+                answer=LeaseView, tags=tags,
                 refusals=(*served, "invocation_not_startable", "agent_suspended"),
             ),
             Route(

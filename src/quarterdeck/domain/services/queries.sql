@@ -1,6 +1,7 @@
 -- The row of a service, in the order of `model.Service`; after it stands whether any of those who registered it lives.
 -- Who registered it stands in `service_sessions`; the application itself stands there as '', and never ends. What is
--- asked of sessions is what makes one live, so that one that was stamped or has expired counts for nothing.
+-- asked of sessions is what makes one live, so that one that was stamped or has expired counts for nothing. (`coalesce`
+-- keeps the planner from the index of those that live, which has all of a zone where one is wanted.)
 -- columns: id, zone_id, application_id, agent_id, endpoint_url, protocol_versions, framework_name, framework_version
 -- columns: capabilities, health, metadata_json, delivery, secret_number, active_invocations, last_heartbeat_at
 -- columns: unregistered_at, created_at, updated_at
@@ -14,7 +15,7 @@ select columns(s), case when exists (
     left join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id
     where r.zone_id = s.zone_id and r.service_id = s.id
       and (r.session_id = ''
-           or (a.status <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())))
+           or (coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())))
 ) then 1 else 0 end
 from rows(:batch as b, zone_id text, id text)
 join agent_services s on s.zone_id = b.zone_id and s.id = b.id;
@@ -27,12 +28,12 @@ select columns(s), case when exists (
     left join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id
     where r.zone_id = s.zone_id and r.service_id = s.id
       and (r.session_id = ''
-           or (a.status <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())))
+           or (coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())))
 ) then 1 else 0 end, case when exists (
     select 1
     from agent_sessions l
     where l.zone_id = s.zone_id and l.id = s.agent_id
-      and l.status <> 'terminated' and l.terminated_at is null and l.expires_at > (select now_ms())
+      and coalesce(l.status, '') <> 'terminated' and l.terminated_at is null and l.expires_at > (select now_ms())
 ) then 1 else 0 end
 from rows(:batch as b, zone_id text, application_id text, endpoint_url text)
 join agent_services s on s.zone_id = b.zone_id and s.application_id = b.application_id
@@ -54,7 +55,7 @@ select columns(s), case when exists (
     from service_sessions r
     join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id
     where r.zone_id = s.zone_id and r.service_id = s.id
-      and a.status <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
+      and coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
     order by r.session_id
     limit 1
 )
@@ -76,7 +77,7 @@ where s.zone_id = :zone_id and s.unregistered_at is null
     left join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id
     where r.zone_id = s.zone_id and r.service_id = s.id
       and (r.session_id = ''
-           or (a.status <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())))
+           or (coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())))
   )
 order by s.id desc
 limit :limit;
@@ -87,7 +88,7 @@ limit :limit;
 select columns(s), 1
 from service_sessions r
 join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id
-  and a.status <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
+  and coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
 join agent_services s on s.zone_id = r.zone_id and s.id = r.service_id
 where r.zone_id = :zone_id and r.session_id = :session_id
   and (cast(:before as text) is null or r.service_id < cast(:before as text))

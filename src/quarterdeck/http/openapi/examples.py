@@ -34,6 +34,11 @@ USUAL: Mapping[str, object] = {
     "protocol_versions": ["1.0"],
     "metadata_json": {"region": "eu"},
     "created_by": "local",
+    "idempotency_key": "report-2026-01-02",
+    "method": "summarise",
+    "params": {"text": "hello"},
+    "attempt_token": "q3Ml0cVtQv2mVZ0Jr0cS8w",
+    "EnqueueBody.service_id": AN_ID,
     "scopes": ["agent:lifecycle"],
     "reason": "requested",
     "type": "session.spawn",
@@ -55,7 +60,7 @@ USUAL: Mapping[str, object] = {
     "ttl_seconds": 3_600,
     "max_concurrent": 8,
 }
-WORTH_SHOWING = frozenset({"name", "quotas", "max_concurrent", "to"})
+WORTH_SHOWING = frozenset({"idempotency_key", "name", "quotas", "max_concurrent", "to"})
 """Optional fields without a default that an example shows all the same: without them some would be empty."""
 
 _NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}

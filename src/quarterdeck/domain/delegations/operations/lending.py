@@ -28,7 +28,7 @@ Batch = list[tuple[object, ...]]
 
 
 async def delegate(tx: Tx, asks: Sequence[Delegate]) -> list[Delegated | Problem | Busy]:
-    """Makes edges. One round trip for the locks and the graph, one for the sessions, one for keys if there are any."""
+    """Makes edges. One round trip for the locks and the graph, one for the sessions; seldom more."""
     concerned = zones_of(asks)
     sources: Batch = [*sorted({(ask.zone_id, ask.source_session_id) for ask in asks})]
     locked_rows, named, into, led_to, line_rows, ahead, epoch_rows = await tx.read(
@@ -37,7 +37,7 @@ async def delegate(tx: Tx, asks: Sequence[Delegate]) -> list[Delegated | Problem
         Q.delegations_into(batch=sources),
         Q.delegations_led_to(batch=sources),
         Q.delegations_lenders(batch=sources),
-        Q.delegations_ahead(batch=_ahead(asks)),
+        Q.delegations_ahead(batch=_walks(asks)),
         load_epochs(concerned),
     )
     lines = lenders(line_rows)
@@ -50,7 +50,7 @@ async def delegate(tx: Tx, asks: Sequence[Delegate]) -> list[Delegated | Problem
         edges=_by_ref([*named, *into]),
         hollow=hollow(lines, found),
         led_to={(str(zone_id), str(session_id)) for zone_id, session_id in led_to},
-        reach=_standing(ahead, tx),
+        reach=await _between(tx, asks) if ahead else (),
     )
     why_not = await zones.unlocked(tx, concerned - zones.locked(locked_rows).keys())
     waiting = [sessions.held_up(ask, why_not) if why_not else None for ask in asks]
@@ -73,7 +73,7 @@ def _named(asks: Iterable[Delegate]) -> Batch:
     return [*sorted(names)]
 
 
-def _ahead(asks: Sequence[Delegate]) -> Batch:
+def _walks(asks: Sequence[Delegate]) -> Batch:
     """From where the graph is walked. A batch may itself make the edge that leads to a source."""
     targets = {(ask.zone_id, ask.target_session_id) for ask in asks}
     return [
@@ -87,8 +87,10 @@ def _ahead(asks: Sequence[Delegate]) -> Batch:
     ]
 
 
-def _standing(rows: Sequence[Row], tx: Tx) -> list[tuple[str, str, str]]:
-    """What is past its time leads nowhere."""
+async def _between(tx: Tx, asks: Sequence[Delegate]) -> list[tuple[str, str, str]]:
+    """A source is ahead of a target: only now is it worth asking by whom, and until when."""
+    [rows] = await tx.read(Q.delegations_between(batch=_walks(asks)))
+    # What is past its time leads nowhere.
     return [
         (str(zone_id), str(source), str(target))
         for zone_id, source, target, expires_at in rows

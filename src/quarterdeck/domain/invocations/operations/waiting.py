@@ -38,10 +38,13 @@ Given = tuple[Invocation, ...]
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """One claim that waits. Its future gives what it was handed; nothing means: ask again."""
+    """One claim that waits, however often it asks meanwhile. Its future gives what it was handed; nothing means: ask
+    again."""
 
     claim: Claim
     told: asyncio.Future[Given] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    is_gone: bool = False
+    """Nobody is there any more for what it may be handed."""
 
     def take(self) -> Given:
         """What it was handed, if anything; from here on that is whoever's took it."""
@@ -83,15 +86,21 @@ class Waiters:
     def remove(self, waiter: Waiter) -> None:
         """It waits no more, for whatever reason; what was handed to it and not taken is given back."""
         self._forget(waiter)
+        waiter.is_gone = True
         if given := waiter.take():
             self.unwanted(given)
         waiter.told.cancel()
 
     def hand(self, waiter: Waiter, given: Given) -> None:
         self._forget(waiter)
-        if waiter.told.done():
+        if waiter.is_gone:
             self.unwanted(given)
-        else:
+            return
+        # It may have been told to ask again while this was being committed. It has these all the same: given back now,
+        # they would be taken from under the claim that asks again, which finds them by its id.
+        if given:
+            waiter.take()
+        if not waiter.told.done():
             waiter.told.set_result(given)
 
     def ask_again(self, service: ServiceRef, number: int) -> None:
@@ -199,17 +208,23 @@ async def wait_for_work(
 ) -> Given:
     """Asks, and asks again whenever there may be something, until something was given or the time is up."""
     deadline = asyncio.get_running_loop().time() + seconds
-    while True:
-        waiter = Waiter(claim)
-        try:
-            if given := await submit(msgspec.structs.replace(claim, waiter=waiter)):
+    waiter = Waiter(claim)
+    try:
+        while True:
+            given = await submit(msgspec.structs.replace(claim, waiter=waiter))
+            if handed := waiter.take():
+                # Handed over while it asked again. The same claim_id has found the same; whatever else it found goes back.
+                kept = {row.id for row in handed}
+                waiters.unwanted([row for row in given if row.id not in kept])
+                return handed
+            if given:
                 return given
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
                     await asyncio.shield(waiter.told)
             if given := waiter.take():
                 return given
-        finally:
-            waiters.remove(waiter)
-        if waiters.closed or asyncio.get_running_loop().time() >= deadline:
-            return ()
+            if waiters.closed or asyncio.get_running_loop().time() >= deadline:
+                return ()
+    finally:
+        waiters.remove(waiter)

@@ -1,0 +1,40 @@
+"""`python -m bench.sweeper`: one sweep, as a server makes it. A `SweepOrder` comes in, a `SweepTally` goes out.
+
+The composition root builds it, with everybody who hears of endings; only nobody is served meanwhile. The time runs from
+the start of the first pass until a pass comes back less than full.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from bench.orders import SweepOrder, SweepTally
+from quarterdeck.app import build
+from quarterdeck.run import open_issuer
+from quarterdeck.settings import load
+
+
+async def _sweep(order: SweepOrder) -> SweepTally:
+    settings = load(Path(order.data), {"database_url": order.database}, {})
+    app = await build(settings, open_issuer(settings), None)
+    try:
+        app.start(())
+        used, began = time.process_time(), time.perf_counter()
+        moved = await app.sweeps.run_now(order.sweep)
+        return SweepTally(moved, time.perf_counter() - began, time.process_time() - used)
+    finally:
+        await app.stop(1)
+
+
+def main() -> None:
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=SweepOrder)
+    sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(_sweep(order))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Push, over HTTP and with real processes: from the registration that shows a secret to the result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from standardwebhooks import Webhook
+
+from quarterdeck.core.wire import COORDINATOR_ADMIN, LIFECYCLE
+from tests.support.endpoint import Endpoint, endpoint, json_answer
+from tests.support.eventually import eventually
+from tests.support.server import Launch, ServerProcess, Servers
+from tests.support.zone import FreshZone, assert_problem, fresh_zone, shown
+
+ENDED = {"succeeded", "failed", "timed_out", "canceled", "dead"}
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture
+async def there() -> AsyncIterator[Endpoint]:
+    async with endpoint() as listening:
+        yield listening
+
+
+def allowing(launch: Launch, **told: str) -> Launch:
+    return launch.told(QD_PUSH_PRIVATE_ADDRESSES="true", QD_DEADLINE_SWEEP_INTERVAL_MS="100", **told)
+
+
+class Pushed:
+    """A zone on a server, and one service in it that is pushed to."""
+
+    def __init__(self, zone: FreshZone, registered: dict[str, Any]) -> None:
+        self.zone = zone
+        self.service = str(registered["id"])
+        self.secret = str(registered["secret"])
+
+    def client(self) -> httpx.AsyncClient:
+        return self.zone.client(self.zone.token(LIFECYCLE, COORDINATOR_ADMIN))
+
+    async def call(self, key: str = "k", **asked: object) -> str:
+        body = {"service_id": self.service, "idempotency_key": key, "method": "m", "params": [1], **asked}
+        async with self.client() as client:
+            answer = await client.post(
+                f"{self.zone.path}/invocations", json=body, headers={"traceparent": TRACE}
+            )
+        assert answer.status_code == 201, answer.text
+        return str(shown(answer)["id"])
+
+    async def ended(self, invocation: str, server: ServerProcess | None = None) -> dict[str, Any]:
+        """The invocation, once it has come to rest; as another server shows it, if one is named."""
+        on = FreshZone(server or self.zone.server, self.zone.id)
+        found: dict[str, Any] = {}
+
+        async def has_ended() -> bool:
+            async with on.client(on.token(LIFECYCLE, COORDINATOR_ADMIN)) as client:
+                found.update(shown(await client.get(f"{on.path}/invocations/{invocation}")))
+            return found["status"] in ENDED
+
+        await eventually(has_ended, "the invocation ended")
+        return found
+
+
+async def pushed_to(server: ServerProcess, url: str) -> Pushed:
+    zone = await fresh_zone(server)
+    body = {"application_id": "app", "endpoint_url": url, "delivery": "push"}
+    async with zone.client() as client:
+        answer = await client.post(f"{zone.path}/agent-services", json=body)
+    assert answer.status_code == 201, answer.text
+    return Pushed(zone, shown(answer))
+
+
+async def test_what_a_service_is_called_for_reaches_its_endpoint_signed_with_the_secret_it_was_shown(
+    launch: Launch, servers: Servers, there: Endpoint
+) -> None:
+    there.answer = json_answer(b'{"sum": 3}')
+    server = await servers.start(allowing(launch))
+    service = await pushed_to(server, there.url)
+    invocation = await service.call()
+    done = await service.ended(invocation)
+    assert (done["status"], done["result"], done["attempts"]) == ("succeeded", {"sum": 3}, 1)
+    request = await there.received()
+    told = Webhook(service.secret).verify(request.body, request.headers)
+    assert (told["id"], told["service_id"], told["params"]) == (invocation, service.service, [1])
+    assert request.headers["traceparent"] == TRACE
+    async with server.client() as admin:
+        metrics = (await admin.get("/metrics")).text
+    assert 'quarterdeck_pushes{name="succeeded"} 1.0' in metrics
+    assert 'quarterdeck_pushes_under_way{name="invocations"} 0.0' in metrics
+    assert service.secret.removeprefix("whsec_") not in server.log_text
+
+
+async def test_what_a_killed_server_was_pushing_is_pushed_by_the_next_one(
+    launch: Launch, servers: Servers, there: Endpoint
+) -> None:
+    server = await servers.start(allowing(launch))
+    service = await pushed_to(server, there.url)
+    there.open.clear()
+    invocation = await service.call(timeout_ms=1_000, retry_policy={"backoff_ms": 0})
+    await there.received()
+    server.kill()
+    there.open.set()
+    there.answer = json_answer(b'"again"')
+    other = await servers.start(allowing(launch))
+    done = await service.ended(invocation, other)
+    assert (done["status"], done["result"], done["attempts"]) == ("succeeded", "again", 2)
+    assert [json.loads(request.body)["attempt"] for request in there.requests] == [1, 2]
+    first, second = (request.headers for request in there.requests)
+    assert first["webhook-id"] == second["webhook-id"] == invocation
+
+
+async def test_a_server_that_is_stopped_waits_for_the_answer_and_keeps_it(
+    launch: Launch, servers: Servers, there: Endpoint
+) -> None:
+    there.open.clear()
+    there.answer = json_answer(b'"in time"')
+    server = await servers.start(allowing(launch))
+    service = await pushed_to(server, there.url)
+    invocation = await service.call()
+    await there.received()
+    server.terminate()
+    there.open.set()
+    assert await server.wait() == 0
+    other = await servers.start(allowing(launch))
+    done = await service.ended(invocation, other)
+    assert (done["result"], done["attempts"]) == ("in time", 1)
+
+
+async def test_a_server_that_is_stopped_does_not_wait_longer_than_its_grace(
+    launch: Launch, servers: Servers, there: Endpoint
+) -> None:
+    there.open.clear()
+    server = await servers.start(allowing(launch, QD_SHUTDOWN_GRACE_MS="200"))
+    service = await pushed_to(server, there.url)
+    await service.call(timeout_ms=900_000)
+    await there.received()
+    assert await server.stop() == 0
+    assert "pushes were cut" in server.log_text
+
+
+async def test_without_the_setting_an_endpoint_in_a_private_network_is_not_even_registered(
+    launch: Launch, servers: Servers, there: Endpoint
+) -> None:
+    zone = await fresh_zone(await servers.start(launch))
+    async with zone.client() as client:
+        for url in (there.url, f"http://2130706433:{there.port}/", f"http://[::ffff:7f00:1]:{there.port}/"):
+            body = {"application_id": "app", "endpoint_url": url, "delivery": "push"}
+            answer = await client.post(f"{zone.path}/agent-services", json=body)
+            assert_problem(answer, 400, "invalid_endpoint_url")
+    assert there.connections == 0
+
+
+async def test_a_service_that_was_registered_while_it_was_allowed_is_not_called_when_it_is_not(
+    launch: Launch, servers: Servers, there: Endpoint
+) -> None:
+    server = await servers.start(allowing(launch))
+    service = await pushed_to(server, there.url)
+    await server.stop()
+    there.connections = 0
+    service.zone = FreshZone(await servers.start(launch), service.zone.id)
+    done = await service.ended(await service.call(retry_policy={"max_attempts": 2, "backoff_ms": 0}))
+    assert (done["status"], done["attempts"], done["error"]["code"]) == ("dead", 2, "push_refused")
+    assert there.connections == 0

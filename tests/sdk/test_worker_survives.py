@@ -1,0 +1,180 @@
+"""What a worker outlives: lost answers, lost leases, a server that is away, and being told to stop in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+
+from quarterdeck.sdk import Canceled, Context, Quarterdeck, Worker
+from quarterdeck.sdk.asks import RetryPolicy
+from tests.sdk.sdk_support import PATIENT, client_of, cutting
+from tests.sdk.worker_support import LIMIT, calls, over, serving
+from tests.support.eventually import eventually
+from tests.support.server import Launch, Servers
+from tests.support.zone import APP, FreshZone, fresh_zone
+
+SHORT_LEASES = {"QD_LEASE_MS": "1500", "QD_DEADLINE_SWEEP_INTERVAL_MS": "100"}
+AT_ONCE: RetryPolicy = {"max_attempts": 3, "backoff_ms": 0}
+
+
+async def test_a_claim_whose_answer_is_lost_is_given_the_same_leases_and_costs_no_attempt(
+    zone: FreshZone,
+) -> None:
+    async with cutting(zone.server.url) as cutter, client_of(zone, cutter.url) as qd:
+        service = await qd.services.register(APP, "http://worker.invalid/app")
+        asked = [await qd.invocations.enqueue(service.id, "double", n) for n in range(5)]
+        worker = Worker(qd, APP)
+
+        @worker.method()
+        async def double(params: int) -> int:
+            return 2 * params
+
+        cutter.cut_next(b"/claim")
+        async with serving(worker):
+            ended = [await over(qd, each) for each in asked]
+        assert cutter.cuts == 1
+        assert [each.result for each in ended] == [0, 2, 4, 6, 8]
+        assert {each.attempts for each in ended} == {1}
+
+
+async def test_outcomes_whose_answer_is_lost_are_told_again_and_nothing_is_done_twice(
+    zone: FreshZone,
+) -> None:
+    async with cutting(zone.server.url) as cutter, client_of(zone, cutter.url) as qd:
+        worker = Worker(qd, APP)
+        done: list[int] = []
+
+        @worker.method()
+        async def double(params: int) -> int:
+            done.append(params)
+            return 2 * params
+
+        async with serving(worker) as service:
+            cutter.cut_next(*[b"/invocations/complete"] * 3)
+            asked = [await qd.invocations.enqueue(service.id, "double", n) for n in range(5)]
+            ended = [await over(qd, each) for each in asked]
+        assert cutter.cuts == 3
+        assert [each.result for each in ended] == [0, 2, 4, 6, 8]
+        assert sorted(done) == [0, 1, 2, 3, 4]
+
+
+async def test_a_method_that_takes_longer_than_its_lease_keeps_it_by_heartbeats(
+    servers: Servers, launch: Launch
+) -> None:
+    zone = await fresh_zone(await servers.start(launch.told(**SHORT_LEASES)))
+    async with cutting(zone.server.url) as cutter, client_of(zone, cutter.url) as qd:
+        worker = Worker(qd, APP)
+        go_on = asyncio.Event()
+
+        @worker.method()
+        async def long() -> str:
+            await go_on.wait()
+            return "done"
+
+        async with serving(worker) as service:
+            asked = [await qd.invocations.enqueue(service.id, "long") for _ in range(3)]
+
+            async def has_beaten_past_its_lease() -> bool:
+                return calls(cutter.seen, b"/invocations/heartbeat") >= 5
+
+            await eventually(has_beaten_past_its_lease, "it beat five times, a third of a lease apart")
+            # One call for all of them, however many are held.
+            assert calls(cutter.seen, b"/heartbeat") == calls(cutter.seen, b"/invocations/heartbeat")
+            go_on.set()
+            ended = [await over(qd, each) for each in asked]
+    assert [(each.status, each.attempts) for each in ended] == [("succeeded", 1)] * 3
+
+
+async def test_whoever_cancels_is_heard_by_the_method_and_the_invocation_ends_as_canceled(
+    servers: Servers, launch: Launch
+) -> None:
+    zone = await fresh_zone(await servers.start(launch.told(**SHORT_LEASES)))
+    async with client_of(zone) as qd:
+        worker = Worker(qd, APP)
+        begun = asyncio.Barrier(3)
+        loop = asyncio.get_running_loop()
+
+        @worker.method()
+        async def patient(params: object, context: Context) -> None:
+            await begun.wait()
+            await context.until_cancelled()
+            raise Canceled("as you wish")
+
+        @worker.method()
+        def threaded(params: object, context: Context) -> None:
+            asyncio.run_coroutine_threadsafe(begun.wait(), loop).result()
+            assert context.wait_cancelled(LIMIT)
+            context.check()
+
+        async with serving(worker) as service:
+            asked = [await qd.invocations.enqueue(service.id, name) for name in ("patient", "threaded")]
+            await begun.wait()
+            for each in asked:
+                await qd.invocations.cancel(each.id, reason="no longer needed")
+            ended = [await over(qd, each) for each in asked]
+    assert [(each.status, each.cancel_reason) for each in ended] == [("canceled", "no longer needed")] * 2
+
+
+async def test_a_worker_that_was_cut_off_past_its_lease_is_not_believed_and_serves_on(
+    servers: Servers, launch: Launch
+) -> None:
+    zone = await fresh_zone(await servers.start(launch.told(**SHORT_LEASES)))
+    async with (
+        cutting(zone.server.url) as cutter,
+        client_of(zone, cutter.url) as cut_off,
+        client_of(zone) as qd,
+    ):
+        first, second = Worker(cut_off, APP, concurrency=1), Worker(qd, APP, concurrency=1)
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        @first.method("who")
+        async def first_who(params: bool) -> str:
+            if params:
+                begun.set()
+                await go_on.wait()
+            return "first"
+
+        @second.method("who")
+        async def second_who(params: bool) -> str:
+            return "second"
+
+        async with serving(first) as service:
+            asked = await qd.invocations.enqueue(service.id, "who", True, retry_policy=AT_ONCE)
+            await begun.wait()
+            cutter.go_away()
+            async with serving(second):
+                ended = await over(qd, asked)
+            assert (ended.result, ended.attempts) == ("second", 2)
+            cutter.is_away = False
+            go_on.set()
+            # What it did counts for nothing, and it goes on.
+            assert await qd.invocations.call(service.id, "who", False) == "first"
+        assert (await qd.invocations.get(asked.id)).result == "second"
+
+
+async def test_a_server_that_is_killed_and_started_again_hears_of_what_was_done_meanwhile(
+    servers: Servers, launch: Launch
+) -> None:
+    server = await servers.start(launch)
+    async with Quarterdeck.connect(data=str(launch.data), options=PATIENT) as qd:
+        worker = Worker(qd, APP)
+        begun, go_on = asyncio.Barrier(4), asyncio.Event()
+
+        @worker.method()
+        async def long(params: int) -> int:
+            await begun.wait()
+            await go_on.wait()
+            return params
+
+        @worker.method()
+        async def ping() -> str:
+            return "pong"
+
+        async with serving(worker) as service:
+            asked = [await qd.invocations.enqueue(service.id, "long", n) for n in range(3)]
+            await begun.wait()
+            server.kill()
+            go_on.set()
+            await servers.start(launch)
+            ended = [await over(qd, each) for each in asked]
+            assert [(each.result, each.attempts) for each in ended] == [(0, 1), (1, 1), (2, 1)]
+            assert await qd.invocations.call(service.id, "ping") == "pong"
