@@ -6,6 +6,7 @@ the start of the first pass until a pass comes back less than full.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from pathlib import Path
@@ -20,7 +21,10 @@ from quarterdeck.settings import load
 
 
 async def _sweep(order: SweepOrder) -> SweepTally:
-    settings = load(Path(order.data), {"database_url": order.database}, {})
+    data = Path(order.data)
+    # As a server's, its log goes to a file: a batch that was tried again is no failure.
+    logging.basicConfig(filename=data / "sweeper.log")
+    settings = load(data, {"database_url": order.database}, {})
     app = await build(settings, open_issuer(settings), None)
     try:
         app.start(())

@@ -17,8 +17,6 @@ EXAMPLES = {
     "database_url": ("sqlite:///a", "sqlite:///b", "sqlite:///c"),
     "signing_key": ("a.pem", "b.pem", "c.pem"),
     "log_level": ("debug", "warning", "error"),
-    "redis_url": ("redis://a", "redis://b", "redis://c"),
-    "streams_hmac_key": ("a" * 16, "b" * 16, "c" * 16),
     "issuer_url": ("https://a.example", "https://b.example", "https://c.example"),
     "sts_url": ("https://a.example", "https://b.example", "https://c.example"),
     "admin_issuer": ("https://a.example", "https://b.example", "https://c.example"),

@@ -40,7 +40,7 @@ def page(machine: Machine[StrEnum, StrEnum]) -> str:
         for verb in machine.moves
     ]
     lines = [
-        f"# States of a {machine.name}",
+        f"# States of {'an' if machine.name[0] in 'aeiou' else 'a'} {machine.name}",
         "",
         "Drawn by `make states` from the table in the code; a test compares.",
         "",

@@ -28,6 +28,9 @@ from quarterdeck.http.auth import KeyFileError
 from quarterdeck.settings import SHARED_NAMES, Settings, SettingsError, environment, load, mask
 from quarterdeck.store.port import StoreError
 
+EXIT_INTERRUPTED = 130
+"""As a shell has it for a program that SIGINT ended."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
@@ -44,6 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
         )
         sys.stderr.write(told + "\n")
         return int(getattr(refusal, "exit_code", EXIT_FAILED))
+    except KeyboardInterrupt:
+        # Before whoever runs had taken the signal for itself, and so before anything was begun that needs an end.
+        return EXIT_INTERRUPTED
 
 
 def _settings(asked: argparse.Namespace) -> Settings:

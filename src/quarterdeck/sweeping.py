@@ -33,6 +33,7 @@ from quarterdeck.store import migrate
 log = logging.getLogger("quarterdeck.sweeping")
 WATCHED = ("/health", "/ready", "/metrics")
 """What a daemon tells, if it is given a port."""
+PORT_MAX = 65_535
 SAY_EVERY = 10.0
 """Seconds between two lines about one sweep: a busy one makes many passes."""
 
@@ -54,6 +55,8 @@ class Sweeping:
                 "`qd sweep` is for PostgreSQL. The database is SQLite, which belongs to one process: its server sweeps "
                 "by itself."
             )
+        if wanted.metrics_port is not None and not 0 <= wanted.metrics_port <= PORT_MAX:
+            raise SettingsError(f"--metrics-port is {wanted.metrics_port}: a port is at most {PORT_MAX}.")
         if not settings.signing_key.exists():
             # Made anew, the key would sign seals that nobody who knows the servers' key believes.
             raise SettingsError(

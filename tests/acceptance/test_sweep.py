@@ -18,6 +18,7 @@ from tests.support.keel import Side
 from tests.support.replicas import another
 from tests.support.server import Launch, ServerProcess, Servers
 from tests.support.zone import (
+    APP,
     FreshZone,
     assert_counts_hold,
     events_of,
@@ -28,7 +29,12 @@ from tests.support.zone import (
     spawn,
 )
 
-FAST = {"TTL_SWEEP_INTERVAL_MS": "50", "QD_SEAL_INTERVAL_MS": "50"}
+FAST = {
+    "TTL_SWEEP_INTERVAL_MS": "50",
+    "DEADLINE_SWEEP_INTERVAL_MS": "50",
+    "QD_DELEGATION_SWEEP_INTERVAL_MS": "50",
+    "QD_SEAL_INTERVAL_MS": "50",
+}
 LEFT_TO_DAEMONS = {**FAST, "QD_SWEEPS": "false"}
 
 
@@ -66,19 +72,38 @@ async def expired(zone: FreshZone, roots: int) -> list[str]:
     return [one["id"] for one in (*made, *below)]
 
 
-async def ends(zone: FreshZone) -> list[str]:
+async def ends(zone: FreshZone, kind: str = "session.terminate") -> list[str]:
     """Whose end is in the log, in its order."""
     found: list[dict[str, Any]] = []
-    while page := await events_of(zone, types="session.terminate", after=found[-1]["pos"] if found else 0):
+    while page := await events_of(zone, types=kind, after=found[-1]["pos"] if found else 0):
         found += page
     return [event["subject"] for event in found]
 
 
-async def all_ended(zone: FreshZone, sessions: list[str]) -> None:
+async def all_ended(zone: FreshZone, subjects: list[str], kind: str = "session.terminate") -> None:
     async def are() -> bool:
-        return set(await ends(zone)) >= set(sessions)
+        return set(await ends(zone, kind)) >= set(subjects)
 
-    await eventually(are, "every session's end had been written")
+    await eventually(are, f"every {kind} had been written")
+
+
+async def overdue(zone: FreshZone, number: int) -> tuple[list[str], list[str]]:
+    """So many invocations on their last attempt whose deadline has passed, and delegations past their time."""
+    async with zone.client() as client:
+        source, target = (await spawn(client, zone))["id"], (await spawn(client, zone))["id"]
+        endpoint = {"application_id": APP, "endpoint_url": "http://service.example"}
+        service = shown(await client.post(f"{zone.path}/agent-services", json=endpoint))["id"]
+        for n in range(number):
+            call = {"service_id": service, "method": "m", "retry_policy": {"max_attempts": 1}}
+            await client.post(f"{zone.path}/invocations", json={**call, "idempotency_key": f"k{n}"})
+            lent = {"source_session_id": source, "target_session_id": target, "ttl_seconds": 60}
+            await client.post(f"{zone.path}/delegations", json=lent)
+        claimed = await client.post(f"{zone.path}/services/{service}/claim", json={"max": number})
+        edges = shown(await client.get(f"{zone.path}/delegations"))["items"]
+    side = Side(zone.server.launch.database_url)
+    side.run("update agent_invocations set deadline_at = created_at + 1")
+    side.run("update delegation_edges set expires_at = created_at + 1")
+    return [one["id"] for one in shown(claimed)["items"]], [one["id"] for one in edges]
 
 
 async def test_two_daemons_beside_servers_that_do_not_sweep_end_every_expired_session_exactly_once(
@@ -93,6 +118,19 @@ async def test_two_daemons_beside_servers_that_do_not_sweep_end_every_expired_se
     await all_ended(zone, sessions)
     assert Counter(await ends(zone)) == Counter(sessions)
     assert_counts_hold(postgres_url, zone.id)
+
+
+async def test_two_daemons_time_out_each_attempt_and_expire_each_delegation_exactly_once(
+    servers: Servers, postgres_url: str
+) -> None:
+    server = await unswept(servers, postgres_url)
+    zone = await fresh_zone(server)
+    invocations, edges = await overdue(zone, 30)
+    assert (len(invocations), len(edges)) == (30, 30)
+    await asyncio.gather(*(daemon(servers, server) for _ in range(2)))
+    for subjects, kind in ((invocations, "invocation.timed_out"), (edges, "delegation.expire")):
+        await all_ended(zone, subjects, kind)
+        assert Counter(await ends(zone, kind)) == Counter(subjects)
 
 
 async def test_what_a_killed_daemon_was_at_is_taken_over_by_another(
@@ -262,6 +300,8 @@ async def test_a_daemon_makes_no_key_of_its_own_and_knows_its_sweeps(
     code, sentence = await refused(servers, launch, "sweep", "--once", "--only", "dust")
     assert code == 4
     assert sentence.startswith("qd: There is no sweep 'dust'. There are: ttl, ")
+    code, sentence = await refused(servers, launch, "sweep", "--metrics-port", "65536")
+    assert (code, sentence) == (1, "qd: --metrics-port is 65536: a port is at most 65535.")
     keyless = replace(launch, environment={"QD_DATABASE_URL": postgres_url})
     code, sentence = await refused(servers, keyless, "sweep")
     assert code == 1

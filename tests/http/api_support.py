@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NoReturn, cast
 
 from quarterdeck.core.wire import Route
+from quarterdeck.domain.delegations import routes as delegations
 from quarterdeck.domain.keys import routes as keys
 from quarterdeck.domain.services import routes as services
 from quarterdeck.domain.sessions import operations
@@ -24,7 +25,7 @@ FINISHER = cast(operations.Finisher, None)
 EXPLAINER = operations.Explainer(operations.Spawner(Limits()))
 
 
-async def nobody(_: object) -> NoReturn:
+async def nobody(*_: object) -> NoReturn:
     raise AssertionError("nobody calls the handlers of this table")
 
 
@@ -39,6 +40,7 @@ def table() -> list[Route]:
         *sessions.routes(sessions.SessionDesk(NO_ENGINE, nobody, nobody, nobody, FINISHER, EXPLAINER)),
         *events.routes(events.LogDesk(NO_ENGINE, NO_STREAMS)),
         *services.routes(services.ServiceDesk(NO_ENGINE, no_secrets, nobody, nobody, nobody, nobody, nobody)),
+        *delegations.routes(delegations.DelegationDesk(NO_ENGINE, nobody, nobody, nobody, nobody)),
         *keys.routes(keys.KeyDesk(NO_ENGINE, ("agent:lifecycle",), nobody, nobody)),
         *system.routes(own, None),
     ]

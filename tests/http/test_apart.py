@@ -42,11 +42,25 @@ async def somebody_elses(server: ServerProcess) -> Foreign:
     async with zone.client() as owner, server.client() as admin:
         session = (await spawn(owner, zone))["id"]
         key = shown(await admin.post(f"{zone.path}/keys", json={"application_id": APP}))["id"]
+        lent = {"source_session_id": session, "target_session_id": (await spawn(owner, zone))["id"]}
+        edge = shown(await owner.post(f"{zone.path}/delegations", json=lent))["id"]
         asked = {"endpoint_url": "https://example.com/"}
         service = shown(await owner.post(zone.agent(session, "/services"), json=asked))["id"]
         called = {"service_id": service, "method": "m", "idempotency_key": "k"}
         invocation = shown(await owner.post(f"{zone.path}/invocations", json=called))["id"]
-    return Foreign(zone, {"agents": session, "keys": key, "agent-services": service, "services": service, "invocations": invocation})
+    return Foreign(
+        zone,
+        {
+            "agents": session,
+            "keys": key,
+            "agent-services": service,
+            "services": service,
+            "invocations": invocation,
+            "delegations": edge,
+            "inbound": session,
+            "outbound": session,
+        },
+    )
 
 
 async def credentials_of(zone: FreshZone) -> dict[str, dict[str, str]]:
@@ -68,6 +82,9 @@ MISSING = {
     "agent-services": "agent_service_not_found",
     "services": "agent_service_not_found",
     "invocations": "invocation_not_found",
+    "delegations": "delegation_not_found",
+    "inbound": "agent_not_found",
+    "outbound": "agent_not_found",
 }
 """What is said of an id that is not there, by what it is an id of."""
 

@@ -208,6 +208,9 @@ async def test_every_parameter_refuses_what_is_not_its_kind(zone: FreshZone) -> 
         "target_session_id": ["", "%20", "a%0A"],
         "reason": ["", "x" * 257],
         "receipt": ["", "maybe", "2"],
+        "source": ["", "a/b", "a%0A"],
+        "target": ["", "a/b", "a%0A"],
+        "keep_sessions": ["", "maybe", "2"],
     }
     async with zone.server.client() as client:
         known = (await spawn(client, zone))["id"]

@@ -101,6 +101,7 @@ def test_the_document_has_the_structure_that_openapi_3_1_asks_for(described: Jso
         "zones",
         "sessions",
         "services",
+        "delegations",
         "keys",
         "events",
         "server",

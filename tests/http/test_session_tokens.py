@@ -17,6 +17,10 @@ NOT_200 = {
     "POST /zones/{zone}/agents/{id}/resume": 409,  # it is not suspended
     "PATCH /zones/{zone}/agents/{id}/resume": 409,
     "DELETE /zones/{zone}": 204,
+    "POST /zones/{zone}/delegations": 404,  # its sessions are nobody's
+    **{f"GET /zones/{{zone}}/delegations/{{id}}{rest}": 404 for rest in ("", "/traverse", "/explain")},
+    "DELETE /zones/{zone}/delegations/{id}": 404,
+    "PATCH /zones/{zone}/delegations/{id}/revoke": 404,
     "POST /zones/{zone}/agents/{id}/services": 201,
     "POST /zones/{zone}/agent-services": 201,
     "POST /zones/{zone}/agents/{id}/heartbeat": 404,  # it has no services

@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from quarterdeck.core.seals import Seal
+from quarterdeck.domain.delegations.model import Edge, Link
+from quarterdeck.domain.delegations.queries import Q as DELEGATIONS
 from quarterdeck.domain.keys.queries import Q as KEYS
 from quarterdeck.domain.services.queries import Q as SERVICES
 from quarterdeck.domain.sessions.model import Cascade, Member, Session
@@ -19,6 +21,7 @@ from quarterdeck.engine.events import Event
 from quarterdeck.engine.queries import Q as ENGINE
 from quarterdeck.store.postgres import BEGIN, COMMIT, MARK, PING, ROLLBACK
 from quarterdeck.store.sql import Statement, Statements, parse
+from quarterdeck.upkeep.history.queries import Q as HISTORY
 from quarterdeck.upkeep.queries import Q as UPKEEP
 
 ALL = {
@@ -27,7 +30,9 @@ ALL = {
     "sessions": SESSIONS,
     "keys": KEYS,
     "services": SERVICES,
+    "delegations": DELEGATIONS,
     "upkeep": UPKEEP,
+    "history": HISTORY,
 }
 
 
@@ -205,6 +210,10 @@ def test_nothing_is_left_of_the_fragments_once_rendered(statement: Statement) ->
         (SESSIONS, "members_of_cascade", Member),
         (SESSIONS, "cascades_under_way", Cascade),
         (SESSIONS, "cascade_get", Cascade),
+        (DELEGATIONS, "delegations_get", Edge),
+        (DELEGATIONS, "delegations_insert", Edge),
+        (DELEGATIONS, "delegations_falling", Link),
+        (DELEGATIONS, "delegations_of_sessions", Link),
         (ENGINE, "seal_newest", Seal),
     ],
 )

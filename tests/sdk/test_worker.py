@@ -323,9 +323,8 @@ async def test_a_worker_that_the_server_refuses_says_so_and_ends(zone: FreshZone
 async def test_a_service_that_was_taken_back_is_registered_again_by_whoever_still_serves_it(
     zone: FreshZone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        claiming, "WAIT_SECONDS", 0.5
-    )  # whoever waits for work is not told, and hears with the next claim
+    # Whoever waits for work is not told, and hears of it with the next claim.
+    monkeypatch.setattr(claiming, "WAIT_SECONDS", 0.5)
     async with client_of(zone) as qd:
         worker = Worker(qd, APP)
         worker.method("ping")(lambda: "pong")

@@ -15,6 +15,7 @@ import pytest
 
 from quarterdeck.core.clock import system_now
 from quarterdeck.core.ids import new_id
+from quarterdeck.domain.delegations.queries import Q as DELEGATIONS
 from quarterdeck.domain.invocations.queries import Q as INVOCATIONS
 from quarterdeck.domain.keys.queries import Q as KEYS
 from quarterdeck.domain.services.queries import Q as SERVICES
@@ -25,6 +26,7 @@ from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.store.postgres import BEGIN, COMMIT, MARK, PING, ROLLBACK, ZONES
 from quarterdeck.store.roles import ROLES, SERVER, SWEEP, Role
 from quarterdeck.store.sql import Bound, Statement
+from quarterdeck.upkeep.history.queries import Q as HISTORY
 from quarterdeck.upkeep.queries import Q as UPKEEP
 from tests.support.asking import APP, ZONE
 from tests.support.day import Day, day_on
@@ -45,7 +47,7 @@ def test_every_statement_prepares_on_both_engines(sqlite_url: str, postgres_url:
     assert path
     with contextlib.closing(sqlite3.connect(path)) as sqlite, psycopg.connect(postgres_url) as postgres:
         sqlite.create_function("now_ms", 0, system_now)
-        for statement in chain(everything(), KEYS, SERVICES, UPKEEP):
+        for statement in chain(everything(), KEYS, SERVICES, DELEGATIONS, UPKEEP, HISTORY):
             names = re.findall(r"(?<![:\w]):([a-z_]\w*)", statement.sqlite)
             sqlite.execute(f"explain {statement.sqlite}", dict.fromkeys(names)).fetchall()
             if statement.sqlite_each:
@@ -56,7 +58,7 @@ def test_every_statement_prepares_on_both_engines(sqlite_url: str, postgres_url:
 
 def test_no_two_statements_have_one_name() -> None:
     # A connection remembers what it has prepared by name: the second would be run as the first.
-    names = Counter(statement.name for statement in chain(everything(), KEYS, SERVICES, STORE))
+    names = Counter(statement.name for statement in chain(everything(), KEYS, SERVICES, DELEGATIONS, STORE))
     assert [name for name, times in names.items() if times > 1] == []
 
 
@@ -146,7 +148,8 @@ def grow(side: Side) -> None:
         """
         insert into agent_invocations
         select '0' || to_char(n, 'FM0000000') || md5(n::text), case when n % 4 = 0 then ? else 'zone' || n % 7 end,
-               'service' || n % 50, 'app', 'r' || n, null, 'k' || n, 'd', 'm', '{}', '{}',
+               case when n % 5 = 1 then (select min(service_id) from agent_invocations) else 'service' || n % 50 end,
+               'app', 'r' || n, null, 'k' || n, 'd', 'm', '{}', '{}',
                case when n % 5 = 0 then 'pending' else 'succeeded' end, 1, 3, 1000, '{}', null, null, 0, 1,
                null, null, null, null, null, null, null, null, 'app', null, 1, 9000000000000, 1, 1
         from generate_series(1, ?) n

@@ -19,6 +19,7 @@ MODULES = {
     "explain": "explain",
     "key": "key",
     "events": "events",
+    "sink": "sink",
     "sweep": "upkeep",
     "token": "upkeep",
     "db": "upkeep",

@@ -1,4 +1,5 @@
-"""`qd check`: counters against rows, sessions against parents, flags against states, cascades, zones, the log, leases.
+"""`qd check`: counters against rows, sessions against parents, flags against states, cascades, zones, what belongs to
+sessions against whether they live, the log, leases.
 
 Each check is one statement over whole tables that finds what differs, and a sentence for each row it finds. All of
 them read one snapshot, so a server under load looks as consistent as it is. `docs/operations.md` says of each what it
@@ -55,6 +56,22 @@ CHECKS = (
     Check("cascades", Q.check_cascades, "the cascade {1} stamped {2} and settled {3}, and {4} wait"),
     Check("cascades-slow", Q.check_cascades_slow, "the cascade {1} has {2} left after {3} s"),
     Check("zones", Q.check_zones, "the session {1} lives in a zone that {2}"),
+    Check("invocations", Q.check_invocations, "the invocation {1} is {2}, and its session {3} {4}"),
+    Check(
+        "attempts", Q.check_attempts, "the invocation {1} is {2} in attempt {3} of {4}, and its row cannot be"
+    ),
+    Check(
+        "parked",
+        Q.check_parked,
+        "the waiting invocation {1} has {2} as its mark of sleep, and its session {3}",
+    ),
+    Check("delegations", Q.check_delegations, "the delegation {1} is active, and its session {2} {3}"),
+    Check(
+        "delegation-lines",
+        Q.check_delegation_lines,
+        "the delegation {1} goes further than {2}, which it was lent out of and which is {3}",
+    ),
+    Check("services", Q.check_services, "the service {1} is {2}"),
     Check("log-head", Q.check_log_head, "{1} has position {2} and floor {3}, and the last event is {4}"),
     Check("log-gaps", Q.check_log_gaps, "the {1} at positions {2} to {3} are gone"),
     Check("leases", Q.check_leases, "the lease {1} of {2} ends in {3} s, or has a term that cannot be"),

@@ -168,6 +168,82 @@ left join zones z on z.id = s.zone_id
 where s.status <> 'terminated' and s.terminated_at is null and (z.id is null or z.ended_at is not null)
 order by s.zone_id, s.id;
 
+-- name: check_invocations
+-- What belongs to a session goes with it, in the transaction that settles it.
+select i.zone_id, i.id, i.status, i.session_id, case when s.id is null then 'is not there' else 'has ended' end
+from (
+    select a.zone_id, a.id, a.status, a.source_session_id as session_id
+    from agent_invocations a where a.status in ('pending', 'running') and a.source_session_id is not null
+    union
+    select a.zone_id, a.id, a.status, a.target_session_id
+    from agent_invocations a where a.status in ('pending', 'running') and a.target_session_id is not null
+) i
+left join agent_sessions s on s.zone_id = i.zone_id and s.id = i.session_id
+where s.id is null or s.status = 'terminated'
+order by i.zone_id, i.id;
+
+-- name: check_attempts
+-- Whatever runs has a token, a deadline and a lease, and is counted; whatever waits is held by nobody.
+select i.zone_id, i.id, i.status, i.attempts, i.max_attempts
+from agent_invocations i
+where i.attempts < 0 or i.attempts > i.max_attempts
+   or (i.status = 'running' and (i.attempts = 0 or i.attempt_token is null or i.holder is null
+                                 or i.deadline_at is null or i.lease_expires_at is null))
+   or (i.status = 'pending' and (i.holder is not null or i.deadline_at is not null or i.lease_expires_at is not null))
+   or (i.status not in ('pending', 'running') and (i.completed_at is null or i.lease_expires_at is not null))
+   or i.status not in ('pending', 'running', 'succeeded', 'failed', 'timed_out', 'canceled', 'dead')
+order by i.zone_id, i.id;
+
+-- name: check_parked
+-- Put aside is what waits for a session that sleeps, and nothing else that waits.
+select i.zone_id, i.id, i.parked, case when x.id is null and y.id is null then 'is awake' else 'sleeps' end
+from agent_invocations i
+left join agent_sessions x on x.zone_id = i.zone_id and x.id = i.source_session_id
+    and x.status = 'suspended' and x.terminated_at is null
+left join agent_sessions y on y.zone_id = i.zone_id and y.id = i.target_session_id
+    and y.status = 'suspended' and y.terminated_at is null
+where i.status = 'pending' and i.parked <> case when x.id is null and y.id is null then 0 else 1 end
+  and not exists (
+    select 1 from agent_sessions e
+    where e.zone_id = i.zone_id and e.id in (i.source_session_id, i.target_session_id) and e.terminated_at is not null)
+order by i.zone_id, i.id;
+
+-- name: check_delegations
+-- An edge goes with its sessions. Past its time it is over by another name, which a sweep writes down.
+select d.zone_id, d.id, d.session_id, case when s.id is null then 'is not there' else 'has ended' end
+from (
+    select e.zone_id, e.id, e.source_session_id as session_id
+    from delegation_edges e where e.status = 'active' and e.expires_at > now_ms()
+    union
+    select e.zone_id, e.id, e.target_session_id
+    from delegation_edges e where e.status = 'active' and e.expires_at > now_ms()
+) d
+left join agent_sessions s on s.zone_id = d.zone_id and s.id = d.session_id
+where s.id is null or s.status = 'terminated'
+order by d.zone_id, d.id;
+
+-- name: check_delegation_lines
+-- What was lent out of an edge is over when that edge is.
+select d.zone_id, d.id, d.parent_edge_id, coalesce(p.status, 'not there')
+from delegation_edges d
+left join delegation_edges p on p.zone_id = d.zone_id and p.id = d.parent_edge_id
+where d.status = 'active' and d.parent_edge_id is not null and d.expires_at > now_ms()
+  and (p.id is null or p.status = 'revoked' or d.expires_at > p.expires_at)
+order by d.zone_id, d.id;
+
+-- name: check_services
+-- Registered is what somebody who lives has registered; an ended session has left what it registered.
+select v.zone_id, v.id, 'registered, and nobody who registered it is left'
+from agent_services v
+where v.unregistered_at is null
+  and not exists (select 1 from service_sessions r where r.zone_id = v.zone_id and r.service_id = v.id)
+union all
+select r.zone_id, r.service_id, 'said to be registered by ' || r.session_id || ', which has ended'
+from service_sessions r
+join agent_sessions s on s.zone_id = r.zone_id and s.id = r.session_id
+where s.status = 'terminated'
+order by 1, 2, 3;
+
 -- name: check_log_head
 -- The head is the last event. With no event left it is the floor: retention has come as far as it can.
 select '', 'log_head', coalesce(cast(h.pos as text), 'nothing'), coalesce(cast(h.floor as text), 'nothing'),

@@ -116,55 +116,61 @@ join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.ses
   and e.status <> 'revoked' and e.status <> 'expired'
 group by e.zone_id, e.source_session_id, e.target_session_id;
 
--- name: delegations_around_edges
--- Everything that can fall with these edges: all sessions ahead of them, visited once, and of each all active edges that
--- lead to it, so that it is known what else holds it.
-with recursive reached (zone_id, session_id) as (
-    select e.zone_id, e.target_session_id
+-- name: delegations_falling
+-- What falls with these edges if nobody ends by it: all that are derived from them. And of each session they lead to, all
+-- active edges into it, so that it is known what else holds it. (The state is wrapped so that each step goes by the parent.)
+with recursive gone (zone_id, id, target_session_id) as (
+    select e.zone_id, e.id, e.target_session_id
     from rows(:batch as b, zone_id text, id text)
     join delegation_edges e on e.zone_id = b.zone_id and e.id = b.id
     where coalesce(e.status, '') not in ('revoked', 'expired')
     union
-    select e.zone_id, e.target_session_id
-    from reached r
-    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
-      and e.status <> 'revoked' and e.status <> 'expired'
+    select d.zone_id, d.id, d.target_session_id
+    from gone g
+    join delegation_edges d on d.zone_id = g.zone_id and d.parent_edge_id = g.id
+    where coalesce(d.status, '') not in ('revoked', 'expired')
 )
 select columns(e as link)
-from reached r
-join delegation_edges e on e.zone_id = r.zone_id and e.target_session_id = r.session_id
-  and e.status <> 'revoked' and e.status <> 'expired';
-
--- name: delegations_around_sessions
--- The same for sessions that end because they stand under one that does.
-with recursive reached (zone_id, session_id) as (
-    select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text)
-    union
-    select e.zone_id, e.target_session_id
-    from reached r
-    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
-      and e.status <> 'revoked' and e.status <> 'expired'
-)
-select columns(e as link)
-from reached r
+from (select distinct g.zone_id, g.target_session_id as session_id from gone g) r
 join delegation_edges e on e.zone_id = r.zone_id and e.target_session_id = r.session_id
   and e.status <> 'revoked' and e.status <> 'expired';
 
 -- name: delegations_below
 -- Who ends with these sessions: all that stand under them. Only through what has not been settled, as an ending goes.
 -- (The state is wrapped so that no index of the living is taken for it: each step must go by the parent.)
-with recursive below (zone_id, id) as (
-    select s.zone_id, s.id
-    from rows(:batch as b, zone_id text, session_id text)
-    join agent_sessions s on s.zone_id = b.zone_id and s.parent_id = b.session_id
-    where coalesce(s.status, '') <> 'terminated'
+with recursive tree (zone_id, id) as (
+    select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text)
     union
     select s.zone_id, s.id
-    from below r
-    join agent_sessions s on s.zone_id = r.zone_id and s.parent_id = r.id
+    from tree t
+    join agent_sessions s on s.zone_id = t.zone_id and s.parent_id = t.id
     where coalesce(s.status, '') <> 'terminated'
 )
-select r.zone_id, r.id from below r;
+select t.zone_id, t.id from tree t;
+
+-- name: delegations_ahead_of_trees
+-- What can fall because these sessions end, and all that stand under them: every session ahead of them, visited once,
+-- and of each all active edges that lead to it.
+with recursive tree (zone_id, id) as (
+    select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text)
+    union
+    select s.zone_id, s.id
+    from tree t
+    join agent_sessions s on s.zone_id = t.zone_id and s.parent_id = t.id
+    where coalesce(s.status, '') <> 'terminated'
+),
+reached (zone_id, session_id) as (
+    select t.zone_id, t.id from tree t
+    union
+    select e.zone_id, e.target_session_id
+    from reached r
+    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
+      and e.status <> 'revoked' and e.status <> 'expired'
+)
+select columns(e as link)
+from reached r
+join delegation_edges e on e.zone_id = r.zone_id and e.target_session_id = r.session_id
+  and e.status <> 'revoked' and e.status <> 'expired';
 
 -- name: delegations_of_sessions
 -- What goes with sessions that end: the active edges from them and to them, and all that are derived from those.

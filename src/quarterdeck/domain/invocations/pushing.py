@@ -181,8 +181,8 @@ class Pusher:
         # The earliest stand first: the next after those that are due is the next of all.
         ahead = [(each.at - each.now) / 1000 for each in found[len(due) :] if each.at is not None]
         pause = min([self._poll_seconds, *ahead[:1]])
-        gap = max(GAP_SECONDS, took / SHARE) if due else max(QUIET_GAP_SECONDS, took / QUIET_SHARE)
-        return pause, min(gap, self._poll_seconds)
+        gap, share = (GAP_SECONDS, SHARE) if due else (QUIET_GAP_SECONDS, QUIET_SHARE)
+        return pause, min(max(min(gap, pause), took / share), self._poll_seconds)
 
     def _passed_over(self) -> list[tuple[str, str | None]]:
         now = asyncio.get_running_loop().time()

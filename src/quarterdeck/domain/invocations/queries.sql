@@ -14,7 +14,7 @@ join agent_invocations i on i.zone_id = b.zone_id and i.id = b.id;
 -- What the keys of a batch stand for. Once used, a key stands for its invocation as long as the row is kept.
 select columns(i)
 from rows(:batch as b, zone_id text, service_id text, key text)
-join agent_invocations i on i.zone_id = b.zone_id and i.service_id = b.service_id and i.idempotency_key = b.key;
+join agent_invocations i on i.idempotency_key = b.key and i.service_id = b.service_id and coalesce(i.zone_id, '') = b.zone_id;
 
 -- name: invocations_of_claims
 -- What claims hold that are repeated: the same id gives the same leases. Of a service only so much runs at a time.
@@ -24,14 +24,17 @@ join agent_invocations i on i.service_id = b.service_id and i.status = b.state a
   and coalesce(i.claim_id, '') = b.claim_id;
 
 -- name: invocations_due
--- The next of each service, in the order in which they became due, and whether the sessions they belong to still live. The
--- moment up to which there are enough of them is found first, by the same index; a few more may share that moment. That
+-- The next of each service, in the order in which they became due, and until when the sessions they belong to live (null:
+-- they belong to none). Whether that is over is for the transaction's one moment to say, which comes after this statement.
+-- The moment up to which there are enough of them is found first, by the same index; a few more may share that moment. That
 -- they wait and are not parked is said by the batch: what the planner knows before it, it would look for in all services.
--- And the zone is spelt so that the one index which begins with the service is the only one that begins with anything.
+-- And the zone is spelt so that no index which begins with it comes into question.
 select columns(i), case
-    when (i.source_session_id is null or (x.status <> 'terminated' and x.terminated_at is null and x.expires_at > now_ms()))
-     and (i.target_session_id is null or (y.status <> 'terminated' and y.terminated_at is null and y.expires_at > now_ms()))
-    then 1 else 0 end as lives_on
+    when (i.source_session_id is not null and (x.id is null or x.status = 'terminated' or x.terminated_at is not null))
+      or (i.target_session_id is not null and (y.id is null or y.status = 'terminated' or y.terminated_at is not null))
+    then 0
+    when x.id is null or y.expires_at < x.expires_at then y.expires_at
+    else x.expires_at end as lives_until
 from (
     select b.zone_id, b.service_id, b.state, b.parked, coalesce((
         select d.available_at
@@ -114,7 +117,7 @@ select columns(i)
 from agent_invocations i
 where i.zone_id = :zone_id
   and (cast(:before as text) is null or i.id < cast(:before as text))
-  and (cast(:status as text) is null or coalesce(i.status, '') = cast(:status as text))
+  and (cast(:status as text) is null or i.status = cast(:status as text))
   and (cast(:service_id as text) is null or i.service_id = cast(:service_id as text))
   and (cast(:source_session_id as text) is null or i.source_session_id = cast(:source_session_id as text))
   and (cast(:target_session_id as text) is null or i.target_session_id = cast(:target_session_id as text))
@@ -139,7 +142,7 @@ select zone_id, id from (
 -- For the sweeps, across zones: what still waits or runs although a session it belongs to has ended or is gone.
 select i.zone_id, i.id
 from zones z
-join agent_invocations i on i.zone_id = z.id and coalesce(i.status, '') in ('pending', 'running')
+join agent_invocations i on i.zone_id = z.id and i.status in ('pending', 'running')
 left join agent_sessions x on x.zone_id = i.zone_id and x.id = i.source_session_id
 left join agent_sessions y on y.zone_id = i.zone_id and y.id = i.target_session_id
 where ((i.source_session_id is not null
@@ -177,7 +180,7 @@ where (zone_id, id) in (
     select i.zone_id, i.id
     from zones z
     join agent_invocations i on i.zone_id = z.id and i.id < :before_id
-      and coalesce(i.status, '') in ('succeeded', 'failed', 'timed_out', 'canceled', 'dead')
+      and i.status in ('succeeded', 'failed', 'timed_out', 'canceled', 'dead')
     where i.completed_at < :before
     limit :limit
 )

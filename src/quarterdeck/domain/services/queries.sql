@@ -12,10 +12,13 @@
 select columns(s), case when exists (
     select 1
     from service_sessions r
-    left join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id
     where r.zone_id = s.zone_id and r.service_id = s.id
-      and (r.session_id = ''
-           or (coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())))
+      and (r.session_id = '' or (
+          select 1
+          from agent_sessions a
+          where a.zone_id = r.zone_id and a.id = r.session_id
+            and coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
+      ) = 1)
 ) then 1 else 0 end
 from rows(:batch as b, zone_id text, id text)
 join agent_services s on s.zone_id = b.zone_id and s.id = b.id;
@@ -25,10 +28,13 @@ join agent_services s on s.zone_id = b.zone_id and s.id = b.id;
 select columns(s), case when exists (
     select 1
     from service_sessions r
-    left join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id
     where r.zone_id = s.zone_id and r.service_id = s.id
-      and (r.session_id = ''
-           or (coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())))
+      and (r.session_id = '' or (
+          select 1
+          from agent_sessions a
+          where a.zone_id = r.zone_id and a.id = r.session_id
+            and coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
+      ) = 1)
 ) then 1 else 0 end, case when exists (
     select 1
     from agent_sessions l
@@ -74,10 +80,13 @@ where s.zone_id = :zone_id and s.unregistered_at is null
   and exists (
     select 1
     from service_sessions r
-    left join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id
     where r.zone_id = s.zone_id and r.service_id = s.id
-      and (r.session_id = ''
-           or (coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())))
+      and (r.session_id = '' or (
+          select 1
+          from agent_sessions a
+          where a.zone_id = r.zone_id and a.id = r.session_id
+            and coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
+      ) = 1)
   )
 order by s.id desc
 limit :limit;

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.retry import Policy, delay
-from quarterdeck.sdk.errors import Conflict, Fault, NotFound, Problem
+from quarterdeck.sdk.errors import Conflict, Fault, NotFound, Problem, Refusal
 from quarterdeck.sdk.invocations import Invocations
 from quarterdeck.sdk.model import Lease, Token
 from quarterdeck.sdk.worker.holding import BULK_MAX, Holdings
@@ -36,24 +36,29 @@ class Claimer:
         self._claim_id: str | None = None
         """Of a claim whose outcome is not known yet."""
         self._failures = 0
+        self._is_known = False
+        """Whether the service was there when it was last asked for."""
 
     async def run(self, take: Callable[[tuple[Lease, ...]], None]) -> None:
         """Until cancelled, or until the server refuses for good."""
-        self._service_id = await self._register()
         while True:
             room = await self._holdings.until_room()
             began = asyncio.get_running_loop().time()
             try:
+                if not self._service_id:
+                    self._service_id = await self._register()
                 leases = await self._claim(min(room, BULK_MAX), WAIT_SECONDS)
             except Problem as problem:
                 await self._judge(problem)
                 continue
+            self._is_known = True
             if leases:
-                self._failures = 0
                 take(leases)
-            elif asyncio.get_running_loop().time() - began < 1.0:
+            elif asyncio.get_running_loop().time() - began < min(1.0, WAIT_SECONDS / 2):
                 # Nothing, and not for lack of patience: this server lets nobody wait, or is about to stop.
                 await self._pause()
+                continue
+            self._failures = 0
 
     async def give_back(self) -> None:
         """After `run` was cancelled in the middle of a claim: whatever that was given goes back."""
@@ -66,9 +71,13 @@ class Claimer:
     async def _claim(self, most: int, wait_seconds: float) -> tuple[Lease, ...]:
         if self._claim_id is None:
             self._claim_id = new_id()
-        leases = await self._invocations.claim(
-            self._service_id, self._claim_id, most=most, wait_seconds=wait_seconds
-        )
+        try:
+            leases = await self._invocations.claim(
+                self._service_id, self._claim_id, most=most, wait_seconds=wait_seconds
+            )
+        except Refusal:
+            self._claim_id = None
+            raise
         self._claim_id = None
         return leases
 
@@ -76,10 +85,10 @@ class Claimer:
         """Raises it, unless work may be had later."""
         if isinstance(problem, Fault) or (isinstance(problem, Conflict) and problem.code == SUSPENDED):
             log.warning("no work can be taken now: %s", problem.detail)
-        elif isinstance(problem, NotFound) and self._failures == 0:
+        elif isinstance(problem, NotFound) and self._is_known:
             # It went with a session that had registered it. Whoever still serves it may say so.
             log.warning("%s Registering it again.", problem.detail)
-            self._service_id = await self._register()
+            self._service_id, self._is_known = "", False
         else:
             raise problem
         await self._pause()

@@ -1,7 +1,8 @@
 """Revoking: what falls is decided from the graph as it stands under the zone's lock, and written in one transaction.
 
-The graph ahead of the edges is loaded whole with the locks. Where a session ends by it, so do those under it, and what
-they have lent falls, too: their edges are loaded until nobody new ends. Nearly always nobody does.
+What is derived from the edges is loaded with the locks, and what else holds the sessions that it leads to. Where a
+session ends by it, the graph ahead of it and of all that stand under it is loaded whole, once; and then once more for
+whoever ends by that, because somebody under them may have lent something, too.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ class Revoker:
         """Revokes edges. Done twice it moves nothing the second time."""
         concerned = zones_of(asks)
         refs: Batch = [*sorted({(ask.zone_id, ask.edge_id) for ask in asks})]
-        locked_rows, named, around, epoch_rows = await tx.read(
+        locked_rows, named, links, epoch_rows = await tx.read(
             zones.lock(tx, concerned),
             Q.delegations_get(batch=refs),
-            Q.delegations_around_edges(batch=refs),
+            Q.delegations_falling(batch=refs),
             load_epochs(concerned),
         )
         edges = {(edge.zone_id, edge.id): edge for edge in decode(named, Edge)}
         why_not = await zones.unlocked(tx, concerned - zones.locked(locked_rows).keys())
         bearers = await sessions_as_read(tx, bearers_of(asks))
         falling = Falling(tx.now)
-        falling.know(decode(around, Link))
+        falling.know(decode(links, Link))
         fallen: dict[int, Fell] = {}
         outcomes: list[Revoked | Problem | Busy] = []
         for place, ask in enumerate(asks):
@@ -98,13 +99,11 @@ async def _fall(tx: Tx, ask: Revoke, falling: Falling) -> Fell:
     told = 0
     while ended := fell.emptied[told:]:
         told = len(fell.emptied)
-        [rows] = await tx.read(Q.delegations_below(batch=[*ended]))
-        if not rows:
-            break
-        below = [(str(zone_id), str(session_id)) for zone_id, session_id in rows]
-        [around] = await tx.read(Q.delegations_around_sessions(batch=[*below]))
-        falling.know(decode(around, Link))
-        falling.end(below, fell)
+        tree, ahead = await tx.read(
+            Q.delegations_below(batch=[*ended]), Q.delegations_ahead_of_trees(batch=[*ended])
+        )
+        falling.know(decode(ahead, Link))
+        falling.end([(str(zone_id), str(session_id)) for zone_id, session_id in tree], fell)
     return fell
 
 

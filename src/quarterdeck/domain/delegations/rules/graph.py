@@ -89,12 +89,12 @@ class Falling:
         return fell
 
     def end(self, sessions: Iterable[Ref], fell: Fell) -> None:
-        """These end as well, because they stand under one that does; what follows is added to what fell."""
+        """These end: because nothing is left to them, or because they stand under one that ends. What follows from the
+        edges that are known by now is added to what fell."""
         pending: list[tuple[Ref, str]] = []
         for session in sessions:
-            if session not in self._ended:
-                self._ended.add(session)
-                pending += self._around(session)
+            self._ended.add(session)
+            pending += self._around(session)
         self._fall(pending, fell, ends=True)
 
     def _fall(self, pending: list[tuple[Ref, str]], fell: Fell, *, ends: bool) -> None:

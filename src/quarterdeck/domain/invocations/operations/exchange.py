@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.invocations.model import (
     Claim,
@@ -90,7 +91,7 @@ class Exchange:
             services=services.found(service_rows),
             sessions=sessions.by_ref(session_rows) | await _sessions_of(tx, asks, rows),
             rows=rows,
-            due=_due(due_rows),
+            due=_due(due_rows, tx.now),
         )
         return known, set(locked)
 
@@ -180,6 +181,10 @@ async def _sessions_of(tx: Tx, asks: Sequence[Command], rows: Sequence[Invocatio
     return sessions.by_ref((await tx.read(sessions.get(sorted(refs))))[0]) if refs else {}
 
 
-def _due(rows: Sequence[Row]) -> list[tuple[Invocation, bool]]:
+def _due(rows: Sequence[Row], now: Millis) -> list[tuple[Invocation, bool]]:
     invocations = decode([row[:-1] for row in rows], Invocation)
-    return [(invocation, bool(row[-1])) for invocation, row in zip(invocations, rows, strict=True)]
+    until = [row[-1] for row in rows]
+    return [
+        (invocation, end is None or int(str(end)) > now)
+        for invocation, end in zip(invocations, until, strict=True)
+    ]

@@ -46,6 +46,11 @@ class Waiter:
     is_gone: bool = False
     """Nobody is there any more for what it may be handed."""
 
+    @property
+    def has_work(self) -> bool:
+        """Whether it was handed something, and was not just told to ask again."""
+        return self.told.done() and bool(self.told.result())
+
     def take(self) -> Given:
         """What it was handed, if anything; from here on that is whoever's took it."""
         if not self.told.done():
@@ -212,8 +217,9 @@ async def wait_for_work(
     try:
         while True:
             given = await submit(msgspec.structs.replace(claim, waiter=waiter))
-            if handed := waiter.take():
-                # Handed over while it asked again. The same claim_id has found the same; whatever else it found goes back.
+            if waiter.has_work:
+                # Handed over while it asked again. By the same claim_id it found the same; whatever else goes back.
+                handed = waiter.take()
                 kept = {row.id for row in handed}
                 waiters.unwanted([row for row in given if row.id not in kept])
                 return handed

@@ -3,9 +3,9 @@
 An invocation that waits is found by the index of its service, in the order in which it may begin; one that runs, by its
 deadline or its lease. `parked` keeps what belongs to a suspended session out of the way of those who claim.
 
-An index of a few rows out of many is what PostgreSQL reads whole, if its plan is from when there were few, for any
-statement that it could serve; and of two that could serve a statement, on an empty table, it keeps either. So
-`agent_sessions_by_sid` and `agent_invocations_by_status` are spelt in a way that only their own statements say.
+A plan is made when the tables are empty, and kept. Of several indexes that begin with what a statement names PostgreSQL
+then keeps any, and an index of a few rows out of many it may read whole. So each index begins with something of its own,
+statements hide (`coalesce`) what would let another one in, and `agent_sessions_by_sid` is spelt as only one of them is.
 
 `service_sessions` says which sessions have registered a service: it goes with the last of them. What a service is known
 by begins with its application: an index that began with the zone would be taken for the primary key, in plans made
@@ -96,12 +96,12 @@ create table agent_invocations (
     created_at bigint not null,
     updated_at bigint not null,
     primary key (zone_id, id),
-    unique (zone_id, service_id, idempotency_key)
+    unique (idempotency_key, service_id, zone_id)
 );
 
-create index agent_invocations_by_service on agent_invocations (service_id, status, parked, available_at, id);
+create index agent_invocations_by_service on agent_invocations (status, service_id, parked, available_at, id);
 
-create index agent_invocations_by_status on agent_invocations (zone_id, (coalesce(status, '')), id);
+create index agent_invocations_by_status on agent_invocations (zone_id, status, id);
 
 create index agent_invocations_by_source on agent_invocations (zone_id, source_session_id, id)
     where source_session_id is not null;
@@ -140,17 +140,16 @@ create table delegation_edges (
 
 create index delegation_edges_by_source on delegation_edges (zone_id, source_session_id, id);
 
-create index delegation_edges_by_target on delegation_edges (zone_id, target_session_id, id)
-    where target_session_id is not null;
+create index delegation_edges_by_target on delegation_edges (zone_id, target_session_id, id);
 
 create index delegation_edges_by_parent on delegation_edges (zone_id, parent_edge_id)
     where parent_edge_id is not null;
 
 create index delegation_edges_from on delegation_edges (zone_id, source_session_id)
-    where source_session_id is not null and status <> 'revoked' and status <> 'expired';
+    where status <> 'revoked' and status <> 'expired';
 
 create index delegation_edges_into on delegation_edges (zone_id, target_session_id)
-    where target_session_id is not null and status <> 'revoked' and status <> 'expired';
+    where status <> 'revoked' and status <> 'expired';
 
 create index delegation_edges_active on delegation_edges (zone_id, id) where status = 'active';
 
@@ -194,9 +193,24 @@ create index sink_entries_dead on sink_entries (sink, dead_at) where dead_at is 
 """
 
 # While a table is empty all of its indexes seem to cost the same, and PostgreSQL then takes the newest: made again
-# last, the primary key is what edges are found by. An index with a condition seems cheaper still, wherever its condition
-# is known to hold: `is not null`, of a column that never is, says no more than which column must be asked for.
+# last, the primary key is what edges are found by. An index with a condition seems cheaper still, where that is known
+# to hold: `is not null`, of a column that never is, says no more than which column must be asked for.
 POSTGRESQL = """
+drop index delegation_edges_by_target;
+
+drop index delegation_edges_from;
+
+drop index delegation_edges_into;
+
+create index delegation_edges_by_target on delegation_edges (zone_id, target_session_id, id)
+    where target_session_id is not null;
+
+create index delegation_edges_from on delegation_edges (zone_id, source_session_id)
+    where source_session_id is not null and status <> 'revoked' and status <> 'expired';
+
+create index delegation_edges_into on delegation_edges (zone_id, target_session_id)
+    where target_session_id is not null and status <> 'revoked' and status <> 'expired';
+
 alter table delegation_edges drop constraint delegation_edges_pkey;
 
 alter table delegation_edges add primary key (zone_id, id);

@@ -1,0 +1,95 @@
+"""`qd sink`: how far what is told to Redis has come, what was given up, and trying it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from quarterdeck.bus.streams import AGENTS
+from tests.cli.cli_support import Qd
+from tests.support.eventually import eventually_sync
+from tests.support.redis import RedisSide
+
+
+@pytest.fixture(scope="module")
+def side(redis_url: str) -> Iterator[RedisSide]:
+    looking = RedisSide(redis_url)
+    looking.wipe()
+    yield looking
+    looking.close()
+
+
+@pytest.fixture(scope="module")
+def qd(tmp_path_factory: pytest.TempPathFactory, side: RedisSide) -> Iterator[Qd]:
+    told = {
+        "QD_REDIS_URL": side.url,
+        "QD_STREAMS_HMAC_KEY": "sixteen bytes or more",
+        "QD_OUTBOX_MAX_ATTEMPTS": "1",
+    }
+    program = Qd(tmp_path_factory.mktemp("qd-sink") / "data", **told)
+    program.good("zone", "list")
+    yield program
+    program.end_server()
+
+
+def test_list_shows_every_sink_and_how_far_behind_it_is(qd: Qd) -> None:
+    heads, row = qd.good("sink", "list").splitlines()
+    assert heads.split() == ["NAME", "POSITION", "BEHIND", "SECONDS", "WAITING", "DEAD", "RUN", "STATE"]
+    assert row.split()[0] == "redis-streams"
+    assert row.split()[-1] == "ok"
+    [sink] = qd.json("sink", "list")["items"]
+    assert (sink["name"], sink["is_configured"]) == ("redis-streams", True)
+
+
+def test_what_was_given_up_is_shown_and_requeued(qd: Qd, side: RedisSide) -> None:
+    side.client.set(AGENTS, "in the way")
+    sessions = [qd.good("session", "spawn", "--app", "demo") for _ in range(2)]
+
+    def are_dead() -> bool:
+        return bool(qd.json("sink", "show", "redis-streams")["dead"] == 2)
+
+    eventually_sync(are_dead, "both entries were dead")
+    shown = qd.good("sink", "show", "redis-streams")
+    for word in (*sessions, "WRONGTYPE", AGENTS, "dead", "POS"):
+        assert word in shown
+    side.client.delete(AGENTS)
+    [newest, oldest] = qd.json("sink", "show", "redis-streams")["entries"]
+    assert qd.good("sink", "requeue", "redis-streams", "--pos", str(oldest["pos"])) == "1 are tried again"
+    assert qd.json("sink", "requeue", "redis-streams", "--all") == {"requeued": 1}
+
+    def have_arrived() -> bool:
+        return {entry.fields["agent_session_id"] for entry in side.entries(AGENTS)} == {*sessions}
+
+    eventually_sync(have_arrived, "both entries had arrived")
+    assert newest["subject"] == sessions[1]
+    assert "POS" not in qd.good("sink", "show", "redis-streams")
+
+
+def test_what_cannot_be_is_a_sentence_and_an_exit_code(qd: Qd) -> None:
+    for words, code in (
+        (("sink", "show", "nobody"), 4),
+        (("sink", "requeue", "nobody", "--all"), 4),
+        (("sink", "requeue", "redis-streams"), 2),
+        (("sink", "requeue", "redis-streams", "--all", "--pos", "1"), 2),
+        (("sink", "show"), 2),
+        (("sink",), 2),
+    ):
+        done = qd(*words)
+        assert done.returncode == code, (words, done.stderr)
+        assert done.stdout == ""
+        assert "Traceback" not in done.stderr
+
+
+def test_without_redis_there_is_no_sink_and_that_is_said(tmp_path_factory: pytest.TempPathFactory) -> None:
+    program = Qd(tmp_path_factory.mktemp("qd-no-sink") / "data")
+    try:
+        assert "no sinks" in program.good("sink", "list")
+    finally:
+        program.end_server()
+
+
+def test_the_key_is_not_shown(qd: Qd) -> None:
+    shown = qd.good("config", "show")
+    assert "sixteen bytes" not in shown
+    assert "***" in shown
