@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
+END_SECONDS = 5.0
 
 
 class Background:
@@ -19,6 +20,7 @@ class Background:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._closed = False
 
@@ -58,8 +60,9 @@ class Background:
     def _close(self) -> None:
         with self._starting:
             self._closed = True
-            if self._loop is not None:
+            if self._loop is not None and self._thread is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join(END_SECONDS)
                 self._loop = None
 
     def _running(self) -> asyncio.AbstractEventLoop:
@@ -68,10 +71,10 @@ class Background:
                 raise RuntimeError("this client has been closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                thread = threading.Thread(
+                self._thread = threading.Thread(
                     target=_serve, args=[self._loop], name="quarterdeck-sdk", daemon=True
                 )
-                thread.start()
+                self._thread.start()
             return self._loop
 
 

@@ -186,6 +186,9 @@ class Worker:
                 offer.application_id, url, agent_id=offer.agent_id, **described
             )
         self._registered.set()
+        log.info(
+            "serving %s of %s as %s", ", ".join(self._methods), self._service.application_id, self._service.id
+        )
         return self._service.id
 
     def _take(self, leases: Sequence[Lease]) -> None:

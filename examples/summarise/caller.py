@@ -1,0 +1,35 @@
+"""A caller: it has texts summarised by whoever serves that, one at a time and many at once."""
+
+from __future__ import annotations
+
+from quarterdeck.sdk import NotSucceeded
+from quarterdeck.sdk.sync import Quarterdeck
+
+TEXT = (
+    "A session is one live run of an agent. Sessions form trees. "
+    "A session takes its whole tree with it when it ends. No tree outgrows its bounds."
+)
+
+
+def main() -> None:
+    with Quarterdeck.connect() as qd:
+        service = qd.services.find("summariser")
+
+        # A durable call: it survives this program, the worker and the server, and with the same key it is made once.
+        asked = qd.invocations.enqueue(service.id, "summarise", {"text": TEXT, "sentences": 2})
+        print("summary: ", qd.invocations.wait(asked.id, timeout=60).result)
+        print("keywords:", qd.invocations.call(service.id, "keywords", {"text": TEXT}))
+
+        # Many at once: the worker takes and reports them in batches.
+        many = [qd.invocations.enqueue(service.id, "summarise", {"text": f"Text {n}."}) for n in range(50)]
+        done = [qd.invocations.wait(each.id, timeout=60) for each in many]
+        print("at once: ", sum(each.status == "succeeded" for each in done), "of", len(many))
+
+        try:
+            qd.invocations.call(service.id, "summarise", {"text": " "})
+        except NotSucceeded as failure:
+            print("empty:   ", failure.status, failure.error)
+
+
+if __name__ == "__main__":
+    main()
