@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 from quarterdeck.sdk import NotSucceeded
+from quarterdeck.sdk.errors import NotFound
 from quarterdeck.sdk.sync import Quarterdeck
 
 TEXT = (
@@ -13,7 +16,10 @@ TEXT = (
 
 def main() -> None:
     with Quarterdeck.connect() as qd:
-        service = qd.services.find("summariser")
+        try:
+            service = qd.services.find("summariser")
+        except NotFound as nobody:
+            sys.exit(f"{nobody.detail} Start worker.py first.")
 
         # A durable call: it survives this program, the worker and the server, and with the same key it is made once.
         asked = qd.invocations.enqueue(service.id, "summarise", {"text": TEXT, "sentences": 2})

@@ -134,6 +134,15 @@ def grow(side: Side) -> None:
         MANY,
     )
     side.run(
+        """
+        insert into sink_entries
+        select 'a-sink', n, 9, ?, 'stream', 's' || n, '{}', 1, 1, case when n % 100 = 0 then null else 1 end, 'e', 1
+        from generate_series(1, ?) n
+        """,
+        ZONE,
+        MANY,
+    )
+    side.run(
         "insert into idempotency_keys select ?, ?, 'spawn', 'key' || n, 'd', 's' || n, 1 from generate_series(1, ?) n",
         ZONE,
         APP,
@@ -165,6 +174,12 @@ def grow(side: Side) -> None:
 
 WALKS = {
     "sinks_needed": "all sinks there are, of which there are a few",
+    "sinks_unattended": "all sinks there are, of which there are a few",
+    "sink_tally": "everything of a sink that waits or was given up, when somebody asks",
+    "sink_entries_page": "everything of a sink that waits or was given up, when somebody asks",
+    "sink_requeue": "everything of a sink that was given up, when somebody asks",
+    "sink_forget_dead": "whatever was given up long enough ago is what it removes",
+    "sink_forget_entries": "everything of a sink, once",
     "cascades_forget": "few at any time: only endings too large for one transaction leave a row",
     "keys_slice": "a slice of so many keys, by its index, and the next slice after it",
     "sessions_forget": "whatever ended long enough ago to be looked at is what it removes",

@@ -30,6 +30,7 @@ from tests.support.calling import calling
 from tests.support.keel import Keel, Rigging, open_stores
 from tests.support.keeping import Keeper
 from tests.support.plans import ENDING, Recording
+from tests.support.telling import telling
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ async def day_on(url: str, directory: Path) -> AsyncIterator[Day]:
     await working(keel, root)
     await ending(keel, root)
     await sweeping(keel)
+    await telling(keel)
     await keeping(keel, directory)
     yield Day(own.seen, everywhere.seen)
     await keel.lanes.drain()

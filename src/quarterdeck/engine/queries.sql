@@ -208,13 +208,16 @@ returning position;
 
 -- name: sink_due
 -- What may be tried again: of each stream and subject only the oldest that is not given up, since the others wait for it.
+-- (Where dead_at is wrapped, here and below, it is so that no index of the waiting is taken for it: a plan made while
+-- nothing waited would look through all that waits.)
 select columns(w as parked)
 from sink_entries w
 where w.sink = :sink and w.dead_at is null and w.next_at <= now_ms()
   and not exists (
     select 1
     from sink_entries o
-    where o.sink = w.sink and o.stream = w.stream and o.subject = w.subject and o.dead_at is null and o.pos < w.pos
+    where o.sink = w.sink and o.stream = w.stream and o.subject = w.subject and o.pos < w.pos
+      and coalesce(o.dead_at, 0) = 0
   )
 order by w.next_at
 limit :limit;
@@ -227,7 +230,8 @@ select min(w.next_at) from sink_entries w where w.sink = :sink and w.dead_at is 
 -- For which of these streams and subjects something waits, and until when.
 select b.stream, b.subject, max(w.next_at)
 from rows(:batch as b, stream text, subject text)
-join sink_entries w on w.sink = :sink and w.stream = b.stream and w.subject = b.subject and w.dead_at is null
+join sink_entries w on w.sink = :sink and w.stream = b.stream and w.subject = b.subject
+  and coalesce(w.dead_at, 0) = 0
 group by b.stream, b.subject;
 
 -- name: sink_park
@@ -250,13 +254,14 @@ update sink_entries
 set attempts = attempts + 1, next_at = b.due_at, dead_at = b.given_up_at, error = b.why
 from rows(:batch as b, of_sink text, of_pos bigint, of_entry bigint, tries bigint, due_at bigint, given_up_at bigint,
           why text)
-where sink = b.of_sink and pos = b.of_pos and entry = b.of_entry and attempts = b.tries and dead_at is null;
+where sink = b.of_sink and pos = b.of_pos and entry = b.of_entry and attempts = b.tries and coalesce(dead_at, 0) = 0;
 
 -- name: sink_put_off_behind
 -- With what was put off, all that waits behind it: else it would be looked at in vain until then.
 update sink_entries set next_at = b.due_at
 from rows(:batch as b, of_sink text, of_stream text, of_subject text, due_at bigint)
-where sink = b.of_sink and stream = b.of_stream and subject = b.of_subject and dead_at is null and next_at < b.due_at;
+where sink = b.of_sink and stream = b.of_stream and subject = b.of_subject and next_at < b.due_at
+  and coalesce(dead_at, 0) = 0;
 
 -- name: sinks_needed
 -- How far the log may be forgotten for all that sinks still have to tell.
@@ -305,7 +310,7 @@ delete from sinks where name = :name and updated_at < :before
 returning name;
 
 -- name: sink_forget_entries
--- With their sink.
+-- In the transaction that forgets their sink.
 delete from sink_entries where sink = :sink;
 
 -- name: log_has

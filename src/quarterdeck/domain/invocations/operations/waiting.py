@@ -28,7 +28,7 @@ from quarterdeck.domain.invocations.queries import Q
 from quarterdeck.domain.invocations.rules.board import ServiceRef
 from quarterdeck.engine.tx import Engine, Tx
 from quarterdeck.engine.wake import Wakes
-from quarterdeck.store.port import StoreError
+from quarterdeck.store.port import TransientError
 
 log = logging.getLogger("quarterdeck.invocations")
 GATHER_SECONDS = 0.005
@@ -175,9 +175,12 @@ class Lookout:
                 if refs := self._waiters.refs():
                     try:
                         pause = min(pause, await self._look(refs))
-                    except StoreError as error:
+                    except TransientError as error:
                         # The database is away. Whoever waits goes on waiting, and the next look may find it back.
                         log.debug("cannot look for those who wait: %s", error)
+                    except Exception:
+                        # So broad because a lookout that ended would leave everybody waiting, and nobody would know.
+                        log.exception("those who wait for work could not be looked after")
                 await self._until(stir, pause if refs else None)
                 stir.clear()
                 await asyncio.sleep(GATHER_SECONDS)

@@ -187,7 +187,7 @@ create table sink_entries (
 
 create index sink_entries_due on sink_entries (sink, next_at) where dead_at is null;
 
-create index sink_entries_by_subject on sink_entries (sink, stream, subject, pos) where dead_at is null;
+create index sink_entries_by_subject on sink_entries (sink, stream, subject, pos);
 
 create index sink_entries_dead on sink_entries (sink, dead_at) where dead_at is not null;
 """
