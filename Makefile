@@ -45,9 +45,10 @@ lint: $(TEST) ## the checks that run nothing
 bench: $(TEST) ## measure against the controls, side by side
 	.venv/bin/python -m bench $(call given,ARGS)
 
-# Races and chaos at full counts. A test may then take as long as its rounds do.
+# Races and chaos at full counts. A test may then take as long as its rounds do; the attack on the whole plane goes on for
+# QD_SOAK_SECONDS, and QD_SEED gives the same attack again.
 soak: $(TEST) ## the tests again, with many more rounds of races and chaos
-	QD_ROUNDS=100 .venv/bin/python -m pytest --timeout=7200 $(call given,ARGS)
+	QD_ROUNDS=100 QD_SOAK_SECONDS="$${QD_SOAK_SECONDS:-1800}" .venv/bin/python -m pytest --timeout=7200 $(call given,ARGS)
 
 states: $(TEST) ## draw docs/states/ again from the code
 	QD_WRITE_STATES=1 .venv/bin/python -m pytest tests/test_states.py

@@ -144,7 +144,17 @@ def test_an_unknown_name_stops_the_start_also_one_that_begins_like_a_known_one(
 
 
 @pytest.mark.parametrize(
-    "name", ["QD_DATA", "QD_URL", "QD_TOKEN", "QD_ZONE", "QD_ROUNDS", "QD_TEST_POSTGRES_URL"]
+    "name",
+    [
+        "QD_DATA",
+        "QD_URL",
+        "QD_TOKEN",
+        "QD_ZONE",
+        "QD_ROUNDS",
+        "QD_SOAK_SECONDS",
+        "QD_SEED",
+        "QD_TEST_POSTGRES_URL",
+    ],
 )
 def test_names_of_the_command_line_and_of_the_tests_are_no_settings_and_no_errors(
     name: str, tmp_path: Path

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Forbidden, NotFound
-from quarterdeck.domain.delegations.model import Edge, Revoke, Revoked
+from quarterdeck.domain.delegations.model import Edge, EdgeState, EdgeVerb, Expire, Revoke, Revoked
+from quarterdeck.domain.delegations.rules import DELEGATION
 from quarterdeck.domain.sessions.model import Session
 from tests.support.asking import ZONE, admin, caller
 from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, keel_on
@@ -210,6 +211,30 @@ async def test_edges_of_one_batch_fall_each_once_and_each_answer_counts_its_own(
     asks = [Revoke(ZONE, edges[n].id, admin()) for n in (2, 0, 3)]
     outcomes = await asyncio.gather(*map(lending.revokes.submit, asks))
     assert [counts(done) for done in outcomes] == [(2, 2, 2), (2, 2, 2), (0, 0, 0)]
+
+
+async def test_every_verb_moves_an_active_edge_and_no_other(lending: Lending) -> None:
+    a, b = await lending.sessions(2)
+
+    async def edge_in(state: EdgeState) -> Edge:
+        edge = await lending.lend(a, b)
+        if state is EdgeState.REVOKED:
+            await lending.revoke(edge, keep_sessions=True)
+        if state is EdgeState.EXPIRED:
+            lending.let_expire(edge)
+            await lending.expires.submit(Expire(ZONE, edge.id))
+        assert await lending.status(edge) == [state]
+        return edge
+
+    for state in EdgeState:
+        for verb in EdgeVerb:
+            edge = await edge_in(state)
+            if verb is EdgeVerb.REVOKE:
+                await lending.revoke(edge, keep_sessions=True)
+            else:
+                lending.let_expire(edge)
+                await lending.expires.submit(Expire(ZONE, edge.id))
+            assert await lending.status(edge) == [DELEGATION.target(verb, state) or state], (state, verb)
 
 
 # -- what goes with sessions that end ----------------------------------------------------------------------------

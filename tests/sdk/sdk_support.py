@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,7 +62,9 @@ class Scripted:
 
 
 @contextlib.asynccontextmanager
-async def listening(serve: Serve, path: Path | None = None) -> AsyncIterator[str]:
+async def listening(
+    serve: Serve, path: Path | None = None, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[str]:
     """The URL at which each connection is served by this, and nothing of it when it is over."""
     served: set[asyncio.Task[None]] = set()
 
@@ -72,8 +75,8 @@ async def listening(serve: Serve, path: Path | None = None) -> AsyncIterator[str
         server = await asyncio.start_unix_server(connected, path)
         url = f"unix:{path}"
     else:
-        server = await asyncio.start_server(connected, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
+        url = f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield url
     finally:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from pathlib import Path
 
 import pytest
 
 from quarterdeck.client.find import Where
 from quarterdeck.client.http import parse_address
+from quarterdeck.client.wires import BACKLOG_MAX
 from quarterdeck.sdk import Options, Quarterdeck
 from quarterdeck.sdk.errors import Lost, TimedOut, Unavailable, Unreachable
 from quarterdeck.sdk.remote import Ask, Remote
 from tests.sdk.sdk_support import CUT, HANG, Scripted, answer, listening, scripted
+from tests.support.certificates import certificate
 
 OK = answer(200, {})
 GET = Ask("GET", "/")
@@ -135,6 +138,39 @@ async def test_a_server_that_comes_up_within_the_clients_patience_is_found(tmp_p
     async with listening(Scripted([OK]).serve, path):
         assert (await asked).status == 200
         await remote.close()
+
+
+@pytest.mark.parametrize("trusts", [True, False])
+async def test_a_server_over_tls_is_judged_by_its_certificate(tmp_path: Path, trusts: bool) -> None:
+    public, context = certificate(tmp_path, "127.0.0.1")
+    told = ssl.create_default_context(cafile=str(public)) if trusts else None
+    peer = Scripted([OK, OK])
+    async with listening(peer.serve, tls=context) as url:
+        remote = Remote(Where(url=url, token="t"), Options(patience=0.0, tls=told))
+        if trusts:
+            assert (await remote.ask(GET)).status == 200
+            assert (await remote.ask(GET)).status == 200
+        else:
+            with pytest.raises(Unreachable, match="certificate"):
+                await remote.ask(GET)
+        await remote.close()
+    assert len(peer.requests) == (2 if trusts else 0)
+
+
+async def test_a_stream_whose_reader_is_slow_loses_nothing_and_holds_the_server_up() -> None:
+    pieces = [b"data: %d %s\n\n" % (n, b"x" * 100_000) for n in range(60)]
+    body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with scripted(head + body) as peer:
+        remote = remote_of(peer)
+        read = b""
+        async with remote.stream(GET, None) as stream:
+            async for piece in stream:
+                assert len(piece) < 3 * BACKLOG_MAX
+                read += piece
+                await asyncio.sleep(0)
+        await remote.close()
+    assert read == b"".join(pieces)
 
 
 async def test_what_is_not_http_is_no_hang_and_is_not_asked_again() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from quarterdeck.sdk import Canceled, Context, Quarterdeck, Worker
 from quarterdeck.sdk.asks import RetryPolicy
+from quarterdeck.sdk.errors import Unauthenticated
 from tests.sdk.sdk_support import PATIENT, client_of, cutting
 from tests.sdk.worker_support import LIMIT, calls, over, serving
 from tests.support.eventually import eventually
@@ -149,6 +152,29 @@ async def test_a_worker_that_was_cut_off_past_its_lease_is_not_believed_and_serv
             # What it did counts for nothing, and it goes on.
             assert await qd.invocations.call(service.id, "who", False) == "first"
         assert (await qd.invocations.get(asked.id)).result == "second"
+
+
+async def test_a_worker_whose_session_sleeps_takes_nothing_until_it_wakes_and_ends_with_it(
+    zone: FreshZone,
+) -> None:
+    async with client_of(zone) as qd:
+        session = await qd.sessions.spawn(APP)
+        token = zone.token(session_id=session.id)
+        async with Quarterdeck.connect(zone.server.url, token, zone.id) as own:
+            worker = Worker(own, APP)
+            worker.method("ping")(lambda: "pong")
+            running = asyncio.create_task(worker.run())
+            service = await worker.until_registered()
+            assert await qd.invocations.call(service.id, "ping") == "pong"
+            await qd.sessions.suspend(session.id)
+            asked = await qd.invocations.enqueue(service.id, "ping")
+            await qd.sessions.resume(session.id)
+            assert (await over(qd, asked)).result == "pong"
+            await qd.sessions.end(session.id)
+            await qd.invocations.enqueue(service.id, "ping")
+            with pytest.raises(Unauthenticated) as told:
+                await asyncio.wait_for(running, LIMIT)
+    assert told.value.code == "session_ended"
 
 
 async def test_a_server_that_is_killed_and_started_again_hears_of_what_was_done_meanwhile(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 
 import pytest
 
 from quarterdeck.engine import sweeps
 from quarterdeck.engine.sweeps import Sweep, SweepRunner
+from quarterdeck.sweeping import Tally
 
 
 @dataclass
@@ -111,3 +113,31 @@ async def test_stopping_ends_every_sweep_and_may_be_repeated() -> None:
         await asyncio.sleep(0)
     assert len(broom.asked) == asked
     await runner.stop()
+
+
+async def test_only_the_sweeps_that_are_named_begin_and_everybody_hears_of_them() -> None:
+    named, other, first, second = Broom(), Broom(), Ears(), Ears()
+    runner = SweepRunner([Sweep("dust", 1, 5, named.run_once), Sweep("rust", 1, 5, other.run_once)], first)
+    runner.tell(second)
+    runner.start(["dust"])
+    async with asyncio.timeout(10):
+        await named.passed.wait()
+    await runner.stop()
+    assert other.asked == []
+    assert first.heard == second.heard
+    assert {name for name, _ in first.heard} == {"dust"}
+
+
+def test_a_tally_says_what_moved_and_not_at_every_pass(caplog: pytest.LogCaptureFixture) -> None:
+    clock = [0.0]
+    tally = Tally(lambda: clock[0])
+    with caplog.at_level(logging.INFO, "quarterdeck.sweeping"):
+        for at, moved in ((0.0, 3), (1.0, 4), (2.0, 0), (9.9, 5), (10.0, 0), (30.0, 0), (31.0, 7)):
+            clock[0] = at
+            tally.swept("dust", moved)
+        tally.swept("rust", 0)
+        tally.swept("dust", 1)
+        tally.say_all()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the sweep dust moved {moved}" for moved in (3, 9, 7, 1)
+    ]

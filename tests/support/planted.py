@@ -347,6 +347,12 @@ def spoken_for_the_dead(w: Written) -> None:
     w.calls[w.calls.index(call)] = replace(call, session="leaf")
 
 
+def begun_for_one_asleep(w: Written) -> None:
+    w.invoke("early", source="twig")
+    w.told_to("suspend", "twig")
+    w.complete(w.claim("early", 1, "w1"), "w1")
+
+
 def spawned_under_one_asleep(w: Written) -> None:
     w.settle("unheard", "unheard")
     w.told_to("suspend", "twig")
@@ -363,6 +369,7 @@ ENDINGS: Sequence[Plant] = (
     woken_after_its_end,
     spoken_for_the_dead,
     spawned_under_one_asleep,
+    begun_for_one_asleep,
 )
 
 

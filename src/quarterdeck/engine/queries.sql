@@ -212,12 +212,11 @@ returning position;
 -- nothing waited would look through all that waits.)
 select columns(w as parked)
 from sink_entries w
-where w.sink = :sink and w.dead_at is null and w.next_at <= now_ms()
-  and not exists (
-    select 1
+where w.sink = :sink and w.dead_at is null and w.next_at <= (select now_ms())
+  and w.pos = (
+    select min(o.pos)
     from sink_entries o
-    where o.sink = w.sink and o.stream = w.stream and o.subject = w.subject and o.pos < w.pos
-      and coalesce(o.dead_at, 0) = 0
+    where o.sink = w.sink and o.stream = w.stream and o.subject = w.subject and coalesce(o.dead_at, -1) < 0
   )
 order by w.next_at
 limit :limit;
@@ -229,9 +228,9 @@ select min(w.next_at) from sink_entries w where w.sink = :sink and w.dead_at is 
 -- name: sink_waiting
 -- For which of these streams and subjects something waits, and until when.
 select b.stream, b.subject, max(w.next_at)
-from rows(:batch as b, stream text, subject text)
-join sink_entries w on w.sink = :sink and w.stream = b.stream and w.subject = b.subject
-  and coalesce(w.dead_at, 0) = 0
+from rows(:batch as b, sink text, stream text, subject text)
+join sink_entries w on w.sink = b.sink and w.stream = b.stream and w.subject = b.subject
+  and coalesce(w.dead_at, -1) < 0
 group by b.stream, b.subject;
 
 -- name: sink_park
@@ -254,14 +253,14 @@ update sink_entries
 set attempts = attempts + 1, next_at = b.due_at, dead_at = b.given_up_at, error = b.why
 from rows(:batch as b, of_sink text, of_pos bigint, of_entry bigint, tries bigint, due_at bigint, given_up_at bigint,
           why text)
-where sink = b.of_sink and pos = b.of_pos and entry = b.of_entry and attempts = b.tries and coalesce(dead_at, 0) = 0;
+where sink = b.of_sink and pos = b.of_pos and entry = b.of_entry and attempts = b.tries and coalesce(dead_at, -1) < 0;
 
 -- name: sink_put_off_behind
 -- With what was put off, all that waits behind it: else it would be looked at in vain until then.
 update sink_entries set next_at = b.due_at
 from rows(:batch as b, of_sink text, of_stream text, of_subject text, due_at bigint)
 where sink = b.of_sink and stream = b.of_stream and subject = b.of_subject and next_at < b.due_at
-  and coalesce(dead_at, 0) = 0;
+  and coalesce(dead_at, -1) < 0;
 
 -- name: sinks_needed
 -- How far the log may be forgotten for all that sinks still have to tell.

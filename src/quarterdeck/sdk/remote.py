@@ -19,7 +19,7 @@ import msgspec
 
 from quarterdeck import __version__
 from quarterdeck.client.find import Where
-from quarterdeck.client.http import Answer, Lost, Request, Unreachable, encode
+from quarterdeck.client.http import Answer, Lost, Request, Unreachable, encode, reason_of
 from quarterdeck.client.locate import Located, locate, locate_again
 from quarterdeck.client.pool import Pool, Way
 from quarterdeck.client.problems import from_answer
@@ -159,8 +159,7 @@ class Remote:
             return self._pool
         async with self._finding:
             if self._pool is None:
-                found = await asyncio.to_thread(locate, self._where, log.warning)
-                await self._settle(found)
+                await self._settle(await _found(lambda: locate(self._where, log.warning)))
             assert self._pool is not None
             return self._pool
 
@@ -169,7 +168,7 @@ class Remote:
         async with self._finding:
             before = self._pool, self._headers
             try:
-                found = await asyncio.to_thread(locate_again, self._where)
+                found = await _found(lambda: locate_again(self._where))
             except Problem as problem:
                 log.debug("the server is not found again: %s", problem.detail)
                 return False
@@ -189,6 +188,15 @@ class Remote:
                 self._pool.close()
             way = Way(found.address, found.check, self.options.tls)
             self._pool = Pool(way, self.options.connections)
+
+
+async def _found(look: Callable[[], T]) -> T:
+    """Looking blocks, and reads files that may not be ours to read."""
+    try:
+        return await asyncio.to_thread(look)
+    except OSError as wrong:
+        what = f"{wrong.filename}: " if wrong.filename else ""
+        raise Unreachable("server_unreachable", f"No server is found: {what}{reason_of(wrong)}.") from wrong
 
 
 def _headers(token: str, trace: str | None) -> dict[str, str]:

@@ -61,7 +61,7 @@ class Course:
         await lay_out(fleet)
         await at_work(plane, disturber.run(time.monotonic() + self.seconds))
         await come_to_rest(fleet, url)
-        return Ran(fleet, recorder, disturber)
+        return Ran(self.seed, fleet, recorder, disturber)
 
     async def _started(self, url: str) -> Fleet:
         told = {**SHORT, "QD_REDIS_URL": self.redis.url, "QD_STREAMS_HMAC_KEY": "a key for the streams"}
@@ -72,6 +72,7 @@ class Course:
 
 @dataclass(frozen=True)
 class Ran:
+    seed: str
     fleet: Fleet
     recorder: Recorder
     disturber: Disturber
@@ -80,7 +81,7 @@ class Ran:
         """What was asked and what was done, for the report."""
         counts = sorted(self.recorder.counts.items(), key=lambda each: (each[0][0], each[0][1] or 0))
         lines = [f"{count:>7}  {op} {status} {code}" for (op, status, code), count in counts]
-        return "\n".join([*lines, *self.fleet.happened])
+        return "\n".join([f"seed {self.seed}", *lines, *self.fleet.happened])
 
 
 async def lay_out(fleet: Fleet) -> None:

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.wire import Bearer, Caller, PathId
+from quarterdeck.domain.keys.model import Scope
 
 SCOPES_MAX = 64
 RESOURCES_MAX = 64
@@ -18,8 +19,6 @@ HOPS_MAX = 10
 """How often an edge may be passed on at most, and how often if nobody says."""
 TTL_MAX = 86_400
 TRAVERSE_MAX = 1_000
-# RFC 6749's scope-token, as in a token. In Python `$` also stands before a line feed at the end.
-Scope = Annotated[str, Meta(pattern=r"^[!#-\[\]-~]{1,128}$(?!\n)", description="one word without spaces")]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Hops = Annotated[int, Meta(ge=1, le=HOPS_MAX)]
 Seconds = Annotated[int, Meta(ge=1, le=TTL_MAX)]

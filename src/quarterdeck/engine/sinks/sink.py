@@ -204,10 +204,10 @@ class Sink:
 
     async def _waiting(self, told: Sequence[Told]) -> dict[Order, Millis]:
         """For what of this something waits already, and until when."""
-        orders = {(entry.stream, entry.subject) for _, entries in told for entry in entries}
+        orders = {(self.name, entry.stream, entry.subject) for _, entries in told for entry in entries}
 
         async def read(tx: Tx) -> dict[Order, Millis]:
-            [rows] = await tx.read(Q.sink_waiting(sink=self.name, batch=[*sorted(orders)]))
+            [rows] = await tx.read(Q.sink_waiting(batch=[*sorted(orders)]))
             return {(str(stream), str(subject)): int(str(next_at)) for stream, subject, next_at in rows}
 
         return await self._engine.read(read) if orders else {}

@@ -115,8 +115,8 @@ class Worker:
             await self._wind_down(claiming)
             await _ended([*others])
             self._threads.shutdown(wait=False, cancel_futures=True)
-        for task in (claiming, *others):
-            if not task.cancelled() and (wrong := task.exception()):
+        for wrong in [task.exception() for task in (claiming, *others) if not task.cancelled()]:
+            if wrong is not None:
                 raise wrong
 
     def stop(self) -> None:

@@ -31,7 +31,7 @@ def _standing(edge: Edge, hollow: bool) -> list[str]:
         return [
             "It is active, but a session it was lent by has ended: it lends nothing, and is revoked shortly."
         ]
-    return [f"It is active, and so are both its sessions, until {iso(edge.expires_at)} at the latest."]
+    return [f"It is active until {iso(edge.expires_at)}, or until it is revoked or one of its sessions ends."]
 
 
 def _ended(edge: Edge, now: Millis) -> str:
