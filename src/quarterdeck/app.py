@@ -39,6 +39,7 @@ from quarterdeck.domain.sessions import routes as session_routes
 from quarterdeck.domain.sessions.model import SessionSettings
 from quarterdeck.domain.sessions.routes import SessionDesk
 from quarterdeck.domain.sessions.rules import SESSION
+from quarterdeck.domain.sessions.sweeps import Reconciler
 from quarterdeck.domain.sessions.sweeps import sweeps as session_sweeps
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones import routes as zone_routes
@@ -284,6 +285,7 @@ async def zones_and_sessions(
     freeze_zone = lanes.writing("zone-freeze", sessions.guarded(zones.freeze))
     spawn = lanes.writing("spawn", spawner.spawn)
     hold = lanes.writing("hold", sessions.hold)
+    recount = lanes.writing("recount", sessions.recount)
     show_session = lanes.reading("session-show", sessions.show)
     await put_zone.submit(PutZone(DEFAULT_ZONE, None, None, "server"))
     zone_desk = ZoneDesk(
@@ -297,6 +299,7 @@ async def zones_and_sessions(
         [*zone_routes.routes(zone_desk), *session_routes.routes(session_desk)],
         [
             *session_sweeps(keel.everywhere, finisher, told, cleaning_ms),
+            Reconciler(keel.everywhere, recount.submit).sweep(told.reconcile_interval_ms),
             KeyRetention(keel.everywhere, told.session_retention_days, cleaning_ms).sweep(),
         ],
     )

@@ -18,7 +18,7 @@ from quarterdeck.domain.invocations.sweeps import DEADLINE
 from quarterdeck.domain.invocations.sweeps import ORPHAN as INVOCATION_ORPHAN
 from quarterdeck.domain.sessions.model import Session, SessionRef, State, StopZone, Terminate
 from quarterdeck.domain.sessions.operations import Explainer, forget
-from quarterdeck.domain.sessions.sweeps import CASCADE, ORPHAN
+from quarterdeck.domain.sessions.sweeps import CASCADE, ORPHAN, Reconciler
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones.model import FreezeZone, ZoneRef
 from quarterdeck.engine import events
@@ -150,6 +150,8 @@ async def sweeping(keel: Keel) -> None:
         await keel.sweep(name=name)
     keel.side.expire(await keel.spawn())
     await keel.sweep()
+    keel.side.run("update admission_counts set live = live + 1 where scope = 'zone'")
+    await Reconciler(keel.everywhere, keel.recounts.submit).run_once(10)
     await keel.everywhere.transact(lambda tx: forget(tx, 0, 10))
     # Everything is older than a window that ends tomorrow.
     await KeyRetention(keel.everywhere, -1, 1).run_once(10)

@@ -96,6 +96,7 @@ class Keel:
         self.settles = self.lanes.writing("settle", ender.settle)
         self.finisher = sessions.Finisher(self.endings.submit, self.stops.submit, self.settles.submit)
         self.holds = self.lanes.writing("hold", sessions.hold)
+        self.recounts = self.lanes.writing("recount", sessions.recount)
         self.waiters = invocations.Waiters()
         exchange = invocations.Exchange(rigging.lease_ms, self.waiters)
         self.invocations: Lane[Command, Outcome] = self.lanes.writing("invocation", exchange.run)

@@ -69,9 +69,9 @@ order by l.above;
 -- name: delegations_ahead
 -- Which sources of a batch can be reached from any of its targets: where there is none, no edge of it closes a cycle.
 -- Sessions are what is remembered as visited, so the walk costs as much as there are edges, not as there are ways. It
--- begins only where a cycle can be: something leads to the source, or will by an edge of the same batch. (States are
--- excluded here and not named, because what is named is taken for rare while the table is young, and then looked up
--- first; and one by one, because that is how the index of active edges says it.)
+-- begins only where a cycle can be: something leads to the source, or will by an edge of the same batch.
+-- (What does not count is excluded, instead of naming what does: what is named is taken for rare while the table is young,
+-- and is then looked up first, for ever. And the states one by one, because that is how the index of active edges says it.)
 with recursive reached (zone_id, session_id) as (
     select b.zone_id, b.target
     from rows(:batch as b, zone_id text, source text, target text, led_to bigint)
@@ -86,6 +86,7 @@ with recursive reached (zone_id, session_id) as (
     from reached r
     join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
       and e.status <> 'revoked' and e.status <> 'expired'
+      and case when e.expires_at > (select now_ms()) then 1 else 0 end <> 0
 )
 select r.zone_id, r.session_id
 from reached r
@@ -94,7 +95,7 @@ where (r.zone_id, r.session_id) in (
 );
 
 -- name: delegations_between
--- Then the same walk again, with who leads to whom and until when: of several edges between two, the one that lasts.
+-- Then, for a batch of several, the same walk again with who leads to whom: each pair once, however many edges it has.
 with recursive reached (zone_id, session_id) as (
     select b.zone_id, b.target
     from rows(:batch as b, zone_id text, source text, target text, led_to bigint)
@@ -109,12 +110,13 @@ with recursive reached (zone_id, session_id) as (
     from reached r
     join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
       and e.status <> 'revoked' and e.status <> 'expired'
+      and case when e.expires_at > (select now_ms()) then 1 else 0 end <> 0
 )
-select e.zone_id, e.source_session_id, e.target_session_id, max(e.expires_at)
+select distinct e.zone_id, e.source_session_id, e.target_session_id
 from reached r
 join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
   and e.status <> 'revoked' and e.status <> 'expired'
-group by e.zone_id, e.source_session_id, e.target_session_id;
+  and case when e.expires_at > (select now_ms()) then 1 else 0 end <> 0;
 
 -- name: delegations_falling
 -- What falls with these edges if nobody ends by it: all that are derived from them. And of each session they lead to, all

@@ -42,6 +42,9 @@ class SessionSettings(msgspec.Struct, frozen=True):
     cascade_sweep_interval_ms: Annotated[
         int, Meta(ge=10, le=86_400_000, description="how often endings that were left half-way are finished")
     ] = 3_000
+    reconcile_interval_ms: Annotated[
+        int, Meta(ge=10, le=86_400_000, description="how often counts are compared with what they count")
+    ] = 300_000
     session_retention_days: Annotated[
         float, Meta(gt=1, le=36_500, description="how long ended sessions and idempotency keys are kept")
     ] = 30.0
@@ -145,6 +148,12 @@ class Settle(msgspec.Struct, frozen=True):
 
     zone_id: str
     cascade_id: str
+
+
+class Recount(msgspec.Struct, frozen=True):
+    """Asked for: a zone's counts, set right by its rows."""
+
+    zone_id: str
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -265,6 +274,12 @@ class Ended(msgspec.Struct, frozen=True):
 
 class Settled(msgspec.Struct, frozen=True):
     finished: bool
+
+
+class Recounted(msgspec.Struct, frozen=True):
+    """How many counts were wrong, and are not any more."""
+
+    mended: int
 
 
 class Held(msgspec.Struct, frozen=True):

@@ -57,6 +57,40 @@ where zone_id = b.zone and scope = b.scope_name and key = b.key_name;
 delete from admission_counts
 where (zone_id, scope, key) in (select b.zone_id, b.scope, b.key from rows(:batch as b, zone_id text, scope text, key text));
 
+-- name: counts_wrong
+-- One zone's counts against its rows, summed, so that what one side lacks is found as well.
+select t.scope, t.key, cast(sum(t.counted) as bigint)
+from (
+    select c.scope, c.key, c.live as kept, 0 as counted from admission_counts c where c.zone_id = :zone_id
+    union all
+    select 'zone', '', 0, count(*) from agent_sessions s
+    where s.zone_id = :zone_id and s.status <> 'terminated' and s.terminated_at is null having count(*) > 0
+    union all
+    select 'concurrent', '', 0, count(s.parent_id) from agent_sessions s
+    where s.zone_id = :zone_id and s.status <> 'terminated' and s.terminated_at is null having count(s.parent_id) > 0
+    union all
+    select 'application', s.application_id, 0, count(*) from agent_sessions s
+    where s.zone_id = :zone_id and s.status <> 'terminated' and s.terminated_at is null group by s.application_id
+    union all
+    select 'tree', s.root_id, 0, count(*) from agent_sessions s
+    where s.zone_id = :zone_id and s.status <> 'terminated' and s.terminated_at is null group by s.root_id
+    union all
+    select 'parent', s.parent_id, 0, count(*) from agent_sessions s
+    where s.zone_id = :zone_id and s.status <> 'terminated' and s.terminated_at is null and s.parent_id is not null
+    group by s.parent_id
+) t
+group by t.scope, t.key
+having sum(t.kept) <> sum(t.counted);
+
+-- name: counts_mend
+-- What a tree has ever had is never forgotten: it is at least what is there.
+insert into admission_counts (zone_id, scope, key, live, ever)
+select zone_id, scope, key, n, n from rows(:batch as b, zone_id text, scope text, key text, n bigint)
+where true
+on conflict (zone_id, scope, key)
+do update set live = excluded.live,
+  ever = case when admission_counts.ever < excluded.ever then excluded.ever else admission_counts.ever end;
+
 -- name: expired_unswept
 -- Read only when a bound would refuse: what has expired no longer holds a place, whether a sweep has come or not.
 -- What was stamped has given its place back already.

@@ -50,7 +50,7 @@ async def delegate(tx: Tx, asks: Sequence[Delegate]) -> list[Delegated | Problem
         edges=_by_ref([*named, *into]),
         hollow=hollow(lines, found),
         led_to={(str(zone_id), str(session_id)) for zone_id, session_id in led_to},
-        reach=await _between(tx, asks) if ahead else (),
+        reach=await _reach(tx, asks, ahead),
     )
     why_not = await zones.unlocked(tx, concerned - zones.locked(locked_rows).keys())
     waiting = [sessions.held_up(ask, why_not) if why_not else None for ask in asks]
@@ -87,15 +87,15 @@ def _walks(asks: Sequence[Delegate]) -> Batch:
     ]
 
 
-async def _between(tx: Tx, asks: Sequence[Delegate]) -> list[tuple[str, str, str]]:
-    """A source is ahead of a target: only now is it worth asking by whom, and until when."""
+async def _reach(tx: Tx, asks: Sequence[Delegate], ahead: Sequence[Row]) -> list[tuple[str, str, str]]:
+    """Who leads to whom. `ahead` are the sources that targets lead to: nearly always there are none."""
+    if not ahead:
+        return []
+    if len(asks) == 1:
+        [ask] = asks
+        return [(ask.zone_id, ask.target_session_id, ask.source_session_id)]
     [rows] = await tx.read(Q.delegations_between(batch=_walks(asks)))
-    # What is past its time leads nowhere.
-    return [
-        (str(zone_id), str(source), str(target))
-        for zone_id, source, target, expires_at in rows
-        if int(str(expires_at)) > tx.now
-    ]
+    return [(str(zone_id), str(source), str(target)) for zone_id, source, target in rows]
 
 
 def _by_ref(rows: Sequence[Row]) -> dict[Ref, Edge]:

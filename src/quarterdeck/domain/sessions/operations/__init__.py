@@ -7,6 +7,7 @@
 | ending   | terminate, stop a zone, settle what was stamped                                             |
 | finishing | from the stamp to the last chunk, for whoever asked, joined or sweeps                       |
 | forgetting | retention                                                                                   |
+| recounting | counts that a hand has made wrong, set right                                              |
 | holding  | suspend, resume                                                                             |
 | looking  | show, list, subtree, receipts, and what sweeps look for                                     |
 | explaining | why                                                                                       |
@@ -35,6 +36,7 @@ from quarterdeck.domain.sessions.operations.looking import (
     subtree,
     unfinished,
 )
+from quarterdeck.domain.sessions.operations.recounting import is_miscounted, recount
 from quarterdeck.domain.sessions.operations.slots import SlotCounts
 from quarterdeck.domain.sessions.operations.spawning import Spawner
 
@@ -52,9 +54,11 @@ __all__ = [
     "guarded",
     "held_up",
     "hold",
+    "is_miscounted",
     "orphaned",
     "page",
     "receipt",
+    "recount",
     "require_bearer",
     "show",
     "subtree",

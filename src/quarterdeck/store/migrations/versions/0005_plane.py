@@ -4,8 +4,9 @@ An invocation that waits is found by the index of its service, in the order in w
 deadline or its lease. `parked` keeps what belongs to a suspended session out of the way of those who claim.
 
 A plan is made when the tables are empty, and kept. Of several indexes that begin with what a statement names PostgreSQL
-then keeps any, and an index of a few rows out of many it may read whole. So each index begins with something of its own,
-statements hide (`coalesce`) what would let another one in, and `agent_sessions_by_sid` is spelt as only one of them is.
+then keeps any, and an index of a few rows out of many it may read whole. So each index begins with something of its
+own, statements hide (`coalesce`) what would let another one in, and `agent_sessions_by_sid` is spelt as only one of
+them is.
 
 `service_sessions` says which sessions have registered a service: it goes with the last of them. What a service is known
 by begins with its application: an index that began with the zone would be taken for the primary key, in plans made
@@ -145,10 +146,11 @@ create index delegation_edges_by_target on delegation_edges (zone_id, target_ses
 create index delegation_edges_by_parent on delegation_edges (zone_id, parent_edge_id)
     where parent_edge_id is not null;
 
-create index delegation_edges_from on delegation_edges (zone_id, source_session_id)
+create index delegation_edges_from on delegation_edges
+    (zone_id, source_session_id, target_session_id, expires_at, status)
     where status <> 'revoked' and status <> 'expired';
 
-create index delegation_edges_into on delegation_edges (zone_id, target_session_id)
+create index delegation_edges_into on delegation_edges (zone_id, target_session_id, status)
     where status <> 'revoked' and status <> 'expired';
 
 create index delegation_edges_active on delegation_edges (zone_id, id) where status = 'active';
@@ -205,10 +207,11 @@ drop index delegation_edges_into;
 create index delegation_edges_by_target on delegation_edges (zone_id, target_session_id, id)
     where target_session_id is not null;
 
-create index delegation_edges_from on delegation_edges (zone_id, source_session_id)
+create index delegation_edges_from on delegation_edges
+    (zone_id, source_session_id, target_session_id, expires_at, status)
     where source_session_id is not null and status <> 'revoked' and status <> 'expired';
 
-create index delegation_edges_into on delegation_edges (zone_id, target_session_id)
+create index delegation_edges_into on delegation_edges (zone_id, target_session_id, status)
     where target_session_id is not null and status <> 'revoked' and status <> 'expired';
 
 alter table delegation_edges drop constraint delegation_edges_pkey;
