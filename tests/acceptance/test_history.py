@@ -176,6 +176,12 @@ def a_child_of_the_dead(world: World) -> None:
     world.side.run("update events set data = ? where pos = ?", json.dumps(told), pos)
 
 
+def authority_out_of_nothing(world: World) -> None:
+    pos, _, data = event_of(world, "delegation.create")
+    told = {**data, "scopes": ["everything"], "parent_edge_id": "nobody's"}
+    world.side.run("update events set data = ? where pos = ?", json.dumps(told), pos)
+
+
 def an_answer_before_its_turn(world: World) -> None:
     """Two creations far from each other change places in the log."""
     rows = world.side.run("select pos from events where type = 'session.spawn' order by pos")
@@ -213,6 +219,7 @@ DAMAGES: dict[Damage, str] = {
     a_success_that_was_a_retry: "stale",
     a_refusal_that_bound_its_key: "refused",
     a_child_of_the_dead: "after-the-end",
+    authority_out_of_nothing: "narrowing",
     an_answer_before_its_turn: "order",
     a_row_gone: "agreement",
     a_row_moved: "agreement",

@@ -103,6 +103,17 @@ async def test_a_cycle_of_13_nodes_is_refused_whichever_edge_would_close_it(lend
         assert refused.value.code == "delegation_cycle_denied"
 
 
+async def test_an_edge_past_its_time_closes_no_cycle_though_no_sweep_has_come(lending: Lending) -> None:
+    a, b, c = await lending.sessions(3)
+    past = await lending.lend(a, b)
+    await lending.lend(c, b)
+    lending.let_expire(past)
+    asks = [delegate(b.id, a.id), delegate(a.id, b.id), delegate(c.id, a.id)]
+    assert (await lending.delegates.submit(asks[0])).created
+    outcomes = await asyncio.gather(*map(lending.delegates.submit, asks[1:]), return_exceptions=True)
+    assert codes(outcomes) == ["delegation_cycle_denied", "Delegated"]
+
+
 async def test_the_edges_of_one_zone_close_no_cycle_in_another(lending: Lending) -> None:
     await lending.keel.zone("other")
     [a, b], [c, d] = await lending.sessions(2), await lending.sessions(2, "other")

@@ -15,7 +15,8 @@ from quarterdeck.upkeep.history.model import Finding, Outcome
 from quarterdeck.upkeep.history.promises import PROMISES
 from quarterdeck.upkeep.history.reading import read
 from tests.support.histories import ZONE, Plant, Written, a_true_history
-from tests.support.planted import PLANTED, a_refused_key_bound
+from tests.support.planted import PLANTED
+from tests.support.planted_calls import a_refused_key_bound
 from tests.support.source import ROOT
 
 replace = msgspec.structs.replace

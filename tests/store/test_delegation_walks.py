@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,8 +35,8 @@ async def recorded(url: str) -> AsyncIterator[dict[str, Bound]]:
     lending = Lending(keel)
     a, b, c, d = await lending.sessions(4)
     first, second = await lending.lend(a, b, key="k", digest="d"), await lending.lend(b, c)
-    with contextlib.suppress(Problem):
-        await lending.lend(c, a, parent_edge_id=second.id)
+    asks = [delegate(c.id, a.id, parent_edge_id=second.id), delegate(c.id, d.id)]
+    await asyncio.gather(*map(lending.delegates.submit, asks), return_exceptions=True)
     for wanted in ({}, {"source": a.id}, {"target": b.id}, {"status": EdgeState.ACTIVE}):
         await lending.page(limit=10, before="ffffffff", **wanted)
     await lending.traverse(first)

@@ -188,6 +188,13 @@ class Written:
             row, status="terminated", terminated_at=row.terminated_at or event.at
         )
 
+    def end(self, own: str) -> None:
+        """With what it lent and was lent."""
+        for edge in [*self.edges.values()]:
+            if edge.status == "active" and own in (edge.source_session_id, edge.target_session_id):
+                self.fall(edge.id)
+        self.settle(own, own)
+
     def stamp(self, own: str, *also: str) -> None:
         event = self.event("cascade.begin", own, cascade_id=f"c-{own}", stamped=1 + len(also))
         self.cascades.append(CascadeRow(ZONE, f"c-{own}", own, 0, event.at))
@@ -232,15 +239,19 @@ class Written:
 
     # -- delegations
 
-    def delegate(self, own: str, source: str, target: str) -> Call:
+    def delegate(self, own: str, source: str, target: str, parent: str | None = None, *scopes: str) -> Call:
         named = {"source_session_id": source, "target_session_id": target}
-        self.event("delegation.create", own, None, "active", epoch=1, **named)
+        told = {**named, "parent_edge_id": parent, "scopes": scopes or ("read",)}
+        self.event("delegation.create", own, None, "active", epoch=1, **told)
         self.edges[own] = EdgeRow(ZONE, own, source, target, "active", 2**60, None)
         return self.call("delegate", 201, named, {"id": own, "status": "active"})
 
-    def revoke(self, own: str) -> Call:
+    def fall(self, own: str) -> None:
         event = self.event("delegation.revoke", own, "active", "revoked", epoch=2)
         self.edges[own] = msgspec.structs.replace(self.edges[own], status="revoked", ended_at=event.at)
+
+    def revoke(self, own: str) -> Call:
+        self.fall(own)
         return self.call("revoke", 200, {"id": own}, {"revoked_edges": 1})
 
 
@@ -252,6 +263,8 @@ def a_true_history() -> Written:
     w.delegate("edge", "root", "left")
     w.delegate("edge-2", "right", "left")
     w.revoke("edge")
+    w.delegate("edge-3", "right", "short-2")
+    w.delegate("edge-4", "short-2", "unheard", "edge-3")
     endings(w)
     return w
 
@@ -318,8 +331,7 @@ def endings(w: Written) -> None:
     w.settle("leaf", "root")
     w.settle("left", "root")
     w.move("last", "canceled", "canceled", 0)
-    event = w.event("delegation.revoke", "edge-2", "active", "revoked", epoch=3)
-    w.edges["edge-2"] = msgspec.structs.replace(w.edges["edge-2"], status="revoked", ended_at=event.at)
+    w.fall("edge-2")
     w.settle("root", "root")
     w.call("terminate", 204, {"id": "root"})
     w.call("terminate", 204, {"id": "left"})

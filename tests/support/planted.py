@@ -1,4 +1,5 @@
-"""Breaches of every promise, each planted into a true history by the smallest change that makes it one."""
+"""Breaches of every promise, each planted into a true history by the smallest change that makes it one. Those about
+calls stand beside this file."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import msgspec
 
 from quarterdeck.upkeep.history.model import CascadeRow, KeyRow, SessionRow
 from tests.support.histories import APP, LIMITS, START, ZONE, Plant, Written
+from tests.support.planted_calls import HOLDERS, LOST, ORDER, REFUSED, STALE
 
 replace = msgspec.structs.replace
 
@@ -50,7 +52,7 @@ def two_under_one_key(w: Written) -> None:
 
 def two_though_one_answer_never_came(w: Written) -> None:
     """Only the table of keys knows of the second."""
-    w.settle("unheard", "unheard")
+    w.end("unheard")
     w.born("double")
     w.keys["k2"] = KeyRow(ZONE, APP, "k2", "double")
 
@@ -98,7 +100,7 @@ def one_session_too_many(w: Written) -> None:
 
 
 def one_child_too_many(w: Written) -> None:
-    w.settle("unheard", "unheard")
+    w.end("unheard")
     w.settle("twig", "twig")
     w.spawn("twig-1", "right")
     w.spawn("twig-2", "right")
@@ -107,7 +109,7 @@ def one_child_too_many(w: Written) -> None:
 
 
 def too_deep(w: Written) -> None:
-    w.settle("unheard", "unheard")
+    w.end("unheard")
     w.spawn("deep-2", "twig")
     w.change(w.find("session.spawn", "deep-2"), depth=4)
 
@@ -121,7 +123,7 @@ def a_tree_for_ever(w: Written) -> None:
 def an_expired_one_is_counted_until_its_time(w: Written) -> None:
     """The place of one whose time was not over was given away."""
     w.spawn("brief", ttl=1_000)
-    w.settle("unheard", "unheard")
+    w.end("unheard")
     for name in ("a", "b"):
         w.spawn(name)
 
@@ -147,152 +149,8 @@ BOUNDS: Sequence[Plant] = (
 )
 
 
-def begun_while_another_ran(w: Written) -> None:
-    w.remove(w.find("invocation.retried", "silent"))
-
-
-def begun_after_its_end(w: Written) -> None:
-    w.insert(len(w.events), replace(w.events[w.find("invocation.started", "back")], data='{"attempt": 2}'))
-    w.insert(len(w.events), replace(w.events[w.find("invocation.failed", "back")], data='{"attempt": 2}'))
-
-
-def attempts_skipped(w: Written) -> None:
-    w.change(w.find("invocation.started", "hopeless", 1), attempt=3)
-    w.change(w.find("invocation.dead", "hopeless"), attempt=3)
-    for i, call in enumerate(w.calls):
-        if call.op == "claim" and call.said.items[0].attempt_token == "hopeless-2-w1":
-            lease = replace(call.said.items[0], attempt=3)
-            w.calls[i] = replace(call, answer=replace(call.said, items=[lease]))
-
-
-def one_token_to_two(w: Written) -> None:
-    lease = {"id": "well", "attempt": 1, "attempt_token": "well-1-w1"}
-    w.call("claim", 200, {"service_id": "svc"}, {"items": [lease]}, client="w2")
-
-
-def one_attempt_under_two_tokens(w: Written) -> None:
-    lease = {"id": "well", "attempt": 1, "attempt_token": "another"}
-    w.call("claim", 200, {"service_id": "svc"}, {"items": [lease]}, client="w2")
-
-
-def started_and_claimed(w: Written) -> None:
-    w.call("start", 200, {"id": "well"}, {"id": "well", "attempt": 1, "attempt_token": "own"}, client="w3")
-
-
-HOLDERS: Sequence[Plant] = (
-    begun_while_another_ran,
-    begun_after_its_end,
-    attempts_skipped,
-    one_token_to_two,
-    one_attempt_under_two_tokens,
-    started_and_claimed,
-)
-
-
-def silent_holder_believed(w: Written) -> None:
-    """The one whose lease had run out said that it was done, and was told so."""
-    asked = {"id": "silent", "attempt_token": "silent-1-w1", "status": "succeeded"}
-    w.call("complete", 200, asked, {"id": "silent", "status": "succeeded"}, client="w1")
-
-
-def completed_after_giving_it_back(w: Written) -> None:
-    w.invoke("late")
-    lease = w.claim("late", 1, "w1")
-    w.move("late", "released", "pending", 0)
-    asked = {"id": "late", "attempt_token": lease.attempt_token, "status": "succeeded"}
-    w.call("complete", 200, asked, {"id": "late", "status": "succeeded"}, client="w1")
-
-
-def success_where_the_log_has_a_failure(w: Written) -> None:
-    asked = {"id": "hopeless", "attempt_token": "hopeless-2-w1", "status": "succeeded"}
-    w.call("complete", 200, asked, {"id": "hopeless", "status": "succeeded"}, client="w1")
-
-
-def released_after_it_was_retried(w: Written) -> None:
-    w.call("release", 200, {"id": "silent", "attempt_token": "silent-1-w1"}, {}, client="w1")
-
-
-STALE: Sequence[Plant] = (
-    silent_holder_believed,
-    completed_after_giving_it_back,
-    success_where_the_log_has_a_failure,
-    released_after_it_was_retried,
-)
-
-
-def a_session_lost(w: Written) -> None:
-    w.call("spawn", 201, {"application_id": APP}, {"id": "gone", "status": "active"})
-
-
-def a_session_under_another_parent(w: Written) -> None:
-    call = next(call for call in w.calls if call.said.id == "twig")
-    w.calls[w.calls.index(call)] = replace(call, asked=replace(call.asked, parent_id="right"))
-
-
-def an_invocation_lost(w: Written) -> None:
-    w.call("invoke", 201, {"service_id": "svc", "idempotency_key": "x"}, {"id": "gone", "status": "pending"})
-
-
-def an_end_lost(w: Written) -> None:
-    w.call("terminate", 204, {"id": "twig"})
-
-
-def a_suspension_lost(w: Written) -> None:
-    w.call("suspend", 200, {"id": "left"}, {"suspended": 2})
-
-
-def a_delegation_lost(w: Written) -> None:
-    w.call("delegate", 201, {"source_session_id": "right"}, {"id": "gone-edge"})
-
-
-def a_revocation_lost(w: Written) -> None:
-    w.delegate("edge-3", "right", "twig")
-    w.call("revoke", 200, {"id": "edge-3"}, {"revoked_edges": 1})
-
-
-def a_completion_lost(w: Written) -> None:
-    w.invoke("open")
-    lease = w.claim("open", 1, "w1")
-    asked = {"id": "open", "attempt_token": lease.attempt_token, "status": "succeeded"}
-    w.call("complete", 200, asked, {"id": "open", "status": "succeeded"}, client="w1")
-
-
-def a_cancellation_lost(w: Written) -> None:
-    w.call("cancel", 200, {"id": "back"}, {"id": "back", "status": "canceled"})
-
-
-def a_service_lost(w: Written) -> None:
-    w.call("register", 201, {"application_id": APP}, {"id": "svc-2"})
-
-
-LOST: Sequence[Plant] = (
-    a_session_lost,
-    a_session_under_another_parent,
-    an_invocation_lost,
-    an_end_lost,
-    a_suspension_lost,
-    a_delegation_lost,
-    a_revocation_lost,
-    a_completion_lost,
-    a_cancellation_lost,
-    a_service_lost,
-)
-
-
-def a_refused_key_bound(w: Written) -> None:
-    w.keys["k6"] = KeyRow(ZONE, APP, "k6", "right")
-
-
-def a_refused_invocation_made(w: Written) -> None:
-    w.invoke("unwanted")
-    w.calls[-1] = replace(w.calls[-1], status=404, answer=None)
-
-
-REFUSED: Sequence[Plant] = (a_refused_invocation_made,)
-
-
 def spawned_under_the_dead(w: Written) -> None:
-    w.settle("unheard", "unheard")
+    w.end("unheard")
     w.born("late", "leaf")
     w.settle("late", "late")
 
@@ -313,7 +171,7 @@ def spawned_under_the_stamped(w: Written) -> None:
 def spawned_under_one_past_its_time(w: Written) -> None:
     w.spawn("brief", ttl=5)
     w.now += 100
-    w.settle("unheard", "unheard")
+    w.end("unheard")
     w.born("late", "brief")
     w.settle("late", "late")
     w.settle("brief", "brief")
@@ -354,7 +212,7 @@ def begun_for_one_asleep(w: Written) -> None:
 
 
 def spawned_under_one_asleep(w: Written) -> None:
-    w.settle("unheard", "unheard")
+    w.end("unheard")
     w.told_to("suspend", "twig")
     w.born("late", "twig")
 
@@ -373,21 +231,34 @@ ENDINGS: Sequence[Plant] = (
 )
 
 
-def before_its_time(w: Written) -> None:
-    """Asked for when a later one had been answered."""
-    index = next(i for i, call in enumerate(w.calls) if call.said.id == "root-2" and call.created)
-    w.calls[index] = replace(w.calls[index], started=w.now + 100.0, ended=w.now + 110.0)
+def lent_out_of_what_was_revoked(w: Written) -> None:
+    w.revoke("edge-3")
+    w.delegate("edge-5", "short-2", "right", "edge-3")
 
 
-def after_an_end_that_came_later(w: Written) -> None:
-    """The end was acknowledged before the spawn was asked for, and stands behind it."""
-    w.settle("unheard", "unheard")
-    w.call("terminate", 204, {"id": "unheard"})
-    index = next(i for i, call in enumerate(w.calls) if call.said.id == "twig")
-    w.calls[index] = replace(w.calls[index], started=w.now + 100.0, ended=w.now + 110.0)
+def lent_out_of_anothers(w: Written) -> None:
+    w.delegate("edge-5", "unheard", "twig", "edge-3")
 
 
-ORDER: Sequence[Plant] = (before_its_time, after_an_end_that_came_later)
+def lent_more_than_it_had(w: Written) -> None:
+    w.delegate("edge-5", "unheard", "twig", "edge-4", "read", "write")
+
+
+def lent_for_longer(w: Written) -> None:
+    w.edges["edge-3"] = replace(w.edges["edge-3"], expires_at=w.now + 10**6)
+
+
+def in_a_circle(w: Written) -> None:
+    w.delegate("edge-5", "unheard", "right", "edge-4")
+
+
+NARROWING: Sequence[Plant] = (
+    lent_out_of_what_was_revoked,
+    lent_out_of_anothers,
+    lent_more_than_it_had,
+    lent_for_longer,
+    in_a_circle,
+)
 
 
 def a_row_without_an_event(w: Written) -> None:
@@ -425,10 +296,12 @@ def an_invocation_half_made(w: Written) -> None:
 
 
 def an_edge_still_active(w: Written) -> None:
-    w.edges["edge-3"] = replace(
-        w.edges["edge"], id="edge-3", source_session_id="right", target_session_id="twig"
+    w.edges["edge-9"] = replace(
+        w.edges["edge"], id="edge-9", source_session_id="right", target_session_id="twig"
     )
-    w.event("delegation.create", "edge-3", None, "active")
+    w.event(
+        "delegation.create", "edge-9", None, "active", source_session_id="right", target_session_id="twig"
+    )
 
 
 def an_edge_gone(w: Written) -> None:
@@ -459,7 +332,7 @@ def left_running(w: Written) -> None:
 
 
 def left_active(w: Written) -> None:
-    w.delegate("edge-3", "right", "twig")
+    w.delegate("edge-9", "right", "twig")
     w.settle("twig", "twig")
 
 
@@ -479,6 +352,7 @@ PLANTED = {
     "acknowledged": LOST,
     "refused": REFUSED,
     "after-the-end": ENDINGS,
+    "narrowing": NARROWING,
     "order": ORDER,
     "agreement": AGREEMENT,
     "rest": REST,

@@ -14,6 +14,6 @@ histories that the clients keep of it.
 | course    | one run, from the first call to rest                                                          |
 
 Every decision of every client, and of the disturber, is drawn from a generator of its own that is seeded with the run's
-seed and its name. So a seed gives the same clients doing the same things in the same order each; how they interleave is
-left to the machine.
+seed and its name. So a seed gives the same disturbances in the same order, and clients of the same inclinations. Where
+those lead depends on what each of them is answered, which is left to the machine.
 """

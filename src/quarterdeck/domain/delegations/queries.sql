@@ -71,7 +71,9 @@ order by l.above;
 -- Sessions are what is remembered as visited, so the walk costs as much as there are edges, not as there are ways. It
 -- begins only where a cycle can be: something leads to the source, or will by an edge of the same batch.
 -- (What does not count is excluded, instead of naming what does: what is named is taken for rare while the table is young,
--- and is then looked up first, for ever. And the states one by one, because that is how the index of active edges says it.)
+-- and is then looked up first, for ever. And the states one by one, because that is how the index of active edges says it.
+-- What is reached is looked up among the sources, because it stands in a case: as a plain condition it would be compared
+-- with each of them.)
 with recursive reached (zone_id, session_id) as (
     select b.zone_id, b.target
     from rows(:batch as b, zone_id text, source text, target text, led_to bigint)
@@ -90,9 +92,9 @@ with recursive reached (zone_id, session_id) as (
 )
 select r.zone_id, r.session_id
 from reached r
-where (r.zone_id, r.session_id) in (
+where case when (r.zone_id, r.session_id) in (
     select s.zone_id, s.source from rows(:batch as s, zone_id text, source text, target text, led_to bigint)
-);
+) then 1 else 0 end = 1;
 
 -- name: delegations_between
 -- Then, for a batch of several, the same walk again with who leads to whom: each pair once, however many edges it has.

@@ -5,8 +5,9 @@ A client writes a line for each call it makes: what it asked, when it began and 
 tables are read together, and every promise of the session plane is judged by itself (`promises`):
 
 no key had two live sessions; no limit was exceeded at any instant; every attempt had one holder; no stale completion
-was accepted; nothing acknowledged was lost; what was refused left nothing; after its end nobody acted again; whoever
-began after an answer comes after it in the log; the rows are what the log says; everything has come to rest.
+was accepted; nothing acknowledged was lost; what was refused left nothing; after its end nobody acted again; authority
+only narrowed; whoever began after an answer comes after it in the log; the rows are what the log says; everything has
+come to rest.
 
 | module   | what it decides                                                              |
 |----------|------------------------------------------------------------------------------|

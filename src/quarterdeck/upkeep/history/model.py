@@ -246,6 +246,8 @@ class Told(msgspec.Struct, frozen=True):
     service_id: str | None = None
     source_session_id: str | None = None
     target_session_id: str | None = None
+    parent_edge_id: str | None = None
+    scopes: list[str] = []
 
     @property
     def expires(self) -> Millis | None:

@@ -10,6 +10,7 @@
 | acknowledged  | nothing acknowledged was lost                                                                  |
 | refused       | what was refused left nothing behind                                                           |
 | after-the-end | after its end nobody acted again                                                               |
+| narrowing     | authority only narrows from one delegation to the next, and never runs in a circle             |
 | order         | whoever begins after another's answer comes after it in the log                                |
 | agreement     | the rows are what the log says, also of calls whose outcome nobody heard                       |
 | rest          | everything has come to rest                                                                    |
@@ -30,6 +31,7 @@ from quarterdeck.upkeep.history.promises import (
     holders,
     keys,
     limits,
+    narrowing,
     order,
     refused,
     rest,
@@ -48,6 +50,7 @@ PROMISES: Mapping[str, Promise] = {
         acknowledged,
         refused,
         endings,
+        narrowing,
         order,
         agreement,
         rest,
