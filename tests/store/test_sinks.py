@@ -366,3 +366,14 @@ async def test_a_sink_whose_events_went_before_it_told_them_goes_on_and_says_so(
     await runner.run()
     assert [entry.fields["agent_session_id"] for entry in redis.entries()] == ["c"]
     assert runner.sink.missed == 2
+
+
+async def test_an_event_that_a_hand_has_spoilt_stops_nothing_that_comes_after_it(
+    keel: Keel, redis: RedisSide, make: Make
+) -> None:
+    await happen(keel, (SPAWN, "a"), (SPAWN, "b"), (SPAWN, "c"))
+    keel.side.run("update events set data = 'nonsense' where subject = 'b'")
+    runner = make()
+    await runner.run()
+    assert [entry.fields["agent_session_id"] for entry in redis.entries()] == ["a", "c"]
+    assert runner.sink.missed == 1

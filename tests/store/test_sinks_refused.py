@@ -143,7 +143,7 @@ async def test_after_so_many_attempts_an_entry_is_dead_and_those_behind_it_go_on
         for _ in range(2):
             due(keel)
             await runner.run()
-    assert "gave up position" in caplog.text
+    assert f"1 entries of {AGENTS} are given up" in caplog.text
     assert rows(keel)[0] == (AGENTS, "a", 3, True)
     assert runner.sink.died == 1
     unblock(redis, AGENTS)
@@ -163,7 +163,7 @@ async def test_a_revocation_is_never_given_up_and_alerts(
             due(keel)
             await runner.run()
     assert rows(keel) == [(REVOCATIONS, "a", 6, False)]
-    assert "may not give up" in caplog.text
+    assert f"1 entries of {REVOCATIONS} are refused time and again, and never given up" in caplog.text
     assert (runner.sink.stuck, runner.sink.died) == (1, 0)
     unblock(redis, REVOCATIONS)
     due(keel)

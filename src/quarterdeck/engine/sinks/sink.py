@@ -89,6 +89,8 @@ class Sink:
         self._written_at = 0.0
         self._attended: Millis = 0
         self._stuck: set[tuple[str, int, int]] = set()
+        self._alerts: dict[tuple[str, bool], list[tuple[int, str]]] = {}
+        """By stream, and whether it may be given up: the position and the error of what was refused too often."""
 
     @property
     def stuck(self) -> int:
@@ -121,6 +123,7 @@ class Sink:
         if seen.late:
             await self._retry(hold, fence, seen)
         has_parked = await self._tell(hold, fence, seen) if seen.events else False
+        self._alert()
         if self._is_time_to_write(seen.now):
             await self._write(fence, self.position, [])
         return 0 if has_parked else self._again(seen)
@@ -182,7 +185,7 @@ class Sink:
         """The next events, up to the first that has to wait; or those that do, which are written down instead. Never
         both at once: whoever goes on after a crash believes that what lies behind a marker was delivered. Whether
         something was written down."""
-        told: list[Told] = [(event, self._channel.entries_of(event)) for event in seen.events]
+        told: list[Told] = [(event, self._entries_of(event)) for event in seen.events]
         waiting = await self._waiting(told) if seen.next_at is not None else {}
 
         def waits(each: Told) -> bool:
@@ -201,6 +204,15 @@ class Sink:
         self.position = upto
         self.oldest_at = None if upto >= self.head else self.oldest_at
         return bool(parked)
+
+    def _entries_of(self, event: Event) -> list[Entry]:
+        try:
+            return self._channel.entries_of(event)
+        except msgspec.MsgspecError as error:
+            # No operation writes such an event; a hand in the database may, and must not stop all that comes after it.
+            log.error("%s cannot tell what happened at position %d: %s", self.name, event.pos, error)
+            self.missed += 1
+            return []
 
     async def _waiting(self, told: Sequence[Told]) -> dict[Order, Millis]:
         """For what of this something waits already, and until when."""
@@ -274,14 +286,22 @@ class Sink:
         due = decide(self._policy, attempt=tries, now=now, chance=chance)
         if due is not None:
             return due, None
-        if self._channel.never_gives_up(entry.stream):
+        never = self._channel.never_gives_up(entry.stream)
+        self._alerts.setdefault((entry.stream, never), []).append((entry.pos, error))
+        if never:
             self._stuck.add((self.name, entry.pos, entry.number))
-            said = "%s may not give up position %d of %s, which was refused %d times: %s"
-            log.error(said, self.name, entry.pos, entry.stream, tries, error)
             return now + delay(self._policy, attempt=tries, chance=chance), None
         self.died += 1
-        log.error("%s gave up position %d of %s: %s", self.name, entry.pos, entry.stream, error)
         return now, now
+
+    def _alert(self) -> None:
+        """A line for each stream, however many of its entries are concerned: ten thousand may be."""
+        for (stream, never), refused in self._alerts.items():
+            pos, error = refused[0]
+            what = "refused time and again, and never given up" if never else "given up"
+            said = "%s: %d entries of %s are %s; the first of position %d: %s"
+            log.error(said, self.name, len(refused), stream, what, pos, error)
+        self._alerts.clear()
 
     # -- moving on ----------------------------------------------------------------------------------------------
 
