@@ -11,7 +11,7 @@ from quarterdeck.core.errors import Invalid, Problem
 from quarterdeck.core.keys import Binding
 from quarterdeck.core.wire import ADMIN, COORDINATOR_ADMIN, Caller
 from quarterdeck.domain.delegations import rules
-from quarterdeck.domain.delegations.model import Delegate, DelegateBody, Delegated, Edge, EdgeState
+from quarterdeck.domain.delegations.model import FREELY, Delegate, DelegateBody, Delegated, Edge, EdgeState
 from quarterdeck.domain.delegations.rules import CREATE, DELEGATION, Known
 from quarterdeck.domain.delegations.rules.narrowing import until
 from quarterdeck.domain.sessions.model import State
@@ -122,7 +122,7 @@ def test_a_token_whose_session_has_ended_is_told_that_before_all_else() -> None:
 def test_where_no_edge_ever_led_to_the_source_the_token_is_what_can_be_lent() -> None:
     token = caller(APP, "a", "b")
     lent = made(delegate("a", "b", caller=token, scopes=("a",)), known())
-    assert (lent.parent_edge_id, lent.hops, lent.resources) == (None, 10, None)
+    assert (lent.parent_edge_id, lent.hops, lent.resources) == (None, FREELY - 1, None)
     problem = refused(delegate("a", "b", caller=token, scopes=("a", "x")), known())
     assert (problem.status, problem.code) == (403, "delegation_exceeds_authority")
     assert "x" in str(problem.members["exceeds"])

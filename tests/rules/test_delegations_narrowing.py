@@ -114,10 +114,10 @@ def test_what_is_not_said_is_taken_over_and_stands_in_the_edge_itself() -> None:
     assert (done.edge.hops, done.edge.expires_at) == (2, LATER)
 
 
-def test_a_line_may_be_passed_on_ten_times_and_then_ends() -> None:
+def test_a_line_that_was_lent_for_ten_hops_is_passed_on_ten_times_and_then_ends() -> None:
     made: list[Edge] = []
     for n in range(12):
-        ask = delegate(f"s{n}", f"s{n + 1}")
+        ask = delegate(f"s{n}", f"s{n + 1}", hops=10 if n == 0 else None)
         names = [session(id=f"s{k}") for k in (n, n + 1)]
         [done] = rules.lend([ask], known(*made, sessions=names))
         if n == 11:

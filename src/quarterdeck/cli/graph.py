@@ -49,6 +49,8 @@ def draw(edges: Sequence[Document], marked: str, now: float, paint: Paint, lines
 def hops(edge: Document) -> str:
     """How often it may still be passed on."""
     count = edge.get("max_hops")
+    if count is None:
+        return "freely"
     return "last hop" if count == 0 else "1 hop more" if count == 1 else f"{cell(count)} hops more"
 
 

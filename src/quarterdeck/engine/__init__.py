@@ -11,6 +11,9 @@
 | follower     | where one of them stands, what waits for it, and when it reads the log by itself                |
 | seals        | what of the log is signed, so that it can be proved later                                    |
 | retention    | which events may go, and that a seal has said so before they do                              |
+| duties       | who alone does what follows a commit, and when it tries again                                  |
+| sinks        | what is told to other systems, once and in order, and what becomes of what they refuse          |
+| slots        | what others are shown of a zone's slots, and that it is put right                              |
 | idempotency  | whether a key has been used, and for what                                                    |
 | leases       | who alone may run a pass, by numbered terms that fence the ones before                       |
 | sweeps       | how bounded passes repeat, and how a test waits for one                                      |

@@ -140,7 +140,8 @@ class Engine:
         for callback in callbacks:
             try:
                 callback()
-            except Exception:  # what is committed is committed: whoever ran it must not be told that it failed
+            except Exception:
+                # What is committed is committed: whoever ran it must not be told that it failed.
                 logger.exception("a listener failed after a commit")
 
     async def _tell(self, tx: Tx) -> None:

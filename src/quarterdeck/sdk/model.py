@@ -241,7 +241,7 @@ class Delegation(msgspec.Struct, frozen=True):
     resource_id: str | None
     resources: list[str] | None
     """What it is lent for; None: everything."""
-    max_hops: int
+    max_hops: int | None
     constraints_json: dict[str, object]
     parent_edge_id: str | None
     status: DelegationStatus

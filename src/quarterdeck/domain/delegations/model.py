@@ -16,6 +16,9 @@ from quarterdeck.domain.keys.model import Scope
 SCOPES_MAX = 64
 RESOURCES_MAX = 64
 HOPS_MAX = 10
+"""How many may be asked for."""
+FREELY = 1_000_000
+"""Hops of an edge of which nobody has said how often it may be passed on."""
 """How often an edge may be passed on at most, and how often if nobody says."""
 TTL_MAX = 86_400
 TRAVERSE_MAX = 1_000
@@ -262,7 +265,7 @@ class EdgeView(msgspec.Struct, frozen=True):
     scopes: list[str]
     resource_id: str | None
     resources: Annotated[list[str], Meta(description="what it is lent for; null: everything")] | None
-    max_hops: Annotated[int, Meta(description="how often it may still be passed on")]
+    max_hops: Annotated[int, Meta(description="how often it may still be passed on; null: nobody has said")] | None
     constraints_json: msgspec.Raw
     parent_edge_id: str | None
     status: Annotated[str, Meta(description="active, revoked or expired")]

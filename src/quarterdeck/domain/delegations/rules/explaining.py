@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core.clock import Millis, iso
-from quarterdeck.domain.delegations.model import Edge, EdgeState
+from quarterdeck.domain.delegations.model import HOPS_MAX, Edge, EdgeState
 from quarterdeck.domain.delegations.rules import lives
 from quarterdeck.domain.delegations.rules.lives import as_read
 from quarterdeck.domain.delegations.rules.narrowing import terms_of
@@ -63,7 +63,8 @@ def refusals_explained(edge: Edge, hollow: bool, now: Millis) -> list[str]:
         said.append(f"Actions other than {_listed(terms.actions)}.")
     if terms.budget is not None:
         said.append(f"A budget beyond {msgspec.json.encode(terms.budget).decode()}.")
-    said.append(f"More than {terms.hops - 1} further hops.")
+    if terms.hops <= HOPS_MAX:
+        said.append(f"More than {terms.hops - 1} further hops.")
     said.append(f"A time after {iso(terms.expires_at)}.")
     said.append("A target from which active edges lead back to its source.")
     return said

@@ -10,7 +10,7 @@ import msgspec
 from quarterdeck.core.clock import Millis, iso, iso_or_none
 from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound
 from quarterdeck.core.moves import Machine
-from quarterdeck.domain.delegations.model import Edge, EdgeState, EdgeVerb, EdgeView
+from quarterdeck.domain.delegations.model import HOPS_MAX, Edge, EdgeState, EdgeVerb, EdgeView
 
 Ref = tuple[str, str]
 """(zone, edge) or (zone, session)"""
@@ -132,7 +132,7 @@ def view(edge: Edge) -> EdgeView:
         scopes=sorted(words(edge.scopes)),
         resource_id=edge.resource_id,
         resources=None if edge.resources is None else sorted(words(edge.resources)),
-        max_hops=edge.hops,
+        max_hops=edge.hops if edge.hops <= HOPS_MAX else None,
         constraints_json=msgspec.Raw(edge.constraints_json.encode()),
         parent_edge_id=edge.parent_edge_id,
         status=edge.status,

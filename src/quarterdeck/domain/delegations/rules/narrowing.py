@@ -8,10 +8,10 @@ What an edge lends has six parts. Each is compared by itself, and each can only 
 | resources | each of them is one of the parent's                         | all, which only an edge for all covers |
 | actions   | each of them is one of the parent's                         | the parent's                           |
 | budget    | a number not above the parent's; anything else, if the same | the parent's                           |
-| hops      | fewer than the parent's                                     | as many as that leaves, at most 10     |
+| hops      | fewer than the parent's                                     | as many as that leaves                 |
 | expiry    | not after the parent's                                      | the parent's, or a session's end       |
 
-A caller's token is like an edge for everything that has no end, with one hop more than anybody may ask for.
+A caller's token is like an edge for everything that has no end and may be passed on freely.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 
 from quarterdeck.core.clock import SECOND, Millis, iso
 from quarterdeck.core.wire import COORDINATOR_ADMIN, Caller
-from quarterdeck.domain.delegations.model import HOPS_MAX, Constraints, Delegate, Edge
+from quarterdeck.domain.delegations.model import FREELY, Constraints, Delegate, Edge
 from quarterdeck.domain.delegations.rules.lives import words
 
 FOR_EVER: Millis = 2**62
@@ -57,7 +57,7 @@ def terms_of(edge: Edge) -> Terms:
 def terms_of_token(caller: Caller) -> Terms:
     """What a caller may lend where no edge says so. The zone's administrator may lend any scope."""
     lends_any = COORDINATOR_ADMIN in caller.scopes or caller.is_admin
-    return Terms(None if lends_any else caller.scopes, None, None, None, HOPS_MAX + 1, FOR_EVER)
+    return Terms(None if lends_any else caller.scopes, None, None, None, FREELY, FOR_EVER)
 
 
 def until(ask: Delegate, now: Millis) -> Millis | None:
@@ -76,7 +76,7 @@ def narrowed(ask: Delegate, parent: Terms, now: Millis, last: Millis) -> Terms:
         resources=None if ask.resources is None else frozenset(ask.resources),
         actions=parent.actions if ask.actions is None else frozenset(ask.actions),
         budget=parent.budget if ask.budget is None else ask.budget,
-        hops=min(left, HOPS_MAX) if ask.hops is None else ask.hops,
+        hops=left if ask.hops is None else ask.hops,
         expires_at=min(parent.expires_at, last) if asked is None else asked,
     )
 
