@@ -265,7 +265,9 @@ class EdgeView(msgspec.Struct, frozen=True):
     scopes: list[str]
     resource_id: str | None
     resources: Annotated[list[str], Meta(description="what it is lent for; null: everything")] | None
-    max_hops: Annotated[int, Meta(description="how often it may still be passed on; null: nobody has said")] | None
+    max_hops: (
+        Annotated[int, Meta(description="how often it may still be passed on; null: nobody has said")] | None
+    )
     constraints_json: msgspec.Raw
     parent_edge_id: str | None
     status: Annotated[str, Meta(description="active, revoked or expired")]
