@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from quarterdeck.bus.redis import slot_key
-from quarterdeck.bus.streams import AGENTS, REVOCATIONS, sign
+from quarterdeck.bus.streams import AGENTS, DELEGATIONS, INVOCATIONS, POLICIES, REVOCATIONS, sign
 from tests.support.databases import PostgresDatabases
 from tests.support.eventually import eventually
 from tests.support.redis import RedisServer, RedisSide
@@ -86,6 +86,44 @@ async def test_two_suspends_and_resumes_give_four_events_and_four_entries(
     [revoked] = redis.entries(REVOCATIONS)
     assert revoked.fields["session_id"] == "sid"
     assert revoked.fields["_sig"] == sign(KEY.encode(), REVOCATIONS, revoked.fields)
+
+
+async def test_calls_and_lent_authority_are_told_on_streams_of_their_own(
+    launch: Launch, servers: Servers, redis: RedisSide
+) -> None:
+    zone = await fresh_zone(await servers.start(beside(launch, redis.url)))
+    async with zone.client() as client:
+        lender, borrower = [(await spawn(client, zone))["id"] for _ in range(2)]
+        lent = {"source_session_id": lender, "target_session_id": borrower, "scopes": ["agent:lifecycle"]}
+        edge = shown(await client.post(f"{zone.path}/delegations", json={**lent, "ttl_seconds": 60}))["id"]
+        service = shown(
+            await client.post(
+                f"{zone.path}/agent-services",
+                json={"application_id": "app", "endpoint_url": "http://example.org/"},
+            )
+        )["id"]
+        asked = {"service_id": service, "idempotency_key": "k", "method": "m", "source_session_id": lender}
+        call = shown(await client.post(f"{zone.path}/invocations", json=asked))["id"]
+        assert (await client.delete(f"{zone.path}/delegations/{edge}")).status_code == 200
+        assert (await client.post(f"{zone.path}/invocations/{call}/cancel", json={})).status_code == 200
+
+    def told_on(stream: str, *names: str) -> list[tuple[str, ...]]:
+        return [tuple(entry.fields[name] for name in names) for entry in redis.entries(stream)]
+
+    async def are_there() -> bool:
+        return len(redis.entries(INVOCATIONS)) == 2
+
+    await eventually(are_there, "both entries about the call had arrived")
+    assert told_on(INVOCATIONS, "event", "invocation_id", "service_id") == [
+        ("invocation.created", call, service),
+        ("invocation.canceled", call, service),
+    ]
+    edges = told_on(DELEGATIONS, "event", "edge_id", "source_session_id", "target_session_id", "epoch")
+    assert edges == [
+        ("edge_create", edge, lender, borrower, "1"),
+        ("edge_revoke", edge, lender, borrower, "2"),
+    ]
+    assert told_on(POLICIES, "zone_id") == [(zone.id,), (zone.id,)]
 
 
 async def test_with_redis_stopped_every_call_answers_and_when_it_returns_every_entry_arrives(
