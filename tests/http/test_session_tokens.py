@@ -20,6 +20,8 @@ NOT_200 = {
     "POST /zones/{zone}/delegations": 404,  # its sessions are nobody's
     **{f"GET /zones/{{zone}}/delegations/{{id}}{rest}": 404 for rest in ("", "/traverse", "/explain")},
     "DELETE /zones/{zone}/delegations/{id}": 404,
+    "GET /sinks/{id}": 404,
+    "POST /sinks/{id}/requeue": 404,
     "PATCH /zones/{zone}/delegations/{id}/revoke": 404,
     "POST /zones/{zone}/agents/{id}/services": 201,
     "POST /zones/{zone}/agent-services": 201,

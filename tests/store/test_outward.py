@@ -20,11 +20,11 @@ from quarterdeck.engine.outward import (
     Garbled,
     Guard,
     Outward,
+    Overlong,
     Refused,
     Request,
     Resolver,
     TimedOut,
-    TooLarge,
     Unreachable,
 )
 from tests.support.certificates import certificate
@@ -344,7 +344,7 @@ async def test_a_resolver_that_never_answers_is_given_up_in_time() -> None:
 )
 async def test_a_body_beyond_its_bound_is_not_read_to_its_end(there: Endpoint, answer: bytes) -> None:
     there.answer = answer
-    with pytest.raises(TooLarge) as excess:
+    with pytest.raises(Overlong) as excess:
         await ask(Outward(LAB, Bounds(body=1_024)), post(there.url))
     assert excess.value.status == 200
 
@@ -360,7 +360,7 @@ async def test_a_body_beyond_its_bound_is_not_read_to_its_end(there: Endpoint, a
 )
 async def test_a_head_beyond_its_bound_is_not_read_to_its_end(there: Endpoint, answer: bytes) -> None:
     there.answer = answer
-    with pytest.raises(TooLarge):
+    with pytest.raises(Overlong):
         await ask(Outward(LAB, Bounds(head=4_096)), post(there.url))
 
 

@@ -55,7 +55,10 @@ class TableRow:
     @property
     def is_of_a_session(self) -> bool:
         """Whether a session is all that it names, if it names anything."""
-        return self.names in (None, "agents") and len(re.findall(r"{(?!zone})", self.path)) <= 1
+        return (
+            self.names in (None, "agents", "inbound", "outbound")
+            and len(re.findall(r"{(?!zone})", self.path)) <= 1
+        )
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"

@@ -52,10 +52,10 @@ from quarterdeck.domain.services.model import Service
 from quarterdeck.engine.outward import (
     Garbled,
     Outward,
+    Overlong,
     Refused,
     Request,
     TimedOut,
-    TooLarge,
     Unreachable,
 )
 from quarterdeck.engine.tx import Engine
@@ -265,7 +265,7 @@ class Pusher:
             return rules.failed(rules.REFUSED, str(refusal))
         except Unreachable as failure:
             return rules.failed(rules.UNREACHABLE, str(failure))
-        except TooLarge as excess:
+        except Overlong as excess:
             return rules.overflowed(excess.status)
         except Garbled as failure:
             return rules.failed(rules.GARBLED, str(failure))

@@ -4,7 +4,7 @@ Whoever names a URL makes this process connect somewhere, and this process stand
 reach. So a call goes like this, and in no other order:
 
     URL ─► its host, as it is spelt ─► every address of it ─► a connection to one of those ─► the exchange ─► answer
-                  Refused                    Refused               Unreachable            TimedOut, TooLarge, Garbled
+                  Refused                    Refused               Unreachable            TimedOut, Overlong, Garbled
 
 - The name is resolved once, here. What is connected to is an address that was judged, not the name: a name that gives
   another address the second time (rebinding) is never asked a second time. If one of a name's addresses is refused, all
@@ -35,10 +35,10 @@ from quarterdeck.engine.outward.model import (
     Bounds,
     Garbled,
     OutwardError,
+    Overlong,
     Refused,
     Request,
     TimedOut,
-    TooLarge,
     Unreachable,
 )
 from quarterdeck.engine.outward.talking import Outward
@@ -53,11 +53,11 @@ __all__ = [
     "Guard",
     "Outward",
     "OutwardError",
+    "Overlong",
     "Refused",
     "Request",
     "Resolve",
     "Resolver",
     "TimedOut",
-    "TooLarge",
     "Unreachable",
 ]

@@ -32,7 +32,7 @@ class TimedOut(OutwardError):
     """No whole answer within the time for it."""
 
 
-class TooLarge(OutwardError):
+class Overlong(OutwardError):
     """An answer beyond the bounds. What it began with is known."""
 
     def __init__(self, why: str, status: int | None = None) -> None:

@@ -16,10 +16,10 @@ from quarterdeck.engine.outward.model import (
     Answer,
     Bounds,
     Garbled,
+    Overlong,
     Request,
     Target,
     TimedOut,
-    TooLarge,
     Unreachable,
 )
 
@@ -107,11 +107,11 @@ class Outward:
     def _check(self, collected: _Collected, received: int) -> None:
         bounds = self._bounds
         if len(collected.body) > bounds.body:
-            raise TooLarge(f"the answer is larger than {bounds.body} bytes", collected.status)
+            raise Overlong(f"the answer is larger than {bounds.body} bytes", collected.status)
         if collected.head > bounds.head or (received > bounds.head and not collected.status):
-            raise TooLarge(f"the head of the answer is larger than {bounds.head} bytes")
+            raise Overlong(f"the head of the answer is larger than {bounds.head} bytes")
         if received > bounds.head + bounds.body + _FRAMES:
-            raise TooLarge("the answer is larger than what it says", collected.status or None)
+            raise Overlong("the answer is larger than what it says", collected.status or None)
 
 
 class _Collected:
