@@ -39,6 +39,7 @@ USUAL: Mapping[str, object] = {
     "params": {"text": "hello"},
     "attempt_token": "q3Ml0cVtQv2mVZ0Jr0cS8w",
     "EnqueueBody.service_id": AN_ID,
+    "RequeueBody.all": True,
     "scopes": ["agent:lifecycle"],
     "reason": "requested",
     "type": "session.spawn",

@@ -126,8 +126,10 @@ class Exchange:
                 tx.on_commit(partial(self._waiters.add, ask.waiter))
 
     def _hand_over(self, tx: Tx, board: Board, asks: Sequence[Command], locked: set[str]) -> None:
-        """What has become due goes to whoever waits for it, in the same commit."""
-        for ref in {(ask.zone_id, ask.service_id) for ask in asks if isinstance(ask, Enqueue)}:
+        """What has become due goes to whoever waits for it, in the same commit. Not in a zone that was busy: what was read
+        of it, whoever holds its lock may be handing out, or ending, at this moment."""
+        called = {(ask.zone_id, ask.service_id) for ask in asks if isinstance(ask, Enqueue)}
+        for ref in {ref for ref in called if ref[0] in locked}:
             for waiter in self._waiters.of(ref):
                 if not board.has_due(ref):
                     break
