@@ -10,12 +10,14 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.domain.invocations.model import (
     Claim,
     Command,
+    Complete,
     Enqueue,
     Invocation,
     Leases,
     Outcome,
     Overdue,
     Ref,
+    Release,
     Start,
     State,
 )
@@ -126,8 +128,8 @@ class Exchange:
                 tx.on_commit(partial(self._waiters.add, ask.waiter))
 
     def _hand_over(self, tx: Tx, board: Board, asks: Sequence[Command], locked: set[str]) -> None:
-        """What has become due goes to whoever waits for it, in the same commit. Not in a zone that was busy: what was read
-        of it, whoever holds its lock may be handing out, or ending, at this moment."""
+        """What has become due goes to whoever waits for it, in the same commit. Not in a zone that was busy: whoever
+        holds its lock may be handing out, or ending, the same at this moment."""
         called = {(ask.zone_id, ask.service_id) for ask in asks if isinstance(ask, Enqueue)}
         for ref in {ref for ref in called if ref[0] in locked}:
             for waiter in self._waiters.of(ref):
@@ -171,8 +173,14 @@ def _next_of(wanted: dict[ServiceRef, int]) -> Bound:
 
 
 async def _sessions_of(tx: Tx, asks: Sequence[Command], rows: Sequence[Invocation]) -> dict[Ref, Session]:
-    """For those who name an invocation, and must know whether its sessions live. They are few: a sweep, a start."""
-    named = {(ask.zone_id, ask.id) for ask in asks if isinstance(ask, Start | Overdue)}
+    """For those who name an invocation that may begin, or wait again, and must know whether its sessions live. They are
+    few: a sweep, a start, what failed or is given back."""
+    named = {
+        (ask.zone_id, ask.id)
+        for ask in asks
+        if isinstance(ask, Start | Overdue | Release)
+        or (isinstance(ask, Complete) and ask.status == "failed")
+    }
     refs = {
         (row.zone_id, session_id)
         for row in rows

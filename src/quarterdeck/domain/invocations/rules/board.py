@@ -393,6 +393,9 @@ class Board:
     def _moved_on(self, ref: Ref, after: Invocation, ask: Command, again: str = "invocation.retried") -> None:
         """After an attempt: it has ended, or it waits again, and may be due at once."""
         self._move(ref, after, again if after.status is State.PENDING else f"invocation.{after.status}", ask)
+        if self._lost_its_session(after):
+            # Stamped, or past its time, and not settled yet: what comes back does not begin again.
+            self._ended_sessions.add(ref)
         if after.status is State.PENDING and after.available_at <= self._now and not after.parked:
             self._due.setdefault((after.zone_id, after.service_id), deque()).append(ref)
 

@@ -24,7 +24,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         last = taken.own[-1]
         told = " or ".join(sorted(taken.wanted))
         detail = (
-            f"attempt {taken.attempt} of {call.asked.id} had {last.verb} in the log, and {call.client}, who bore its "
-            f"token, was told: {told}"
+            f"attempt {taken.attempt} of {call.asked.id} ended as {last.verb}, and {call.client}, who bore its token, "
+            f"was told that it was {told}"
         )
         yield Finding(NAME, call.zone, call.asked.id or "", detail, last.pos, call.where)

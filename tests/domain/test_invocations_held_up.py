@@ -1,0 +1,68 @@
+"""What must not begin though somebody waits for it: work of a zone that another transaction holds, and of a session
+that has ended and is not settled yet."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+
+from quarterdeck.domain.invocations.model import Command, Leases, Release, State
+from quarterdeck.domain.invocations.operations import Exchange, Waiters
+from quarterdeck.domain.invocations.operations.waiting import Waiter
+from quarterdeck.domain.sessions.model import Terminate
+from tests.support.asking import ZONE
+from tests.support.calling import Calling, calling
+from tests.support.eventually import eventually
+from tests.support.keel import Keel, Rigging, keel_on
+
+
+@pytest.fixture
+async def service(keel: Keel) -> Calling:
+    return await calling(keel)
+
+
+async def test_whoever_calls_into_a_busy_zone_hands_nothing_of_it_to_those_who_wait(
+    service: Calling, engine_url: str
+) -> None:
+    if not engine_url.startswith("postgresql"):
+        pytest.skip("on SQLite no zone is busy: there is one writer")
+    keel = service.keel
+    waiter = Waiter(service.asking(2))
+    assert await service.submit_claim(service.asking(waiter=waiter)) == ()
+    async with keel_on(engine_url) as other:
+        row = await Calling(other, service.service_id).call()
+    with psycopg.connect(keel.url) as outsider:
+        outsider.execute("select 1 from zones where id = %s for update", [ZONE])
+        calling_too = asyncio.create_task(service.call())
+
+        async def somebody_waits() -> bool:
+            return keel.side.waiting_for_locks() > 0
+
+        await eventually(somebody_waits, "the call was held up")
+        assert await service.events(row) == ["created"], "whoever holds the zone may be handing it out"
+        assert not waiter.has_work
+    second = await calling_too
+    assert [given.id for given in waiter.take()] == [row.id, second.id]
+
+
+async def test_what_is_given_back_for_a_session_that_has_ended_does_not_begin_again(engine_url: str) -> None:
+    async with keel_on(engine_url, Rigging(chunk=1)) as keel:
+        await keel.zone()
+        service = await calling(keel)
+        root = await keel.spawn()
+        child = await keel.spawn(parent_id=root.id)
+        await service.call(source_session_id=child.id)
+        [row] = await service.claim()
+        ended = await keel.finisher.terminate(Terminate(root.zone_id, root.id, "enough"))
+        assert ended.cascade_id is not None, "stamped, and not settled"
+        asks: list[Command] = [
+            Release(zone_id=ZONE, id=row.id, token=row.attempt_token or ""),
+            service.asking(),
+        ]
+        exchange = Exchange(30_000, Waiters())
+        _, taken = await keel.engine.transact(lambda tx: exchange.run(tx, asks), zones=[ZONE])
+        assert taken == Leases(())
+        assert await service.events(row) == ["created", "started", "released", "canceled"]
+        assert (await service.now(row)).status is State.CANCELED
