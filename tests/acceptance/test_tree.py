@@ -84,6 +84,7 @@ ASKED_OF_A_STAMPED_SESSION = {
     "GET /zones/{zone}/agents/{id}",
     "GET /zones/{zone}/agents/{id}/children",
     "GET /zones/{zone}/agents/{id}/tree",
+    "GET /zones/{zone}/agents/{id}/authority",
     "GET /zones/{zone}/agents/{id}/explain",
     "POST /zones/{zone}/agents/{id}/suspend",
     "PATCH /zones/{zone}/agents/{id}/suspend",
@@ -159,6 +160,8 @@ async def assert_it_is_shown_as_terminated(
     explained = shown(await client.get(zone.agent(session_id, "/explain")))
     assert explained["session"] == one
     assert explained["spawn"]["admitted"] is False
+    held = shown(await client.get(zone.agent(session_id, "/authority")))
+    assert (held["scopes"], held["edges"]) == ([], [])
     below = shown(await client.get(zone.agent(session_id, "/tree")))["items"]
     assert {item["status"] for item in below} == {"terminated"}
     assert {item["id"] for item in below} == {*tree[1:]}

@@ -117,6 +117,7 @@ async def test_an_ended_session_says_who_ended_it_with_what_and_where_the_log_ha
         "cause": made[0].id,
         "session_sid": "sid",
         "root_id": made[0].id,
+        "sid_in_use": False,
         "actor": "tester",
         "at": iso(event.at),
         "pos": event.pos,

@@ -317,12 +317,13 @@ delete from sink_entries where sink = :sink;
 select 1 from events e where e.pos = :pos and e.id = :id;
 
 -- name: log_touched
--- Which of these zones have an event of these types after a position and an instant.
-select b.zone
-from rows(:batch as b, zone text, after bigint)
-where exists (
+-- Which of these zones have an event of these types after a position and an instant: null if none. As a subquery that
+-- gives one row it cannot become a join, which might begin with all events.
+select b.zone, (
     select 1
     from events e
     where e.zone_id = b.zone and e.pos > b.after and e.at > :since
       and e.type in (select t.name from rows(:types as t, name text))
-);
+    limit 1
+)
+from rows(:batch as b, zone text, after bigint);

@@ -251,4 +251,4 @@ async def _just_touched(tx: Tx, doubtful: Mapping[Use, Shown]) -> set[str]:
     ]
     kinds: list[tuple[object, ...]] = [(name,) for name in TOUCHING]
     [rows] = await tx.read(Q.log_touched(batch=batch, types=kinds, since=tx.now - UNDER_WAY_MS))
-    return {str(row[0]) for row in rows}
+    return {str(zone_id) for zone_id, touched in rows if touched is not None}
