@@ -8,10 +8,12 @@ import pytest
 
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.invocations.model import Invocation, InvocationSettings, State
+from quarterdeck.domain.invocations.model import Invocation, InvocationSettings, RetryPolicy, State
 from quarterdeck.domain.invocations.operations.waiting import Lookout, Waiter, Waiters, wait_for_work
 from quarterdeck.domain.invocations.sweeps import DEADLINE, ORPHAN, RETENTION
+from quarterdeck.domain.sessions.model import Terminate
 from quarterdeck.engine.wake import Wakes
+from tests.support.asking import caller
 from tests.support.calling import Calling, calling
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, Rigging, keel_on
@@ -97,8 +99,6 @@ async def test_what_was_handed_to_somebody_who_is_gone_goes_back_and_costs_no_at
 
 
 async def test_a_waiter_whose_session_has_ended_is_given_nothing(keel: Keel) -> None:
-    from tests.support.asking import caller
-
     session = await keel.spawn()
     service = await calling(keel)
     waiting = Calling(keel, service.service_id)
@@ -143,8 +143,6 @@ async def test_attempts_exhausted_by_failures_end_as_dead(service: Calling) -> N
 
 
 async def test_backoff_is_kept_over_a_restart(keel: Keel, engine_url: str) -> None:
-    from quarterdeck.domain.invocations.model import RetryPolicy
-
     service = await calling(keel)
     await service.call(policy=RetryPolicy(backoff_ms=200_000))
     [taken] = await service.claim()
@@ -215,8 +213,6 @@ async def test_from_the_stamp_of_a_cascade_on_nothing_of_it_begins(engine_url: s
         root = await keel.spawn()
         child = await keel.spawn(parent_id=root.id)
         row = await service.call(source_session_id=child.id)
-        from quarterdeck.domain.sessions.model import Terminate
-
         ended = await keel.finisher.terminate(Terminate(root.zone_id, root.id, "enough"))
         assert ended.cascade_id is not None
         assert await refused(service.call(source_session_id=child.id)) == "agent_session_not_found"
@@ -335,8 +331,6 @@ async def test_whoever_waits_is_woken_by_a_commit_elsewhere(engine_url: str, kee
 
 
 async def test_whoever_waits_gets_what_becomes_due_by_its_backoff(keel: Keel) -> None:
-    from quarterdeck.domain.invocations.model import RetryPolicy
-
     service = await calling(keel)
     await service.call(policy=RetryPolicy(backoff_ms=80))
     [taken] = await service.claim()

@@ -88,7 +88,8 @@ set status = b.to_status, attempts = b.to_attempts, result_json = b.new_result, 
 from rows(:batch as b, zone text, name text, was text, were bigint, to_status text, to_attempts bigint,
     new_result text, new_error text, to_parked bigint, at bigint, deadline bigint, lease bigint, token text, how text,
     who text, claim text, cancel_at bigint, cancel_why text, began bigint, finished bigint, moved bigint)
-where zone_id = b.zone and id = b.name and status = b.was and attempts = b.were;
+where zone_id = b.zone and id = b.name and status = b.was and attempts = b.were
+returning id;
 
 -- name: invocations_of_sessions
 -- planned: each time

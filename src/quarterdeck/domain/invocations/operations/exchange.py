@@ -58,7 +58,7 @@ class Exchange:
         ]
         self._park(tx, asks, outcomes)
         self._hand_over(tx, board, asks, locked)
-        self._write(tx, board)
+        await self._write(tx, board)
         return outcomes
 
     # -- loading: one round trip ---------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class Exchange:
             Q.invocations_get(batch=named) if named else None,
             Q.invocations_of_keys(batch=_keys(calls)) if calls else None,
             Q.invocations_of_claims(batch=held) if (held := _claimed(claims)) else None,
-            _next_of(due) if (due := self._wanted(calls, claims)) else None,
+            _next_of(wanted) if (wanted := self._wanted(calls, claims)) else None,
             sessions.get(refs) if (refs := self._sessions(asks, calls)) else None,
         ]
         answers = iter(await tx.read(*(statement for statement in statements if statement)))
@@ -83,7 +83,10 @@ class Exchange:
             next(answers) if statement else [] for statement in statements
         )
         locked = zones.locked(zone_rows)
-        rows = decode([row for of_kind in named_rows for row in of_kind], Invocation)
+        # Of a zone that was busy nothing is known: whoever holds its lock may be handing out, or ending, the same now.
+        found = decode([row for of_kind in named_rows for row in of_kind], Invocation)
+        rows = [row for row in found if row.zone_id in locked]
+        due = [each for each in _due(due_rows, tx.now) if each[0].zone_id in locked]
         known = Known(
             now=tx.now,
             lease_ms=self._lease_ms,
@@ -93,7 +96,7 @@ class Exchange:
             services=services.found(service_rows),
             sessions=sessions.by_ref(session_rows) | await _sessions_of(tx, asks, rows),
             rows=rows,
-            due=_due(due_rows, tx.now),
+            due=due,
         )
         return known, set(locked)
 
@@ -128,10 +131,8 @@ class Exchange:
                 tx.on_commit(partial(self._waiters.add, ask.waiter))
 
     def _hand_over(self, tx: Tx, board: Board, asks: Sequence[Command], locked: set[str]) -> None:
-        """What has become due goes to whoever waits for it, in the same commit. Not in a zone that was busy: whoever
-        holds its lock may be handing out, or ending, the same at this moment."""
-        called = {(ask.zone_id, ask.service_id) for ask in asks if isinstance(ask, Enqueue)}
-        for ref in {ref for ref in called if ref[0] in locked}:
+        """What has become due goes to whoever waits for it, in the same commit."""
+        for ref in {(ask.zone_id, ask.service_id) for ask in asks if isinstance(ask, Enqueue)}:
             for waiter in self._waiters.of(ref):
                 if not board.has_due(ref):
                     break
@@ -144,11 +145,11 @@ class Exchange:
                     tx.on_commit(partial(self._waiters.hand, waiter, ()))
 
     @staticmethod
-    def _write(tx: Tx, board: Board) -> None:
+    async def _write(tx: Tx, board: Board) -> None:
         if board.created:
             writing.insert(tx, board.rows(board.created))
         if board.changed:
-            writing.move(tx, zip(board.changed.values(), board.rows(board.changed), strict=True))
+            await writing.move(tx, zip(board.changed.values(), board.rows(board.changed), strict=True))
         for told in board.told:
             tx.emit(writing.event(told))
 

@@ -63,7 +63,7 @@ async def _cancel(
     tx: Tx, rows: Sequence[Invocation], reason: str, cause_of: Callable[[Invocation], NewEvent]
 ) -> None:
     after = [lives.canceled(row, reason, tx.now) for row in rows]
-    writing.move(tx, zip(rows, after, strict=True))
+    await writing.move(tx, zip(rows, after, strict=True))
     for before, row in zip(rows, after, strict=True):
         cause = cause_of(before)
         tx.emit(
@@ -91,4 +91,4 @@ async def _park(tx: Tx, rows: Sequence[Invocation]) -> None:
         )
         for row in rows
     ]
-    writing.move(tx, [(old, new) for old, new in zip(rows, after, strict=True) if old != new])
+    await writing.move(tx, [(old, new) for old, new in zip(rows, after, strict=True) if old != new])

@@ -19,10 +19,12 @@ def insert(tx: Tx, rows: Sequence[Invocation]) -> None:
         tx.write(Q.invocations_insert(batch=piece))
 
 
-def move(tx: Tx, moved: Iterable[tuple[Invocation, Invocation]]) -> None:
-    """(before, after) of each."""
+async def move(tx: Tx, moved: Iterable[tuple[Invocation, Invocation]]) -> None:
+    """(before, after) of each. Whatever did not move was read without the zone's lock: nothing of it may be told."""
     for piece in pieces([_moved(before, after) for before, after in moved]):
-        tx.write(Q.invocations_move(batch=piece))
+        [rows] = await tx.read(Q.invocations_move(batch=piece))
+        if len(rows) != len(piece):
+            raise RuntimeError("invocations moved under the zone's lock")
 
 
 def _moved(before: Invocation, row: Invocation) -> tuple[object, ...]:
