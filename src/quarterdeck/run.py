@@ -9,11 +9,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import uvicorn
 import uvloop
 
 from quarterdeck import __version__
@@ -23,7 +21,7 @@ from quarterdeck.core.clock import DAY, iso, system_now
 from quarterdeck.engine.sweeps import Sweep, SweepRunner
 from quarterdeck.http import logs, serve
 from quarterdeck.http.auth import AuthSettings, LocalIssuer
-from quarterdeck.http.connection import Connection, Connections
+from quarterdeck.http.connection import Connections
 from quarterdeck.http.shell import Shell
 from quarterdeck.http.streams import StreamSettings
 from quarterdeck.settings import Settings, SettingsError, environment, mask
@@ -79,7 +77,7 @@ class Running:
         socket_file = socket_path(self._settings.data)
         local = serve.listen_unix(socket_file)
         url = serve.url_of(tcp)
-        uvicorn_server = server_of(self._settings, app.shell, lambda: self._ready(url, str(socket_file)))
+        serving = server_of(self._settings, app.shell)
         app.start(None if server.sweeps else ())
         tokens.start()
         # What was made while starting lives as long as the process: the collector need not look at it again.
@@ -87,7 +85,7 @@ class Running:
         gc.freeze()
         gc.set_threshold(10_000, 20, 50)
         try:
-            await uvicorn_server.serve([tcp, local])
+            await serving.serve([tcp, local], lambda: self._ready(url, str(socket_file)), app.shell.drain)
         finally:
             await tokens.stop()
             await app.stop(max(1.0, server.shutdown_grace_ms / 1000))
@@ -153,27 +151,12 @@ def check_schema(settings: Settings, *, migrates: bool) -> None:
     raise SettingsError(complaint)
 
 
-def server_of(settings: Settings, shell: Shell, on_ready: Callable[[], None]) -> serve.Server:
+def server_of(settings: Settings, shell: Shell) -> serve.Server:
     """Serves the shell once it is given sockets, until a signal comes."""
     server = settings.server
     stall_seconds = settings.section(StreamSettings).stream_stall_ms / 1000
     connections = Connections(server.request_timeout_ms / 1000, server.connections_max, stall_seconds)
-    config = uvicorn.Config(
-        shell,
-        loop="none",
-        http=Connection.of(connections),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=max(1, -(-server.shutdown_grace_ms // 1000)),
-        backlog=1024,
-    )
-    return serve.Server(config, connections, on_ready, shell.drain)
+    return serve.Server(shell.answer, connections, max(1.0, server.shutdown_grace_ms / 1000))
 
 
 def open_issuer(settings: Settings) -> LocalIssuer:

@@ -98,7 +98,7 @@ class Sweeping:
                 begun()
                 await _told_to_stop()
             else:
-                await server_of(self._settings, app.shell, begun).serve([tcp])
+                await server_of(self._settings, app.shell).serve([tcp], begun, app.shell.drain)
             await app.sweeps.stop()
             tally.say_all()
         return 0

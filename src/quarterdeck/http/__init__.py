@@ -1,4 +1,4 @@
-"""The HTTP shell: one ASGI application that serves the route tables of all rooms.
+"""HTTP: one shell that serves the route tables of all rooms, and the server it stands in.
 
 | module   | what it decides                                                                             |
 |----------|---------------------------------------------------------------------------------------------|
@@ -12,7 +12,9 @@
 | openapi  | the description of the table; `docs` renders it for people, without a network                  |
 | metrics  | what is counted, and `/metrics`                                                               |
 | logs     | one JSON object a line; those of requests are gathered for a moment                             |
-| connection | what a peer may do before it has said anything; one system call an answer                  |
+| request  | one request and the way back: its body as it comes, its answer at once or piece by piece         |
+| waiting  | answers that take their time, while their client is there                                       |
+| connection | a peer's bytes as requests, in order; what it may do before it has said anything               |
 | serve    | sockets, signals and draining                                                                 |
 
 The order for each request: route (404, 405) → credential (401) → scope and zone (403) → size (413) → body and query

@@ -1,23 +1,39 @@
-"""One connection: uvicorn's protocol, with bounds on what a peer may do before it has said anything.
+"""One connection: HTTP/1.1 as its parser hears it, with bounds on what a peer may do before it has said anything.
 
 A peer that opens connections and trickles bytes costs memory and descriptors for as long as it is let. So a request
-must have arrived whole within QD_REQUEST_TIMEOUT_MS, its head may not be larger than `HEAD_MAX`, and there may be no
-more than QD_CONNECTIONS_MAX connections at once. One timer per process looks for the slow ones: a timer per request
-would cost every honest caller. It also finds the streams whose peer has taken nothing for QD_STREAM_STALL_MS: one that
-reads slowly is no trouble, one that never reads holds a place.
+must have arrived whole within QD_REQUEST_TIMEOUT_MS, its head may not be larger than `HEAD_MAX`, of a body that nobody
+has asked for only about `AHEAD_MAX` is read, and there may be no more than QD_CONNECTIONS_MAX connections at once. One
+timer per process looks for the slow ones, and for those that have said nothing for long: a timer per request would
+cost every honest caller. It also finds the streams whose peer has taken nothing for QD_STREAM_STALL_MS: one that reads
+slowly is no trouble, one that never reads holds a place.
+
+Requests that a peer sends without waiting for answers are answered in their order, one at a time; meanwhile nothing
+more is read from it.
+
+`unsent`: the answer to a claim is worth something, and whoever gave it out wants to know if it surely reached nobody.
+That is known until the kernel has taken the last byte; what the kernel, or the peer, loses later nobody here can know.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import cast
+from urllib.parse import unquote
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import httptools
 
 from quarterdeck.core.errors import Invalid
 from quarterdeck.http import problems
+from quarterdeck.http.request import Request
 
 HEAD_MAX = 64 * 1024
+AHEAD_MAX = 64 * 1024
 LOOK_EVERY = 5.0
+IDLE_SECONDS = 75.0
+"""After which a connection that is kept open and says nothing is closed."""
+Answer = Callable[[Request], Awaitable[None]]
 
 
 class Connections:
@@ -28,8 +44,12 @@ class Connections:
         self._request_seconds = request_seconds
         self._most = most
         self._stall_seconds = stall_seconds
+        self.answering: set[asyncio.Task[None]] = set()
+        """What is being answered."""
         self.none_left = asyncio.Event()
         self.none_left.set()
+        self.says_goodbye = False
+        """The server stops: every answer is the last one of its connection."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -49,125 +69,279 @@ class Connections:
     def cut_streams(self) -> None:
         """Ends the streams that did not end when they were told to: their peers do not read."""
         for connection in [c for c in self._open if c.is_streaming]:
-            connection.transport.abort()
+            connection.cut()
+
+    def close_unasked(self) -> None:
+        """Closes whatever is not being answered."""
+        for connection in [c for c in self._open if not c.is_asked]:
+            connection.close()
 
     def watch(self) -> None:
         """Closes what is slow, now and from now on."""
         loop = asyncio.get_running_loop()
-        limit = loop.time() - self._request_seconds
-        stalled = loop.time() - self._stall_seconds
-        for connection in [c for c in self._open if c.is_slow(limit) or c.is_stalled(stalled)]:
-            connection.transport.abort()
+        now = loop.time()
+        for connection in [*self._open]:
+            if connection.is_late(now - self._request_seconds, now - self._stall_seconds):
+                connection.cut()
+            elif connection.is_idle(now - IDLE_SECONDS):
+                connection.close()
         loop.call_later(min(LOOK_EVERY, self._request_seconds / 2, self._stall_seconds / 2), self.watch)
 
 
-class GatheredTransport:
-    """Sends what is written in one turn of the loop with one system call.
-
-    uvicorn writes an answer's head and its body apart, and the second call costs a quarter of a small request.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._soon = loop.call_soon
-        self._parts: list[bytes] = []
-        self.is_closing = transport.is_closing
-        self.get_extra_info = transport.get_extra_info
-        self.pause_reading = transport.pause_reading
-        self.resume_reading = transport.resume_reading
-        self.set_protocol = transport.set_protocol
-
-    def write(self, data: bytes) -> None:
-        if not self._parts:
-            self._soon(self._flush)
-        self._parts.append(data)
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def abort(self) -> None:
-        self._parts.clear()
-        self._transport.abort()
-
-    def _flush(self) -> None:
-        parts, self._parts = self._parts, []
-        # The peer may have gone in the turn between; uvloop would complain of what nobody is there to read.
-        if parts and not self.is_closing():
-            self._transport.write(b"".join(parts))
-
-
-class Connection(HttpToolsProtocol):
-    """uvicorn's protocol; `of` makes it know the connections it is one of."""
-
-    all: Connections
-
-    @classmethod
-    def of(cls, connections: Connections) -> type[Connection]:
-        return type("Connection", (cls,), {"all": connections})
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self.waiting_since: float | None = self.loop.time()
-        self._stalled_since: float | None = None
+class Connection(asyncio.Protocol):
+    def __init__(self, answer: Answer, connections: Connections) -> None:
+        self._answer = answer
+        self._all = connections
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._arriving: Request | None = None
+        """The request whose body is still to come."""
+        self._waiting: deque[Request] = deque()
+        """Sent by a peer that did not wait for the answers before."""
+        self._current: Request | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._unsent: list[Callable[[], None]] = []
         self._head_size: int | None = None
-        gathered = GatheredTransport(transport, self.loop)
-        super().connection_made(gathered)  # type: ignore[arg-type]
-        if not self.all.has_room():
-            gathered.abort()
-        self.all.opened(self)
+        self._late_since: float | None = None
+        """Since when a request has been arriving."""
+        self._stalled_since: float | None = None
+        self._is_paused = False
+        self._is_cut = False
+        self._last_word: bytes | None = None
+        """Said when what is being answered has been, and then the connection ends."""
+        self._quiet_since = 0.0
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self.all.closed(self)
+    # -- for those who watch -------------------------------------------------------------------------------------
 
     @property
     def is_streaming(self) -> bool:
-        """Whether an answer without an end is under way: all others say how long they are."""
-        return (
-            self.cycle is not None and bool(self.cycle.chunked_encoding) and not self.cycle.response_complete
+        """Whether an answer without an end is under way."""
+        return self._current is not None and self._current.is_streaming
+
+    @property
+    def is_asked(self) -> bool:
+        return self._current is not None
+
+    def is_idle(self, since: float) -> bool:
+        """Kept open, and quiet since then."""
+        return self._current is None and self._late_since is None and self._quiet_since < since
+
+    def is_late(self, arriving_since: float, stalled_since: float) -> bool:
+        return (self._late_since is not None and self._late_since < arriving_since) or (
+            self._stalled_since is not None and self._stalled_since < stalled_since and self.is_streaming
         )
 
-    def is_slow(self, limit: float) -> bool:
-        return self.waiting_since is not None and self.waiting_since < limit
+    def close(self) -> None:
+        self._transport.close()
 
-    def is_stalled(self, limit: float) -> bool:
-        return self._stalled_since is not None and self._stalled_since < limit and self.is_streaming
+    def cut(self) -> None:
+        self._is_cut = True
+        self._transport.abort()
 
-    def pause_writing(self) -> None:
-        self._stalled_since = self.loop.time()
-        super().pause_writing()
+    # -- the transport's words -----------------------------------------------------------------------------------
 
-    def resume_writing(self) -> None:
-        self._stalled_since = None
-        super().resume_writing()
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's is one in all but its bases.
+        transport = cast("asyncio.Transport", transport)
+        self._transport = transport
+        self._late_since = self._quiet_since = self._loop.time()
+        if not self._all.has_room():
+            transport.abort()
+        self._all.opened(self)
+
+    def eof_received(self) -> None:
+        """The peer says no more, which is taken for a farewell: the transport closes, and takes nothing more."""
+        self._has_gone()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._all.closed(self)
+        self._has_gone()
+        unsent, self._unsent = self._unsent, []
+        self.resume_writing()
+        if exc is not None or self._is_cut:
+            for callback in unsent:
+                callback()
+
+    def _has_gone(self) -> None:
+        for request in (self._arriving, self._current, *self._waiting):
+            if request is not None:
+                request.has_gone()
+        self._waiting.clear()
 
     def data_received(self, data: bytes) -> None:
-        if self.waiting_since is None:
+        if self._late_since is None:
             # Set by the first byte and not by the parser, which skips empty lines without a word.
-            self.waiting_since = self.loop.time()
+            self._late_since = self._loop.time()
         if self._head_size is not None:
             # Only what comes in several pieces is counted: the first piece cannot be larger than a read.
             self._head_size += len(data)
             if self._head_size > HEAD_MAX:
-                self.send_400_response("")
+                self._take_no_more(NOT_HTTP)
                 return
-        super().data_received(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # Nothing else is spoken here: what was asked is answered, and the connection then ends, since what comes
+            # next may be of another protocol.
+            last = self._waiting[-1] if self._waiting else self._current
+            if last is not None:
+                last.keeps_alive = False
+            self._take_no_more(b"")
+        except httptools.HttpParserError:
+            self._take_no_more(NOT_HTTP)
+
+    def pause_writing(self) -> None:
+        self._stalled_since = self._loop.time()
+        self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        self._stalled_since = None
+        self._look_after()
+        if self._writable is not None:
+            if not self._writable.done():
+                self._writable.set_result(None)
+            self._writable = None
+
+    # -- the parser's words --------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self._head_size = 0
-        super().on_message_begin()
+        self._url = b""
+        self._headers = []
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._head_size = None
-        super().on_headers_complete()
+        parser = self._parser
+        request = Request(self, parser.get_method().decode(), target_of(self._url), self._headers)
+        if parser.get_http_version() != "1.1":
+            request.keeps_alive = request.knows_chunks = False
+        else:
+            request.keeps_alive = parser.should_keep_alive()
+            for name, value in self._headers:
+                if name == b"expect" and value.lower() == b"100-continue":
+                    request.expects_word = True
+        self._arriving = request
+        if self._current is None:
+            self._begin(request)
+        else:
+            self._waiting.append(request)
+            self._pause()
+
+    def on_body(self, body: bytes) -> None:
+        if self._arriving is not None:
+            self._arriving.add(body)
+            if self._arriving.unread > AHEAD_MAX:
+                self._pause()
 
     def on_message_complete(self) -> None:
-        self.waiting_since = None
-        super().on_message_complete()
+        self._late_since = None
+        if self._arriving is not None:
+            self._arriving.has_arrived()
+            self._arriving = None
+        if self._last_word is not None and self._current is None:
+            self._transport.close()
 
-    def send_400_response(self, msg: str) -> None:
-        self.transport.write(NOT_HTTP)
-        self.transport.close()
+    # -- requests, one after the other ---------------------------------------------------------------------------
+
+    def _begin(self, request: Request) -> None:
+        self._current = request
+        task = self._loop.create_task(self._run(request))
+        self._all.answering.add(task)
+        task.add_done_callback(self._all.answering.discard)
+
+    async def _run(self, request: Request) -> None:
+        try:
+            await self._answer(request)
+        finally:
+            request.drop()
+
+    @property
+    def says_goodbye(self) -> bool:
+        return self._all.says_goodbye
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    async def until_writable(self) -> None:
+        if self._writable is not None:
+            await self._writable
+
+    def wants_body(self) -> None:
+        self._resume()
+
+    def answered(self, request: Request) -> None:
+        self._current = None
+        self._quiet_since = self._loop.time()
+        if not request.keeps_alive:
+            self._waiting.clear()
+            if request.expects_word:
+                # It was not told to send its body, and does not.
+                self._arriving = None
+            self._take_no_more(b"")
+        elif self._waiting:
+            self._begin(self._waiting.popleft())
+        elif self._last_word is not None:
+            self._take_no_more(self._last_word)
+        else:
+            self._resume()
+
+    def _take_no_more(self, last_word: bytes) -> None:
+        """Ends the connection, after the answers to what was asked before."""
+        self._last_word = last_word
+        if self._current is not None:
+            self._pause()
+            return
+        self._transport.write(last_word)
+        if self._arriving is None or last_word:
+            self._transport.close()
+        else:
+            # Closed while its peer still sends, it would be reset, and the peer might never read its answer: the rest
+            # is let go by, for as long as a request may take to arrive.
+            self._resume()
+
+    # -- what surely reached nobody ------------------------------------------------------------------------------
+
+    def watch_over(self, unsent: Callable[[], None]) -> None:
+        self._unsent.append(unsent)
+        # So that the last byte's leaving is told of.
+        self._transport.set_write_buffer_limits(high=0)
+        self._loop.call_soon(self._look_after)
+
+    def _look_after(self) -> None:
+        # (Nothing is left either of what a transport has given up, which it tells of a turn later.)
+        if self._unsent and not self._transport.is_closing() and not self._transport.get_write_buffer_size():
+            self._unsent.clear()
+            self._transport.set_write_buffer_limits()
+
+    # -- reading no faster than is answered ----------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+
+def target_of(url: bytes) -> tuple[str, bytes]:
+    """The path, with nothing escaped in it, and the query as it was sent."""
+    if not url.startswith(b"/"):
+        parsed = httptools.parse_url(url)
+        url = (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")
+    path, _, query = url.partition(b"#")[0].partition(b"?")
+    text = path.decode("ascii")
+    return (unquote(text) if "%" in text else text), query
 
 
 def _not_http() -> bytes:

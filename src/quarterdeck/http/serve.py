@@ -1,80 +1,89 @@
-"""Sockets, signals and draining, around uvicorn.
+"""Sockets, signals and draining.
 
 Draining answers everything that was accepted. First the streams are told to end, and the listening sockets close, so
 that nothing new arrives; each connection that is still open is told `connection: close` with its next answer; a
 connection that says nothing for a moment is closed, and so is a stream that could not end, since its peer does not
-read; then uvicorn waits for whatever is still being answered, for as long as the grace allows.
+read; then whatever is still being answered is waited for, as long as the grace allows. What is not done then is
+cancelled, and its caller told that nobody knows.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
-import uvicorn
-
-from quarterdeck.http.connection import Connections
+from quarterdeck.http.connection import Answer, Connection, Connections
 
 QUIET_SECONDS = 0.3
 """How long a kept-alive connection may still say something after the listening sockets have closed."""
+LAST_SECONDS = 1.0
+"""How long those whose answer was cancelled may take to hear so."""
+BACKLOG = 1024
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server, with our draining before its own."""
+class Server:
+    """Answers on some sockets, until a signal comes. A second signal does not wait for anybody."""
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        connections: Connections,
-        on_ready: Callable[[], None],
-        on_drain: Callable[[], None],
-    ) -> None:
-        super().__init__(config)
+    def __init__(self, answer: Answer, connections: Connections, grace_seconds: float) -> None:
+        self._answer = answer
         self._connections = connections
-        self._on_ready = on_ready
-        self._on_drain = on_drain
+        self._grace_seconds = grace_seconds
+        self._stops = asyncio.Event()
+        self._hurries = asyncio.Event()
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Both signals drain; a second one of either does not wait. uvicorn's own version raises them again at the
-        end, which would kill the process before it has closed its database."""
+    async def serve(
+        self, sockets: list[socket.socket], on_ready: Callable[[], None], on_drain: Callable[[], None]
+    ) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._told_to_stop)
         try:
-            yield
+            servers = [await self._listen(each) for each in sockets]
+            self._connections.watch()
+            on_ready()
+            await self._stops.wait()
+            self._connections.says_goodbye = True
+            on_drain()
+            for server in servers:
+                server.close()
+            await self._drain()
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
 
+    async def _listen(self, listening: socket.socket) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+
+        def connection() -> Connection:
+            return Connection(self._answer, self._connections)
+
+        if listening.family == socket.AF_UNIX:
+            return await loop.create_unix_server(connection, sock=listening, backlog=BACKLOG)
+        return await loop.create_server(connection, sock=listening, backlog=BACKLOG)
+
     def _told_to_stop(self) -> None:
-        self.force_exit = self.should_exit
-        self.should_exit = True
+        (self._hurries if self._stops.is_set() else self._stops).set()
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._connections.watch()
-            self._on_ready()
+    async def _drain(self) -> None:
+        await self._unless_hurried(self._connections.none_left.wait(), QUIET_SECONDS)
+        # What is still open is idle, or being answered, or a stream whose peer does not read.
+        self._connections.cut_streams()
+        self._connections.close_unasked()
+        await self._unless_hurried(self._connections.none_left.wait(), self._grace_seconds)
+        for task in self._connections.answering:
+            task.cancel()
+        if self._connections.answering:
+            await asyncio.wait(self._connections.answering, timeout=LAST_SECONDS)
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._on_drain()
-        for server in self.servers:
-            server.close()
-        if len(self._connections):
-            try:
-                async with asyncio.timeout(QUIET_SECONDS):
-                    await self._connections.none_left.wait()
-            except TimeoutError:
-                # What is still open is idle, or being answered: uvicorn closes the one and waits for the other. For a
-                # stream whose peer does not read it would wait until the grace is over.
-                self._connections.cut_streams()
-        await super().shutdown(sockets)
+    async def _unless_hurried(self, wanted: Coroutine[object, object, object], seconds: float) -> None:
+        waits = [asyncio.ensure_future(wanted), asyncio.ensure_future(self._hurries.wait())]
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:

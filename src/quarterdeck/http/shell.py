@@ -6,9 +6,8 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -19,19 +18,16 @@ from quarterdeck.core.ids import is_path_id, new_id
 from quarterdeck.core.wire import Call, Caller, Reply, Route
 from quarterdeck.http import problems
 from quarterdeck.http.auth import Authenticator
-from quarterdeck.http.intake import Gone, decode_body, decode_query, read_body
+from quarterdeck.http.intake import decode_body, decode_query, read_body
 from quarterdeck.http.logs import LineWriter
 from quarterdeck.http.metrics import Metrics
+from quarterdeck.http.request import Gone, Request
 from quarterdeck.http.router import Router
 from quarterdeck.http.streams import Stream, Streams, accepts_stream
 from quarterdeck.http.waiting import while_there
 from quarterdeck.store.port import TransientError
 
 log = logging.getLogger("quarterdeck.http")
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
 JSON = (b"content-type", b"application/json")
 GONE = 499
 """What is logged when nobody was there any more to be answered."""
@@ -138,54 +134,51 @@ class Shell:
         """Told that the server stops: whoever has somebody wait for long lets them go."""
 
     def drain(self) -> None:
-        """From here on every answer says goodbye, and answers without an end come to theirs."""
+        """Answers without an end come to theirs, and whoever waits for long is let go."""
         self.draining = True
         self._streams.drain()
         for callback in self.on_drain:
             callback()
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await _decline(scope, receive, send)
-            return
+    async def answer(self, request: Request) -> None:
         began = time.perf_counter()
-        head = Head(scope["headers"])
+        head = Head(request.headers)
         if not head.request_id:
             self._requests += 1
             head.request_id = f"{self._prefix}-{self._requests:x}"
         label = "unmatched"
         try:
-            served, params = self._match(scope)
+            served, params = self._match(request)
             label = served.label
-            reply = await self._answer(served, params, scope, receive, head)
+            reply = await self._reply(served, params, request, head)
             if isinstance(reply, Stream):
                 label = f"{label} (stream)"
                 # The same credential is judged again and again while the stream is open.
                 again = partial(self._admit, served, params, head)
-                status = await self._streams.serve(reply, head.request_id, receive, send, again)
+                status = await self._streams.serve(reply, head.request_id, request, again)
             else:
-                status = await self._send(send, reply, head.request_id)
+                status = _send(request, reply, head.request_id)
         except Problem as problem:
-            status = await self._send_problem(send, problem, head.request_id)
+            status = self._send_problem(request, problem, head.request_id)
         except TransientError:  # from a read that went straight to the store; lanes answer for themselves
-            status = await self._send_problem(send, _away(), head.request_id)
+            status = self._send_problem(request, _away(), head.request_id)
         except Gone:
             status = GONE
         except asyncio.CancelledError:
             # Only the end of the grace cancels a request, and then the task ends right here. Whoever still listens is
-            # told what is known of its request, instead of uvicorn's bare 500.
-            status = await self._send_problem(send, _cut_off(), head.request_id)
+            # told what is known of its request.
+            status = self._send_problem(request, _cut_off(), head.request_id)
         except Exception:
             # The last resort: a defect must cost its caller a 500, not its neighbours the server.
             log.exception("a defect in %s, request %s", label, head.request_id)
-            status = await self._send_problem(send, _defect(), head.request_id)
-        self._record(scope, label, status, head, time.perf_counter() - began)
+            status = self._send_problem(request, _defect(), head.request_id)
+        self._record(request.path, label, status, head, time.perf_counter() - began)
 
     # -- the steps, in order --------------------------------------------------------------------------------------
 
-    def _match(self, scope: Message) -> tuple[_Served, dict[str, str]]:
-        method, path = scope["method"], scope["path"]
-        match = self._router.find("GET" if method == "HEAD" else method, path)
+    def _match(self, request: Request) -> tuple[_Served, dict[str, str]]:
+        method = request.method
+        match = self._router.find("GET" if method == "HEAD" else method, request.path)
         if match is None:
             raise NotFound("route_not_found", "There is nothing at this path; /docs lists what there is.")
         if match.target is None:
@@ -193,15 +186,13 @@ class Shell:
             raise MethodNotAllowed("method_not_allowed", f"This path answers to {allowed}.", allow=allowed)
         return match.target, match.params
 
-    async def _answer(
-        self, served: _Served, params: dict[str, str], scope: Message, receive: Receive, head: Head
-    ) -> object:
+    async def _reply(self, served: _Served, params: dict[str, str], request: Request, head: Head) -> object:
         route = served.route
         caller = await self._admit(served, params, head)
         body = None
         if served.decoder is not None:
-            body = decode_body(served.decoder, await read_body(receive, head.content_length))
-        query = decode_query(scope["query_string"], route.query) if route.query else None
+            body = decode_body(served.decoder, await read_body(request, head.content_length))
+        query = decode_query(request.query, route.query) if route.query else None
         answering = route.handler(
             Call(
                 caller,
@@ -211,12 +202,12 @@ class Shell:
                 head.idempotency_key,
                 head.trace,
                 head.request_id,
-                f"{scope['path']}?{scope['query_string'].decode('latin-1')}" if query is not None else "",
-                head.wants_stream and scope["method"] == "GET",
+                f"{request.path}?{request.query.decode('latin-1')}" if query is not None else "",
+                head.wants_stream and request.method == "GET",
                 head.last_event_id,
             )
         )
-        return await (while_there(answering, receive) if route.waits else answering)
+        return await (while_there(answering, request) if route.waits else answering)
 
     async def _admit(self, served: _Served, params: dict[str, str], head: Head) -> Caller:
         scope = served.route.scope
@@ -233,24 +224,7 @@ class Shell:
 
     # -- answers --------------------------------------------------------------------------------------------------
 
-    async def _send(self, send: Send, answer: object, request_id: str) -> int:
-        body, status = answer, 200
-        headers = [(b"x-request-id", request_id.encode())]
-        if isinstance(answer, Reply):
-            body, status = answer.body, answer.status
-            headers += [(name.encode(), value.encode("latin-1")) for name, value in answer.headers]
-        if isinstance(body, Page):
-            content = body.content
-            headers.append((b"content-type", body.content_type.encode()))
-        elif body is None:
-            content = b""
-        else:
-            content = _encode(body)
-            headers.append(JSON)
-        await self._write(send, status, headers, content)
-        return status
-
-    async def _send_problem(self, send: Send, problem: Problem, request_id: str) -> int:
+    def _send_problem(self, request: Request, problem: Problem, request_id: str) -> int:
         headers = problems.headers(problem)
         headers.append((b"x-request-id", request_id.encode()))
         allow = problem.members.get("allow")
@@ -259,29 +233,36 @@ class Shell:
         bound = problem.members.get("bound")
         if isinstance(bound, str):
             self._metrics.denied(bound)
-        await self._write(send, problem.status, headers, problems.body(problem, request_id))
+        request.answer(problem.status, headers, problems.body(problem, request_id))
         return problem.status
 
-    async def _write(
-        self, send: Send, status: int, headers: list[tuple[bytes, bytes]], content: bytes
-    ) -> None:
-        if status != 204:
-            headers.append((b"content-length", str(len(content)).encode()))
-        if self.draining:
-            # Every connection says goodbye with its next answer, so that none has to be cut.
-            headers.append((b"connection", b"close"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
-
-    def _record(self, scope: Message, label: str, status: int, head: Head, seconds: float) -> None:
+    def _record(self, path: str, label: str, status: int, head: Head, seconds: float) -> None:
         self._metrics.request(label, status, seconds)
         if self._lines is not None:
             traced = f',"trace_id":"{trace.id_of(head.trace)}"' if head.trace else ""
             self._lines.write(
                 f'{{"time":"{iso(system_now())}","level":"info","message":"request","route":"{label}",'
-                f'"path":{_quoted(scope["path"])},"status":{status},"ms":{seconds * 1000:.2f},'
+                f'"path":{_quoted(path)},"status":{status},"ms":{seconds * 1000:.2f},'
                 f'"request_id":"{head.request_id}"{traced}}}\n'.encode()
             )
+
+
+def _send(request: Request, answer: object, request_id: str) -> int:
+    body, status, unsent = answer, 200, None
+    headers = [(b"x-request-id", request_id.encode())]
+    if isinstance(answer, Reply):
+        body, status, unsent = answer.body, answer.status, answer.unsent
+        headers += [(name.encode(), value.encode("latin-1")) for name, value in answer.headers]
+    if isinstance(body, Page):
+        content = body.content
+        headers.append((b"content-type", body.content_type.encode()))
+    elif body is None:
+        content = b""
+    else:
+        content = _encode(body)
+        headers.append(JSON)
+    request.answer(status, headers, content, unsent)
+    return status
 
 
 def _quoted(path: str) -> str:
@@ -304,12 +285,3 @@ def _cut_off() -> OutcomeUnknown:
 
 def _defect() -> Internal:
     return Internal("internal_error", "This request met a defect of the server; its log has the details.")
-
-
-async def _decline(scope: Message, receive: Receive, send: Send) -> None:
-    """There are no websockets here; a lifespan is the server's own affair."""
-    if scope["type"] == "websocket":
-        await receive()
-        await send({"type": "websocket.close", "code": 1000})
-        return
-    raise RuntimeError(f"{scope['type']} is not served")

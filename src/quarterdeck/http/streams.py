@@ -12,19 +12,17 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
-from typing import Annotated, Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from quarterdeck.core.errors import Problem, Unavailable
+from quarterdeck.http.request import Request
 from quarterdeck.store.port import TransientError
 
 log = logging.getLogger("quarterdeck.http")
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 StillGood = Callable[[], Awaitable[object]]
 """Raises what a client would be told that came with the same credential now."""
 DRAINING = "draining"
@@ -113,18 +111,17 @@ class Streams:
         for stream in self._open:
             stream.close(DRAINING)
 
-    async def serve(
-        self, stream: Stream, request_id: str, receive: Receive, send: Send, still_good: StillGood
-    ) -> int:
+    async def serve(self, stream: Stream, request_id: str, request: Request, still_good: StillGood) -> int:
         """Sends a stream, from its head to its end."""
-        watching = asyncio.create_task(self._watch(stream, receive, still_good))
+        watching = asyncio.create_task(self._watch(stream, request, still_good))
+        own = [(b"content-type", stream.content_type.encode()), (b"x-request-id", request_id.encode())]
         try:
-            await send(_head(stream, request_id))
+            request.begin(OK, [*own, *stream.headers])
             async with contextlib.aclosing(stream.chunks()) as chunks:
                 async for chunk in chunks:
                     if chunk:
-                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+                        await request.send(chunk)
+            request.end()
         except asyncio.CancelledError:
             # The grace is over, and its reader has not read what there was to read.
             log.warning("a stream whose client does not read was cut off")
@@ -136,25 +133,19 @@ class Streams:
             self.leave(stream)
         return OK
 
-    async def _watch(self, stream: Stream, receive: Receive, still_good: StillGood) -> None:
+    async def _watch(self, stream: Stream, request: Request, still_good: StillGood) -> None:
         reason = "gone"
         with contextlib.suppress(asyncio.CancelledError):
             while True:
                 try:
                     async with asyncio.timeout(self._recheck_seconds):
-                        message = await receive()
-                    if message["type"] == "http.disconnect":
-                        break
+                        await request.until_gone()
+                    break
                 except TimeoutError:
                     if over := await _refused(stream, still_good):
                         reason = over
                         break
         stream.close(reason)
-
-
-def _head(stream: Stream, request_id: str) -> Message:
-    headers = [(b"content-type", stream.content_type.encode()), (b"x-request-id", request_id.encode())]
-    return {"type": "http.response.start", "status": OK, "headers": [*headers, *stream.headers]}
 
 
 async def _refused(stream: Stream, still_good: StillGood) -> str | None:

@@ -1,6 +1,6 @@
 """Answers that take their time: a client that goes away meanwhile must not be waited for.
 
-Nothing else is read from the connection while its request is being answered, so the one thing that can come is the
+Nothing else is asked on the connection while its request is being answered, so the one thing that can come is the
 client's farewell. It ends the handler; and a handler that was done already, in that very moment, is told that its
 answer reached nobody.
 """
@@ -8,18 +8,15 @@ answer reached nobody.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable
 
 from quarterdeck.core.wire import Reply
-from quarterdeck.http.intake import Gone
-
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+from quarterdeck.http.request import Gone, Request
 
 
-async def while_there(answering: Awaitable[object], receive: Receive) -> object:
+async def while_there(answering: Awaitable[object], request: Request) -> object:
     work = asyncio.ensure_future(answering)
-    farewell = asyncio.ensure_future(_farewell(receive))
+    farewell = asyncio.ensure_future(request.until_gone())
     try:
         await asyncio.wait({work, farewell}, return_when=asyncio.FIRST_COMPLETED)
         if not farewell.done():
@@ -33,8 +30,3 @@ async def while_there(answering: Awaitable[object], receive: Receive) -> object:
         for task in (work, farewell):
             if not task.done():
                 task.cancel()
-
-
-async def _farewell(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

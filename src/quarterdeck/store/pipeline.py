@@ -74,12 +74,12 @@ def _send(connection: Connection, ready: Sequence[tuple[Statement, list[bytes | 
     pgconn = connection.pgconn
     steps: list[str | None] = []
     for statement, params in ready:
-        name, text = statement.name, statement.postgresql.encode()
+        name = statement.name
         if name in PLAIN or statement.planned_each_time:
-            pgconn.send_query_params(text, params or None)
+            pgconn.send_query_params(statement.postgresql.encode(), params or None)
         else:
             if name not in connection.prepared and name not in steps:
-                pgconn.send_prepare(name.encode(), text)
+                pgconn.send_prepare(name.encode(), statement.postgresql.encode())
                 steps.append(name)
             pgconn.send_query_prepared(name.encode(), params)
         steps.append(None)
