@@ -33,8 +33,10 @@ up: $(BASE) ## start the server on SQLite, in the foreground
 		$(if $(call given,DATA),--data "$(call given,DATA)") $(call given,ARGS)
 
 # Two at a time, a file by one of them: half of what a test does is waiting for a server, and a file's fixtures are shared.
+# In the order of tests/conftest.py: by itself xdist begins with the files of most tests, and would keep for the end the one
+# test that takes minutes, for the other of the two to wait for.
 test: lint ## lint, types, import contracts, and every test on both engines
-	.venv/bin/python -m pytest -n 2 --dist loadfile $(call given,ARGS)
+	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(call given,ARGS)
 
 lint: $(TEST) ## the checks that run nothing
 	.venv/bin/ruff check .

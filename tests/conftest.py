@@ -38,6 +38,18 @@ def pytest_configure() -> None:
     terminated_is_interrupted()
 
 
+LONGEST = ("tests/chaos/test_plane.py", "tests/chaos/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that they are not what is left when everything else is done."""
+
+    def place(item: pytest.Item) -> int:
+        return next((n for n, begins in enumerate(LONGEST) if item.nodeid.startswith(begins)), len(LONGEST))
+
+    items.sort(key=place)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
@@ -58,7 +70,7 @@ def postgres() -> Iterator[PostgresDatabases]:
         yield databases
         databases.close()
         return
-    server = PostgresServer()
+    server = PostgresServer(in_memory=True)
     try:
         server.start()
         yield PostgresDatabases(server.url())

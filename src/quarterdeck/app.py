@@ -34,6 +34,7 @@ from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.services import routes as service_routes
 from quarterdeck.domain.services.model import ServiceSettings
 from quarterdeck.domain.services.routes import ServiceDesk
+from quarterdeck.domain.services.sweeps import sweeps as service_sweeps
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions import routes as session_routes
 from quarterdeck.domain.sessions.model import SessionSettings
@@ -331,7 +332,17 @@ def the_services(keel: Keel, secrets: Secrets) -> Room:
         keel.lanes.writing("service-unregister", services.unregister).submit,
         keel.lanes.reading("service-show", services.show).submit,
     )
-    return Room(service_routes.routes(desk))
+    forget = keel.lanes.writing("service-forget", services.forget)
+    return Room(
+        service_routes.routes(desk),
+        service_sweeps(
+            keel.everywhere,
+            invocations.services_left_alone,
+            forget.submit,
+            keel.settings.section(ServiceSettings),
+            keel.settings.section(LogSettings).retention_cleanup_interval_ms,
+        ),
+    )
 
 
 def the_delegations(keel: Keel, ender: sessions.Ender, finisher: sessions.Finisher) -> Room:
@@ -357,6 +368,7 @@ def invocations_room(keel: Keel, secrets: Secrets | None) -> Room:
     waiters = invocations.Waiters()
     exchange = invocations.Exchange(told.lease_ms, waiters)
     lane: Lane[Command, Outcome] = keel.lanes.writing("invocation", exchange.run)
+    settle = keel.lanes.writing("invocation-settle", invocations.settle)
     show = keel.lanes.reading("invocation-show", invocations.show)
     desk = InvocationDesk(keel.engine, lane.submit, show.submit, waiters, told)
     waiters.unwanted = desk.release
@@ -369,6 +381,7 @@ def invocations_room(keel: Keel, secrets: Secrets | None) -> Room:
         invocation_sweeps(
             keel.everywhere,
             lane.submit,
+            settle.submit,
             told,
             keel.settings.section(LogSettings).retention_cleanup_interval_ms,
         ),
@@ -384,7 +397,7 @@ def the_pusher(keel: Keel, submit: Callable[[Command], Awaitable[Outcome]], secr
     pusher = Pusher(means, settings.section(InvocationSettings), settings.server.shutdown_grace_ms / 1000)
     keel.metrics.gauge("quarterdeck_pushes_under_way", "Pushes under way", "invocations", pusher.__len__)
     for code in CODES:
-        keel.metrics.gauge(
+        keel.metrics.counter(
             "quarterdeck_pushes",
             "Pushes, by what came of them",
             code,
@@ -414,7 +427,7 @@ def live_on(keel: Keel) -> Live:
     tailer = Tailer(keel.everywhere, keel.wakes, sse.frame, told.stream_poll_ms / 1000)
     streams = Streams(told)
     keel.metrics.gauge("quarterdeck_streams_open", "Open streams", "events", streams.__len__)
-    keel.metrics.gauge(
+    keel.metrics.counter(
         "quarterdeck_streams_fell_behind",
         "How often a stream's client did not keep up and was sent back to the log",
         "events",
@@ -428,6 +441,6 @@ def watch(keel: Keel, lines: LineWriter | None) -> None:
     for lane in keel.lanes.made:
         keel.metrics.gauge("quarterdeck_lane_waiting", "Commands waiting in a lane", lane.name, lane.__len__)
     if lines is not None:
-        keel.metrics.gauge(
+        keel.metrics.counter(
             "quarterdeck_log_lines_lost", "Log lines that could not be written", "stderr", lambda: lines.lost
         )

@@ -133,10 +133,10 @@ def plane_damages(w: World) -> list[Damage]:
         ("attempts", INVOCATION.format("'pending', 0", "0", RUNS[2]), (w.root.id,)),
         ("attempts", INVOCATION.format("'gone', 0", "0", WAITS[2]), (w.root.id,)),
         ("parked", INVOCATION.format(*asleep), (w.root.id,)),
-        ("parked", INVOCATION.format(*WAITS), (w.sleeper.id,)),
         ("delegations", EDGE.format("null"), (w.root.id, w.ended.id)),
         ("delegations", EDGE.format("null"), ("nobody", w.root.id)),
         ("delegation-lines", EDGE.format("'gone'"), (w.root.id, w.leaf.id)),
+        ("delegation-order", EDGE.format("null"), (w.root.id, w.leaf.id)),
         ("services", SERVICE, ()),
         ("services", f"insert into service_sessions values ('{ZONE}', 'v', ?)", (w.ended.id,)),
     ]
@@ -193,7 +193,8 @@ def damages(w: World) -> list[Damage]:
     ]  # fmt: skip
 
 
-NAMED_BY_OTHERS = ("counts-left", "counts-ever", "attempts", "parked", "delegations", "delegation-lines")
+NAMED_BY_OTHERS = ("counts-left", "counts-ever", "attempts", "parked", "delegations", "delegation-lines",
+                   "delegation-order")  # fmt: skip
 """Found by an id of their own, and not by the one that was given last."""
 
 

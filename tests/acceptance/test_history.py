@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.upkeep.check import Report, look
 from quarterdeck.upkeep.history.promises import PROMISES
 from tests.cli.cli_support import Qd
@@ -210,6 +211,14 @@ def left_to_the_dead(world: World) -> None:
     )
 
 
+def held_for_ever(world: World) -> None:
+    """By nobody's session, so that only its deadline speaks against it."""
+    world.side.run(
+        "update agent_invocations set status = 'running', deadline_at = 1 where id = (select i.id from"
+        " agent_invocations i where i.source_session_id is null and i.target_session_id is null order by i.id limit 1)"
+    )
+
+
 DAMAGES: dict[Damage, str] = {
     an_event_gone: "story",
     a_spawn_that_never_was: "acknowledged",
@@ -225,6 +234,7 @@ DAMAGES: dict[Damage, str] = {
     a_row_moved: "agreement",
     a_cascade_open: "rest",
     left_to_the_dead: "rest",
+    held_for_ever: "rest",
 }
 
 
@@ -236,6 +246,9 @@ def test_a_real_run_keeps_every_promise_and_whatever_is_then_put_wrong_is_found(
     assert set(DAMAGES.values()) == set(PROMISES)
     whole = world.rows()
     for damage, promise in DAMAGES.items():
+        # What the log and the clients say is judged alike wherever it was read; rows are read by each engine's own.
+        if not sqlite_path(world.url) and promise not in ("agreement", "rest"):
+            continue
         damage(world)
         found = world.report().history
         assert found

@@ -301,7 +301,7 @@ def resident_bytes(server: ServerProcess) -> int:
 async def fell_behind(server: ServerProcess) -> int:
     async with server.client() as client:
         text = (await client.get("/metrics")).text
-    [line] = [line for line in text.splitlines() if line.startswith("quarterdeck_streams_fell_behind{")]
+    [line] = [line for line in text.splitlines() if line.startswith("quarterdeck_streams_fell_behind_total{")]
     return int(float(line.split()[-1]))
 
 

@@ -88,7 +88,7 @@ async def test_what_a_service_is_called_for_reaches_its_endpoint_signed_with_the
     assert request.headers["traceparent"] == TRACE
     async with server.client() as admin:
         metrics = (await admin.get("/metrics")).text
-    assert 'quarterdeck_pushes{name="succeeded"} 1.0' in metrics
+    assert 'quarterdeck_pushes_total{name="succeeded"} 1.0' in metrics
     assert 'quarterdeck_pushes_under_way{name="invocations"} 0.0' in metrics
     assert service.secret.removeprefix("whsec_") not in server.log_text
 

@@ -88,7 +88,7 @@ async def test_beyond_loopback_metrics_need_a_scope(servers: Servers) -> None:
     )
     async with server.client(scraper) as client:
         figures = await client.get("/metrics")
-        assert (figures.status_code, "quarterdeck_log_lines_lost" in figures.text) == (200, True)
+        assert (figures.status_code, "quarterdeck_log_lines_lost_total" in figures.text) == (200, True)
         assert_problem(await client.get("/zones/default/agents"), 403, "missing_scope")
 
 

@@ -19,7 +19,7 @@ from tests.support.redis import RedisServer
 from tests.support.rounds import SEED, SOAK_SECONDS
 from tests.support.server import Servers
 
-ROUND_SECONDS = 90.0
+ROUND_SECONDS = 120.0
 HAPPENED: tuple[tuple[str, tuple[int, ...], int], ...] = (
     ("spawn", (201,), 100),
     ("spawn", (200,), 5),

@@ -13,6 +13,7 @@ from quarterdeck.cli.output import Paint
 from quarterdeck.cli.tree import PLAIN
 from quarterdeck.client.server import Document
 from tests.cli.cli_support import Qd
+from tests.support.engines import ON_BOTH
 
 NOW = 1_767_323_045.0  # 2026-01-02T03:04:05Z
 
@@ -93,6 +94,7 @@ def test_what_exceeds_is_told_part_by_part(here: Qd) -> None:
     assert frees.startswith("    what frees it: ")
 
 
+@ON_BOTH
 def test_a_list_is_narrowed_by_either_end_and_by_status(here: Qd) -> None:
     one, two, three = sessions(here, 3)
     first, second = lent(here, one, two), lent(here, two, three)
@@ -126,6 +128,7 @@ def test_revoking_tells_what_it_took_and_ended(here: Qd) -> None:
     assert here.json("delegation", "revoke", edges[0])["revoked_edges"] == 0
 
 
+@ON_BOTH
 def test_the_graph_shows_under_each_delegation_what_falls_with_it(here: Qd) -> None:
     top, left, right, both, leaf = sessions(here, 5)
     to_left, to_right = lent(here, top, left, "--ttl", "20m"), lent(here, top, right, "--ttl", "30m")

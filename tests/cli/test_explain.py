@@ -9,6 +9,7 @@ import pytest
 
 from quarterdeck.cli.output import width
 from tests.cli.cli_support import Qd, answer, on_terminal, peer
+from tests.support.engines import ON_BOTH
 from tests.support.zone import FreshZone
 
 
@@ -45,6 +46,7 @@ def test_a_session_that_sleeps_is_explained_by_everybody_who_holds_it(here: Qd) 
     assert "A spawn under it would be refused now:\n  parent_not_found: " in told
 
 
+@ON_BOTH
 def test_a_session_that_ended_with_its_ancestor_is_explained_by_who_ended_that_and_why(here: Qd) -> None:
     root = here.good("session", "spawn", "--app", "lead")
     child = here.good("session", "spawn", "--app", "worker", "--parent", root)
@@ -93,6 +95,7 @@ def test_a_spawn_that_would_be_admitted_exits_with_0_and_makes_nothing(here: Qd,
     assert here.json("session", "list")["items"] == []
 
 
+@ON_BOTH
 def test_a_spawn_that_would_be_refused_exits_with_3_and_names_all_that_refuses_it(here: Qd) -> None:
     here.good("zone", "quotas", "--set", "max_sessions=1", "--set", "max_tree_size=1")
     root = here.good("session", "spawn", "--app", "app")

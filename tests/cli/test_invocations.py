@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.cli.cli_support import RUN_LIMIT, Qd
+from tests.support.engines import ON_BOTH
 from tests.support.eventually import eventually_sync
 from tests.support.zone import FreshZone
 
@@ -86,6 +87,7 @@ def test_params_come_from_the_line_a_file_or_standard_input(here: Qd, service: s
         assert "Traceback" not in done.stderr
 
 
+@ON_BOTH
 def test_a_list_is_narrowed_and_shows_how_often_and_how_long(here: Qd, service: str) -> None:
     session = here.good("session", "spawn", "--app", "planner")
     done = sent(here, service, "--source", session)
@@ -194,6 +196,7 @@ def test_a_claim_waits_for_work_longer_than_an_answer_usually_may(
     assert [one["id"] for one in json.loads(stdout)["items"]] == [invocation]
 
 
+@ON_BOTH
 def test_a_failed_attempt_is_followed_by_another_until_it_is_dead(here: Qd, service: str) -> None:
     invocation = sent(here, service, "--attempts", "2", "--backoff", "0")
     told = completed(here, claimed(here, service), "--status", "failed", "--error", '{"code": 1}')

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.cli.cli_support import Qd
+from tests.support.engines import ON_BOTH
 
 ENDPOINT = "https://research.example/rpc"
 SECRET = re.compile(r"whsec_[A-Za-z0-9+/=_-]{20,}")
@@ -16,6 +17,7 @@ def registered(qd: Qd, *words: str) -> str:
     return qd.good("service", "register", "--app", "researcher", "--endpoint", ENDPOINT, *words)
 
 
+@ON_BOTH
 def test_register_prints_the_id_alone_and_the_same_endpoint_is_the_same_service(here: Qd) -> None:
     first = registered(here, "--capability", "summarise", "--capability", "cite", "--protocol", "a2a/1")
     assert re.fullmatch(r"[0-9a-f-]{36}", first)
@@ -47,6 +49,7 @@ def test_the_secret_of_a_pushed_service_is_printed_once_and_another_when_it_is_r
     assert again["secret"] != told["secret"]
 
 
+@ON_BOTH
 def test_a_service_of_a_session_goes_with_it(here: Qd) -> None:
     session = here.good("session", "spawn", "--app", "researcher")
     service = here.good("service", "register", "--session", session, "--endpoint", ENDPOINT)

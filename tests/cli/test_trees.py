@@ -14,6 +14,7 @@ from quarterdeck.cli.tree import draw
 from quarterdeck.client.server import Document
 from tests.cli.cli_support import Qd, answer, peer
 from tests.cli.test_speed import HEAVY
+from tests.support.engines import ON_BOTH
 from tests.support.zone import FreshZone
 
 NOW = 1_767_323_045.0  # 2026-01-02T03:04:05Z
@@ -45,6 +46,7 @@ def states(qd: Qd, *ids: str) -> list[str]:
 # -- suspend and resume ------------------------------------------------------------------------------------------
 
 
+@ON_BOTH
 def test_suspend_and_resume_say_how_many_fell_asleep_and_woke(here: Qd) -> None:
     root, middle, leaf = line_of_three(here)
     assert here.good("session", "suspend", middle) == f"suspended {middle}: 2 sessions fell asleep"
@@ -149,6 +151,7 @@ def test_a_sleeper_is_drawn_in_its_colour_with_how_long_it_has_slept() -> None:
 # -- stop and its receipt ----------------------------------------------------------------------------------------
 
 
+@ON_BOTH
 def test_a_receipt_tells_what_was_asked_stopped_and_left(here: Qd) -> None:
     root, _, leaf = line_of_three(here)
     here.good("session", "stop", leaf)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.cli_support import Qd, answer, on_terminal, peer
+from tests.support.engines import ON_BOTH
 from tests.support.zone import FreshZone
 
 
@@ -63,6 +64,7 @@ def test_a_zone_that_is_not_there_exits_with_4(here: Qd) -> None:
 # -- stop --------------------------------------------------------------------------------------------------------
 
 
+@ON_BOTH
 def test_stop_ends_every_session_of_a_zone_and_prints_the_receipt(here: Qd, zone: FreshZone) -> None:
     root = here.good("session", "spawn", "--app", "app")
     child = here.good("session", "spawn", "--app", "app", "--parent", root)

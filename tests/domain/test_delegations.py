@@ -9,7 +9,7 @@ import pytest
 
 from quarterdeck.core.errors import NotFound, Problem, Unauthenticated
 from quarterdeck.core.wire import COORDINATOR_ADMIN
-from quarterdeck.domain.delegations.model import Delegated, EdgeRef, EdgeState, Expire
+from quarterdeck.domain.delegations.model import LINE_MAX, Delegated, EdgeRef, EdgeState, Expire
 from quarterdeck.domain.delegations.sweeps import RETENTION
 from quarterdeck.domain.sessions.model import Terminate
 from tests.support.asking import APP, ZONE, admin, caller
@@ -276,10 +276,22 @@ async def test_a_suspended_or_ended_session_holds_nothing_and_that_is_said(lendi
     assert "ended" in str(over.why_none)
 
 
+async def test_an_edge_ends_with_the_first_of_its_sessions_and_so_does_what_is_derived_from_it(
+    lending: Lending,
+) -> None:
+    [a], [b, c] = await lending.sessions(1, ttl_seconds=60), await lending.sessions(2)
+    first = await lending.lend(a, b, scopes=("a",), ttl_seconds=3_600)
+    second = await lending.lend(b, c, scopes=("a",))
+    into = await lending.lend(c, (await lending.sessions(1, ttl_seconds=30))[0], ttl_seconds=50)
+    assert first.expires_at == second.expires_at == a.expires_at
+    assert into.expires_at < second.expires_at
+
+
 async def test_authority_ends_with_whoever_lent_it_though_no_sweep_has_come(lending: Lending) -> None:
     a, b, c, d = await lending.sessions(4)
-    await lending.chain([a, b, c], scopes=("a",))
+    edges = await lending.chain([a, b, c], scopes=("a",))
     lending.keel.side.expire(a)
+    lending.let_expire(*edges)  # as it is with every edge whose lender's time is up
     assert (await lending.authority(b)).edges == []
     assert (await lending.authority(c)).edges == []
     with pytest.raises(Problem) as refused:
@@ -292,12 +304,17 @@ async def test_authority_ends_with_the_stamp_of_a_large_ending(engine_url: str) 
         await keel.zone()
         lending = Lending(keel)
         tree = await keel.tree(4)
-        [receiver] = await lending.sessions(1)
+        receiver, further, other = await lending.sessions(3)
         edge = await lending.lend(tree[0], receiver, scopes=("a",))
+        await lending.lend(receiver, further, scopes=("a",))
         ended = await keel.endings.submit(Terminate(ZONE, tree[0].id, "requested", admin()))
         assert ended.cascade_id
         assert await lending.status(edge) == ["active"], "nothing of it is settled yet"
         assert (await lending.authority(receiver)).edges == []
+        assert (await lending.authority(further)).edges == [], "nor does what is derived from it"
+        with pytest.raises(Problem) as refused:
+            await lending.lend(further, other, scopes=("a",))
+        assert "has ended" in str(refused.value.members["exceeds"])
         assert "has ended" in (await lending.explain(edge)).why[0]
         await keel.finisher.see_through(ended)
         assert await lending.status(edge) == ["revoked"]
@@ -320,6 +337,21 @@ async def test_an_edge_is_explained_with_its_line_and_what_it_would_refuse(lendi
     assert over.ended_by is not None
     assert over.ended_by["actor"] == "tester"
     assert "out of a caller's token" in (await lending.explain(first)).why[-1]
+
+
+async def test_of_a_long_line_the_nearest_are_shown_and_that_there_are_more_is_said(lending: Lending) -> None:
+    edges = await lending.chain(await lending.sessions(LINE_MAX + 3))
+    whole, cut = await lending.explain(edges[LINE_MAX]), await lending.explain(edges[LINE_MAX + 1])
+    assert [edge.id for edge in whole.chain] == [edge.id for edge in reversed(edges[:LINE_MAX])]
+    assert (whole.truncated, whole.why[-1]) == (
+        False,
+        f"It stands {LINE_MAX} below the first edge of its line, {edges[0].id}.",
+    )
+    assert [edge.id for edge in cut.chain] == [edge.id for edge in reversed(edges[1 : LINE_MAX + 1])]
+    assert (cut.truncated, cut.why[-1]) == (
+        True,
+        f"It stands more than {LINE_MAX} below the first edge of its line.",
+    )
 
 
 # -- the log, the epoch ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from quarterdeck.core.errors import Forbidden, NotFound
 from quarterdeck.domain.delegations.model import Edge, EdgeState, EdgeVerb, Expire, Revoke, Revoked
 from quarterdeck.domain.delegations.rules import DELEGATION
-from quarterdeck.domain.sessions.model import Session
+from quarterdeck.domain.sessions.model import Session, Terminate
 from tests.support.asking import ZONE, admin, caller
 from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, keel_on
 from tests.support.lending import Lending, data_of, delegate
@@ -95,6 +95,35 @@ async def test_what_has_expired_keeps_nobody_alive(lending: Lending) -> None:
     assert (await lending.show(second)).status == "expired", "as it was before, and not revoked"
 
 
+async def test_an_edge_whose_lender_is_about_to_have_ended_keeps_nobody_alive(engine_url: str) -> None:
+    async with keel_on(engine_url, Rigging(chunk=2)) as keel:
+        await keel.zone()
+        lending = Lending(keel)
+        lender, between, held, under = await lending.sessions(4)
+        tree = await keel.tree(4)
+        direct, derived = await lending.lend(lender, held), await lending.lend(lender, under)
+        hollow = await lending.lend(tree[0], held)
+        await lending.lend(tree[1], between)
+        below = await lending.lend(between, under)
+        ended = await keel.endings.submit(Terminate(ZONE, tree[0].id, "requested", admin()))
+        assert ended.cascade_id
+        assert await lending.status(hollow, below) == ["active", "active"], "nothing of it is settled yet"
+        assert (await lending.revoke(direct)).terminated_agents == 1
+        assert (await lending.revoke(derived)).terminated_agents == 1, "by the line of the other"
+        assert await alive(lending, [lender, between, held, under]) == [lender.id, between.id]
+        await keel.finisher.see_through(ended)
+        assert_counts_are_what_the_rows_say(keel.side)
+
+
+async def test_what_is_lent_by_one_whose_time_is_up_keeps_nobody_alive(lending: Lending) -> None:
+    [brief], [other, held] = await lending.sessions(1, ttl_seconds=60), await lending.sessions(2)
+    direct, empty = await lending.lend(other, held), await lending.lend(brief, held, ttl_seconds=3_600)
+    assert empty.expires_at == brief.expires_at
+    lending.keel.side.expire(brief)
+    lending.let_expire(empty)
+    assert counts(await lending.revoke(direct)) == (1, 1, 1)
+
+
 async def test_an_edge_takes_only_what_is_derived_from_it_if_nobody_ends(lending: Lending) -> None:
     a, b, c, d = await lending.sessions(4)
     own = await lending.lend(b, d)
@@ -150,12 +179,11 @@ async def test_an_ending_too_large_for_one_transaction_reads_as_ended_at_once_an
         lent = await lending.lend(tree[3], top)
         edge = await lending.lend((await lending.sessions(1))[0], tree[0])
         done = await lending.revokes.submit(Revoke(ZONE, edge.id, admin()))
-        assert done.cascades
+        assert done.cascade_id
         assert done.terminated_agents == 8, "the tree, and who held nothing but what it had lent"
         assert await alive(lending, [*tree, top]) == []
         assert await lending.status(edge, lent) == ["revoked", "revoked"], "in the transaction of the stamp"
-        for cascade_id in done.cascades:
-            await keel.finisher.finish(ZONE, cascade_id)
+        await keel.finisher.finish(ZONE, done.cascade_id)
         ended = [event for event in await keel.log() if event.type == "session.terminate"]
         assert {event.subject for event in ended} == {session.id for session in [*tree, top]}
         assert_counts_are_what_the_rows_say(keel.side)

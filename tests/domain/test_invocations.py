@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from typing import Literal
 
+import msgspec
 import pytest
 
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.invocations.model import Invocation, InvocationSettings, RetryPolicy, State
+from quarterdeck.domain.invocations.model import (
+    Command,
+    Invocation,
+    InvocationSettings,
+    RetryPolicy,
+    State,
+)
+from quarterdeck.domain.invocations.operations import Exchange
 from quarterdeck.domain.invocations.operations.waiting import Lookout, Waiter, Waiters, wait_for_work
+from quarterdeck.domain.invocations.rules import Board, Known
 from quarterdeck.domain.invocations.sweeps import DEADLINE, ORPHAN, RETENTION
 from quarterdeck.domain.sessions.model import Terminate
 from quarterdeck.engine.wake import Wakes
-from tests.support.asking import caller
+from tests.support.asking import ZONE, caller
 from tests.support.calling import Calling, calling
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, Rigging, keel_on
@@ -114,8 +125,10 @@ async def test_a_waiter_whose_session_has_ended_is_given_nothing(keel: Keel) -> 
 
 async def test_a_claim_repeated_with_its_id_gives_the_same_leases(service: Calling) -> None:
     await service.call()
-    first = await service.claim(claim_id="c")
-    assert await service.claim(claim_id="c") == first
+    [first] = await service.claim(claim_id="c")
+    [again] = await service.claim(claim_id="c")
+    assert (again.id, again.attempts, again.attempt_token) == (first.id, 1, first.attempt_token)
+    assert (await service.now(first)).lease_expires_at == again.lease_expires_at != first.lease_expires_at
     assert await service.claim(claim_id="d") == ()
 
 
@@ -171,13 +184,18 @@ async def test_the_sweep_ends_attempts_whose_time_has_passed(
     assert await sweeper.run_now(DEADLINE) == 0
 
 
-async def test_a_canceled_running_invocation_ends_as_canceled(service: Calling) -> None:
+@pytest.mark.parametrize("said", ["succeeded", "failed", "canceled"])
+async def test_a_canceled_running_invocation_ends_as_canceled(
+    service: Calling, said: Literal["succeeded", "failed", "canceled"]
+) -> None:
     await service.call()
     [taken] = await service.claim()
     asked = await service.cancel(taken)
     assert (asked.status, asked.cancel_reason) == (State.RUNNING, "enough")
     assert (await service.beat(taken)).cancel_requested_at is not None
-    assert (await service.complete(taken, "failed")).status is State.CANCELED
+    done = await service.complete(taken, said)
+    assert (done.status, done.result_json) == (State.CANCELED, '"r"'), "what it reported is kept"
+    assert await service.complete(taken, said) == done, "and answered again"
     assert await service.events(taken) == ["created", "started", "cancel_requested", "canceled"]
 
 
@@ -328,6 +346,57 @@ async def test_whoever_waits_is_woken_by_a_commit_elsewhere(engine_url: str, kee
         assert given.id == row.id
     finally:
         await watching.stop()
+
+
+async def test_whoever_waits_for_a_service_that_goes_is_told_so(keel: Keel) -> None:
+    session = await keel.spawn()
+    service = await calling(keel, session_id=session.id)
+    watching, wakes = await lookout(keel)
+    try:
+        claiming = asyncio.create_task(
+            wait_for_work(service.asking(), service.submit_claim, keel.waiters, 20)
+        )
+        await somebody_waits(keel)
+        await keel.end(session)
+        wakes.committed()
+        assert await refused(claiming) == "agent_service_not_found"
+    finally:
+        await watching.stop()
+
+
+async def test_two_who_wait_with_one_claim_are_given_the_same(service: Calling) -> None:
+    waiters = [Waiter(service.asking(claim_id="c")) for _ in range(2)]
+    for waiter in waiters:
+        await service.submit_claim(msgspec.structs.replace(waiter.claim, waiter=waiter))
+    first = await service.call()
+    elsewhere, service.keel.waiters._by_service = service.keel.waiters._by_service, {}
+    assert [row.id for row in waiters[0].take()] == [first.id]
+    await service.call()
+    service.keel.waiters._by_service = elsewhere
+    await service.call()
+    assert [row.id for row in waiters[1].take()] == [first.id]
+
+
+async def test_what_one_service_can_be_given_is_not_loaded_for_another(
+    service: Calling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = await calling(service.keel)
+    for each in [service, other] * 30:
+        await each.call()
+    exchange = Exchange(30_000, Waiters())
+    seen: list[Known] = []
+
+    def board(known: Known) -> Board:
+        seen.append(known)
+        return Board(known)
+
+    monkeypatch.setattr("quarterdeck.domain.invocations.operations.exchange.Board", board)
+    asks: list[Command] = [service.asking(1), other.asking(20)]
+    await service.keel.engine.transact(lambda tx: exchange.run(tx, asks), zones=[ZONE])
+    [known] = seen
+    loaded = Counter(row.service_id for row in known.due)
+    assert loaded[service.service_id] <= 4
+    assert loaded[other.service_id] >= 20
 
 
 async def test_whoever_waits_gets_what_becomes_due_by_its_backoff(keel: Keel) -> None:

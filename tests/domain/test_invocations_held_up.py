@@ -64,5 +64,5 @@ async def test_what_is_given_back_for_a_session_that_has_ended_does_not_begin_ag
         exchange = Exchange(30_000, Waiters())
         _, taken = await keel.engine.transact(lambda tx: exchange.run(tx, asks), zones=[ZONE])
         assert taken == Leases(())
-        assert await service.events(row) == ["created", "started", "released", "canceled"]
+        assert await service.events(row) == ["created", "started", "canceled"]
         assert (await service.now(row)).status is State.CANCELED

@@ -209,6 +209,7 @@ async def test_a_name_of_a_private_network_is_refused_and_nothing_is_sent(
     assert error_of(row.error_json)["code"] == "push_refused"
     assert dict(pusher.counts) == {"push_refused": 3}
     assert there.connections == 0
+    assert names.askers == {row.zone_id}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "2130706433", "[::ffff:127.0.0.1]", "localhost"])

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.engines import ON_SQLITE
 from tests.support.keel import Side
 from tests.support.raw import Connection, request
 from tests.support.server import ServerProcess
@@ -53,7 +54,7 @@ MALFORMED = {
     "an integer of 5,000 digits": b'{"application_id":"app","metadata":{"x":%s},"quotas":{"max_depth":%s}}'
     % (b"9" * 5000, b"9" * 5000),
     "a number beyond a float": b'{"application_id":"app","metadata":{"x":1e999},"quotas":{"max_depth":1e999},'
-    b'"ttl_seconds":1e999,"reason":1e999,"attempt_token":1e999,"max":1e999}',
+    b'"ttl_seconds":1e999,"reason":1e999,"attempt_token":1e999,"claim_id":1e999,"max":1e999}',
     "65 levels": b'{"application_id":"app","metadata":{"x":%s}}' % nested(63),
     "1,000 levels": nested(1_000),
     "100,000 levels": nested(100_000),
@@ -65,6 +66,15 @@ MALFORMED = {
     "a number": b"17",
     "a string": b'"application_id"',
 }  # fmt: skip
+
+
+STORABLE = (
+    "an escaped NUL", "an escaped NUL in a name", "a lone high surrogate", "a lone low surrogate",
+    "surrogates the wrong way round", "a surrogate in UTF-8", "bytes that are not UTF-8", "overlong UTF-8",
+    "an integer beyond 64 bits", "an integer of 5,000 digits", "a number beyond a float", "65 levels",
+)  # fmt: skip
+"""What one engine would keep, or choke on, should it come so far, and the other not: asked of both. The rest is no JSON
+for anybody."""
 
 
 @asynccontextmanager
@@ -86,7 +96,16 @@ async def routes_with_body(server: ServerProcess) -> list[TableRow]:
     return rows
 
 
-@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED.keys())
+@pytest.mark.parametrize(
+    ("server", "body"),
+    [
+        pytest.param(engine, body, id=f"{engine}-{name}")
+        for engine in ("sqlite", "postgresql")
+        for name, body in MALFORMED.items()
+        if engine == "sqlite" or name in STORABLE
+    ],
+    indirect=["server"],
+)
 async def test_a_malformed_body_is_400_on_every_route_that_takes_one(zone: FreshZone, body: bytes) -> None:
     async with zone.server.client() as client, nothing_written(zone.server):
         for row in await routes_with_body(zone.server):
@@ -110,6 +129,7 @@ async def test_a_malformed_body_is_400_on_every_route_that_takes_one(zone: Fresh
         ("idempotency_key", 1), ("idempotency_key", {}),
     ],
 )  # fmt: skip
+@ON_SQLITE
 async def test_a_spawn_with_a_field_of_the_wrong_kind_is_refused_by_its_name(
     zone: FreshZone, field: str, value: Any
 ) -> None:
@@ -119,6 +139,7 @@ async def test_a_spawn_with_a_field_of_the_wrong_kind_is_refused_by_its_name(
     assert refused["field"].split("[")[0] == field
 
 
+@ON_SQLITE
 async def test_a_missing_field_is_named(zone: FreshZone) -> None:
     async with zone.server.client() as client:
         for content in (b"", b" \n", b"{}"):
@@ -134,6 +155,7 @@ async def test_64_levels_are_kept_and_given_back(zone: FreshZone) -> None:
 
 
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "chunked"])
+@ON_SQLITE
 async def test_a_body_of_300_kib_is_413_on_every_route_that_takes_one(
     zone: FreshZone, declared: bool
 ) -> None:
@@ -162,6 +184,7 @@ async def test_a_body_of_256_kib_is_taken_and_one_byte_more_is_not(zone: FreshZo
             assert len(answer.request.content) == size
 
 
+@ON_SQLITE
 async def test_a_body_where_none_is_wanted_is_not_read_however_large(zone: FreshZone) -> None:
     async with zone.server.client() as client, nothing_written(zone.server):
         for row in await table_of(zone.server):
@@ -181,6 +204,7 @@ async def test_a_body_where_none_is_wanted_is_not_read_however_large(zone: Fresh
     ids=["a NUL", "not UTF-8", "a surrogate", "overlong", "a NUL in an unknown one", "an unknown one not UTF-8",
          "a NUL in a name", "9 KB", "101 parameters", "9 KB of a name"],
 )  # fmt: skip
+@ON_SQLITE
 async def test_a_malformed_query_is_400_on_every_route_that_takes_one(zone: FreshZone, query: str) -> None:
     async with zone.server.client() as client, nothing_written(zone.server):
         rows = [row for row in await table_of(zone.server) if row.query]
@@ -191,6 +215,7 @@ async def test_a_malformed_query_is_400_on_every_route_that_takes_one(zone: Fres
                 assert_problem(await client.request(row.method, url), 400)
 
 
+@ON_SQLITE
 async def test_every_parameter_refuses_what_is_not_its_kind(zone: FreshZone) -> None:
     wrong = {
         "limit": ["", "0", "-1", "0x10", "one", "1%20", "99999999999999999999"],
@@ -227,6 +252,7 @@ async def test_every_parameter_refuses_what_is_not_its_kind(zone: FreshZone) -> 
 @pytest.mark.parametrize(
     "content_type", ["text/plain", "application/xml", "application/json; charset=latin-1", ""]
 )
+@ON_SQLITE
 async def test_the_body_is_json_whatever_its_content_type_says(zone: FreshZone, content_type: str) -> None:
     async with zone.client() as client:
         headers = {"content-type": content_type}
@@ -257,6 +283,7 @@ NOT_HTTP = {
 
 
 @pytest.mark.parametrize("noise", NOT_HTTP.values(), ids=NOT_HTTP.keys())
+@ON_SQLITE
 async def test_what_is_not_http_is_refused_in_the_same_form_as_everything(
     server: ServerProcess, noise: bytes
 ) -> None:

@@ -90,6 +90,19 @@ async def test_start_cancel_and_complete_are_spelt_with_either_method(zone: Fres
         )
 
 
+async def test_of_two_who_start_the_same_one_is_refused_and_a_start_is_repeated_with_its_id(
+    zone: FreshZone,
+) -> None:
+    async with zone.client() as client:
+        service = await register(client, zone)
+        path = f"{zone.path}/invocations/{(await call(client, zone, service)).json()['id']}/start"
+        first = await client.post(path, json={"claim_id": "mine"})
+        again = await client.post(path, json={"claim_id": "mine"})
+        assert (first.status_code, again.json()) == (200, first.json())
+        for body in ({"claim_id": "another"}, {}):
+            assert_problem(await client.post(path, json=body), 409, "invocation_not_startable")
+
+
 async def test_another_application_may_call_and_may_neither_claim_nor_report_nor_cancel(
     zone: FreshZone,
 ) -> None:

@@ -243,10 +243,11 @@ async def test_every_key_that_opens_nothing_is_refused_in_the_same_words_on_ever
         "a huge secret": good["key"] + "0" * 30_000,
         "sql": f"qd_{zone.id}' or '1'='1.{good['id']}.{secret}",
     }
+    # Each of them on some routes, and each route with those that somebody must look for before they are refused.
     rows = [row for row in await table_of(zone.server) if row.scope]
     for name, key in bad.items():
         async with bearing(zone, key) as client:
-            for row in rows:
+            for row in rows if name in ("revoked", "one digit off") else rows[::20]:
                 answer = await client.request(row.method, row.at(zone.id), content=b"{")
                 assert assert_problem(answer, 401, "invalid_token")["detail"] == ONE_SENTENCE, name
                 assert answer.headers["www-authenticate"].startswith("Bearer")

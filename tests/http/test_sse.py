@@ -101,7 +101,7 @@ async def test_the_description_says_how_a_stream_is_asked_for(server: ServerProc
 async def test_a_stream_begins_now_and_says_where_that_is(zone: FreshZone) -> None:
     before = await some_events(zone)
     stream = await opened(zone)
-    await stream.read_some()
+    await stream.begun()
     assert int(stream.decoder.last_id) >= before[-1]["pos"]
     *_, after = await some_events(zone, 1)
     assert positions([await stream.next()]) == [after["pos"]]
@@ -110,7 +110,7 @@ async def test_a_stream_begins_now_and_says_where_that_is(zone: FreshZone) -> No
 
 async def test_who_is_cut_before_the_first_event_can_still_go_on_from_where_it_began(zone: FreshZone) -> None:
     stream = await opened(zone)
-    await stream.read_some()
+    await stream.begun()
     stream.cut()
     _, event = await some_events(zone, 1)
     again = await opened(zone, Last_Event_ID=stream.decoder.last_id)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.engines import ON_SQLITE
 from tests.support.server import ServerProcess
 from tests.support.table import table_of
 from tests.support.zone import FreshZone, assert_problem
 
+# The table is one, and who is turned away here is turned away before any database is asked.
+pytestmark = ON_SQLITE
 PUBLIC = {
     "GET /health",
     "GET /ready",
@@ -107,16 +110,19 @@ async def test_an_unknown_path_is_404_whoever_asks(server: ServerProcess, path: 
             assert_problem(await client.request("GET", url), 404, "route_not_found")
 
 
-@pytest.mark.parametrize(
-    "segment",
-    ["%20", "%00", "%0A", "a%0A", "%ff", "%F0%9F%92%A9", "%zz", "%", "a%2", "a b".replace(" ", "+"), "a" * 129,
-     "~", "a;b", "a,b", "%E2%80%AE", "%C0%80", "%ED%A0%80", "*", "'", "%22%3E%3Cscript%3E"],
+NO_IDS = (
+    "%20", "%00", "%0A", "a%0A", "%ff", "%F0%9F%92%A9", "%zz", "%", "a%2", "a b".replace(" ", "+"), "a" * 129,
+    "~", "a;b", "a,b", "%E2%80%AE", "%C0%80", "%ED%A0%80", "*", "'", "%22%3E%3Cscript%3E",
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("segment", NO_IDS)
 async def test_a_segment_that_is_no_id_is_404_on_every_route_that_has_one(
     server: ServerProcess, segment: str
 ) -> None:
+    """Each route is asked with four of them, and each of them is asked for on a fifth of the routes."""
     async with server.client() as client:
-        for row in await table_of(server):
+        for row in (await table_of(server))[NO_IDS.index(segment) % 5 :: 5]:
             places = [row.at(segment)] if row.in_zone else []
             places += [row.at("default", segment)] if row.names else []
             for path in places:

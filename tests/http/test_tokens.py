@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from tests.http.auth_support import Signer, assemble, base64url
+from tests.support.engines import ON_SQLITE
 from tests.support.raw import Connection
 from tests.support.server import ServerProcess
 from tests.support.table import TableRow, table_of
@@ -103,17 +104,22 @@ INVALID: dict[str, Forge] = {
 }
 
 
-async def on_every_guarded_route(zone: FreshZone, token: str) -> list[tuple[TableRow, httpx.Response]]:
+async def on_every_guarded_route(
+    zone: FreshZone, token: str, which: slice = slice(None)
+) -> list[tuple[TableRow, httpx.Response]]:
     async with zone.client(token) as client:
-        rows = [row for row in await table_of(zone.server) if row.scope]
+        rows = [row for row in await table_of(zone.server) if row.scope][which]
         # A body that is wrong as well: who may not ask is not told what else is wrong.
         return [(row, await client.request(row.method, row.at(zone.id), content=b"{")) for row in rows]
 
 
-@pytest.mark.parametrize("forge", INVALID.values(), ids=INVALID.keys())
-async def test_an_invalid_token_is_401_on_every_route(zone: FreshZone, forge: Forge) -> None:
-    token = forge(zone)
-    for _, answer in await on_every_guarded_route(zone, token):
+@pytest.mark.parametrize("name", INVALID)
+@ON_SQLITE
+async def test_an_invalid_token_is_401_on_every_route(zone: FreshZone, name: str) -> None:
+    """Each is shown on a fifth of the routes, and each route is shown several."""
+    token = INVALID[name](zone)
+    which = slice([*INVALID].index(name) % 5, None, 5)
+    for _, answer in await on_every_guarded_route(zone, token, which):
         assert_problem(answer, 401, "invalid_token")
         assert token not in answer.text
     assert [event["type"] for event in await events_of(zone)] == ["zone.create"]
@@ -127,6 +133,7 @@ async def test_the_key_that_forges_above_is_the_servers_own(zone: FreshZone) -> 
 @pytest.mark.parametrize(
     "header", [None, "", "Bearer", "Bearer ", "Basic YTpi", "Token x", "x", "Bearer\t x"]
 )
+@ON_SQLITE
 async def test_what_is_no_bearer_token_is_a_missing_one(server: ServerProcess, header: str | None) -> None:
     lines = ["GET /zones HTTP/1.1", "Host: x"] + ([] if header is None else [f"Authorization: {header}"])
     connection = await Connection.open(server.url)

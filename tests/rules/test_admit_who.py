@@ -192,10 +192,24 @@ def test_a_token_of_a_session_that_has_ended_is_no_token_even_for_a_replay(beare
     assert outcome.code == "session_ended"
 
 
-@pytest.mark.parametrize("bearer", [session(id="live"), SUSPENDED], ids=["active", "suspended"])
-def test_a_token_of_a_living_session_is_good(bearer: Session) -> None:
+def test_a_token_of_a_living_session_is_good() -> None:
+    bearer = session(id="live")
     [outcome] = admit([ask(caller=caller(session_id=bearer.id))], known(bearer))
     assert created(outcome)
+
+
+@pytest.mark.parametrize("parent", [None, "sibling"])
+def test_a_suspended_session_spawns_nothing_neither_a_root_nor_under_another(parent: str | None) -> None:
+    facts = known(SUSPENDED, session(id="sibling"))
+    asleep = caller(session_id=SUSPENDED.id)
+    [outcome] = admit([ask(caller=asleep, parent_id=parent)], facts)
+    assert code(outcome) == "agent_suspended"
+    by_agent = msgspec.structs.replace(caller(), agent_id=SUSPENDED.id)
+    [outcome] = admit([ask(caller=by_agent, parent_id=parent)], facts)
+    assert code(outcome) == "agent_suspended"
+    known_key = bound_to(facts, "k", session(id="live"))
+    [outcome] = admit([ask(caller=asleep, key="k", digest="d")], known_key)
+    assert isinstance(outcome, Spawned), "what was acknowledged is so again"
 
 
 # -- every order

@@ -16,11 +16,11 @@ from quarterdeck.domain.delegations.rules import CREATE, DELEGATION, Known
 from quarterdeck.domain.delegations.rules.narrowing import until
 from quarterdeck.domain.sessions.model import State
 from tests.support.asking import APP, NOW, ZONE, caller, session
-from tests.support.lending import LATER, delegate, edge, known
+from tests.support.lending import LATER, delegate, edge, known, lend
 
 
 def lend_one(ask: Delegate, now: Known) -> Delegated | Problem:
-    [outcome] = rules.lend([ask], now)
+    [outcome] = lend([ask], now)
     return outcome
 
 
@@ -67,6 +67,12 @@ def test_nothing_is_delegated_from_or_to_a_suspended_session(which: str) -> None
     problem = refused(delegate("a", "b"), known(sessions=[session(id=which, status=State.SUSPENDED)]))
     assert (problem.status, problem.code) == (409, "agent_suspended")
     assert problem.members["frees"] == "it is resumed"
+
+
+def test_a_suspended_session_delegates_nothing_also_not_from_a_sibling() -> None:
+    asleep = session(id="c", status=State.SUSPENDED)
+    problem = refused(delegate("a", "b", caller=caller(session_id="c")), known(sessions=[asleep]))
+    assert (problem.status, problem.code) == (409, "agent_suspended")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +208,7 @@ def test_an_edge_made_a_moment_ago_can_be_lent_on_in_the_same_batch() -> None:
         delegate("b", "c", scopes=("a",)),
         delegate("b", "d", scopes=("x",)),
     ]
-    first, second, third = rules.lend(asks, known())
+    first, second, third = lend(asks, known())
     assert isinstance(first, Delegated)
     assert isinstance(second, Delegated)
     assert second.edge.parent_edge_id == first.edge.id
@@ -225,7 +231,7 @@ def test_an_edge_that_is_over_closes_no_cycle(over: dict[str, object]) -> None:
 
 
 def test_of_two_edges_of_one_batch_that_would_close_a_cycle_the_second_is_refused() -> None:
-    first, second = rules.lend([delegate("a", "b"), delegate("b", "a")], known())
+    first, second = lend([delegate("a", "b"), delegate("b", "a")], known())
     assert isinstance(first, Delegated)
     assert isinstance(second, Problem)
     assert second.code == "delegation_cycle_denied"
@@ -241,9 +247,14 @@ def test_an_edge_that_does_not_say_lasts_as_long_as_its_parent_and_both_sessions
     assert made(delegate("a", "b"), known(parent, sessions=both)).expires_at == NOW + 50
 
 
-def test_an_edge_may_be_asked_for_longer_than_its_sessions_and_never_longer_than_its_parent() -> None:
+def test_an_edge_asked_for_longer_than_its_sessions_ends_with_the_first_of_them() -> None:
+    # An edge that outlasted its lender would read as active and hold nothing, and so would all derived from it.
     short = [session(id="a", expires_at=NOW + 60)]
-    assert made(delegate("a", "b", expires_at=LATER), known(sessions=short)).expires_at == LATER
+    assert made(delegate("a", "b", expires_at=LATER), known(sessions=short)).expires_at == NOW + 60
+    assert made(delegate("c", "a", expires_at=LATER), known(sessions=short)).expires_at == NOW + 60
+
+
+def test_an_edge_asked_for_longer_than_its_parent_is_refused() -> None:
     problem = refused(delegate("a", "b", expires_at=LATER + 1), known(edge("c", "a")))
     assert "outlast" in str(problem.members["exceeds"])
 
@@ -286,7 +297,7 @@ def test_one_key_with_another_body_is_a_conflict_also_within_a_batch() -> None:
     there = edge("a", "b")
     other = delegate("a", "b", key="k", digest="other")
     assert refused(other, known(there, bindings=[bound(there)])).code == "idempotency_key_conflict"
-    first, second, third = rules.lend(
+    first, second, third = lend(
         [delegate("a", "b", key="k", digest="d"), delegate("a", "b", key="k", digest="d"), other], known()
     )
     assert isinstance(first, Delegated)

@@ -1,15 +1,14 @@
-"""The graph, the pure part: cycles, what falls with an edge, and how far ahead things are."""
+"""The graph, the pure part: what falls with an edge, and how far ahead things are."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarterdeck.domain.delegations.model import Link
-from quarterdeck.domain.delegations.rules import Falling, Fell, Reach, levels
+from quarterdeck.domain.delegations.model import Above, Link
+from quarterdeck.domain.delegations.rules import Falling, Fell, hollow, levels
 from quarterdeck.domain.delegations.rules.lives import REQUESTED, WITH_PARENT, WITH_SESSION, Ref
 from tests.support.asking import NOW, ZONE
 from tests.support.lending import link
@@ -39,38 +38,6 @@ def derived_chain(number: int) -> list[Link]:
     for n in range(number):
         links.append(link(f"s{n}", f"s{n + 1}", links[-1].id if links else None))
     return links
-
-
-# -- cycles ------------------------------------------------------------------------------------------------------
-
-
-def test_a_way_is_found_however_long_it_is_and_only_along_the_arrows() -> None:
-    reach = Reach([(ZONE, f"s{n}", f"s{n + 1}") for n in range(5_000)])
-    assert reach.leads(ZONE, "s0", "s5000")
-    assert not reach.leads(ZONE, "s5000", "s0")
-    assert not reach.leads("another zone", "s0", "s5000")
-
-
-def test_a_walk_costs_as_much_as_there_are_edges_and_not_as_there_are_ways() -> None:
-    # 40 layers of 3: there are 3**40 ways through, and somebody who enumerated them would never return.
-    layers = [[f"l{n}.{k}" for k in range(3)] for n in range(40)]
-    pairs = [(ZONE, a, b) for one, other in itertools.pairwise(layers) for a in one for b in other]
-    reach = Reach([*pairs, (ZONE, "elsewhere", "goal")])
-    assert not reach.leads(ZONE, "l0.0", "goal")
-    assert reach.leads(ZONE, "l0.0", "l39.2")
-
-
-@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=30))
-def test_whoever_asks_before_each_edge_never_closes_a_cycle(wished: list[tuple[int, int]]) -> None:
-    reach, made = Reach(), list[tuple[int, int]]()
-    for source, target in wished:
-        if source != target and not reach.leads(ZONE, str(target), str(source)):
-            reach.add(ZONE, str(source), str(target))
-            made.append((source, target))
-    remaining = {*made}
-    while leaves := {edge for edge in remaining if not any(edge[1] == other[0] for other in remaining)}:
-        remaining -= leaves
-    assert not remaining, "what cannot be taken apart leaf by leaf has a cycle in it"
 
 
 # -- what falls --------------------------------------------------------------------------------------------------
@@ -115,6 +82,22 @@ def test_an_edge_past_its_time_holds_nobody() -> None:
     graph = falling(first, over)
     assert emptied(graph.revoke(ref(first), ends=True)) == ["b"]
     assert names(graph.revoke(ref(over), ends=True)) == set(), "and is not revoked: it has expired"
+
+
+def test_a_hollow_edge_holds_nobody_and_falls_with_whom_it_led_to() -> None:
+    first, empty = link("a", "b"), link("z", "b")
+    graph = Falling(NOW)
+    graph.know([first, empty], {ref(empty)})
+    fell = graph.revoke(ref(first), ends=True)
+    assert emptied(fell) == ["b"]
+    assert {each.id: reason for each, reason in fell.edges} == {first.id: REQUESTED, empty.id: WITH_SESSION}
+
+
+def test_an_edge_is_hollow_if_anybody_up_its_line_has_ended() -> None:
+    line = [Above(ZONE, "e1", None, 0), Above(ZONE, "e2", "e1", 1), Above(ZONE, "e3", "e2", 0)]
+    beside = [Above(ZONE, "e4", "e1", 0), Above(ZONE, "e5", "forgotten", 0), Above("other", "e3", None, 0)]
+    assert hollow([*beside, *reversed(line)]) == {(ZONE, "e2"), (ZONE, "e3")}
+    assert hollow([]) == set()
 
 
 def test_of_two_ways_to_a_session_it_ends_with_the_second() -> None:

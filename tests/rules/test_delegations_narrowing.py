@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.wire import COORDINATOR_ADMIN
-from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import Delegate, Delegated, Edge, EdgeState
 from quarterdeck.domain.delegations.rules.narrowing import (
     Terms,
@@ -21,7 +20,7 @@ from quarterdeck.domain.delegations.rules.narrowing import (
     terms_of_token,
 )
 from tests.support.asking import APP, NOW, ZONE, caller, session
-from tests.support.lending import LATER, delegate, edge, known
+from tests.support.lending import LATER, delegate, edge, known, lend
 
 WIDE = Terms(frozenset({"a", "b"}), None, None, None, 10, LATER)
 
@@ -29,7 +28,7 @@ WIDE = Terms(frozenset({"a", "b"}), None, None, None, 10, LATER)
 def beyond(wanted: dict[str, object], **parent: object) -> list[str]:
     terms = {name: getattr(WIDE, name) for name in Terms.__slots__} | parent
     above = Terms(**terms)
-    return excess(narrowed(delegate("s", "t", **wanted), above, NOW, LATER * 2), above)
+    return excess(narrowed(delegate("s", "t", **wanted), above, NOW), above)
 
 
 # -- part by part ------------------------------------------------------------------------------------------------
@@ -108,7 +107,7 @@ def test_a_sentence_names_a_few_and_counts_the_rest() -> None:
 def test_what_is_not_said_is_taken_over_and_stands_in_the_edge_itself() -> None:
     parent = edge("c", "a", constraints_json='{"actions":["read"],"budget":5,"region":"eu"}', hops=3)
     ask = delegate("a", "b", constraints='{"note":1}')
-    [done] = rules.lend([ask], known(parent))
+    [done] = lend([ask], known(parent))
     assert isinstance(done, Delegated)
     assert msgspec.json.decode(done.edge.constraints_json) == {"note": 1, "actions": ["read"], "budget": 5}
     assert (done.edge.hops, done.edge.expires_at) == (2, LATER)
@@ -119,7 +118,7 @@ def test_a_line_that_was_lent_for_ten_hops_is_passed_on_ten_times_and_then_ends(
     for n in range(12):
         ask = delegate(f"s{n}", f"s{n + 1}", hops=10 if n == 0 else None)
         names = [session(id=f"s{k}") for k in (n, n + 1)]
-        [done] = rules.lend([ask], known(*made, sessions=names))
+        [done] = lend([ask], known(*made, sessions=names))
         if n == 11:
             assert isinstance(done, Problem)
             assert "no hops are left" in str(done.members["exceeds"])
@@ -132,7 +131,7 @@ def test_a_line_that_was_lent_for_ten_hops_is_passed_on_ten_times_and_then_ends(
 def test_a_token_lends_its_scopes_for_everything_and_an_administrators_any() -> None:
     plain, admin = terms_of_token(caller(APP, "a")), terms_of_token(caller(APP, COORDINATOR_ADMIN))
     assert (plain.scopes, plain.resources, admin.scopes) == (frozenset("a"), None, None)
-    assert excess(narrowed(delegate("s", "t", hops=10, expires_at=LATER), plain, NOW, LATER), plain) == []
+    assert excess(narrowed(delegate("s", "t", hops=10, expires_at=LATER), plain, NOW), plain) == []
 
 
 # -- along any path ----------------------------------------------------------------------------------------------
@@ -186,7 +185,7 @@ def test_authority_never_widens_along_any_path(wishes: list[dict[str, object]], 
         ask = _ask(wish, made, chance)
         if ask.source_session_id == ask.target_session_id:
             continue
-        [done] = rules.lend([ask], known(*made.values(), sessions=[session(id=name) for name in NAMES]))
+        [done] = lend([ask], known(*made.values(), sessions=[session(id=name) for name in NAMES]))
         if isinstance(done, Delegated):
             made[done.edge.id] = done.edge
             tokens[done.edge.id] = ask.caller.scopes

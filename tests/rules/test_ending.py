@@ -101,6 +101,27 @@ def test_whatever_a_hand_has_done_to_the_parents_everybody_has_one_place(
 # -- one transaction, or many
 
 
+def test_those_who_end_along_with_one_are_one_ending_and_each_ends_once() -> None:
+    # Two trees; and of the second somebody who would go anyway is named as well.
+    members = members_of(rows([None, 0, None, 2, 3]))
+    together = Terminate(ZONE, "s00", "enough", along=("s02", "s03", "nobody"))
+    found = known(members, end("s00"), end("s02"), end("s03"))
+    for chunk in (5, 4):
+        endings, [outcome] = decided(found, [together], chunk)
+        assert (outcome.stopped, outcome.cascade_id) == (5, None if chunk == 5 else "c0")
+        groups = [endings.settled] if chunk == 5 else [group for _, group in endings.stamped]
+        assert [sorted(each.member.id for each in group) for group in groups] == [
+            sorted(m.id for m in members)
+        ]
+
+
+def test_whoever_is_gone_keeps_nobody_who_ends_along_with_it() -> None:
+    members = members_of(rows([None]))
+    gone = Terminate(ZONE, "gone", "enough", along=("s00",))
+    _, [outcome] = decided(known(members, end("s00")), [gone])
+    assert outcome.stopped == 1
+
+
 @pytest.mark.parametrize(("chunk", "stamps"), [(8, False), (7, False), (6, True), (1, True)])
 def test_what_fits_is_ended_at_once_and_one_more_than_fits_is_stamped_whole(chunk: int, stamps: bool) -> None:
     members = members_of(rows([None, 0, 0, 1, 1, 2, 2]))

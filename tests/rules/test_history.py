@@ -30,6 +30,21 @@ def test_a_true_history_breaks_no_promise() -> None:
     assert [finding.text() for finding in found(a_true_history())] == []
 
 
+def test_what_ran_out_a_moment_ago_has_not_been_forgotten() -> None:
+    """A sweep comes within the minute; until then nobody is blamed."""
+    written = a_true_history()
+    written.invoke("slow")
+    written.claim("slow", 1, "w1")
+    over = written.now
+    written.invocations["slow"] = replace(
+        written.invocations["slow"], deadline_at=over, lease_expires_at=over
+    )
+    written.delegate("edge-9", "right", "twig")
+    written.edges["edge-9"] = replace(written.edges["edge-9"], expires_at=over)
+    written.now += 100_000
+    assert [finding.text() for finding in found(written)] == []
+
+
 @pytest.mark.parametrize(
     ("promise", "plant"),
     [

@@ -25,6 +25,7 @@ from quarterdeck.domain.invocations.model import (
     Overdue,
     Release,
     RetryPolicy,
+    Standing,
     Start,
     State,
 )
@@ -99,7 +100,7 @@ def row(status: State = State.PENDING, **changed: object) -> Invocation:
 
 
 def board(*rows: Invocation, now: int = NOW, service: Service | None = None, **known: object) -> Board:
-    due = [(r, True) for r in rows if r.status is State.PENDING and r.available_at <= now and not r.parked]
+    due = [r for r in rows if r.status is State.PENDING and r.available_at <= now]
     plain: dict[str, object] = {
         "now": now,
         "lease_ms": LEASE,
@@ -204,7 +205,8 @@ def test_an_attempt_is_counted_as_it_begins_and_has_a_lease_and_a_deadline() -> 
 def test_the_same_claim_gives_the_same_leases_and_another_holder_nothing_of_them() -> None:
     on = board(row())
     [taken] = leases(on.decide(claim(claim_id="c")))
-    assert leases(on.decide(claim(token="u", claim_id="c"))) == (taken,)
+    [again] = leases(on.decide(claim(token="u", claim_id="c")))
+    assert (again.id, again.attempts, again.attempt_token) == (taken.id, 1, "t")
     stranger = caller("worker", "agent:lifecycle", session_id=None)
     same_client_other_subject = msgspec.structs.replace(stranger, subject="somebody else")
     assert leases(on.decide(claim(claim_id="c", by=same_client_other_subject))) == ()
@@ -219,14 +221,40 @@ def test_only_the_services_application_may_claim_and_what_is_pushed_is_not_claim
 
 def test_what_waits_for_its_backoff_or_for_a_sleeping_session_is_not_given_out() -> None:
     assert leases(board(row(available_at=NOW + 1)).decide(claim())) == ()
-    assert leases(board(row(parked=1)).decide(claim())) == ()
+    on = board(row(), standings={(ZONE, "i-k"): Standing(sleeps=1)})
+    assert leases(on.decide(claim())) == ()
+    assert [each.parked for each in on.rows(on.changed)] == [1], "nor in the way of those after it any more"
+    assert told(on) == []
 
 
-def test_what_belongs_to_an_ended_session_is_canceled_instead_of_given_out() -> None:
+@pytest.mark.parametrize(
+    ("standing", "reason"),
+    [
+        (Standing(lives_until=0), "session_ended"),
+        (Standing(lives_until=NOW), "session_ended"),
+        (Standing(dropped=1), "service_unregistered"),
+    ],
+)
+def test_what_belongs_to_what_has_ended_is_canceled_instead_of_given_out(
+    standing: Standing, reason: str
+) -> None:
     dead, good = row(), msgspec.structs.replace(row(), id="i-2", idempotency_key="2")
-    on = board(dead, good, due=[(dead, False), (good, True)])
+    on = board(dead, good, standings={(ZONE, "i-k"): standing})
     assert [each.id for each in leases(on.decide(claim()))] == ["i-2"]
     assert told(on) == ["canceled", "started"]
+    assert on.told[0].reason == reason
+
+
+@pytest.mark.parametrize("verb", ["start", "succeed", "fail", "beat", "release", "overdue"])
+@pytest.mark.parametrize("state", [State.PENDING, State.RUNNING])
+def test_whatever_is_asked_of_what_belongs_to_an_ended_session_it_is_canceled(
+    verb: str, state: State
+) -> None:
+    on = board(row(state), standings={(ZONE, "i-k"): Standing(lives_until=NOW)})
+    outcome = on.decide(verbs()[verb])
+    assert isinstance(outcome, Problem) is (verb != "overdue")
+    assert told(on) == ["canceled"]
+    assert leases(on.decide(claim())) == ()
 
 
 def test_a_suspended_session_takes_no_work() -> None:
@@ -274,16 +302,11 @@ def test_a_token_whose_attempt_was_given_up_is_stale_although_no_other_attempt_h
     assert code(on.decide(complete())) == "stale_attempt"
 
 
-def test_starting_twice_gives_the_same_attempt_and_backoff_is_honoured() -> None:
-    on = board(row())
-    first = moved(on.decide(Start(zone_id=ZONE, caller=WORKER, id="i-k", token="a")))
-    again = moved(on.decide(Start(zone_id=ZONE, caller=WORKER, id="i-k", token="b")))
-    assert first == again
-    early = board(row(available_at=NOW + 1))
-    assert (
-        code(early.decide(Start(zone_id=ZONE, caller=WORKER, id="i-k", token="a")))
-        == "invocation_not_startable"
-    )
+def test_backoff_and_sleep_are_honoured_by_those_who_start() -> None:
+    start = Start(zone_id=ZONE, caller=WORKER, id="i-k", token="a")
+    assert code(board(row(available_at=NOW + 1)).decide(start)) == "invocation_not_startable"
+    asleep = board(row(), standings={(ZONE, "i-k"): Standing(sleeps=1)})
+    assert code(asleep.decide(start)) == "invocation_not_startable"
 
 
 def test_a_heartbeat_prolongs_the_lease_never_the_deadline_and_says_whether_to_stop() -> None:

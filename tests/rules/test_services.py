@@ -161,6 +161,7 @@ def test_a_service_nobody_knew_is_made_with_what_is_said_and_plain_defaults() ->
         health=Health.HEALTHY,
         created_at=NOW,
         updated_at=NOW,
+        secret_number=0,
     )
     assert made.shelf.made() == [outcome.service]
     assert made.joined == [(ZONE, ask.id, own.id)]
@@ -252,11 +253,15 @@ def test_what_only_ended_sessions_registered_ends_before_it_comes_back() -> None
 def test_a_secret_is_shown_when_push_begins_and_not_again() -> None:
     push, pull = Said(delivery=Delivery.PUSH), Said(delivery=Delivery.PULL)
     made = registry()
-    shown = [
-        decided(made, registering(said=said)).shows_secret
-        for said in (push, push, Said(), pull, Said(), push)
-    ]
-    assert shown == [True, False, False, False, False, True]
+    outcomes = [decided(made, registering(said=said)) for said in (push, push, Said(), pull, Said(), push)]
+    assert [outcome.shows_secret for outcome in outcomes] == [True, False, False, False, False, True]
+    assert [outcome.service.secret_number for outcome in outcomes] == [1, 1, 1, 1, 1, 2]
+
+
+def test_what_comes_back_to_be_pushed_to_has_another_secret() -> None:
+    gone = service(unregistered_at=NOW - 5, lives=0, delivery=Delivery.PUSH, secret_number=7)
+    outcome = decided(registry(gone), registering(said=Said(delivery=Delivery.PUSH)))
+    assert (outcome.shows_secret, outcome.service.secret_number) == (True, 8)
 
 
 def test_no_endpoint_of_the_servers_own_network_is_pushed_to_by_whatever_way() -> None:
@@ -361,8 +366,10 @@ def test_every_field_that_may_be_said_is_changed_alone_and_the_others_stay() -> 
     assert {*values} == {*Said.__struct_fields__}
     for name, value in values.items():
         after = outcome_of(changing(Said(**{name: value})), before).service  # type: ignore[arg-type]
-        assert after == replace(before, updated_at=NOW, **{name: value})
-        assert changed(before, after) == (name,)
+        # Whoever begins to be pushed to is given a secret with it.
+        along = {"secret_number": 2} if name == "delivery" else {}
+        assert after == replace(before, updated_at=NOW, **{name: value}, **along)
+        assert changed(before, after) == (name, *along)
     assert outcome_of(changing(), before) == Registered(before)
     cleared = rules.apply(replace(before, framework_name="f"), Said(framework_name=None))
     assert cleared.framework_name is None
@@ -374,8 +381,12 @@ def test_rotating_raises_the_number_and_shows_the_secret() -> None:
     assert (outcome.service.secret_number, outcome.shows_secret) == (5, True)
     assert not outcome_of(changing(Said(health=Health.HEALTHY)), before).shows_secret
     assert not outcome_of(changing(Said(delivery=Delivery.PUSH)), before).shows_secret
-    begun = outcome_of(changing(Said(delivery=Delivery.PUSH)), service())
-    assert (begun.shows_secret, begun.service.secret_number) == (True, 1)
+
+
+@pytest.mark.parametrize("rotates", [False, True])
+def test_a_secret_that_was_shown_is_not_shown_again_when_push_begins_again(rotates: bool) -> None:
+    begun = outcome_of(changing(Said(delivery=Delivery.PUSH), rotates=rotates), service(secret_number=4))
+    assert (begun.shows_secret, begun.service.secret_number) == (True, 5)
 
 
 def test_push_is_not_turned_on_for_an_endpoint_of_the_servers_own_network() -> None:

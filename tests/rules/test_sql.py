@@ -92,6 +92,21 @@ def test_columns_that_nobody_has_named_are_an_error() -> None:
         parse("-- columns: id\n-- name: it\nselect columns(a as member) from x;")
 
 
+def test_a_phrase_is_said_once_and_written_out_for_each_alias_and_may_use_those_above_it() -> None:
+    found = parse("""
+-- phrase live(a): a.ended_at is null
+-- phrase led(s): exists (select 1 from x
+-- phrase led(s): where x.id = s.x and live(x))
+
+-- name: both
+select 1 from s, t where live(s) and led(t);
+""")
+    assert found["both"].sqlite == (
+        "select 1 from s, t where s.ended_at is null and "
+        "exists (select 1 from x where x.id = t.x and x.ended_at is null)"
+    )
+
+
 def test_a_statement_written_per_engine_gives_each_its_own() -> None:
     statement = one(
         "-- engine: sqlite\nselect 's' where 1 = :a;\n-- engine: postgresql\nselect 'p' where 1 = :b;"

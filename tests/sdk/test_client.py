@@ -6,7 +6,7 @@ import pytest
 
 from quarterdeck.core.wire import LIFECYCLE
 from quarterdeck.sdk import Options, Quarterdeck, room
-from quarterdeck.sdk.errors import KeyConflict, LimitReached, NotFound, Unauthenticated
+from quarterdeck.sdk.errors import KeyConflict, LimitReached, NotFound, TimedOut, Unauthenticated
 from tests.sdk.sdk_support import all_of, client_of
 from tests.support.server import ServerProcess
 from tests.support.zone import APP, FreshZone, fresh_zone
@@ -53,6 +53,21 @@ async def test_a_key_stands_for_one_session_and_for_nothing_else(zone: FreshZone
         with pytest.raises(KeyConflict) as told:
             await qd.sessions.spawn(APP, key="research-1", ttl_seconds=7)
     assert told.value.code == "idempotency_key_conflict"
+
+
+async def test_clients_for_other_zones_leave_nothing_behind_and_one_that_waits_ends_with_the_rest(
+    zone: FreshZone,
+) -> None:
+    async with client_of(zone) as qd:
+        for _ in range(10):
+            qd.in_zone("other")
+        assert not qd._remote._closing
+        service = await qd.services.register(APP, "http://worker.invalid/app")
+        asked = await qd.invocations.enqueue(service.id, "never")
+        with pytest.raises(TimedOut):
+            await qd.in_zone(zone.id).invocations.wait(asked.id, timeout=0.01)
+        assert len(qd._remote._closing or ()) == 1
+    assert qd._remote._closing is None
 
 
 async def test_a_refusal_explains_itself(server: ServerProcess) -> None:

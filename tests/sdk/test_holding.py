@@ -57,10 +57,12 @@ class Running:
 
     def __init__(self, concurrency: int, prefetch: int) -> None:
         self.begun: list[str] = []
+        self.first_begun = asyncio.Event()
         self.all = Holdings(Limits(concurrency, prefetch), self._begin)
 
     async def _begin(self, each: Held) -> None:
         self.begun.append(each.lease.id)
+        self.first_begun.set()
         await asyncio.Event().wait()
 
     async def take(self, *names: str) -> list[Held]:
@@ -129,6 +131,14 @@ async def test_what_waits_begins_in_order_as_methods_end() -> None:
     await asyncio.sleep(0)
     assert running.begun == ["a", "b"]
     assert [token.id for token in running.all.drop_waiting()] == ["c"]
+
+
+async def test_what_is_dropped_before_its_first_step_gives_its_place_back() -> None:
+    running = Running(1, 8)
+    running.all.take([held("a"), held("b")])
+    assert [token.id for token in running.all.drop_running()] == ["a"]
+    assert await asyncio.wait_for(running.first_begun.wait(), 30)
+    assert (running.begun, running.all.running) == (["b"], 1)
 
 
 async def test_a_lease_that_is_given_twice_is_held_once() -> None:

@@ -69,6 +69,10 @@ def test_the_states_are_those_of_the_rooms() -> None:
     assert set(get_args(model.Delivery)) == set(services.Delivery)
 
 
+def test_as_many_are_spoken_of_at_once_as_the_server_takes() -> None:
+    assert model.BULK_MAX == invocations.BULK_MAX
+
+
 def test_fields_that_a_later_server_adds_are_ignored() -> None:
     told = msgspec.json.decode(
         b'{"revoked_edges":1,"affected_sessions":2,"terminated_agents":3,"news":4}', type=model.Revoked

@@ -20,7 +20,7 @@ from quarterdeck.sdk.errors import (
     Unavailable,
     Unreachable,
 )
-from quarterdeck.sdk.retrying import pause
+from quarterdeck.sdk.retrying import Patience, pause
 
 NOTHING_DONE = [
     Unreachable("server_unreachable", "Nobody listens."),
@@ -71,6 +71,15 @@ def test_no_refusal_is_made_again_but_a_limit_of_which_the_server_says_that_wait
         assert waited(kind("code", "No."), repeats=True) is None
         again = waited(kind("code", "No.", retry_after=1), repeats=True)
         assert (again is not None) is (kind is LimitReached)
+
+
+def test_the_first_unknown_outcome_is_asked_for_whatever_the_patience_and_no_other() -> None:
+    patience = Patience(15.0)
+    assert not patience.bears(NOTHING_DONE[0], 31.0)
+    assert patience.bears(MAYBE_DONE[1], 31.0)
+    assert not patience.bears(MAYBE_DONE[1], 62.0)
+    assert patience.bears(MAYBE_DONE[1], 14.0)
+    assert not Patience(0.0).bears(MAYBE_DONE[1], 31.0)
 
 
 def test_pauses_grow_to_a_bound_and_chance_spreads_them() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import threading
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,45 @@ async def test_a_lost_answer_is_asked_for_again_with_the_same_key() -> None:
         await remote.close()
     assert len(peer.requests) == 4
     assert all(b"\r\nIdempotency-Key: mine\r\n" in request for request in peer.requests)
+
+
+async def test_a_call_that_took_longer_than_all_patience_is_asked_for_once_more_with_the_same_key() -> None:
+    async with scripted(HANG, OK) as peer:
+        remote = remote_of(peer, Options(timeout=0.2, patience=0.1))
+        await remote.ask(KEYED)
+        await remote.close()
+    assert len(peer.requests) == 2
+    assert all(b"\r\nIdempotency-Key: k\r\n" in request for request in peer.requests)
+
+
+async def test_whoever_is_left_in_doubt_is_told_the_key_to_ask_again_with() -> None:
+    async with scripted(HANG, HANG) as peer:
+        remote = remote_of(peer, Options(timeout=0.2, patience=0.1))
+        with pytest.raises(TimedOut) as told:
+            await remote.ask(KEYED)
+        await remote.close()
+    assert len(peer.requests) == 2
+    assert told.value.members["idempotency_key"] == "k"
+
+
+async def test_a_client_that_is_closed_while_it_looks_for_its_server_opens_nothing() -> None:
+    looks, may_go_on = threading.Event(), threading.Event()
+
+    def token() -> str:
+        looks.set()
+        may_go_on.wait()
+        return "t"
+
+    async with scripted() as peer:
+        remote = Remote(Where(url=peer.url), Options(), token)
+        asked = asyncio.create_task(remote.ask(GET))
+        await asyncio.to_thread(looks.wait)
+        await remote.close()
+        may_go_on.set()
+        with pytest.raises(RuntimeError, match="closed"):
+            await asked
+    assert remote._pool is None
+    assert peer.connections == 0
 
 
 async def test_without_patience_nothing_is_made_again() -> None:

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from quarterdeck.core.errors import Problem
 from quarterdeck.store import migrate
 from quarterdeck.store.migrate import complaint, current_revision, revisions, sqlite_path, upgrade
 from quarterdeck.store.port import StoreError, TransientError
+from tests.support.asking import APP, ZONE
 from tests.support.children import plain_environment
 from tests.support.databases import PostgresDatabases
 from tests.support.keel import Side, assert_counts_are_what_the_rows_say, keel_on
+from tests.support.lending import Lending, delegate
 from tests.support.rounds import ROUNDS
 from tests.support.source import ROOT
 
@@ -22,7 +25,7 @@ FIRST, LAST = revisions()[0], revisions()[-1]
 TABLES = {
     "zones", "events", "log_head", "leases", "seals", "agent_sessions", "admission_counts", "idempotency_keys",
     "cascades", "api_keys", "agent_services", "service_sessions", "agent_invocations", "delegation_edges",
-    "delegation_epochs", "sinks", "sink_entries",
+    "delegation_epochs", "delegation_ranks", "sinks", "sink_entries", "invocation_backlogs",
 }  # fmt: skip
 
 
@@ -89,6 +92,50 @@ async def test_rows_of_the_first_revision_live_on_and_are_worked_with(blank_url:
         made = await keel.spawn("old")
         assert [(event.pos, event.subject) for event in await keel.log()] == [(1, "old"), (2, made.id)]
         assert_counts_are_what_the_rows_say(side)
+
+
+async def test_delegations_made_before_there_was_an_order_are_put_in_one_and_cut_to_their_sessions(
+    blank_url: str,
+) -> None:
+    upgrade(blank_url, "0005")
+    side, later = Side(blank_url), 9_000_000_000_000
+    side.run(
+        "insert into zones (id, name, frozen, quotas, created_at, updated_at) values (?, 'n', 0, '{}', 1, 1)",
+        ZONE,
+    )
+    for name, ends in (("a", later), ("b", later - 5), ("c", later), ("d", later)):
+        side.run(
+            "insert into agent_sessions (id, zone_id, application_id, root_id, session_sid, kind, status, depth, "
+            "capabilities, metadata, ttl_seconds, limits, spawned_at, expires_at, created_at, updated_at) "
+            "values (?, ?, ?, ?, 's', 'instance', 'active', 0, '[]', '{}', 3600, '{}', 1, ?, 1, 1)",
+            *(name, ZONE, APP, name, ends),
+        )
+    # Against the order of their ids: d to c, c to b, b to a; and each derived from the one before.
+    for own, source, target, parent in (
+        ("e1", "d", "c", None),
+        ("e2", "c", "b", "e1"),
+        ("e3", "b", "a", "e2"),
+    ):
+        side.run(
+            "insert into delegation_edges (id, zone_id, source_session_id, target_session_id, issuer_application_id, "
+            "receiver_application_id, scopes, hops, constraints_json, parent_edge_id, status, expires_at, "
+            "edge_version, created_by, created_at, updated_at) "
+            "values (?, ?, ?, ?, ?, ?, '[]', 10, '{}', ?, 'active', ?, 1, 'me', 1, 1)",
+            *(own, ZONE, source, target, APP, APP, parent, later - 1),
+        )
+    side.run("insert into delegation_epochs values (?, 3)", ZONE)
+    assert upgrade(blank_url) == LAST
+    lasting = side.run("select id, expires_at from delegation_edges order by id")
+    assert lasting == [("e1", later - 1), ("e2", later - 5), ("e3", later - 5)]
+    async with keel_on(blank_url) as keel:
+        lending = Lending(keel)
+        for source, target in (("a", "d"), ("a", "c"), ("b", "d")):
+            with pytest.raises(Problem) as refused:
+                await lending.delegates.submit(delegate(source, target))
+            assert refused.value.code == "delegation_cycle_denied"
+        assert (await lending.delegates.submit(delegate("d", "a"))).created
+        assert lending.out_of_order() == []
+        assert side.run("select * from delegation_epochs") == [(ZONE, 4, 4)]
 
 
 def test_both_engines_get_the_same_tables_and_columns(sqlite_url: str, postgres_url: str) -> None:

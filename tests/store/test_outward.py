@@ -159,8 +159,8 @@ async def test_a_name_is_refused_by_the_address_it_gives_and_by_any_one_of_them(
 
 async def test_a_name_of_this_machine_is_looked_up_and_refused(there: Endpoint) -> None:
     # Through the real resolver: a name that the judge of spellings lets pass.
-    async def resolve(host: str, port: int) -> Sequence[str]:
-        return await Resolver()("localhost", port)
+    async def resolve(host: str, port: int, asker: str) -> Sequence[str]:
+        return await Resolver()("localhost", port, asker)
 
     with pytest.raises(Refused):
         await ask(Outward(PUBLIC, resolve=resolve), post(f"http://{NAME}:{there.port}/"))
@@ -325,7 +325,7 @@ async def test_a_server_that_answers_a_byte_at_a_time_is_given_up_in_time() -> N
 
 
 async def test_a_resolver_that_never_answers_is_given_up_in_time() -> None:
-    async def silent(host: str, port: int) -> Sequence[str]:
+    async def silent(host: str, port: int, asker: str) -> Sequence[str]:
         await asyncio.Event().wait()
         return []
 
@@ -444,7 +444,7 @@ async def test_lookups_that_hang_hold_only_their_own_threads_and_end_with_the_lo
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     resolver = Resolver(at_once=2)
-    waiting = [asyncio.create_task(resolver(f"h{n}.example", 80)) for n in range(3)]
+    waiting = [asyncio.create_task(resolver(f"h{n}.example", 80, f"zone-{n}")) for n in range(3)]
     done, _ = await asyncio.wait(waiting, timeout=0.05)
     assert (len(done), asked) == (0, 2), "the third waits for a thread"
     waiting[0].cancel()
@@ -453,3 +453,47 @@ async def test_lookups_that_hang_hold_only_their_own_threads_and_end_with_the_lo
     silent.set()
     assert await asyncio.gather(*waiting[1:]) == [["127.0.0.1"], ["127.0.0.1"]]
     assert asked == 3
+
+
+async def test_one_askers_silent_names_leave_the_others_their_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent, asked = threading.Event(), []
+
+    def look_up(host: str, port: int, **more: object) -> list[tuple[object, ...]]:
+        asked.append(host)
+        if host.startswith("silent"):
+            silent.wait(20)
+        return [(0, 0, 0, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    resolver = Resolver(at_once=8)
+    waiting = [asyncio.create_task(resolver(f"silent{n}.example", 80, "one")) for n in range(20)]
+    assert await asyncio.wait_for(resolver("fine.example", 80, "other"), 10) == ["127.0.0.1"]
+    assert sorted(asked) == ["fine.example", "silent0.example", "silent1.example"]
+    for task in waiting[2:]:
+        task.cancel()
+    silent.set()
+    assert await asyncio.gather(*waiting[:2]) == [["127.0.0.1"]] * 2
+    assert await asyncio.wait_for(resolver("silent3.example", 80, "one"), 10) == ["127.0.0.1"]
+
+
+async def test_a_name_is_looked_up_once_for_all_who_wait_for_it_and_one_who_gives_up_takes_it_from_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    goes_on, asked = threading.Event(), []
+
+    def look_up(host: str, port: int, **more: object) -> object:
+        asked.append(host)
+        goes_on.wait(20)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    resolver = Resolver(at_once=4)
+    waiting = [asyncio.create_task(resolver(NAME, 80, f"zone-{n % 3}")) for n in range(9)]
+    await asyncio.wait(waiting, timeout=0.05)
+    waiting[0].cancel()
+    goes_on.set()
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert asked == [NAME]
+    assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError, *[Unreachable] * 8]

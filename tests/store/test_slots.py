@@ -12,6 +12,7 @@ from quarterdeck.bus.port import Away, Slot
 from quarterdeck.bus.redis import RedisSlots, connect, position_key, slot_key
 from quarterdeck.domain.sessions.model import Session, Terminate
 from quarterdeck.domain.sessions.operations import SlotCounts
+from quarterdeck.domain.sessions.sweeps import Reconciler as Counted
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine import slots
 from quarterdeck.engine.events import NewEvent
@@ -81,6 +82,17 @@ async def test_children_take_slots_and_roots_take_none(kept: Kept) -> None:
     await kept.keel.end(made[0])
     await kept.keeper.write_touched()
     assert kept.shown() == "0"
+    assert await kept.compare() == 0
+
+
+async def test_a_count_that_was_set_right_is_shown_as_it_is_and_is_no_repair(kept: Kept) -> None:
+    await family(kept.keel, 3)
+    kept.keel.side.run("update admission_counts set live = 1 where scope = 'concurrent'")
+    await kept.keeper.write_touched()
+    assert kept.shown() == "1"
+    await Counted(kept.keel.everywhere, kept.keel.recounts.submit).run_once(1_000)
+    await kept.keeper.write_touched()
+    assert kept.shown() == "3"
     assert await kept.compare() == 0
 
 

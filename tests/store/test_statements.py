@@ -155,6 +155,15 @@ def grow(side: Side) -> None:
         MANY,
     )
     side.run(
+        "insert into zones select 'zone' || n, 'n', 0, '{}', 1, 1 from generate_series(0, ?) n on conflict do nothing",
+        6,
+    )
+    grow_calls(side)
+
+
+def grow_calls(side: Side) -> None:
+    """Some wait, most have ended, and many run, each for a claim of its own."""
+    side.run(
         """
         insert into agent_invocations
         select '0' || to_char(n, 'FM0000000') || md5(n::text), case when n % 4 = 0 then ? else 'zone' || n % 7 end,
@@ -168,8 +177,15 @@ def grow(side: Side) -> None:
         MANY,
     )
     side.run(
-        "insert into zones select 'zone' || n, 'n', 0, '{}', 1, 1 from generate_series(0, ?) n on conflict do nothing",
-        6,
+        """
+        insert into agent_invocations
+        select '1' || to_char(n, 'FM0000000') || md5(n::text), ?, (select min(service_id) from agent_invocations),
+               'app', null, null, 'running' || n, 'd', 'm', '{}', '{}', 'running', 1, 3, 1000, '{}', null, null, 0, 1,
+               9000000000000, 9000000000000, 't', 'claim', 'h', 'claim' || n, null, null, 'app', null, 1, null, 1, 1
+        from generate_series(1, ?) n
+        """,
+        ZONE,
+        MANY // 4,
     )
 
 
@@ -185,7 +201,8 @@ WALKS = {
     "cascades_forget": "few at any time: only endings too large for one transaction leave a row",
     "keys_slice": "a slice of so many keys, by its index, and the next slice after it",
     "sessions_forget": "whatever ended long enough ago to be looked at is what it removes",
-    "invocations_orphaned": "everything that waits or runs, now and then, whose session a hand may have removed",
+    "invocations_slice_by_source": "a slice of so many that wait or run, by its index, and the next slice after it",
+    "invocations_slice_by_target": "a slice of so many that wait or run, by its index, and the next slice after it",
     "invocations_forget": "whatever ended long enough ago to be looked at is what it removes",
     "sessions_orphaned": "every live session there is, now and then: nobody knows which parent a hand has removed",
 }

@@ -11,10 +11,10 @@ from pathlib import Path
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.invocations import operations as invocations
-from quarterdeck.domain.invocations.model import InvocationFilter, InvocationRef
+from quarterdeck.domain.invocations.model import InvocationFilter, InvocationRef, Kind
 from quarterdeck.domain.invocations.model import State as InvocationState
 from quarterdeck.domain.invocations.operations.waiting import Waiter, ready
-from quarterdeck.domain.invocations.sweeps import DEADLINE
+from quarterdeck.domain.invocations.sweeps import DEADLINE, SETTLE
 from quarterdeck.domain.invocations.sweeps import ORPHAN as INVOCATION_ORPHAN
 from quarterdeck.domain.sessions.model import Session, SessionRef, State, StopZone, Terminate
 from quarterdeck.domain.sessions.operations import Explainer, forget
@@ -24,6 +24,7 @@ from quarterdeck.domain.zones.model import FreezeZone, ZoneRef
 from quarterdeck.engine import events
 from quarterdeck.engine.events import EventFilter, Witness
 from quarterdeck.engine.idempotency import KeyRetention
+from quarterdeck.engine.tx import Tx
 from quarterdeck.store.sql import Bound
 from tests.support.asking import APP, ZONE, admin, ask, caller
 from tests.support.calling import calling
@@ -113,14 +114,22 @@ async def working(keel: Keel, root: Session) -> None:
     await keel.resume(root)
     ref = InvocationRef(ZONE, row.id)
     await keel.engine.read(lambda tx: invocations.explain(tx, ref), zones=[ZONE])
-    wanted = InvocationFilter(ZONE, 10, "ffffffff", InvocationState.RUNNING, service.service_id)
-    await keel.engine.read(lambda tx: invocations.page(tx, wanted), zones=[ZONE])
+    for of_service in (service.service_id, None):
+        wanted = InvocationFilter(ZONE, 10, "ffffffff", InvocationState.RUNNING, of_service)
+        await keel.engine.read(lambda tx, wanted=wanted: invocations.page(tx, wanted), zones=[ZONE])  # type: ignore[misc]
     await keel.engine.read(lambda tx: ready(tx, [(ZONE, service.service_id)]), zones=[ZONE])
     sweeper = keel.invocation_sweeper()
-    for name in (DEADLINE, INVOCATION_ORPHAN):
+    await keel.engine.transact(lambda tx: too_many(tx, root), zones=[ZONE])
+    for name in (DEADLINE, SETTLE, INVOCATION_ORPHAN):
         await sweeper.run_now(name)
     await keel.everywhere.read(lambda tx: invocations.to_push(tx, 10))
+    await keel.everywhere.read(lambda tx: invocations.services_left_alone(tx, DAY, 10))
     await keel.everywhere.transact(lambda tx: invocations.forget(tx, DAY, 10))
+
+
+async def too_many(tx: Tx, root: Session) -> None:
+    await tx.read(zones.lock(tx, [ZONE]))
+    invocations.note_backlogs(tx, Kind.SESSION, [(ZONE, root.id)])
 
 
 async def ending(keel: Keel, root: Session) -> None:

@@ -12,22 +12,26 @@ from collections.abc import Awaitable, Callable
 
 LIMIT = 20.0
 """Seconds. Long enough for a loaded machine, short enough to be read as a failure and not as a hang."""
-PAUSE = 0.01
+PAUSE, LONGEST_PAUSE = 0.01, 0.05
+"""To look is work, often a connection of its own: whoever has waited for long looks less often, and is hardly later."""
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]], what: str, limit: float = LIMIT) -> None:
     """Look until the condition holds. `what` completes the sentence: "it never came to be that …"."""
-    deadline = time.monotonic() + limit
+    began = time.monotonic()
     while not await condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"within {limit} s it never came to be that {what}")
-        await asyncio.sleep(PAUSE)
+        pause = _pause(time.monotonic() - began, what, limit)
+        await asyncio.sleep(pause)
 
 
 def eventually_sync(condition: Callable[[], bool], what: str, limit: float = LIMIT) -> None:
     """The same for code outside a loop: the fixtures that start and stop servers."""
-    deadline = time.monotonic() + limit
+    began = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"within {limit} s it never came to be that {what}")
-        time.sleep(PAUSE)
+        time.sleep(_pause(time.monotonic() - began, what, limit))
+
+
+def _pause(waited: float, what: str, limit: float) -> float:
+    if waited > limit:
+        raise AssertionError(f"within {limit} s it never came to be that {what}")
+    return min(max(PAUSE, waited / 20), LONGEST_PAUSE)

@@ -206,7 +206,9 @@ class Written:
     def invoke(self, own: str, source: str | None = None, target: str | None = None) -> Call:
         named = {"service_id": "svc", "source_session_id": source, "target_session_id": target}
         self.event("invocation.created", own, None, "pending", attempt=0, **named)
-        self.invocations[own] = InvocationRow(ZONE, own, "svc", f"key-{own}", "pending", source, target, None)
+        self.invocations[own] = InvocationRow(
+            ZONE, own, "svc", f"key-{own}", "pending", source, target, None, None, None
+        )
         return self.call(
             "invoke", 201, {**named, "idempotency_key": f"key-{own}"}, {"id": own, "status": "pending"}
         )

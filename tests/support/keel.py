@@ -100,6 +100,7 @@ class Keel:
         self.waiters = invocations.Waiters()
         exchange = invocations.Exchange(rigging.lease_ms, self.waiters)
         self.invocations: Lane[Command, Outcome] = self.lanes.writing("invocation", exchange.run)
+        self.invocation_settles = self.lanes.writing("invocation-settle", invocations.settle)
         self.shown = self.lanes.reading("session-show", sessions.show)
         self.explainer = sessions.Explainer(self.spawner)
 
@@ -194,7 +195,8 @@ class Keel:
 
     def invocation_sweeper(self, settings: InvocationSettings | None = None) -> SweepRunner:
         told = settings or InvocationSettings()
-        return SweepRunner(invocation_sweeps(self.everywhere, self.invocations.submit, told))
+        lanes = self.invocations.submit, self.invocation_settles.submit
+        return SweepRunner(invocation_sweeps(self.everywhere, *lanes, told))
 
     # -- the log
 

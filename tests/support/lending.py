@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from quarterdeck.core.clock import system_now
+from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.keys import Binding
 from quarterdeck.core.wire import Caller
@@ -14,6 +16,7 @@ from quarterdeck.domain.delegations import operations as delegations
 from quarterdeck.domain.delegations.model import (
     Authority,
     Delegate,
+    Delegated,
     DelegationSettings,
     Edge,
     EdgeExplanation,
@@ -25,7 +28,8 @@ from quarterdeck.domain.delegations.model import (
     Revoked,
     Traversal,
 )
-from quarterdeck.domain.delegations.rules import Known
+from quarterdeck.domain.delegations.rules import Known, Ledger, Ref, holds
+from quarterdeck.domain.delegations.rules.order import SPACE, Crowded, Order, Region, Walk, ordered, spaced
 from quarterdeck.domain.delegations.sweeps import EXPIRY
 from quarterdeck.domain.delegations.sweeps import sweeps as delegation_sweeps
 from quarterdeck.domain.sessions import operations as sessions
@@ -33,7 +37,7 @@ from quarterdeck.domain.sessions.model import Session, SessionRef
 from quarterdeck.engine.events import Event
 from quarterdeck.engine.sweeps import SweepRunner
 from tests.support.asking import APP, NOW, ZONE, admin, session
-from tests.support.keel import Keel
+from tests.support.keel import Cell, Keel
 
 LATER = NOW + 500_000
 """When an edge ends that does not say; the sessions of `asking` end after it."""
@@ -103,13 +107,92 @@ def known(
         edges={(each.zone_id, each.id): each for each in edges},
         hollow={(each.zone_id, each.id) for each in hollow},
         led_to={(each.zone_id, each.target_session_id) for each in edges},
-        reach=[
-            (each.zone_id, each.source_session_id, each.target_session_id)
-            for each in edges
-            if each.status is EdgeState.ACTIVE and each.expires_at > now
-        ],
+        ranks={(ZONE, name): place * SPACE for place, name in enumerate(ordered(_pairs(edges, now)))},
+        bounds={ZONE: (0, len(names) * SPACE)},
         keys={binding.scope(): binding for binding in bindings},
     )
+
+
+def lend(asks: Sequence[Delegate], now: Known) -> list[Delegated | Problem]:
+    """What becomes of asks, where the graph is what is known of it and what they make."""
+    ledger, graph = Ledger(now), Graph(now.ranks, _pairs(now.edges.values(), now.now))
+    outcomes = []
+    for ask in asks:
+        while isinstance(found := ledger.decide(ask), Walk | Crowded):
+            graph.supply(ledger.order, found)
+        graph.write(
+            ledger.order, [(each.source_session_id, each.target_session_id) for each in ledger.take()]
+        )
+        outcomes.append(found)
+    return outcomes
+
+
+def _pairs(edges: Iterable[Edge], now: int) -> list[tuple[str, str]]:
+    return [(each.source_session_id, each.target_session_id) for each in edges if holds(each, now)]
+
+
+class Graph:
+    """A zone's edges and ranks as the database has them, for an order to be run without one."""
+
+    def __init__(self, ranks: Mapping[Ref, int] | None = None, pairs: Iterable[tuple[str, str]] = ()) -> None:
+        self.ranks = {session: rank for (_, session), rank in (ranks or {}).items()}
+        self.pairs = list(pairs)
+        self.looked: list[int] = []
+        """How many sessions each walk has told of."""
+        self.spaced = 0
+
+    def ahead(self, start: str, within: range | None = None) -> list[str]:
+        return self._reached(start, self.pairs, within)
+
+    def behind(self, start: str, within: range | None = None) -> list[str]:
+        return self._reached(start, [(target, source) for source, target in self.pairs], within)
+
+    def _reached(self, start: str, pairs: Iterable[tuple[str, str]], within: range | None) -> list[str]:
+        steps: dict[str, set[str]] = {}
+        for one, other in pairs:
+            steps.setdefault(one, set()).add(other)
+        found = {start: None}
+        for at in (pending := [start]):
+            for each in sorted(steps.get(at, ())):
+                if each not in found and (within is None or self.ranks[each] in within):
+                    found[each] = None
+                    pending.append(each)
+        return list(found)
+
+    def supply(self, order: Order, lack: Walk | Crowded) -> None:
+        if isinstance(lack, Crowded):
+            self.spaced += 1
+            everybody = sorted(self.ranks, key=lambda each: self.ranks[each])
+            ranks = spaced(len(everybody), *order.bounds_of(lack.zone_id))
+            assert not {*ranks} & {*self.ranks.values()}
+            self.ranks = dict(zip(everybody, ranks, strict=True))
+            order.replaced(lack.zone_id, self.ranks)
+            return
+        within = range(lack.low, lack.high + 1)
+        ahead, behind = (
+            {each: self.ranks[each] for each in found[: lack.most]}
+            for found in (self.ahead(lack.target, within), self.behind(lack.source, within))
+        )
+        self.looked.append(len(ahead) + len(behind))
+        below = max((rank for rank in self.ranks.values() if rank < lack.low), default=None)
+        above = min((rank for rank in self.ranks.values() if rank > lack.high), default=None)
+        order.learn(lack, Region(ahead, behind, below, above))
+
+    def write(self, order: Order, pairs: Iterable[tuple[str, str]]) -> None:
+        self.pairs += pairs
+        self.ranks |= {session: rank for _, session, rank in order.take()}
+
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        return {ZONE: (min(self.ranks.values()), max(self.ranks.values()))} if self.ranks else {}
+
+    def order(self) -> Order:
+        """As the next batch finds it."""
+        return Order({(ZONE, session): rank for session, rank in self.ranks.items()}, self.bounds())
+
+    def is_in_order(self) -> bool:
+        return len({*self.ranks.values()}) == len(self.ranks) and all(
+            self.ranks[source] < self.ranks[target] for source, target in self.pairs
+        )
 
 
 class Lending:
@@ -142,8 +225,8 @@ class Lending:
         """Revokes an edge, and sees every ending through."""
         ask = Revoke(edge.zone_id, edge.id, caller or admin(edge.zone_id), keep_sessions)
         done = await self.revokes.submit(ask)
-        for cascade_id in done.cascades:
-            await self.keel.finisher.finish(edge.zone_id, cascade_id)
+        if done.cascade_id is not None:
+            await self.keel.finisher.finish(edge.zone_id, done.cascade_id)
         return done
 
     async def show(self, edge: Edge) -> Edge:
@@ -186,6 +269,17 @@ class Lending:
                 each.zone_id,
                 each.id,
             )
+
+    def out_of_order(self) -> list[tuple[Cell, ...]]:
+        """Active edges whose ends do not stand in order."""
+        return self.keel.side.run(
+            "select e.source_session_id, e.target_session_id, a.rank, b.rank from delegation_edges e "
+            "left join delegation_ranks a on a.zone_id = e.zone_id and a.session_id = e.source_session_id "
+            "left join delegation_ranks b on b.zone_id = e.zone_id and b.session_id = e.target_session_id "
+            "where e.status = 'active' and e.expires_at > ? "
+            "and (a.rank is null or b.rank is null or a.rank >= b.rank)",
+            system_now(),
+        )
 
     async def events(self) -> list[Event]:
         return [event for event in await self.keel.log() if event.type.startswith("delegation.")]

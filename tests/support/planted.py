@@ -193,6 +193,20 @@ def delegated_by_the_dead(w: Written) -> None:
     w.revoke("ghost")
 
 
+def delegated_to_one_asleep(w: Written) -> None:
+    w.told_to("suspend", "twig")
+    w.delegate("ghost", "right", "twig")
+
+
+def registered_for_the_dead(w: Written) -> None:
+    w.event("service.register", "svc-2", None, "starting", application_id=APP, agent_id="left")
+
+
+def registered_for_one_asleep(w: Written) -> None:
+    w.told_to("suspend", "twig")
+    w.event("service.register", "svc-2", None, "starting", application_id=APP, agent_id="twig")
+
+
 def woken_after_its_end(w: Written) -> None:
     index = w.find("session.terminate", "left")
     resume = w.event("session.resume", "left", "active", "active", cause="root")
@@ -224,6 +238,9 @@ ENDINGS: Sequence[Plant] = (
     invoked_from_the_dead,
     begun_for_the_dead,
     delegated_by_the_dead,
+    delegated_to_one_asleep,
+    registered_for_the_dead,
+    registered_for_one_asleep,
     woken_after_its_end,
     spoken_for_the_dead,
     spawned_under_one_asleep,
@@ -341,7 +358,35 @@ def never_swept(w: Written) -> None:
     w.now += 10 * 60_000
 
 
-REST: Sequence[Plant] = (a_cascade_half_way, left_running, left_active, never_swept)
+def held_past_its_deadline(w: Written) -> None:
+    w.invoke("slow")
+    w.claim("slow", 1, "w1")
+    w.invocations["slow"] = replace(w.invocations["slow"], deadline_at=w.now, lease_expires_at=2**60)
+    w.now += 10 * 60_000
+
+
+def held_past_its_lease(w: Written) -> None:
+    w.invoke("silent-2")
+    w.claim("silent-2", 1, "w1")
+    w.invocations["silent-2"] = replace(w.invocations["silent-2"], deadline_at=2**60, lease_expires_at=w.now)
+    w.now += 10 * 60_000
+
+
+def never_marked(w: Written) -> None:
+    w.delegate("edge-9", "right", "twig")
+    w.edges["edge-9"] = replace(w.edges["edge-9"], expires_at=w.now + 1_000)
+    w.now += 10 * 60_000
+
+
+REST: Sequence[Plant] = (
+    a_cascade_half_way,
+    left_running,
+    left_active,
+    never_swept,
+    held_past_its_deadline,
+    held_past_its_lease,
+    never_marked,
+)
 
 PLANTED = {
     "story": STORY,

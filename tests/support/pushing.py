@@ -31,9 +31,11 @@ class Names:
     def __init__(self, *answers: Sequence[str]) -> None:
         self._answers = [*answers]
         self.asked: list[tuple[str, int]] = []
+        self.askers: set[str] = set()
 
-    async def __call__(self, host: str, port: int) -> Sequence[str]:
+    async def __call__(self, host: str, port: int, asker: str) -> Sequence[str]:
         self.asked.append((host, port))
+        self.askers.add(asker)
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
 

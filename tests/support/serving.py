@@ -95,6 +95,7 @@ class Serving:
         self.beats = self.lanes.writing("service-heartbeat", services.beat)
         self.unregisters = self.lanes.writing("service-unregister", services.unregister)
         self.shows = self.lanes.reading("service-show", services.show)
+        self.forgets = self.lanes.writing("service-forget", services.forget)
         self.holds = self.lanes.writing("hold", hold)
         ender = Ender(chunk)
         self.endings = self.lanes.writing("terminate", ender.terminate)

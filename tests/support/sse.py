@@ -150,6 +150,12 @@ class Stream:
         self._waiting += self.decoder.feed(data)
         return len(data)
 
+    async def begun(self) -> None:
+        """Returns when the server has said where the stream begins, which may come with the head or after it."""
+        async with asyncio.timeout(LIMIT):
+            while not self.decoder.last_id:
+                assert await self.read_some(), "the stream has ended"
+
     def received(self) -> list[Message]:
         """What has been received and not been looked at yet."""
         messages, self._waiting = self._waiting, []

@@ -69,12 +69,17 @@ async def end(client: httpx.AsyncClient, zone: FreshZone, session_id: str) -> No
     assert answer.status_code == 204, answer.text
 
 
-async def events_of(zone: FreshZone, **query: str | int) -> list[dict[str, Any]]:
-    """Everything in the zone's log."""
+async def events_of(zone: FreshZone, after: int = 0, **query: str) -> list[dict[str, Any]]:
+    """Everything in the zone's log, page by page."""
+    items: list[dict[str, Any]] = []
+    begins: int | None = after
     async with zone.client() as client:
-        answer = await client.get(f"{zone.path}/events", params={"limit": 1000, **query})
-    assert answer.status_code == 200, answer.text
-    items: list[dict[str, Any]] = answer.json()["items"]
+        while begins is not None:
+            asked: dict[str, str | int] = {"limit": 1000, "after": begins, **query}
+            answer = await client.get(f"{zone.path}/events", params=asked)
+            assert answer.status_code == 200, answer.text
+            items += answer.json()["items"]
+            begins = answer.json()["next_after"]
     return items
 
 

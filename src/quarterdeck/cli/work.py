@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 
 from quarterdeck.cli.context import Context
@@ -77,7 +78,9 @@ def claim(context: Context) -> int:
 
 def start(context: Context) -> int:
     """The token alone on stdout: `TOKEN=$(qd invocation start ID)`."""
-    told = context.server().call("POST", _path(context, "start"), body={}).document
+    # Should the answer be lost, the request that is sent again is known by this, and is given the same attempt.
+    body: Document = {"claim_id": secrets.token_hex(16)}
+    told = context.server().call("POST", _path(context, "start"), body=body).document
     context.show(told, lambda lease: cell(lease.get("attempt_token")))
     return 0
 

@@ -33,7 +33,14 @@ from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.tx import Engine, Tx
 
 log = logging.getLogger("quarterdeck.slots")
-TOUCHING = ("session.spawn", "session.terminate", "cascade.begin", "zone.create", "zone.change")
+TOUCHING = (
+    "session.spawn",
+    "session.terminate",
+    "cascade.begin",
+    "zone.create",
+    "zone.change",
+    "zone.recount",
+)
 """Events with which a zone's slots, or how many there are, may change."""
 SLOTS = "slots"
 ZONES_MAX = 500

@@ -29,7 +29,6 @@ class Invocations(Room):
     def __init__(self, remote: Remote, zone: str) -> None:
         super().__init__(remote, zone)
         self._endings = Endings(remote, self._path("events"))
-        remote.at_close(self._endings.close)
 
     async def enqueue(
         self,

@@ -7,6 +7,8 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
+from quarterdeck.core.errors import Unavailable
+
 T = TypeVar("T")
 SessionStatus = Literal["active", "suspended", "terminated"]
 InvocationStatus = Literal["pending", "running", "succeeded", "failed", "timed_out", "canceled", "dead"]
@@ -15,6 +17,8 @@ Health = Literal["starting", "healthy", "degraded", "unhealthy"]
 Delivery = Literal["pull", "push"]
 OVER = frozenset({"succeeded", "failed", "timed_out", "canceled", "dead"})
 """The states that no invocation leaves."""
+BULK_MAX = 100
+"""Invocations that workers may speak of in one call."""
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
@@ -195,6 +199,11 @@ class ItemProblem(msgspec.Struct, frozen=True):
     error: str = "unknown"
     detail: str = ""
     status: int | None = None
+
+    @property
+    def passes(self) -> bool:
+        """Whether nothing was decided: the same may be said again."""
+        return self.status == Unavailable.status
 
 
 class Item(msgspec.Struct, frozen=True):

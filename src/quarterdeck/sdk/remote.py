@@ -24,7 +24,7 @@ from quarterdeck.client.locate import Located, locate, locate_again
 from quarterdeck.client.pool import Pool, Way
 from quarterdeck.client.problems import from_answer
 from quarterdeck.client.server import Query, with_query
-from quarterdeck.core.errors import Problem, Unauthenticated
+from quarterdeck.core.errors import Fault, Problem, Unauthenticated
 from quarterdeck.sdk import retrying
 
 log = logging.getLogger("quarterdeck.sdk")
@@ -42,7 +42,8 @@ class Options:
     timeout: float = 30.0
     """Seconds that one answer may take."""
     patience: float = 15.0
-    """Seconds in which a call that failed is begun again, where that is safe. 0: it never is."""
+    """Seconds in which a call that failed is begun again, where that is safe; after an answer that was lost or took too
+    long, once in any case. 0: it never is."""
     connections: int = 64
     """How many may be in use at once; whoever comes then waits for a turn."""
     tls: ssl.SSLContext | None = None
@@ -78,12 +79,18 @@ class Remote:
         self._finding = asyncio.Lock()
         self._pool: Pool | None = None
         self._headers: dict[str, str] = {}
-        self._closing: list[Callable[[], None]] | None = []
+        self._closing: dict[Callable[[], None], None] | None = {}
         """What is to be done at the end; None: it has come."""
 
     def at_close(self, last: Callable[[], None]) -> None:
+        """Has something done at the end, once, however often it was asked for."""
         if self._closing is not None:
-            self._closing.append(last)
+            self._closing[last] = None
+
+    def not_at_close(self, last: Callable[[], None]) -> None:
+        """It has been done before."""
+        if self._closing is not None:
+            self._closing.pop(last, None)
 
     async def call(self, ask: Ask, kind: type[T]) -> T:
         """The answer, understood. What the server refuses is raised as a `Problem`."""
@@ -94,6 +101,7 @@ class Remote:
         body = None if ask.body is None else msgspec.json.encode(ask.body)
         clock = asyncio.get_running_loop().time
         began, attempt, renewed = clock(), 0, False
+        patience = retrying.Patience(self.options.patience)
         while True:
             attempt += 1
             try:
@@ -104,7 +112,10 @@ class Remote:
                 renewed = True
             except Problem as problem:
                 wait = retrying.pause(problem, attempt, repeats=ask.may_repeat, chance=random.random())
-                if wait is None or clock() - began + wait > self.options.patience:
+                if wait is None or not patience.bears(problem, clock() - began + wait):
+                    if ask.key is not None and isinstance(problem, Fault):
+                        # It may have been done, if not this time then before: only this key asks for the same again.
+                        problem.members["idempotency_key"] = ask.key
                     raise
                 log.debug("%s %s is made again in %.3f s: %s", ask.method, ask.path, wait, problem.detail)
                 await asyncio.sleep(wait)
@@ -153,8 +164,7 @@ class Remote:
     # -- finding -----------------------------------------------------------------------------------------------------
 
     async def _reached(self) -> Pool:
-        if self._closing is None:
-            raise RuntimeError("this client has been closed")
+        self._require_open()
         if self._pool is not None:
             return self._pool
         async with self._finding:
@@ -182,12 +192,18 @@ class Remote:
             raise Unauthenticated(
                 "missing_token", f"There is no token for {found.address}: give one, or set QD_TOKEN."
             )
+        # Looking takes its time: whoever closed the client meanwhile has closed what there was, and nothing follows.
+        self._require_open()
         self._headers = _headers(token, found.trace)
         if self._pool is None or self._pool.way.address != found.address:
             if self._pool is not None:
                 self._pool.close()
             way = Way(found.address, found.check, self.options.tls)
             self._pool = Pool(way, self.options.connections)
+
+    def _require_open(self) -> None:
+        if self._closing is None:
+            raise RuntimeError("this client has been closed")
 
 
 async def _found(look: Callable[[], T]) -> T:

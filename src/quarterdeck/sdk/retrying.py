@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from quarterdeck.client.find import Stranger
 from quarterdeck.client.http import Lost, TimedOut, Unreachable
 from quarterdeck.core.errors import Internal, LimitReached, OutcomeUnknown, Problem, Unavailable
@@ -10,6 +12,21 @@ from quarterdeck.core.retry import Policy, delay
 POLICY = Policy(max_attempts=0, base_ms=50, cap_ms=5_000)
 """How the pauses grow. How often is a question of patience, not of a number."""
 BAD_GATEWAY = 502
+
+
+@dataclass(slots=True)
+class Patience:
+    """For how long one call is begun again."""
+
+    seconds: float
+    was_in_doubt: bool = False
+
+    def bears(self, problem: Problem, waited: float) -> bool:
+        """Whether it is begun again so many seconds after it was begun first. The first unknown outcome is asked for
+        however long it took: waiting for an answer may take longer than all patience."""
+        is_first_doubt = is_unknown(problem) and not self.was_in_doubt
+        self.was_in_doubt = self.was_in_doubt or is_first_doubt
+        return waited <= self.seconds or (is_first_doubt and self.seconds > 0)
 
 
 def pause(problem: Problem, attempt: int, *, repeats: bool, chance: float) -> float | None:

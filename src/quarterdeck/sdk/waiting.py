@@ -56,9 +56,6 @@ class Endings:
                     async with asyncio.timeout(patience):
                         await heard.wait()
 
-    def close(self) -> None:
-        self._stop()
-
     @contextlib.asynccontextmanager
     async def _listening(self, invocation_id: str) -> AsyncIterator[asyncio.Event]:
         heard = asyncio.Event()
@@ -83,6 +80,7 @@ class Endings:
             self._lingering = None
         if self._task is None or self._task.done():
             self._settled.clear()
+            self._remote.at_close(self._stop)
             self._task = asyncio.get_running_loop().create_task(self._listen())
 
     def _stop(self) -> None:
@@ -92,6 +90,7 @@ class Endings:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+        self._remote.not_at_close(self._stop)
 
     async def _listen(self) -> None:
         types = ",".join(f"invocation.{state}" for state in sorted(OVER))

@@ -21,6 +21,9 @@ A file that selects the same row in many places names its columns once, `-- colu
 `columns(s)` for `s.id, s.zone_id, …`; the struct that the rows become has its fields in that order. A second row of the
 same file has a name, `-- columns cascade: id, …`, and is written `columns(c as cascade)`.
 
+What a file says in several places may be said once, too: `-- phrase live(a): a.ended_at is null and …`, on as many
+lines as it takes, is written `live(s)`. A phrase may use those above it.
+
 A line `-- planned: each time` has PostgreSQL plan a statement for the values at hand: a list whose filters may be null
 is best served by another index each time, and one plan kept for all of them would walk the zone.
 
@@ -48,6 +51,7 @@ _PLANNED = re.compile(r"^-- planned: each time\b")
 _ENGINE = re.compile(r"^-- engine: (sqlite|postgresql)\s*$")
 _COLUMNS = re.compile(r"^-- columns(?: (\w+))?: (.+)$", re.MULTILINE)
 _COLUMNS_OF = re.compile(r"\bcolumns\((\w+)(?: as (\w+))?\)")
+_PHRASE = re.compile(r"^-- phrase (\w+)\((\w+)\): (.+)$", re.MULTILINE)
 _ROWS = re.compile(r"\brows\(:(\w+) as (\w+),([^()]*)\)")
 _PARAM = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _LOCK = re.compile(r"\bfor (update|share)( skip locked)?\b")
@@ -124,6 +128,7 @@ def parse(text: str) -> dict[str, Statement]:
     for row in _COLUMNS.finditer(text):
         columns.setdefault(row[1], []).extend(name.strip() for name in row[2].split(","))
     text = _COLUMNS_OF.sub(lambda of: ", ".join(f"{of[1]}.{name}" for name in columns[of[2]]), text)
+    text = _spelt_out(text)
     texts: dict[str, dict[Engine | None, list[str]]] = {}
     planned: set[str] = set()
     lines: list[str] = []
@@ -140,6 +145,18 @@ def parse(text: str) -> dict[str, Statement]:
         elif name and not line.lstrip().startswith("--"):
             lines.append(line)
     return {name: _statement(name, by_engine, name in planned) for name, by_engine in texts.items()}
+
+
+def _spelt_out(text: str) -> str:
+    """The text with its phrases written out, the last one first: it may use those above it."""
+    phrases: dict[tuple[str, str], list[str]] = {}
+    for line in _PHRASE.finditer(text):
+        phrases.setdefault((line[1], line[2]), []).append(line[3])
+    text = _PHRASE.sub("", text)
+    for (name, alias), lines in reversed(phrases.items()):
+        said = re.sub(rf"\b{alias}\b", r"\\g<1>", " ".join(lines))
+        text = re.sub(rf"\b{name}\((\w+)\)", said, text)
+    return text
 
 
 def _statement(name: str, by_engine: dict[Engine | None, list[str]], planned: bool) -> Statement:

@@ -63,13 +63,18 @@ CHECKS = (
     Check(
         "parked",
         Q.check_parked,
-        "the waiting invocation {1} has {2} as its mark of sleep, and its session {3}",
+        "the waiting invocation {1} is put aside, and no session of it sleeps",
     ),
     Check("delegations", Q.check_delegations, "the delegation {1} is active, and its session {2} {3}"),
     Check(
         "delegation-lines",
         Q.check_delegation_lines,
         "the delegation {1} goes further than {2}, which it was lent out of and which is {3}",
+    ),
+    Check(
+        "delegation-order",
+        Q.check_delegation_order,
+        "the delegation {1} leads from {2} to {3}, which do not stand in that order",
     ),
     Check("services", Q.check_services, "the service {1} is {2}"),
     Check("log-head", Q.check_log_head, "{1} has position {2} and floor {3}, and the last event is {4}"),

@@ -169,7 +169,7 @@ where s.status <> 'terminated' and s.terminated_at is null and (z.id is null or 
 order by s.zone_id, s.id;
 
 -- name: check_invocations
--- What belongs to a session goes with it, in the transaction that settles it.
+-- What belongs to a session goes with it, in the transaction that settles it; or soon after, where it is too much for one.
 select i.zone_id, i.id, i.status, i.session_id, case when s.id is null then 'is not there' else 'has ended' end
 from (
     select a.zone_id, a.id, a.status, a.source_session_id as session_id
@@ -179,7 +179,9 @@ from (
     from agent_invocations a where a.status in ('pending', 'running') and a.target_session_id is not null
 ) i
 left join agent_sessions s on s.zone_id = i.zone_id and s.id = i.session_id
-where s.id is null or s.status = 'terminated'
+where (s.id is null or s.status = 'terminated')
+  and not exists (
+    select 1 from invocation_backlogs g where g.zone_id = i.zone_id and g.kind = 'session' and g.owner_id = i.session_id)
 order by i.zone_id, i.id;
 
 -- name: check_attempts
@@ -195,17 +197,18 @@ where i.attempts < 0 or i.attempts > i.max_attempts
 order by i.zone_id, i.id;
 
 -- name: check_parked
--- Put aside is what waits for a session that sleeps, and nothing else that waits.
-select i.zone_id, i.id, i.parked, case when x.id is null and y.id is null then 'is awake' else 'sleeps' end
+-- Put aside is only what waits for a session that sleeps, or that was just resumed and has too much for one transaction:
+-- nobody would come to it. (What sleeps and is not put aside is put aside by whoever comes to it.)
+select i.zone_id, i.id
 from agent_invocations i
-left join agent_sessions x on x.zone_id = i.zone_id and x.id = i.source_session_id
-    and x.status = 'suspended' and x.terminated_at is null
-left join agent_sessions y on y.zone_id = i.zone_id and y.id = i.target_session_id
-    and y.status = 'suspended' and y.terminated_at is null
-where i.status = 'pending' and i.parked <> case when x.id is null and y.id is null then 0 else 1 end
+where i.status = 'pending' and i.parked <> 0
   and not exists (
     select 1 from agent_sessions e
-    where e.zone_id = i.zone_id and e.id in (i.source_session_id, i.target_session_id) and e.terminated_at is not null)
+    where e.zone_id = i.zone_id and e.id in (i.source_session_id, i.target_session_id)
+      and (e.status = 'suspended' or e.terminated_at is not null))
+  and not exists (
+    select 1 from invocation_backlogs g
+    where g.zone_id = i.zone_id and g.kind = 'session' and g.owner_id in (i.source_session_id, i.target_session_id))
 order by i.zone_id, i.id;
 
 -- name: check_delegations
@@ -230,6 +233,18 @@ left join delegation_edges p on p.zone_id = d.zone_id and p.id = d.parent_edge_i
 where d.status = 'active' and d.parent_edge_id is not null and d.expires_at > now_ms()
   and (p.id is null or p.status = 'revoked' or d.expires_at > p.expires_at)
 order by d.zone_id, d.id;
+
+-- name: check_delegation_order
+-- Ranks rise along every active edge, or a cycle could be closed unseen. An order that is of an older epoch is made anew
+-- before anybody relies on it.
+select e.zone_id, e.id, e.source_session_id, e.target_session_id
+from delegation_edges e
+left join delegation_epochs p on p.zone_id = e.zone_id
+left join delegation_ranks a on a.zone_id = e.zone_id and a.session_id = e.source_session_id
+left join delegation_ranks b on b.zone_id = e.zone_id and b.session_id = e.target_session_id
+where e.status = 'active' and e.expires_at > now_ms() and coalesce(p.ranked, 0) = coalesce(p.epoch, 0)
+  and (a.rank is null or b.rank is null or a.rank >= b.rank)
+order by e.zone_id, e.id;
 
 -- name: check_services
 -- Registered is what somebody who lives has registered; an ended session has left what it registered.

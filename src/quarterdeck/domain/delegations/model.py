@@ -16,12 +16,13 @@ from quarterdeck.domain.keys.model import Scope
 SCOPES_MAX = 64
 RESOURCES_MAX = 64
 HOPS_MAX = 10
-"""How many may be asked for."""
+"""How often an edge may be passed on at most, if somebody says."""
 FREELY = 1_000_000
-"""Hops of an edge of which nobody has said how often it may be passed on."""
-"""How often an edge may be passed on at most, and how often if nobody says."""
+"""Hops of a first edge of which nobody has said how often it may be passed on."""
 TTL_MAX = 86_400
 TRAVERSE_MAX = 1_000
+LINE_MAX = 64
+"""Edges of a line that are shown: the nearest."""
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Hops = Annotated[int, Meta(ge=1, le=HOPS_MAX)]
 Seconds = Annotated[int, Meta(ge=1, le=TTL_MAX)]
@@ -233,6 +234,32 @@ class Link(msgspec.Struct, frozen=True, array_like=True):
     expires_at: Millis
 
 
+class Above(msgspec.Struct, frozen=True, array_like=True):
+    """An edge of somebody's line, and whether the session that lent it has ended."""
+
+    zone_id: str
+    id: str
+    parent_edge_id: str | None
+    ended: int
+
+
+class Standing(msgspec.Struct, frozen=True, array_like=True):
+    """What a zone's delegations are at, in the order of `delegation_zones`."""
+
+    zone_id: str
+    epoch: int = 0
+    ranked: int = 0
+    """The epoch that its order is of. Another one: somebody who knew of no order has changed its edges since."""
+    is_ending: int = 0
+    """Whether an ending is under way in it: only then can a session be stamped, and its edges still be active."""
+    lowest: int | None = None
+    highest: int | None = None
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        return self.lowest or 0, self.highest or 0
+
+
 class Delegated(msgspec.Struct, frozen=True):
     """The outcome of a delegation: the edge, and whether this request made it."""
 
@@ -241,12 +268,12 @@ class Delegated(msgspec.Struct, frozen=True):
 
 
 class Revoked(msgspec.Struct, frozen=True):
-    """The outcome of a revocation. The cascades are still to be settled; all in them reads as terminated already."""
+    """The outcome of a revocation. A cascade is still to be settled; all in it reads as terminated already."""
 
     revoked_edges: int = 0
     affected_sessions: int = 0
     terminated_agents: int = 0
-    cascades: tuple[str, ...] = ()
+    cascade_id: str | None = None
 
 
 # -- shown -------------------------------------------------------------------------------------------------------
@@ -324,7 +351,11 @@ class EdgeExplanation(msgspec.Struct, frozen=True):
 
     edge: EdgeView
     why: Annotated[list[str], Meta(description="sentences, the most telling first")]
-    chain: Annotated[list[EdgeView], Meta(description="its parent, the parent of that, up to the first one")]
+    chain: Annotated[
+        list[EdgeView],
+        Meta(description="its parent, the parent of that …: the nearest 64, up to the first one"),
+    ]
+    truncated: Annotated[bool, Meta(description="whether the line goes on beyond what is shown of it")]
     refuses: Annotated[list[str], Meta(description="what could not be derived from it, and why")]
     ended_by: Annotated[dict[str, object], Meta(description="who ended it, and with what")] | None
 

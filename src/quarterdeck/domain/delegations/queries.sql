@@ -35,22 +35,24 @@ where exists (
     select 1 from delegation_edges e where e.zone_id = b.zone_id and e.target_session_id = b.session_id
 );
 
--- name: delegations_lenders
--- Of each active edge into these sessions: who lent along its line. A line is as short as hops are few.
-with recursive line (zone_id, holder, source_session_id, parent_edge_id) as (
+-- name: delegations_above
+-- The lines of these edges, each edge of them once however many stand below it, and whether the session that lent it has
+-- ended. As long as the lines are: asked only where an ending is under way.
+with recursive line (zone_id, id, source_session_id, parent_edge_id) as (
     select e.zone_id, e.id, e.source_session_id, e.parent_edge_id
-    from rows(:batch as b, zone_id text, session_id text)
-    join delegation_edges e on e.zone_id = b.zone_id and e.target_session_id = b.session_id
-      and e.status <> 'revoked' and e.status <> 'expired'
+    from rows(:batch as b, zone_id text, id text)
+    join delegation_edges e on e.zone_id = b.zone_id and e.id = b.id
     union
-    select p.zone_id, l.holder, p.source_session_id, p.parent_edge_id
+    select p.zone_id, p.id, p.source_session_id, p.parent_edge_id
     from line l
     join delegation_edges p on p.zone_id = l.zone_id and p.id = l.parent_edge_id
 )
-select l.zone_id, l.holder, l.source_session_id from line l;
+select l.zone_id, l.id, l.parent_edge_id, case when s.id is null or s.terminated_at is not null then 1 else 0 end
+from line l
+left join agent_sessions s on s.zone_id = l.zone_id and s.id = l.source_session_id;
 
 -- name: delegations_line
--- An edge and its parents, up to the first one. What retention has removed ends the line.
+-- An edge and its nearest parents. What retention has removed ends the line.
 with recursive line (zone_id, id, parent_edge_id, above) as (
     select e.zone_id, e.id, e.parent_edge_id, 0
     from delegation_edges e
@@ -59,7 +61,7 @@ with recursive line (zone_id, id, parent_edge_id, above) as (
     select p.zone_id, p.id, p.parent_edge_id, l.above + 1
     from line l
     join delegation_edges p on p.zone_id = l.zone_id and p.id = l.parent_edge_id
-    where l.above < 64
+    where l.above < :most
 )
 select columns(e)
 from line l
@@ -67,58 +69,80 @@ join delegation_edges e on e.zone_id = l.zone_id and e.id = l.id
 order by l.above;
 
 -- name: delegations_ahead
--- Which sources of a batch can be reached from any of its targets: where there is none, no edge of it closes a cycle.
--- Sessions are what is remembered as visited, so the walk costs as much as there are edges, not as there are ways. It
--- begins only where a cycle can be: something leads to the source, or will by an edge of the same batch.
+-- Who is ahead of an edge's target and does not stand above its source. Sessions are what is remembered as visited, so the
+-- walk costs as much as there are edges, not as there are ways; and it stops when nobody fetches more of it.
 -- (What does not count is excluded, instead of naming what does: what is named is taken for rare while the table is young,
 -- and is then looked up first, for ever. And the states one by one, because that is how the index of active edges says it.
--- What is reached is looked up among the sources, because it stands in a case: as a plain condition it would be compared
--- with each of them.)
-with recursive reached (zone_id, session_id) as (
-    select b.zone_id, b.target
-    from rows(:batch as b, zone_id text, source text, target text, led_to bigint)
-    where b.led_to = 1 or (
-        select 1 from delegation_edges i
-        where i.zone_id = b.zone_id and i.target_session_id = b.source
-          and i.status <> 'revoked' and i.status <> 'expired'
-        limit 1
-    ) = 1
+-- The clock and the rank stand in a case, so that no index is searched by them.)
+with recursive reached (zone_id, session_id, rank) as (
+    select r.zone_id, r.session_id, r.rank
+    from delegation_ranks r
+    where r.zone_id = :zone_id and r.session_id = :target
     union
-    select e.zone_id, e.target_session_id
-    from reached r
-    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
+    select r.zone_id, r.session_id, r.rank
+    from reached f
+    join delegation_edges e on e.zone_id = f.zone_id and e.source_session_id = f.session_id
       and e.status <> 'revoked' and e.status <> 'expired'
-      and case when e.expires_at > (select now_ms()) then 1 else 0 end <> 0
+      and case when e.expires_at > :now then 1 else 0 end <> 0
+    join delegation_ranks r on r.zone_id = e.zone_id and r.session_id = e.target_session_id
+      and case when r.rank <= :high then 1 else 0 end <> 0
 )
-select r.zone_id, r.session_id
-from reached r
-where case when (r.zone_id, r.session_id) in (
-    select s.zone_id, s.source from rows(:batch as s, zone_id text, source text, target text, led_to bigint)
-) then 1 else 0 end = 1;
+select f.session_id, f.rank from reached f limit :most;
 
--- name: delegations_between
--- Then, for a batch of several, the same walk again with who leads to whom: each pair once, however many edges it has.
-with recursive reached (zone_id, session_id) as (
-    select b.zone_id, b.target
-    from rows(:batch as b, zone_id text, source text, target text, led_to bigint)
-    where b.led_to = 1 or (
-        select 1 from delegation_edges i
-        where i.zone_id = b.zone_id and i.target_session_id = b.source
-          and i.status <> 'revoked' and i.status <> 'expired'
-        limit 1
-    ) = 1
+-- name: delegations_behind
+-- The same the other way: who leads to an edge's source and does not stand below its target.
+with recursive reached (zone_id, session_id, rank) as (
+    select r.zone_id, r.session_id, r.rank
+    from delegation_ranks r
+    where r.zone_id = :zone_id and r.session_id = :source
     union
-    select e.zone_id, e.target_session_id
-    from reached r
-    join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
+    select r.zone_id, r.session_id, r.rank
+    from reached f
+    join delegation_edges e on e.zone_id = f.zone_id and e.target_session_id = f.session_id
       and e.status <> 'revoked' and e.status <> 'expired'
-      and case when e.expires_at > (select now_ms()) then 1 else 0 end <> 0
+      and case when e.expires_at > :now then 1 else 0 end <> 0
+    join delegation_ranks r on r.zone_id = e.zone_id and r.session_id = e.source_session_id
+      and case when r.rank >= :low then 1 else 0 end <> 0
 )
-select distinct e.zone_id, e.source_session_id, e.target_session_id
-from reached r
-join delegation_edges e on e.zone_id = r.zone_id and e.source_session_id = r.session_id
-  and e.status <> 'revoked' and e.status <> 'expired'
-  and case when e.expires_at > (select now_ms()) then 1 else 0 end <> 0;
+select f.session_id, f.rank from reached f limit :most;
+
+-- name: delegation_pairs
+-- Who lends to whom in a zone, each pair once: all of it, for a zone whose order is to be made.
+select distinct e.source_session_id, e.target_session_id
+from delegation_edges e
+where e.zone_id = :zone_id and e.source_session_id is not null and e.status <> 'revoked' and e.status <> 'expired'
+  and case when e.expires_at > :now then 1 else 0 end <> 0;
+
+-- name: delegation_ranks_get
+-- Where the ends of a batch stand.
+select r.zone_id, r.session_id, r.rank
+from rows(:batch as b, zone_id text, session_id text)
+join delegation_ranks r on r.zone_id = b.zone_id and r.session_id = b.session_id;
+
+-- name: delegation_ranks_beside
+-- The gaps that something could move into: below the one, above the other.
+select (select r.rank from delegation_ranks r where r.zone_id = :zone_id and r.rank < :low order by r.rank desc limit 1),
+       (select r.rank from delegation_ranks r where r.zone_id = :zone_id and r.rank > :high order by r.rank limit 1);
+
+-- name: delegation_ranks_of_zone
+-- All of them, lowest first: for a zone that is spaced anew.
+select r.session_id from delegation_ranks r where r.zone_id = :zone_id order by r.rank;
+
+-- name: delegation_ranks_put
+-- New ones and moved ones alike. No two sessions of a zone have one rank: what moves, moves to where nobody stands.
+insert into delegation_ranks (zone_id, session_id, rank)
+select zone_id, session_id, rank from rows(:batch as b, zone_id text, session_id text, rank bigint)
+where true
+on conflict (zone_id, session_id) do update set rank = excluded.rank;
+
+-- name: delegation_ranks_drop
+-- With the sessions that end: no edge leads from them or to them any more, and none will.
+delete from delegation_ranks
+where (zone_id, session_id) in (select b.zone_id, b.session_id from rows(:batch as b, zone_id text, session_id text));
+
+-- name: delegation_ranks_clear
+-- An order that is not of the zone's epoch says nothing.
+delete from delegation_ranks where zone_id = :zone_id;
 
 -- name: delegations_falling
 -- What falls with these edges if nobody ends by it: all that are derived from them. And of each session they lead to, all
@@ -285,19 +309,29 @@ from rows(:batch as b, zone text, edge text, was text, becomes text, reason text
 where zone_id = b.zone and id = b.edge and status = b.was
 returning id;
 
--- name: delegation_epochs_load
--- Under the zones' locks, so what is read here is what is raised.
-select p.zone_id, p.epoch
+-- name: delegation_zones
+-- What zones are at, in the order of `model.Standing`. Under the zones' locks, so what is read here is what is raised.
+select b.zone_id, coalesce(p.epoch, 0), coalesce(p.ranked, 0),
+    coalesce((select 1 from cascades c where c.zone_id = b.zone_id and c.finished_at is null limit 1), 0),
+    (select r.rank from delegation_ranks r where r.zone_id = b.zone_id order by r.rank limit 1),
+    (select r.rank from delegation_ranks r where r.zone_id = b.zone_id order by r.rank desc limit 1)
 from rows(:batch as b, zone_id text)
-join delegation_epochs p on p.zone_id = b.zone_id;
+left join delegation_epochs p on p.zone_id = b.zone_id;
 
 -- name: delegation_epochs_raise
--- Never down: whoever cached by an epoch must not meet it again.
-insert into delegation_epochs (zone_id, epoch)
-select zone_id, epoch from rows(:batch as b, zone_id text, epoch bigint)
+-- Never down: whoever cached by an epoch must not meet it again. The order goes along if it was of the epoch before.
+insert into delegation_epochs (zone_id, epoch, ranked)
+select zone_id, epoch, epoch from rows(:batch as b, zone_id text, epoch bigint)
 where true
-on conflict (zone_id) do update set epoch = excluded.epoch
+on conflict (zone_id) do update
+set epoch = excluded.epoch,
+    ranked = case when delegation_epochs.ranked = delegation_epochs.epoch then excluded.epoch
+                  else delegation_epochs.ranked end
 where delegation_epochs.epoch < excluded.epoch;
+
+-- name: delegation_epochs_ranked
+-- The zone's order has been made: it is of the epoch that the zone is at.
+update delegation_epochs set ranked = epoch where zone_id = :zone_id;
 
 -- name: delegations_expired
 -- Across zones, those that have waited longest first. A clock that is asked once can be looked up in the index.

@@ -62,8 +62,8 @@ class DelegationDesk:
         assert isinstance(query, RevokeQuery)
         ask = Revoke(call.zone, call.params["id"], call.caller, query.keep_sessions, call.trace)
         done = await self.submit_revoke(ask)
-        for cascade_id in done.cascades:
-            await self.finish(call.zone, cascade_id)
+        if done.cascade_id is not None:
+            await self.finish(call.zone, done.cascade_id)
         return RevokedView(done.revoked_edges, done.affected_sessions, done.terminated_agents)
 
     async def list_all(self, call: Call) -> Reply:

@@ -19,10 +19,13 @@ holds what, and a process that dies with its waiters leaves calls pending, or le
 
 **An attempt has one holder.** It is counted when it begins, so a worker that dies still exhausts its attempts. It has a
 token of its own; a completion with an older token is refused (`stale_attempt`), so a worker that was frozen past its
-lease can do no harm. The same completion said twice is answered twice.
+lease can do no harm. The same completion said twice is answered twice, whatever it came to. A claim or a start that is
+repeated with its `claim_id` is given the same again, with another lease: what gives the first answer back is too late.
 
 **A call belongs to the sessions it names.** When one of them ends, it is canceled in the same transaction; while one of
-them is suspended it is not handed out; from the stamp of a cascade on it cannot begin.
+them is suspended it is not handed out; from the stamp of a cascade on it cannot begin. Of a session or a service with
+thousands of calls some are settled with it and the rest by a sweep (`operations.settling`); what is promised does not
+depend on that, because whoever hands out a call, or hears of it, asks after its sessions and its service.
 
 How it fails. A key used with other params is 422. A worker that goes silent loses its lease, and the attempt counts as
 failed. A server that is killed loses its waiters, who ask again; with the same `claim_id` they get the same leases.

@@ -48,6 +48,13 @@ class Begun(StrEnum):
     PUSH = "push"
 
 
+class Kind(StrEnum):
+    """Whom calls belong to, and go with."""
+
+    SESSION = "session"
+    SERVICE = "service"
+
+
 class InvocationSettings(msgspec.Struct, frozen=True):
     """What this room can be told."""
 
@@ -69,6 +76,14 @@ class InvocationSettings(msgspec.Struct, frozen=True):
         int,
         Meta(ge=10, le=86_400_000, description="how often invocations whose session is gone are looked for"),
     ] = 60_000
+    invocation_settle_interval_ms: Annotated[
+        int,
+        Meta(
+            ge=10,
+            le=86_400_000,
+            description="how often calls are looked for that were too many to be settled with their session or service",
+        ),
+    ] = 5_000
     invocation_retention_days: Annotated[
         float, Meta(gt=0, le=36_500, description="how long ended invocations are kept")
     ] = 30.0
@@ -116,6 +131,12 @@ class ClaimBody(msgspec.Struct, frozen=True):
     ] = 0
     claim_id: (
         Annotated[Word, Meta(description="the same id gives the same leases again, while they run")] | None
+    ) = None
+
+
+class StartBody(msgspec.Struct, frozen=True):
+    claim_id: (
+        Annotated[Word, Meta(description="the same id gives the same attempt again, while it runs")] | None
     ) = None
 
 
@@ -214,6 +235,8 @@ class Claim(Ask, frozen=True, kw_only=True):
 class Start(Ask, frozen=True, kw_only=True):
     id: str
     token: str
+    claim_id: str | None = None
+    """Of the request: the same one, repeated, is given the same attempt."""
 
 
 class Complete(Ask, frozen=True, kw_only=True):
@@ -240,12 +263,27 @@ class Release(Ask, frozen=True, kw_only=True):
 
     id: str
     token: str
+    lease_expires_at: Millis | None = None
+    """As it was given, by the server that could not deliver it. Whoever was given it again, or keeps it, has another by
+    then, and loses nothing. None: the holder itself gives it back, whatever its lease is by now."""
 
 
 class Overdue(Ask, frozen=True, kw_only=True):
     """By a sweep: something about this one has passed, or its session is gone."""
 
     id: str
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """By a sweep: go on with the calls of a session or a service, which were too many for one transaction."""
+
+    zone_id: str
+    kind: Kind
+    owner_id: str
+
+
+class Settled(msgspec.Struct, frozen=True):
+    finished: bool
 
 
 Command = Enqueue | Claim | Start | Complete | Beat | Cancel | Release | Overdue
@@ -294,7 +332,8 @@ class Invocation(msgspec.Struct, frozen=True, array_like=True):
     result_json: str | None
     error_json: str | None
     parked: int
-    """A session of it is suspended: it is not handed out."""
+    """Put aside because a session of it sleeps, so that those who claim need not pass it by. A help, not the truth:
+    whether one sleeps is asked when it is handed out (`Standing`)."""
     available_at: Millis
     deadline_at: Millis | None
     lease_expires_at: Millis | None
@@ -314,13 +353,47 @@ class Invocation(msgspec.Struct, frozen=True, array_like=True):
     updated_at: Millis
 
 
+class Standing(msgspec.Struct, frozen=True, array_like=True):
+    """What of its sessions and its service decides about an invocation, read with its row."""
+
+    lives_until: Millis | None = None
+    """Until when its sessions live; 0: one of them has ended. None: it belongs to none."""
+    sleeps: int = 0
+    """Whether one of them is suspended."""
+    dropped: int = 0
+    """Whether its service was unregistered since it was called, and may have been registered again."""
+
+
+class Open(msgspec.Struct, frozen=True, array_like=True):
+    """What of an invocation that waits or runs its settling needs: never what was said in it, which may be large."""
+
+    id: str
+    zone_id: str
+    service_id: str
+    application_id: str
+    source_session_id: str | None
+    target_session_id: str | None
+    method: str
+    status: State
+    attempts: int
+
+
+class Backlog(msgspec.Struct, frozen=True, array_like=True):
+    """A row of `invocation_backlogs`: whose calls were too many to be settled at once."""
+
+    zone_id: str
+    kind: Kind
+    owner_id: str
+    since: Millis
+
+
 class Enqueued(msgspec.Struct, frozen=True):
     invocation: Invocation
     created: bool
 
 
 class Leases(msgspec.Struct, frozen=True):
-    """What a claim was given. `next_at`: when something that waits may begin, if that is known."""
+    """What a claim was given."""
 
     items: tuple[Invocation, ...]
 

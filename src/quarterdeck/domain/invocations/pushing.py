@@ -44,7 +44,7 @@ from quarterdeck.domain.invocations.model import (
 )
 from quarterdeck.domain.invocations.operations.looking import to_push
 from quarterdeck.domain.invocations.rules import pushing as rules
-from quarterdeck.domain.invocations.rules.board import ServiceRef
+from quarterdeck.domain.invocations.rules.board import ServiceKey
 from quarterdeck.domain.invocations.rules.pushing import Verdict
 from quarterdeck.domain.invocations.rules.slots import SlotLimits, Slots
 from quarterdeck.domain.services import operations as services
@@ -100,7 +100,7 @@ class Pusher:
                 settings.push_concurrency, settings.push_zone_concurrency, settings.push_service_concurrency
             )
         )
-        self._aside: dict[ServiceRef, float] = {}
+        self._aside: dict[ServiceKey, float] = {}
         """Services whose work could not be claimed, and until when nobody tries again."""
         self._stir = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
@@ -192,7 +192,7 @@ class Pusher:
 
     # -- claiming ------------------------------------------------------------------------------------------------
 
-    async def _claim(self, ref: ServiceRef, number: int) -> None:
+    async def _claim(self, ref: ServiceKey, number: int) -> None:
         """Takes what a service has, up to the slots that were kept for it, and begins to push it."""
         kept = 0
         try:
@@ -214,7 +214,7 @@ class Pusher:
             if kept == number:
                 self._stir.set()
 
-    async def _leases(self, ref: ServiceRef, number: int) -> Sequence[Invocation]:
+    async def _leases(self, ref: ServiceKey, number: int) -> Sequence[Invocation]:
         zone_id, service_id = ref
         tokens = tuple(secrets.token_urlsafe(16) for _ in range(number))
         leases = await self._means.submit(
@@ -223,7 +223,7 @@ class Pusher:
         assert isinstance(leases, Leases)
         return leases.items
 
-    async def _service(self, ref: ServiceRef) -> Service | None:
+    async def _service(self, ref: ServiceKey) -> Service | None:
         """Read after the claim, so that what is signed is signed with the newest secret. None if it cannot be had."""
         try:
             [rows] = await self._means.engine.read(lambda tx: tx.read(services.get([ref])), zones=[ref[0]])
@@ -234,7 +234,15 @@ class Pusher:
 
     async def _give_back(self, rows: Sequence[Invocation]) -> None:
         """What was never sent does not count as an attempt."""
-        asks = [Release(zone_id=row.zone_id, id=row.id, token=row.attempt_token or "") for row in rows]
+        asks = [
+            Release(
+                zone_id=row.zone_id,
+                id=row.id,
+                token=row.attempt_token or "",
+                lease_expires_at=row.lease_expires_at,
+            )
+            for row in rows
+        ]
         for outcome in await asyncio.gather(*map(self._means.submit, asks), return_exceptions=True):
             if isinstance(outcome, BaseException):
                 # It has ended with its service; or its deadline will find it.
@@ -255,7 +263,7 @@ class Pusher:
         """What the endpoint made of it, or None if it did not say so in time."""
         numbers = rules.secret_numbers(service.secret_number)
         headers, body = rules.pushed(row, [self._means.secrets(*service.ref, number) for number in numbers])
-        request = Request("POST", service.endpoint_url, headers, body)
+        request = Request("POST", service.endpoint_url, headers, body, asker=service.zone_id)
         try:
             answer = await self._means.outward.ask(request, deadline - asyncio.get_running_loop().time())
         except TimedOut:

@@ -3,12 +3,34 @@
 -- columns: params_json, metadata_json, status, attempts, max_attempts, timeout_ms, retry_policy_json, result_json
 -- columns: error_json, parked, available_at, deadline_at, lease_expires_at, attempt_token, begun_by, holder, claim_id
 -- columns: cancel_requested_at, cancel_reason, invoker, trace, started_at, completed_at, created_at, updated_at
+--
+-- What of it its settling needs, in the order of `model.Open`.
+-- columns open: id, zone_id, service_id, application_id, source_session_id, target_session_id, method, status, attempts
 
 -- name: invocations_get
 -- Gathered: one statement answers for everything that a batch names by id.
 select columns(i)
 from rows(:batch as b, zone_id text, id text)
 join agent_invocations i on i.zone_id = b.zone_id and i.id = b.id;
+
+-- name: invocations_named
+-- The same for whatever moves them, each with its `model.Standing`: until when the sessions it belongs to live (null: it
+-- belongs to none), whether one of them sleeps, and whether its service has gone since. Whether a time is over is for the
+-- transaction's one moment to say, which comes after this statement.
+select columns(i), case
+    when (i.source_session_id is not null and (x.id is null or x.status = 'terminated' or x.terminated_at is not null))
+      or (i.target_session_id is not null and (y.id is null or y.status = 'terminated' or y.terminated_at is not null))
+    then 0
+    when x.id is null or y.expires_at < x.expires_at then y.expires_at
+    else x.expires_at end as lives_until,
+    case when x.status = 'suspended' or y.status = 'suspended' then 1 else 0 end as sleeps,
+    case when g.since is null then 0 else 1 end as dropped
+from rows(:batch as b, zone_id text, id text)
+join agent_invocations i on i.zone_id = b.zone_id and i.id = b.id
+left join agent_sessions x on x.zone_id = i.zone_id and x.id = i.source_session_id
+left join agent_sessions y on y.zone_id = i.zone_id and y.id = i.target_session_id
+left join invocation_backlogs g on g.zone_id = i.zone_id and g.kind = 'service' and g.owner_id = i.service_id
+  and g.since >= i.created_at;
 
 -- name: invocations_of_keys
 -- What the keys of a batch stand for. Once used, a key stands for its invocation as long as the row is kept.
@@ -17,15 +39,14 @@ from rows(:batch as b, zone_id text, service_id text, key text)
 join agent_invocations i on i.idempotency_key = b.key and i.service_id = b.service_id and coalesce(i.zone_id, '') = b.zone_id;
 
 -- name: invocations_of_claims
--- What claims hold that are repeated: the same id gives the same leases. Of a service only so much runs at a time.
+-- What claims hold that are repeated: the same id gives the same leases. Only what runs has a claim; that another service
+-- has given out under the same id is seen by whoever looks at the rows.
 select columns(i)
-from rows(:batch as b, zone_id text, service_id text, claim_id text, state text)
-join agent_invocations i on i.service_id = b.service_id and i.status = b.state and coalesce(i.zone_id, '') = b.zone_id
-  and coalesce(i.claim_id, '') = b.claim_id;
+from rows(:batch as b, zone_id text, claim_id text)
+join agent_invocations i on i.claim_id = b.claim_id and coalesce(i.zone_id, '') = b.zone_id;
 
 -- name: invocations_due
--- The next of each service, in the order in which they became due, and until when the sessions they belong to live (null:
--- they belong to none). Whether that is over is for the transaction's one moment to say, which comes after this statement.
+-- The next of each service, in the order in which they became due, each with its `model.Standing`.
 -- The moment up to which there are enough of them is found first, by the same index; a few more may share that moment. That
 -- they wait and are not parked is said by the batch: what the planner knows before it, it would look for in all services.
 -- And the zone is spelt so that no index which begins with it comes into question.
@@ -34,7 +55,9 @@ select columns(i), case
       or (i.target_session_id is not null and (y.id is null or y.status = 'terminated' or y.terminated_at is not null))
     then 0
     when x.id is null or y.expires_at < x.expires_at then y.expires_at
-    else x.expires_at end as lives_until
+    else x.expires_at end as lives_until,
+    case when x.status = 'suspended' or y.status = 'suspended' then 1 else 0 end as sleeps,
+    case when g.since is null then 0 else 1 end as dropped
 from (
     select b.zone_id, b.service_id, b.state, b.parked, coalesce((
         select d.available_at
@@ -50,15 +73,19 @@ join agent_invocations i on i.service_id = w.service_id and i.status = w.state a
   and i.available_at <= w.enough_at and coalesce(i.zone_id, '') = w.zone_id
 left join agent_sessions x on x.zone_id = i.zone_id and x.id = i.source_session_id
 left join agent_sessions y on y.zone_id = i.zone_id and y.id = i.target_session_id
+left join invocation_backlogs g on g.zone_id = i.zone_id and g.kind = 'service' and g.owner_id = i.service_id
+  and g.since >= i.created_at
 order by i.available_at, i.id;
 
 -- name: invocations_ready
--- For those who wait: when the next of each service may begin.
+-- For those who wait: when the next of each service may begin, and whether the service is there at all.
 select b.zone_id, b.service_id, (
     select min(i.available_at)
     from agent_invocations i
     where i.service_id = b.service_id and coalesce(i.zone_id, '') = b.zone_id
       and i.status = 'pending' and i.parked = 0
+), (
+    select 1 from agent_services s where s.zone_id = b.zone_id and s.id = b.service_id and s.unregistered_at is null
 ), now_ms()
 from rows(:batch as b, zone_id text, service_id text);
 
@@ -93,23 +120,80 @@ returning id;
 
 -- name: invocations_of_sessions
 -- planned: each time
--- What the end of sessions takes with it. Two halves, each by its own index, and by no index of states: `nullif` keeps
--- the planner from one.
-select columns(i)
-from rows(:batch as b, zone_id text, session_id text)
-join agent_invocations i on i.zone_id = b.zone_id and i.source_session_id = b.session_id
-where nullif(i.status, '') in ('pending', 'running')
+-- What waits or runs for sessions, as much of it as one transaction settles. Two halves, each by its own index, in which
+-- nothing stands that has ended: a session may have called a million times.
+select columns(s as open) from (
+    select columns(i as open)
+    from rows(:batch as b, zone_id text, session_id text, parked bigint)
+    join agent_invocations i on i.source_session_id = b.session_id and i.parked = b.parked
+      and coalesce(i.zone_id, '') = b.zone_id
+    where i.status in ('pending', 'running') and i.source_session_id is not null
+    limit :most
+) s
 union
-select columns(j)
-from rows(:batch as b, zone_id text, session_id text)
-join agent_invocations j on j.zone_id = b.zone_id and j.target_session_id = b.session_id
-where nullif(j.status, '') in ('pending', 'running');
+select columns(t as open) from (
+    select columns(j as open)
+    from rows(:batch as b, zone_id text, session_id text, parked bigint)
+    join agent_invocations j on j.target_session_id = b.session_id and j.parked = b.parked
+      and coalesce(j.zone_id, '') = b.zone_id
+    where j.status in ('pending', 'running') and j.target_session_id is not null
+    limit :most
+) t;
 
 -- name: invocations_of_services
--- What waits for services that are gone, or runs in them.
-select columns(i)
-from rows(:batch as b, zone_id text, service_id text, state text)
-join agent_invocations i on i.service_id = b.service_id and i.status = b.state and coalesce(i.zone_id, '') = b.zone_id;
+-- What waits for services that are gone, or ran in them, as much of it as one transaction settles. One that has come back
+-- has calls of its own.
+select columns(i as open)
+from rows(:batch as b, zone_id text, service_id text, state text, since bigint)
+join agent_invocations i on i.service_id = b.service_id and i.status = b.state and coalesce(i.zone_id, '') = b.zone_id
+  and i.created_at <= b.since
+limit :most;
+
+-- name: invocations_cancel
+-- What `rules.lives.canceled` says of a row, for many of which nothing else was read.
+update agent_invocations
+set status = 'canceled', parked = 0, lease_expires_at = null,
+    cancel_requested_at = coalesce(cancel_requested_at, :now), cancel_reason = coalesce(cancel_reason, :reason),
+    completed_at = :now, claim_id = null, updated_at = :now
+from rows(:batch as b, zone text, name text, was text, were bigint)
+where zone_id = b.zone and id = b.name and status = b.was and attempts = b.were
+returning id;
+
+-- name: invocations_park
+-- Put aside, or taken up again. Their own state is the same before and after.
+update agent_invocations
+set parked = :parked
+from rows(:batch as b, zone text, name text, was text, were bigint)
+where zone_id = b.zone and id = b.name and status = b.was and attempts = b.were and parked <> :parked
+returning id;
+
+-- name: backlogs_note
+-- Whose calls were too many for one transaction. Noted again, it is as of now.
+insert into invocation_backlogs (zone_id, kind, owner_id, since)
+select b.zone_id, b.kind, b.owner_id, b.since
+from rows(:batch as b, zone_id text, kind text, owner_id text, since bigint)
+where true
+on conflict (zone_id, kind, owner_id) do update set since = excluded.since;
+
+-- name: backlogs_get
+-- Those that are to be gone on with, if they still are.
+select g.zone_id, g.kind, g.owner_id, g.since
+from rows(:batch as b, zone_id text, kind text, owner_id text)
+join invocation_backlogs g on g.zone_id = b.zone_id and g.kind = b.kind and g.owner_id = b.owner_id;
+
+-- name: backlogs_end
+-- All of their calls are settled.
+delete from invocation_backlogs
+where (zone_id, kind, owner_id) in (
+    select b.zone_id, b.kind, b.owner_id from rows(:batch as b, zone_id text, kind text, owner_id text)
+);
+
+-- name: backlogs_oldest
+-- For the sweep, across zones.
+select g.zone_id, g.kind, g.owner_id, g.since
+from invocation_backlogs g
+order by g.since
+limit :limit;
 
 -- name: invocations_page
 -- planned: each time
@@ -122,6 +206,17 @@ where i.zone_id = :zone_id
   and (cast(:service_id as text) is null or i.service_id = cast(:service_id as text))
   and (cast(:source_session_id as text) is null or i.source_session_id = cast(:source_session_id as text))
   and (cast(:target_session_id as text) is null or i.target_session_id = cast(:target_session_id as text))
+order by i.id desc
+limit :limit;
+
+-- name: invocations_page_of_service
+-- The same for one service and one state, by the index of these, which is spelt so that no other statement is planned by
+-- it, and this by no other.
+select columns(i)
+from agent_invocations i
+where case when i.service_id is null then '' else i.service_id end = :service_id
+  and case when i.status is null then '' else i.status end = :status
+  and coalesce(i.zone_id, '') = :zone_id and i.id < :before
 order by i.id desc
 limit :limit;
 
@@ -139,17 +234,29 @@ select zone_id, id from (
     order by i.lease_expires_at limit :limit
 ) l;
 
--- name: invocations_orphaned
--- For the sweeps, across zones: what still waits or runs although a session it belongs to has ended or is gone.
-select i.zone_id, i.id
-from zones z
-join agent_invocations i on i.zone_id = z.id and i.status in ('pending', 'running')
-left join agent_sessions x on x.zone_id = i.zone_id and x.id = i.source_session_id
-left join agent_sessions y on y.zone_id = i.zone_id and y.id = i.target_session_id
-where ((i.source_session_id is not null
-        and (x.id is null or x.status = 'terminated' or x.terminated_at is not null or x.expires_at <= (select now_ms())))
-    or (i.target_session_id is not null
-        and (y.id is null or y.status = 'terminated' or y.terminated_at is not null or y.expires_at <= (select now_ms()))))
+-- name: invocations_slice_by_source
+-- For the sweep, across zones: so many of those that wait or run for a session, from a place on, in the order of their own
+-- index, and whether that session has ended or is gone.
+select i.source_session_id, i.parked, i.id, i.zone_id, case
+    when s.id is null or s.status = 'terminated' or s.terminated_at is not null or s.expires_at <= (select now_ms())
+    then 1 else 0 end
+from agent_invocations i
+left join agent_sessions s on s.zone_id = i.zone_id and s.id = i.source_session_id
+where (i.source_session_id, i.parked, i.id) > (:session_id, :parked, :id)
+  and i.status in ('pending', 'running') and i.source_session_id is not null
+order by i.source_session_id, i.parked, i.id
+limit :limit;
+
+-- name: invocations_slice_by_target
+-- The same for the sessions that calls are for.
+select i.target_session_id, i.parked, i.id, i.zone_id, case
+    when s.id is null or s.status = 'terminated' or s.terminated_at is not null or s.expires_at <= (select now_ms())
+    then 1 else 0 end
+from agent_invocations i
+left join agent_sessions s on s.zone_id = i.zone_id and s.id = i.target_session_id
+where (i.target_session_id, i.parked, i.id) > (:session_id, :parked, :id)
+  and i.status in ('pending', 'running') and i.target_session_id is not null
+order by i.target_session_id, i.parked, i.id
 limit :limit;
 
 -- name: invocations_to_push
@@ -172,6 +279,18 @@ where s.delivery = 'push' and s.unregistered_at is null
     select 1 from rows(:full as f, zone_id text, service_id text)
     where f.zone_id = s.zone_id and (f.service_id is null or f.service_id = s.id))
 order by 3
+limit :limit;
+
+-- name: services_without_invocations
+-- For the retention of services, across zones: those that were unregistered before a time and have no invocation left, of
+-- which each is asked for by the index of a service's own.
+select s.zone_id, s.id
+from agent_services s
+where s.unregistered_at < :before and not exists (
+    select 1
+    from agent_invocations i
+    where case when i.service_id is null then '' else i.service_id end = s.id and coalesce(i.zone_id, '') = s.zone_id)
+order by s.unregistered_at
 limit :limit;
 
 -- name: invocations_forget

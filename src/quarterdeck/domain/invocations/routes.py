@@ -13,7 +13,7 @@ import msgspec
 
 from quarterdeck.core import keys, paging
 from quarterdeck.core.clock import iso
-from quarterdeck.core.errors import NotFound, Problem, Unauthenticated
+from quarterdeck.core.errors import Conflict, NotFound, Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.wire import LIFECYCLE, Call, Caller, Reply, Route
 from quarterdeck.domain.invocations import operations, rules
@@ -49,6 +49,7 @@ from quarterdeck.domain.invocations.model import (
     Outcome,
     Release,
     Start,
+    StartBody,
     TokenItem,
     TokensBody,
 )
@@ -149,11 +150,18 @@ class InvocationDesk:
     def release(self, given: Sequence[Invocation]) -> None:
         """Leases that reached nobody are as if they had never been given."""
         for row in given:
-            ask = Release(zone_id=row.zone_id, id=row.id, token=row.attempt_token or "")
+            ask = Release(
+                zone_id=row.zone_id,
+                id=row.id,
+                token=row.attempt_token or "",
+                lease_expires_at=row.lease_expires_at,
+            )
             self.submit(ask).add_done_callback(_released)
 
     async def start(self, call: Call) -> LeaseView:
-        ask = Start(**_asker(call), id=call.params["id"], token=_token())
+        body = call.body
+        assert isinstance(body, StartBody)
+        ask = Start(**_asker(call), id=call.params["id"], token=_token(), claim_id=body.claim_id)
         return rules.lease_view(await self._one(ask))
 
     async def complete(self, call: Call) -> InvocationView:
@@ -204,7 +212,7 @@ class InvocationDesk:
 
 def _released(done: asyncio.Future[Outcome]) -> None:
     error = None if done.cancelled() else done.exception()
-    if error is not None and not isinstance(error, NotFound):
+    if error is not None and not isinstance(error, NotFound | Conflict):
         # It ends by its lease then; the attempt counts, and whoever reads this knows why.
         log.warning("a lease that reached nobody could not be given back: %r", error)
 
@@ -300,8 +308,9 @@ def _twice_spelt(desk: InvocationDesk, one: str) -> list[Route]:
         for route in (
             Route(
                 method, one + "/start", desk.start, "Begin an attempt that was learnt of elsewhere", LIFECYCLE,
-                answer=LeaseView, tags=tags,
+                body=StartBody, answer=LeaseView, tags=tags,
                 refusals=(*served, "invocation_not_startable", "agent_suspended"),
+                description="To whoever is first. The same `claim_id` gives the same attempt again.",
             ),
             Route(
                 method, one + "/complete", desk.complete, "Report the outcome of an attempt", LIFECYCLE,

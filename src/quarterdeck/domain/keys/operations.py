@@ -74,10 +74,7 @@ async def _known(tx: Tx, asks: Sequence[CreateKey], locked: dict[str, Zone], cou
     named = await sessions.show(tx, refs) if refs else []
     return Known(
         now=tx.now,
-        zones={
-            zone.id: zone_rules.has_ended(zone.id) if zone.ended_at is not None else None
-            for zone in locked.values()
-        },
+        zones=zone_rules.endings(locked.values()),
         used={str(zone_id): int(str(number)) for zone_id, number in counted},
         sessions={
             (s.zone_id, s.id) for s in named if isinstance(s, Session) and s.status is not State.TERMINATED

@@ -12,12 +12,13 @@ registered is unregistered with them (`service.unregister`, which the rooms abov
 a session's time runs out, or a large ending stamps it, and the moment that is settled, its registrations count for
 nothing already: a service that only ended sessions have registered reads as gone. When a zone ends, what its
 applications registered themselves goes, too. A service that was gone and is registered again keeps its id; what was
-said of it before is forgotten.
+said of it before is forgotten. One that stays away for QD_SERVICE_RETENTION_DAYS, and of which no invocation is kept
+any more, is removed, and its id with it.
 
 **Delivery** is `pull` (workers claim what is asked of it) or `push` (the server posts it to the endpoint). An endpoint
 that is pushed to must not be an address of the server's own network, as far as its spelling tells; where its name
 leads is judged again at each push (`core.addresses`). The secret that pushes are signed with is derived and not stored
-(`core.pushkeys`); it is shown when the delivery becomes push and when it is rotated, and never else.
+(`core.pushkeys`); it is shown when the delivery becomes push and when it is rotated, each time another, and never else.
 
 **Heartbeats** say that a service was heard of. They take a lane of their own, and write no event unless the health
 changes. Nothing here ends for want of them: health is what a service says of itself, and who reads it decides.

@@ -37,6 +37,9 @@ class ServiceSettings(msgspec.Struct, frozen=True):
     push_private_addresses: Annotated[
         bool, Meta(description="allow push to loopback, private and link-local addresses")
     ] = False
+    service_retention_days: Annotated[
+        float, Meta(gt=0, le=36_500, description="how long unregistered services are kept")
+    ] = 30.0
 
 
 # -- asked for ---------------------------------------------------------------------------------------------------
@@ -165,6 +168,14 @@ class Unregister(_Asked, frozen=True, kw_only=True):
     """Only this session's registration; without one, everybody's."""
 
 
+class Forget(msgspec.Struct, frozen=True):
+    """By the retention: what was unregistered before a time, and nobody needs."""
+
+    zone_id: str
+    service_id: str
+    before: Millis
+
+
 class ServiceRef(msgspec.Struct, frozen=True):
     zone_id: str
     service_id: str
@@ -203,6 +214,7 @@ class Service(msgspec.Struct, frozen=True, array_like=True):
     metadata_json: str
     delivery: Delivery
     secret_number: int
+    """Of the secret that was shown last; 0, if none ever was."""
     active_invocations: int
     last_heartbeat_at: Millis | None
     unregistered_at: Millis | None
@@ -235,6 +247,11 @@ class Beaten(msgspec.Struct, frozen=True):
 
 class Unregistered(msgspec.Struct, frozen=True):
     pass
+
+
+class Forgotten(msgspec.Struct, frozen=True):
+    is_gone: bool
+    """If not, it was registered again meanwhile."""
 
 
 # -- shown -------------------------------------------------------------------------------------------------------

@@ -5,41 +5,28 @@
 -- columns: id, zone_id, application_id, agent_id, endpoint_url, protocol_versions, framework_name, framework_version
 -- columns: capabilities, health, metadata_json, delivery, secret_number, active_invocations, last_heartbeat_at
 -- columns: unregistered_at, created_at, updated_at
+--
+-- phrase live(a): coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
+--
+-- The registrations are walked in order of their key and only to the first that counts, which nearly always is the first.
+-- phrase registered(s): case when exists (
+-- phrase registered(s):   select 1 from service_sessions r where r.zone_id = s.zone_id and r.service_id = s.id
+-- phrase registered(s):     and (r.session_id = '' or (
+-- phrase registered(s):       select 1 from agent_sessions a where a.zone_id = r.zone_id and a.id = r.session_id and live(a)) = 1)
+-- phrase registered(s): ) then 1 else 0 end
 
 -- name: services_get
--- Gathered, and made to travel with whatever else a batch reads first. The registrations are walked in order of their
--- key and only to the first that counts, which nearly always is the first.
-select columns(s), case when exists (
-    select 1
-    from service_sessions r
-    where r.zone_id = s.zone_id and r.service_id = s.id
-      and (r.session_id = '' or (
-          select 1
-          from agent_sessions a
-          where a.zone_id = r.zone_id and a.id = r.session_id
-            and coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
-      ) = 1)
-) then 1 else 0 end
+-- Gathered, and made to travel with whatever else a batch reads first.
+select columns(s), registered(s)
 from rows(:batch as b, zone_id text, id text)
 join agent_services s on s.zone_id = b.zone_id and s.id = b.id;
 
 -- name: services_of_endpoints
 -- What a batch of registrations may know already, and whether the session that leads it lives.
-select columns(s), case when exists (
-    select 1
-    from service_sessions r
-    where r.zone_id = s.zone_id and r.service_id = s.id
-      and (r.session_id = '' or (
-          select 1
-          from agent_sessions a
-          where a.zone_id = r.zone_id and a.id = r.session_id
-            and coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
-      ) = 1)
-) then 1 else 0 end, case when exists (
+select columns(s), registered(s), case when exists (
     select 1
     from agent_sessions l
-    where l.zone_id = s.zone_id and l.id = s.agent_id
-      and coalesce(l.status, '') <> 'terminated' and l.terminated_at is null and l.expires_at > (select now_ms())
+    where l.zone_id = s.zone_id and l.id = s.agent_id and live(l)
 ) then 1 else 0 end
 from rows(:batch as b, zone_id text, application_id text, endpoint_url text)
 join agent_services s on s.zone_id = b.zone_id and s.application_id = b.application_id
@@ -60,8 +47,7 @@ select columns(s), case when exists (
     select r.session_id
     from service_sessions r
     join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id
-    where r.zone_id = s.zone_id and r.service_id = s.id
-      and coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
+    where r.zone_id = s.zone_id and r.service_id = s.id and live(a)
     order by r.session_id
     limit 1
 )
@@ -70,24 +56,15 @@ join agent_services s on s.zone_id = b.zone_id and s.id = b.id;
 
 -- name: services_page
 -- planned: each time
--- Newest first: ids are made in order of time, so the primary key is the order. A filter that is null matches all.
+-- Newest first: ids are made in order of time, so the order is that of an index. What is unregistered is not in the one
+-- of these, which is spelt so that no other statement is planned by it. A filter that is null matches all.
 select columns(s), 1
 from agent_services s
-where s.zone_id = :zone_id and s.unregistered_at is null
+where s.zone_id = :zone_id and coalesce(s.unregistered_at, 0) = 0
   and (cast(:before as text) is null or s.id < cast(:before as text))
   and (cast(:application_id as text) is null or s.application_id = cast(:application_id as text))
   and (cast(:health as text) is null or s.health = cast(:health as text))
-  and exists (
-    select 1
-    from service_sessions r
-    where r.zone_id = s.zone_id and r.service_id = s.id
-      and (r.session_id = '' or (
-          select 1
-          from agent_sessions a
-          where a.zone_id = r.zone_id and a.id = r.session_id
-            and coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
-      ) = 1)
-  )
+  and registered(s) = 1
 order by s.id desc
 limit :limit;
 
@@ -96,8 +73,7 @@ limit :limit;
 -- By the session's own index. What an ended session has registered is not there any more.
 select columns(s), 1
 from service_sessions r
-join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id
-  and coalesce(a.status, '') <> 'terminated' and a.terminated_at is null and a.expires_at > (select now_ms())
+join agent_sessions a on a.zone_id = r.zone_id and a.id = r.session_id and live(a)
 join agent_services s on s.zone_id = r.zone_id and s.id = r.service_id
 where r.zone_id = :zone_id and r.session_id = :session_id
   and (cast(:before as text) is null or r.service_id < cast(:before as text))
@@ -137,6 +113,18 @@ set last_heartbeat_at = :now, active_invocations = b.active
 from rows(:batch as b, zone text, service text, was bigint, active bigint)
 where zone_id = b.zone and id = b.service and coalesce(unregistered_at, 0) = b.was
 returning id;
+
+-- name: services_forget
+-- What is still as long gone as it was found; one that has come back meanwhile stays. (`coalesce` keeps the planner from
+-- the index of all that are gone.)
+delete from agent_services
+where (zone_id, id) in (
+    select s.zone_id, s.id
+    from rows(:batch as b, zone_id text, id text, before bigint)
+    join agent_services s on s.zone_id = b.zone_id and s.id = b.id
+      and coalesce(s.unregistered_at, b.before) < b.before
+)
+returning zone_id, id;
 
 -- name: registrations_get
 -- Which of these sessions have registered which of these services.

@@ -198,7 +198,7 @@ REGISTERING = (
 WHILE = " It is registered while one of the sessions that registered it lives."
 CHANGING = (
     "What is said replaces what was there. The secret is in the answer when `rotate_secret` is true, and when the "
-    "delivery becomes push."
+    "delivery becomes push: another each time, and the one before it still signs."
 )
 BEATING = "An empty body is fine. Health and metadata may be told along; only a change of health is an event."
 UNREGISTERING = "204, and 204 again when repeated. What was still to be invoked is canceled. "

@@ -113,6 +113,8 @@ class Terminate(msgspec.Struct, frozen=True):
     trace: str | None = None
     by: str = "sweep"
     """Who is told to have ended it, where there is no caller to be judged."""
+    along: tuple[str, ...] = ()
+    """Others that end because it does, with everything under them: one ending, however many they are."""
 
     @property
     def actor(self) -> str:

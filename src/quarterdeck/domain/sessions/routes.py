@@ -223,7 +223,8 @@ def routes(desk: SessionDesk) -> list[Route]:
             "POST", base, desk.spawn, "Spawn a session", LIFECYCLE, body=SpawnBody, answer=SessionView, status=201,
             tags=tags, description="With an Idempotency-Key, repeating gives 200 and the same session while it lives.",
             refusals=("session_sid_required", "application_ownership_required", "parent_not_found",
-                      "parent_ownership_required", "idempotency_key_conflict", "zone_frozen", "zone_not_found",
+                      "parent_ownership_required", "agent_suspended", "idempotency_key_conflict", "zone_frozen",
+                      "zone_not_found",
                       *(bound.code for bound in rules.BOUNDS)),
         ),
         Route(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 import msgspec
 from msgspec import UNSET
 
 from quarterdeck.core.clock import iso, iso_or_none
-from quarterdeck.core.errors import Conflict, NotFound
+from quarterdeck.core.errors import Conflict, NotFound, Problem
 from quarterdeck.domain.zones.model import (
     CEILINGS,
     Limits,
@@ -70,6 +71,11 @@ def has_ended(zone_id: str) -> Conflict:
         "zone_ended",
         f"The zone {zone_id!r} has ended. What happened in it can be read; its id is not used again.",
     )
+
+
+def endings(zones: Iterable[Zone]) -> dict[str, Problem | None]:
+    """Of each zone why nothing can begin in it any more, if so."""
+    return {zone.id: has_ended(zone.id) if zone.ended_at is not None else None for zone in zones}
 
 
 def view(zone: Zone) -> ZoneView:

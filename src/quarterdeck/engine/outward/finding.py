@@ -8,15 +8,19 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from ipaddress import ip_address
+from weakref import WeakValueDictionary
 
 from quarterdeck.core import addresses
 from quarterdeck.engine.outward.model import Refused, Target, Unreachable
 
-Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Every address of a host, the best first."""
+Resolve = Callable[[str, int, str], Awaitable[Sequence[str]]]
+"""Every address of a host, the best first: by the host, the port, and whoever asks."""
+Name = tuple[str, int]
+Found = Sequence[str] | Exception
 AT_ONCE = 32
+SHARES = 4
+"""So many askers together may use all of them; one alone a part."""
 TRIED_MAX = 4
 
 
@@ -50,52 +54,68 @@ OWN = Guard(_nothing, _nothing)
 class Resolver:
     """Asks the system, in threads of its own. A name whose servers stay silent holds its thread for half a minute after
     everybody has given up waiting, so there are only so many at a time; and they are nobody else's, least of all those
-    in which the database commits. They do not keep a process from ending."""
+    in which the database commits. Of these few an asker has a share: whoever names hosts that nobody answers for keeps
+    its own calls waiting, and not the others'. A name that is being looked up is not looked up beside it. The threads
+    do not keep a process from ending."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._free = asyncio.Semaphore(at_once)
+        self._share = max(1, at_once // SHARES)
+        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """Of those who ask at present: whoever waits for a share or uses it keeps it here."""
+        self._under_way: dict[Name, asyncio.Future[Found]] = {}
 
-    async def __call__(self, host: str, port: int) -> Sequence[str]:
+    async def __call__(self, host: str, port: int, asker: str) -> Sequence[str]:
         if _is_address(host):
             return [host]
-        await self._free.acquire()
+        name = host, port
+        if name not in self._under_way:
+            share = self._shares.setdefault(asker, asyncio.Semaphore(self._share))
+            await share.acquire()
+            try:
+                await self._free.acquire()
+            except BaseException:
+                share.release()
+                raise
+            if name in self._under_way:  # somebody else's turn came first
+                self._give_back(share)
+            else:
+                self._begin(name, share)
+        # Shielded: whoever gives up waiting gives up for itself.
+        found = await asyncio.shield(self._under_way[name])
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _begin(self, name: Name, share: asyncio.Semaphore) -> None:
         loop = asyncio.get_running_loop()
-        found: asyncio.Future[Sequence[str]] = loop.create_future()
-        thread = threading.Thread(
-            target=_look_up, args=(host, port, partial(self._tell, loop, found)), name="resolver", daemon=True
-        )
+
+        def tell(found: Found) -> None:
+            # A loop that is closed has nobody waiting.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._settle, name, share, found)
+
         try:
-            thread.start()
+            threading.Thread(target=_look_up, args=(*name, tell), name="resolver", daemon=True).start()
         except RuntimeError:
-            self._free.release()
+            self._give_back(share)
             raise Unreachable("no thread is left to look its name up") from None
-        return await found
+        self._under_way[name] = loop.create_future()
 
-    def _tell(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        found: asyncio.Future[Sequence[str]],
-        outcome: Sequence[str] | Exception,
-    ) -> None:
-        # A loop that is closed has nobody waiting.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._settle, found, outcome)
+    def _settle(self, name: Name, share: asyncio.Semaphore, found: Found) -> None:
+        self._give_back(share)
+        self._under_way.pop(name).set_result(found)
 
-    def _settle(self, found: asyncio.Future[Sequence[str]], outcome: Sequence[str] | Exception) -> None:
+    def _give_back(self, share: asyncio.Semaphore) -> None:
+        share.release()
         self._free.release()
-        if found.done():
-            return
-        if isinstance(outcome, Exception):
-            found.set_exception(outcome)
-        else:
-            found.set_result(outcome)
 
 
-async def places(target: Target, guard: Guard, resolve: Resolve) -> Sequence[str]:
+async def places(target: Target, guard: Guard, resolve: Resolve, asker: str) -> Sequence[str]:
     """The addresses to try, in this order. Every one that the name has was judged, these few included."""
     if why := guard.host(target.host):
         raise Refused(f"its host is {why}")
-    found = await resolve(target.host, target.port)
+    found = await resolve(target.host, target.port, asker)
     for address in found:
         if why := guard.address(address):
             raise Refused(f"an address of its host is {why}", address)
@@ -104,7 +124,7 @@ async def places(target: Target, guard: Guard, resolve: Resolve) -> Sequence[str
     return found[:TRIED_MAX]
 
 
-def _look_up(host: str, port: int, tell: Callable[[Sequence[str] | Exception], None]) -> None:
+def _look_up(host: str, port: int, tell: Callable[[Found], None]) -> None:
     try:
         rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

@@ -105,6 +105,8 @@ class Request:
     url: str
     headers: Sequence[tuple[str, str]] = ()
     body: bytes = b""
+    asker: str = ""
+    """On whose behalf: each has a share of what there is only so much of."""
 
     def message(self, target: Target) -> bytes:
         """The bytes to send. Nothing of a header can become another header."""

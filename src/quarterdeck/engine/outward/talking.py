@@ -42,9 +42,12 @@ class Outward:
         """The answer, whatever its status. Raises an OutwardError."""
         target = Target.of(request.url)
         message = request.message(target)
+        deadline = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout(seconds) as limit:
-                return await self._exchange(target, message, asyncio.get_running_loop().time() + seconds)
+                addresses = await places(target, self._guard, self._resolve, request.asker)
+                reader, writer = await self._connect(target, addresses, deadline)
+                return await self._exchange(reader, writer, message)
         except ssl.SSLCertVerificationError:
             raise Unreachable("its certificate does not hold") from None
         except (OSError, UnicodeError) as failure:
@@ -55,10 +58,9 @@ class Outward:
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             raise Garbled("the answer is not HTTP") from None
 
-    async def _exchange(self, target: Target, message: bytes, deadline: float) -> Answer:
-        reader, writer = await self._connect(
-            target, await places(target, self._guard, self._resolve), deadline
-        )
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, message: bytes
+    ) -> Answer:
         try:
             # Not drained: an endpoint may answer before it has read everything, and what it says then is the answer.
             writer.write(message)

@@ -7,6 +7,7 @@
 | holding   | which leases run, wait or are given back; keeping them alive                                  |
 | methods   | which function is meant, what it is given, and what its return or its exception means         |
 | reporting | telling outcomes in batches until they are heard                                              |
+| threads   | where plain functions run, and that they keep no program from ending                          |
 
 Three loops, which meet in what is held. The *claimer* asks for as many invocations as there is room for and waits for
 them on the server, while what was taken before still runs. Each method that ends hands its outcome to the *reporter*,
@@ -21,7 +22,8 @@ How it fails. A worker that is killed loses its leases when they run out; each c
 frozen past its leases finds its outcomes refused (`stale_attempt`), logs that and goes on: what it did is done twice,
 and counts once, which is why methods must bear being called again. A method that raises fails its attempt, and another
 follows; one that raises `Fatal` fails the invocation. If the server refuses the worker itself (its token is no longer
-good, its session has ended), it winds down and raises that.
+good, its session has ended), it winds down and raises that; outcomes are told again until its end where another token
+may help. A plain function that does not return keeps nobody: its thread ends with the program.
 """
 
 from quarterdeck.sdk.worker.methods import Context

@@ -16,15 +16,15 @@ from quarterdeck.core.ids import new_id
 from quarterdeck.core.retry import Policy, delay
 from quarterdeck.sdk.errors import Conflict, Fault, NotFound, Problem, Refusal
 from quarterdeck.sdk.invocations import Invocations
-from quarterdeck.sdk.model import Lease, Token
-from quarterdeck.sdk.worker.holding import BULK_MAX, Holdings
+from quarterdeck.sdk.model import BULK_MAX, Lease, Token
+from quarterdeck.sdk.worker.holding import Holdings
 
 log = logging.getLogger("quarterdeck.sdk.worker")
 WAIT_SECONDS = 30.0
 AGAIN = Policy(max_attempts=0, base_ms=200, cap_ms=15_000)
 SUSPENDED = "agent_suspended"
-Register = Callable[[], Awaitable[str]]
-"""Gives the id of the service; registers it first, where it is this worker's to register."""
+Register = Callable[[], Awaitable[tuple[str, bool]]]
+"""Gives the id of the service, and whether it was registered by this: where it is this worker's to register."""
 
 
 class Claimer:
@@ -37,7 +37,7 @@ class Claimer:
         """Of a claim whose outcome is not known yet."""
         self._failures = 0
         self._is_known = False
-        """Whether the service was there when it was last asked for."""
+        """Whether the service was there when it was last heard of."""
 
     async def run(self, take: Callable[[tuple[Lease, ...]], None]) -> None:
         """Until cancelled, or until the server refuses for good."""
@@ -46,7 +46,7 @@ class Claimer:
             began = asyncio.get_running_loop().time()
             try:
                 if not self._service_id:
-                    self._service_id = await self._register()
+                    self._service_id, self._is_known = await self._register()
                 leases = await self._claim(min(room, BULK_MAX), WAIT_SECONDS)
             except Problem as problem:
                 await self._judge(problem)

@@ -15,21 +15,20 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from quarterdeck.sdk.errors import Fault
 from quarterdeck.sdk.invocations import Invocations
-from quarterdeck.sdk.model import Item, Lease, Token
+from quarterdeck.sdk.model import BULK_MAX, Item, Lease, Token
 from quarterdeck.sdk.worker.methods import Context
 
 log = logging.getLogger("quarterdeck.sdk.worker")
-BULK_MAX = 100
 AHEAD_SECONDS = 0.25
 """How soon what is taken ahead should begin."""
 SHARE = 0.2
 """Of the last method in how long methods take."""
 RETRY_SECONDS = 0.5
 LEAST_BEAT_SECONDS = 0.05
-UNAVAILABLE = 503
 
 
 @dataclass(slots=True, eq=False)
@@ -101,6 +100,8 @@ class Holdings:
 
     def ended(self, held: Held, seconds: float) -> None:
         """Its method has returned; its lease is held until the outcome is told."""
+        if held.has_ended:
+            return
         self._running.discard(held)
         held.has_ended = True
         if not held.is_dropped:
@@ -119,10 +120,16 @@ class Holdings:
         return min(self._limits.prefetch, int(soon))
 
     def _fill(self) -> None:
+        loop = asyncio.get_running_loop()
         while self._waiting and len(self._running) < self._limits.concurrency:
             held = self._waiting.popleft()
             self._running.add(held)
-            held.task = asyncio.get_running_loop().create_task(self._begin(held))
+            held.task = loop.create_task(self._begin(held))
+            # Heard of by the task and not within it: one that is dropped before its first step never runs at all.
+            held.task.add_done_callback(partial(self._done, held, loop.time()))
+
+    def _done(self, held: Held, began: float, task: asyncio.Task[None]) -> None:
+        self.ended(held, asyncio.get_running_loop().time() - began)
 
     # -- letting go --------------------------------------------------------------------------------------------------
 
@@ -187,7 +194,7 @@ class Holdings:
         if item.cancel:
             held.context.cancel()
         # Of one that has ended the report will say whether it counts: it may have been told in this very moment.
-        if item.error is not None and item.error.status != UNAVAILABLE and not held.has_ended:
+        if item.error is not None and not item.error.passes and not held.has_ended:
             log.warning("the lease of %s is lost: %s", item.id, item.error.detail)
             self._drop([held])
 

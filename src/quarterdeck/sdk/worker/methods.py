@@ -7,13 +7,13 @@ import inspect
 import threading
 import typing
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Executor
 
 import msgspec
 
 from quarterdeck.sdk.client import Quarterdeck
 from quarterdeck.sdk.errors import Canceled, Fatal
 from quarterdeck.sdk.model import Completion, Lease
+from quarterdeck.sdk.worker.threads import Threads
 
 RESULT_MAX = 200 * 1024
 """The server takes 256 KiB at once, and a result does not travel alone."""
@@ -71,7 +71,7 @@ class Method:
         # Said when it is declared, and not when it is called: what no params can be converted to.
         msgspec.json.Decoder(self._kind)
 
-    async def run(self, context: Context, threads: Executor) -> Completion:
+    async def run(self, context: Context, threads: Threads) -> Completion:
         """What became of an attempt. Of a cancellation of this very task nothing is told: it is not the method's."""
         lease = context.invocation
         try:
@@ -89,9 +89,9 @@ class Method:
             return failed(lease, "method_failed", str(wrong), type=type(wrong).__name__)
         return succeeded(lease, result)
 
-    async def _call(self, arguments: tuple[object, ...], threads: Executor) -> object:
+    async def _call(self, arguments: tuple[object, ...], threads: Threads) -> object:
         if not self._is_async:
-            return await asyncio.get_running_loop().run_in_executor(threads, self._function, *arguments)
+            return await threads.call(self._function, *arguments)
         awaited = self._function(*arguments)
         assert isinstance(awaited, Awaitable)
         return await awaited
@@ -111,7 +111,7 @@ class Methods:
             raise ValueError(f"there is a method {name!r} already")
         self._by_name[name] = Method(name, function)
 
-    async def run(self, context: Context, threads: Executor) -> Completion:
+    async def run(self, context: Context, threads: Threads) -> Completion:
         lease = context.invocation
         method = self._by_name.get(lease.method)
         if method is None:

@@ -19,16 +19,15 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from quarterdeck.core.retry import Policy, delay
-from quarterdeck.sdk.errors import Fault, Invalid, Problem, TooLarge
+from quarterdeck.sdk.errors import Fault, Invalid, Problem, TooLarge, Unauthenticated
 from quarterdeck.sdk.invocations import Invocations
-from quarterdeck.sdk.model import Completion, Item
+from quarterdeck.sdk.model import BULK_MAX, Completion, Item
 
 log = logging.getLogger("quarterdeck.sdk.worker")
-BULK_MAX = 100
 BYTES_MAX = 220 * 1024
 AGAIN = Policy(max_attempts=0, base_ms=100, cap_ms=10_000)
 REFUSED = "result_refused"
-UNAVAILABLE = 503
+SESSION_ENDED = "session_ended"
 
 
 class Reporter:
@@ -81,12 +80,12 @@ class Reporter:
         """Tells them; what must be told again."""
         try:
             return await self._tell(batch)
-        except Fault as fault:
-            log.warning("%d outcomes cannot be told now and are kept: %s", len(batch), fault.detail)
-            return batch
-        except Problem as refusal:
+        except Problem as problem:
+            if _may_pass(problem):
+                log.warning("%d outcomes cannot be told now and are kept: %s", len(batch), problem.detail)
+                return batch
             # Whoever speaks so is not listened to any more; the claims are about to hear the same, and end the worker.
-            log.error("%d outcomes are refused: %s", len(batch), refusal.detail)
+            log.error("%d outcomes are refused: %s", len(batch), problem.detail)
             for completion in batch:
                 self._told(completion)
             return ()
@@ -115,10 +114,18 @@ class Reporter:
     def _must_be_told_again(self, completion: Completion, outcomes: dict[str, Item]) -> bool:
         item = outcomes.get(completion.id)
         problem = None if item is None else item.error
-        if problem is not None and problem.status == UNAVAILABLE:
+        if problem is not None and problem.passes:
             return True
         if problem is not None:
             # Its lease has passed, or it was canceled meanwhile, or this was the answer that got lost: told already.
             log.warning("the outcome of %s does not count: %s", completion.id, problem.detail)
         self._told(completion)
         return False
+
+
+def _may_pass(problem: Problem) -> bool:
+    """A token that is no longer good may be renewed, also while the worker winds down, and what has been done is not to
+    be done again for it. A session that has ended does not come back."""
+    return isinstance(problem, Fault) or (
+        isinstance(problem, Unauthenticated) and problem.code != SESSION_ENDED
+    )

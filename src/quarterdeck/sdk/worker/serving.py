@@ -7,7 +7,6 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -21,6 +20,7 @@ from quarterdeck.sdk.worker.claiming import Claimer
 from quarterdeck.sdk.worker.holding import Held, Holdings, Limits, parts
 from quarterdeck.sdk.worker.methods import Context, Function, Methods, failed
 from quarterdeck.sdk.worker.reporting import Reporter
+from quarterdeck.sdk.worker.threads import Threads
 
 log = logging.getLogger("quarterdeck.sdk.worker")
 F = TypeVar("F", bound=Function)
@@ -72,7 +72,7 @@ class Worker:
         self._offer = Offer(service) if isinstance(service, str) else service
         self._grace = grace
         self._methods = Methods()
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="quarterdeck-worker")
+        self._threads = Threads(concurrency)
         limits = Limits(concurrency, concurrency if prefetch is None else prefetch)
         self._holdings = Holdings(limits, self._serve)
         self._reporter = Reporter(client.invocations, self._told)
@@ -114,7 +114,7 @@ class Worker:
         finally:
             await self._wind_down(claiming)
             await _ended([*others])
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.close()
         for wrong in [task.exception() for task in (claiming, *others) if not task.cancelled()]:
             if wrong is not None:
                 raise wrong
@@ -168,7 +168,7 @@ class Worker:
 
     # -- what it is made of ------------------------------------------------------------------------------------------
 
-    async def _register(self) -> str:
+    async def _register(self) -> tuple[str, bool]:
         offer = self._offer
         if isinstance(offer, Service):
             self._service = offer
@@ -189,21 +189,17 @@ class Worker:
         log.info(
             "serving %s of %s as %s", ", ".join(self._methods), self._service.application_id, self._service.id
         )
-        return self._service.id
+        return self._service.id, self._service is not offer
 
     def _take(self, leases: Sequence[Lease]) -> None:
         self._holdings.take(Held(lease, Context(lease, self._client)) for lease in leases)
 
     async def _serve(self, held: Held) -> None:
-        clock = asyncio.get_running_loop().time
-        began = clock()
         try:
             completion = await self._methods.run(held.context, self._threads)
         except asyncio.CancelledError:
             # Either the worker has given it up, or the method canceled itself, which is one way to fail.
             completion = failed(held.lease, "method_failed", "the method was canceled", type="CancelledError")
-        finally:
-            self._holdings.ended(held, clock() - began)
         if not held.is_dropped:
             self._reporter.add(completion)
 

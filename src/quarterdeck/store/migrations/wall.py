@@ -64,6 +64,12 @@ def grant(table: str, *, server: str, sweep: str = "select") -> None:
     _run(f"grant {sweep} on {table} to {SWEEP}")
 
 
+def revoke(*tables: str, sweep: str) -> None:
+    """What the sweeps' role may do no more."""
+    if on_postgresql():
+        _run(f"revoke {sweep} on {', '.join(tables)} from {SWEEP}")
+
+
 def _create(missing: list[Role]) -> None:
     login = str(_one("current_user"))
     try:

@@ -185,6 +185,8 @@ class InvocationRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     status: str
     source_session_id: str | None
     target_session_id: str | None
+    deadline_at: Millis | None
+    lease_expires_at: Millis | None
     completed_at: Millis | None
 
 
@@ -241,6 +243,7 @@ class Told(msgspec.Struct, frozen=True):
     cause: str | None = None
     cascade_id: str | None = None
     reason: str | None = None
+    agent_id: str | None = None
     quotas: dict[str, int | None] = {}
     attempt: int | None = None
     service_id: str | None = None

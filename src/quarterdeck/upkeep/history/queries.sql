@@ -15,7 +15,8 @@ from idempotency_keys k where k.operation = 'spawn' order by k.zone_id, k.applic
 
 -- name: history_invocations
 -- In the order of `model.InvocationRow`.
-select i.zone_id, i.id, i.service_id, i.idempotency_key, i.status, i.source_session_id, i.target_session_id, i.completed_at
+select i.zone_id, i.id, i.service_id, i.idempotency_key, i.status, i.source_session_id, i.target_session_id, i.deadline_at,
+       i.lease_expires_at, i.completed_at
 from agent_invocations i order by i.zone_id, i.id;
 
 -- name: history_edges

@@ -3,6 +3,7 @@
 | module     | verbs                                                                                     |
 |------------|---------------------------------------------------------------------------------------------|
 | lending    | delegate                                                                                    |
+| ordering   | the order by which lending sees that there is no cycle: looked at, made, spaced anew          |
 | revoking   | revoke, with the sessions that end by it                                                     |
 | following  | what goes with sessions that end: a listener, in the transaction of their ending              |
 | expiring   | expire what is past its time; forget what was over long ago                                   |

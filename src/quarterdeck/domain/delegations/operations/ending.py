@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.domain.delegations.model import Edge, EdgeState, EdgeVerb, Link
+from quarterdeck.domain.delegations.model import Edge, EdgeState, EdgeVerb, Link, Standing
 from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import DELEGATION
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row
+from quarterdeck.store.port import Row, decode
 from quarterdeck.store.sql import Bound, pieces
 
 PREFIX = "delegation."
@@ -29,7 +29,7 @@ class Leaving(msgspec.Struct, frozen=True):
     trace: str | None = None
 
 
-async def end(tx: Tx, leaving: Sequence[Leaving], epochs: Mapping[str, int]) -> None:
+async def end(tx: Tx, leaving: Sequence[Leaving], standings: Mapping[str, Standing]) -> None:
     """Moves active edges, raises the epochs of their zones, and tells of each edge."""
     batch: list[tuple[object, ...]] = [
         (each.link.zone_id, each.link.id, EdgeState.ACTIVE, _state_after(each), each.reason, each.ended_at)
@@ -39,7 +39,7 @@ async def end(tx: Tx, leaving: Sequence[Leaving], epochs: Mapping[str, int]) -> 
         [moved] = await tx.read(Q.delegations_end(batch=piece, now=tx.now))
         if len(moved) != len(piece):
             raise RuntimeError("delegations moved under the zone's lock")
-    raised = raise_epochs(tx, {each.link.zone_id for each in leaving}, epochs)
+    raised = raise_epochs(tx, {each.link.zone_id for each in leaving}, standings)
     for each in leaving:
         data = {**_told(each.link), "epoch": raised[each.link.zone_id], "reason": each.reason}
         tx.emit(
@@ -82,28 +82,28 @@ def _told(edge: Edge | Link) -> dict[str, object]:
     }
 
 
-# -- epochs ------------------------------------------------------------------------------------------------------
+# -- zones ------------------------------------------------------------------------------------------------------
 
 
-def load_epochs(zone_ids: Iterable[str]) -> Bound:
-    return Q.delegation_epochs_load(batch=[(zone_id,) for zone_id in sorted(set(zone_ids))])
+def load_zones(zone_ids: Iterable[str]) -> Bound:
+    return Q.delegation_zones(batch=[(zone_id,) for zone_id in sorted(set(zone_ids))])
 
 
-def epochs_of(rows: Sequence[Row]) -> dict[str, int]:
-    return {str(zone_id): int(str(epoch)) for zone_id, epoch in rows}
+def standings_of(rows: Sequence[Row]) -> dict[str, Standing]:
+    return {standing.zone_id: standing for standing in decode(rows, Standing)}
 
 
 class _Epoch(msgspec.Struct):
     epoch: int
 
 
-def raise_epochs(tx: Tx, zone_ids: Iterable[str], epochs: Mapping[str, int]) -> dict[str, int]:
+def raise_epochs(tx: Tx, zone_ids: Iterable[str], standings: Mapping[str, Standing]) -> dict[str, int]:
     """The epoch of each zone that this transaction changes: one above what it was before it, however often it asks."""
     raised: dict[str, int] = {}
     for event in tx.events:
         if event.type.startswith(PREFIX) and event.zone_id not in raised:
             raised[event.zone_id] = msgspec.json.decode(event.data, type=_Epoch).epoch
-    fresh = {zone_id: epochs.get(zone_id, 0) + 1 for zone_id in sorted(set(zone_ids) - raised.keys())}
+    fresh = {zone_id: standings[zone_id].epoch + 1 for zone_id in sorted(set(zone_ids) - raised.keys())}
     if fresh:
         tx.write(Q.delegation_epochs_raise(batch=[*fresh.items()]))
     return raised | fresh

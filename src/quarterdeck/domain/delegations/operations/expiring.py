@@ -8,7 +8,7 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import Edge, EdgeState, EdgeVerb, Expire
-from quarterdeck.domain.delegations.operations.ending import Leaving, end, epochs_of, link_of, load_epochs
+from quarterdeck.domain.delegations.operations.ending import Leaving, end, link_of, load_zones, standings_of
 from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import TIME_IS_UP, Ref
 from quarterdeck.domain.zones import operations as zones
@@ -28,8 +28,8 @@ async def past_their_time(tx: Tx, limit: int) -> list[Ref]:
 async def expire(tx: Tx, asks: Sequence[Expire]) -> list[Edge | Problem | Busy]:
     """Marks edges as expired that are. One that somebody else has ended meanwhile stays as it is."""
     refs: list[tuple[object, ...]] = [*sorted({(ask.zone_id, ask.edge_id) for ask in asks})]
-    locked_rows, named, epoch_rows = await tx.read(
-        zones.lock(tx, zones_of(asks)), Q.delegations_get(batch=refs), load_epochs(zones_of(asks))
+    locked_rows, named, zone_rows = await tx.read(
+        zones.lock(tx, zones_of(asks)), Q.delegations_get(batch=refs), load_zones(zones_of(asks))
     )
     locked = zones.locked(locked_rows)
     why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
@@ -43,7 +43,7 @@ async def expire(tx: Tx, asks: Sequence[Expire]) -> list[Edge | Problem | Busy]:
         leaving = [
             Leaving(link_of(edge), EdgeVerb.EXPIRE, TIME_IS_UP, SWEEP, edge.expires_at) for edge in due
         ]
-        await end(tx, leaving, epochs_of(epoch_rows))
+        await end(tx, leaving, standings_of(zone_rows))
     return [
         why_not.get(ask.zone_id) or edges.get((ask.zone_id, ask.edge_id)) or rules.not_found(ask.edge_id)
         for ask in asks

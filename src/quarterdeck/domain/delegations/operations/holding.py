@@ -1,32 +1,25 @@
-"""Which edges are hollow: somebody who lent along their line has ended, and the ending is still to be settled."""
+"""Which edges are hollow: somebody who lent along their line has ended, and the ending is still to be settled.
+
+Time makes none hollow, because an edge lasts no longer than its sessions and its parent. So only where an ending is
+under way, and its sessions stamped, can there be any, and only there are lines walked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
+from quarterdeck.domain.delegations import rules
+from quarterdeck.domain.delegations.model import Above, Standing
+from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import Ref
-from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.sessions.model import Session, SessionRef, State
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row
+from quarterdeck.store.port import decode
 
 
-async def sessions_as_read(tx: Tx, refs: Iterable[Ref]) -> dict[Ref, Session]:
-    """Those of these sessions that there are, as they read now."""
-    asked = [SessionRef(zone_id, session_id) for zone_id, session_id in sorted(set(refs))]
-    found = await sessions.show(tx, asked) if asked else []
-    return {(session.zone_id, session.id): session for session in found if isinstance(session, Session)}
-
-
-def lenders(rows: Sequence[Row]) -> dict[Ref, list[Ref]]:
-    """By edge: the sessions that lent along its line."""
-    found: dict[Ref, list[Ref]] = {}
-    for zone_id, holder, lender in rows:
-        found.setdefault((str(zone_id), str(holder)), []).append((str(zone_id), str(lender)))
-    return found
-
-
-def hollow(lines: dict[Ref, list[Ref]], known: dict[Ref, Session]) -> set[Ref]:
-    """The edges of which a lender is not live. One whose row is gone has ended long ago."""
-    live = {ref for ref, session in known.items() if session.status is not State.TERMINATED}
-    return {edge for edge, line in lines.items() if not live.issuperset(line)}
+async def hollow(tx: Tx, edges: Iterable[Ref], standings: Mapping[str, Standing]) -> set[Ref]:
+    """Of these edges, and of those in their lines, all that are."""
+    asked: list[tuple[object, ...]] = [*sorted({ref for ref in edges if standings[ref[0]].is_ending})]
+    if not asked:
+        return set()
+    [rows] = await tx.read(Q.delegations_above(batch=asked))
+    return rules.hollow(decode(rows, Above))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.keys import Binding, Key
 from quarterdeck.domain.delegations import rules
-from quarterdeck.domain.delegations.model import Delegate, Delegated, Edge
-from quarterdeck.domain.delegations.operations.ending import created, epochs_of, load_epochs, raise_epochs
-from quarterdeck.domain.delegations.operations.holding import hollow, lenders, sessions_as_read
+from quarterdeck.domain.delegations.model import Delegate, Delegated, Edge, Standing
+from quarterdeck.domain.delegations.operations import ordering
+from quarterdeck.domain.delegations.operations.ending import created, load_zones, raise_epochs, standings_of
+from quarterdeck.domain.delegations.operations.holding import hollow
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules import Known, Ref
+from quarterdeck.domain.delegations.rules import Known, Ledger, Ref
 from quarterdeck.domain.delegations.rules.lending import key_of
+from quarterdeck.domain.delegations.rules.order import Crowded, Walk
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.operations.bearers import bearers_of
 from quarterdeck.domain.zones import operations as zones
@@ -28,38 +30,56 @@ Batch = list[tuple[object, ...]]
 
 
 async def delegate(tx: Tx, asks: Sequence[Delegate]) -> list[Delegated | Problem | Busy]:
-    """Makes edges. One round trip for the locks and the graph, one for the sessions; seldom more."""
+    """Makes edges. One round trip before they are written; more only for keys, for an edge against the order, and while
+    an ending is under way. Nothing is walked for a zone that is busy."""
     concerned = zones_of(asks)
     sources: Batch = [*sorted({(ask.zone_id, ask.source_session_id) for ask in asks})]
-    locked_rows, named, into, led_to, line_rows, ahead, epoch_rows = await tx.read(
+    ends = {(ask.zone_id, name) for ask in asks for name in (ask.source_session_id, ask.target_session_id)}
+    locked_rows, named, into, led_to, rank_rows, zone_rows, session_rows = await tx.read(
         zones.lock(tx, concerned),
         Q.delegations_get(batch=_named(asks)),
         Q.delegations_into(batch=sources),
         Q.delegations_led_to(batch=sources),
-        Q.delegations_lenders(batch=sources),
-        Q.delegations_ahead(batch=_walks(asks)),
-        load_epochs(concerned),
-    )
-    lines = lenders(line_rows)
-    ends = {(ask.zone_id, name) for ask in asks for name in (ask.source_session_id, ask.target_session_id)}
-    wanted = ends | bearers_of(asks) | {ref for line in lines.values() for ref in line}
-    found = await sessions_as_read(tx, wanted)
-    known = Known(
-        now=tx.now,
-        sessions=found,
-        edges=_by_ref([*named, *into]),
-        hollow=hollow(lines, found),
-        led_to={(str(zone_id), str(session_id)) for zone_id, session_id in led_to},
-        reach=await _reach(tx, asks, ahead),
+        Q.delegation_ranks_get(batch=[*sorted(ends)]),
+        load_zones(concerned),
+        sessions.get(sorted(ends | bearers_of(asks))),
     )
     why_not = await zones.unlocked(tx, concerned - zones.locked(locked_rows).keys())
     waiting = [sessions.held_up(ask, why_not) if why_not else None for ask in asks]
     judged = [ask for ask, wait in zip(asks, waiting, strict=True) if wait is None]
-    known = await _with_keys(tx, judged, known)
-    decided = iter(rules.lend(judged, known))
+    standings = standings_of(zone_rows)
+    edges = _by_ref([*named, *into])
+    known = Known(
+        now=tx.now,
+        sessions=sessions.by_ref(session_rows),
+        edges=edges,
+        hollow=await hollow(tx, _of_zones(edges, judged), standings),
+        led_to={(str(zone_id), str(session_id)) for zone_id, session_id in led_to},
+        ranks={(str(zone_id), str(name)): int(str(rank)) for zone_id, name, rank in rank_rows},
+        bounds={zone_id: standing.bounds for zone_id, standing in standings.items()},
+    )
+    ledger = rules.Ledger(await _with_keys(tx, judged, known))
+    for zone_id in sorted({ask.zone_id for ask in judged}):
+        if standings[zone_id].ranked != standings[zone_id].epoch:
+            await ordering.make(tx, zone_id, ledger.order)
+    decided = iter([await _decide(tx, ledger, ask) for ask in judged])
     outcomes = [wait or next(decided) for wait in waiting]
-    _write(tx, asks, outcomes, epochs_of(epoch_rows))
+    _write(tx, ledger)
+    _tell(tx, asks, outcomes, standings)
     return outcomes
+
+
+async def _decide(tx: Tx, ledger: Ledger, ask: Delegate) -> Delegated | Problem:
+    while isinstance(found := ledger.decide(ask), Walk | Crowded):
+        # What was decided before it counts, so it must be there to be seen.
+        _write(tx, ledger)
+        await ordering.supply(tx, ledger.order, found)
+    return found
+
+
+def _of_zones(edges: Iterable[Ref], asks: Sequence[Delegate]) -> list[Ref]:
+    judged = {ask.zone_id for ask in asks}
+    return [ref for ref in edges if ref[0] in judged]
 
 
 def _named(asks: Iterable[Delegate]) -> Batch:
@@ -71,31 +91,6 @@ def _named(asks: Iterable[Delegate]) -> Batch:
         if name is not None
     }
     return [*sorted(names)]
-
-
-def _walks(asks: Sequence[Delegate]) -> Batch:
-    """From where the graph is walked. A batch may itself make the edge that leads to a source."""
-    targets = {(ask.zone_id, ask.target_session_id) for ask in asks}
-    return [
-        (
-            ask.zone_id,
-            ask.source_session_id,
-            ask.target_session_id,
-            int((ask.zone_id, ask.source_session_id) in targets),
-        )
-        for ask in asks
-    ]
-
-
-async def _reach(tx: Tx, asks: Sequence[Delegate], ahead: Sequence[Row]) -> list[tuple[str, str, str]]:
-    """Who leads to whom. `ahead` are the sources that targets lead to: nearly always there are none."""
-    if not ahead:
-        return []
-    if len(asks) == 1:
-        [ask] = asks
-        return [(ask.zone_id, ask.target_session_id, ask.source_session_id)]
-    [rows] = await tx.read(Q.delegations_between(batch=_walks(asks)))
-    return [(str(zone_id), str(source), str(target)) for zone_id, source, target in rows]
 
 
 def _by_ref(rows: Sequence[Row]) -> dict[Ref, Edge]:
@@ -117,23 +112,28 @@ async def _with_keys(tx: Tx, asks: Sequence[Delegate], known: Known) -> Known:
     return dataclasses.replace(known, keys=idempotency.loaded(bound), edges={**known.edges, **_by_ref(edges)})
 
 
-def _write(
+def _write(tx: Tx, ledger: Ledger) -> None:
+    """The edges that were made since the last time, and the order they stand in."""
+    if made := ledger.take():
+        tx.write(Q.delegations_insert(batch=[msgspec.structs.astuple(edge) for edge in made]))
+    ordering.write(tx, ledger.order)
+
+
+def _tell(
     tx: Tx,
     asks: Sequence[Delegate],
     outcomes: Sequence[Delegated | Problem | Busy],
-    epochs: dict[str, int],
+    standings: Mapping[str, Standing],
 ) -> None:
+    """Binds the keys of what was made, raises the epochs, and tells of each edge."""
     made = [
         (ask, outcome.edge)
         for ask, outcome in zip(asks, outcomes, strict=True)
         if isinstance(outcome, Delegated) and outcome.created
     ]
-    if not made:
-        return
-    tx.write(Q.delegations_insert(batch=[msgspec.structs.astuple(edge) for _, edge in made]))
     if bindings := [_binding(ask, edge) for ask, edge in made if ask.key is not None]:
         tx.write(idempotency.store(bindings, tx.now))
-    raised = raise_epochs(tx, {edge.zone_id for _, edge in made}, epochs)
+    raised = raise_epochs(tx, {edge.zone_id for _, edge in made}, standings)
     for _, edge in made:
         tx.emit(created(edge, raised[edge.zone_id]))
 

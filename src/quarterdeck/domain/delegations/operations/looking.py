@@ -10,6 +10,7 @@ from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import (
+    LINE_MAX,
     Authority,
     Edge,
     EdgeExplanation,
@@ -21,10 +22,9 @@ from quarterdeck.domain.delegations.model import (
     ReachedEdge,
     Traversal,
 )
-from quarterdeck.domain.delegations.operations.ending import PREFIX, epochs_of, link_of, load_epochs
-from quarterdeck.domain.delegations.operations.holding import hollow, lenders, sessions_as_read
+from quarterdeck.domain.delegations.operations.ending import PREFIX, link_of, load_zones, standings_of
+from quarterdeck.domain.delegations.operations.holding import hollow
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules import Ref
 from quarterdeck.domain.delegations.rules.explaining import refusals_explained, state_explained
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Session, SessionRef
@@ -102,25 +102,28 @@ async def authority(tx: Tx, ref: SessionRef) -> Authority:
     """By which edges a session holds what."""
     session = await _session(tx, ref)
     batch: list[tuple[object, ...]] = [(ref.zone_id, ref.session_id)]
-    into, line_rows, epoch_rows = await tx.read(
-        Q.delegations_into(batch=batch), Q.delegations_lenders(batch=batch), load_epochs([ref.zone_id])
-    )
-    epoch = epochs_of(epoch_rows).get(ref.zone_id, 0)
-    return rules.authority(session, decode(into, Edge), await _hollow(tx, lenders(line_rows)), epoch, tx.now)
+    into, zone_rows = await tx.read(Q.delegations_into(batch=batch), load_zones([ref.zone_id]))
+    edges, standings = decode(into, Edge), standings_of(zone_rows)
+    hollow_ones = await hollow(tx, ((edge.zone_id, edge.id) for edge in edges), standings)
+    return rules.authority(session, edges, hollow_ones, standings[ref.zone_id].epoch, tx.now)
 
 
 async def explain(tx: Tx, ref: EdgeRef) -> EdgeExplanation:
     """Why an edge is in its state, what it is derived from, and what it would refuse."""
     edge = await _edge(tx, ref)
-    [rows] = await tx.read(Q.delegations_line(zone_id=ref.zone_id, id=ref.edge_id))
-    line = decode(rows, Edge)
+    # One parent more than is shown: if there are more, that is seen.
+    rows, zone_rows = await tx.read(
+        Q.delegations_line(zone_id=ref.zone_id, id=ref.edge_id, most=LINE_MAX + 1), load_zones([ref.zone_id])
+    )
+    _, *line = decode(rows, Edge)
+    chain, truncated = line[:LINE_MAX], len(line) > LINE_MAX
     own = (edge.zone_id, edge.id)
-    lent_by = {own: [(each.zone_id, each.source_session_id) for each in line]}
-    is_hollow = own in await _hollow(tx, lent_by)
+    is_hollow = own in await hollow(tx, [own], standings_of(zone_rows))
     return EdgeExplanation(
         edge=rules.view(rules.as_read(edge, tx.now)),
-        why=state_explained(edge, line[1:], is_hollow, tx.now),
-        chain=[rules.view(rules.as_read(each, tx.now)) for each in line[1:]],
+        why=state_explained(edge, chain, hollow=is_hollow, truncated=truncated, now=tx.now),
+        chain=[rules.view(rules.as_read(each, tx.now)) for each in chain],
+        truncated=truncated,
         refuses=refusals_explained(edge, is_hollow, tx.now),
         ended_by=await _ended_by(tx, edge),
     )
@@ -140,10 +143,6 @@ async def _edge(tx: Tx, ref: EdgeRef) -> Edge:
     for edge in decode(rows, Edge):
         return edge
     raise rules.not_found(ref.edge_id)
-
-
-async def _hollow(tx: Tx, lines: dict[Ref, list[Ref]]) -> set[Ref]:
-    return hollow(lines, await sessions_as_read(tx, {ref for line in lines.values() for ref in line}))
 
 
 async def _ended_by(tx: Tx, edge: Edge) -> dict[str, object] | None:

@@ -1,19 +1,19 @@
 """Revoking: what falls is decided from the graph as it stands under the zone's lock, and written in one transaction.
 
-What is derived from the edges is loaded with the locks, and what else holds the sessions that it leads to. Where a
+What is derived from the edges is loaded, and what else holds the sessions that it leads to. Where a
 session ends by it, the graph ahead of it and of all that stand under it is loaded whole, once; and then once more for
 whoever ends by that, because somebody under them may have lent something, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.delegations import rules
-from quarterdeck.domain.delegations.model import Edge, EdgeVerb, Link, Revoke, Revoked
-from quarterdeck.domain.delegations.operations.ending import Leaving, end, epochs_of, load_epochs
-from quarterdeck.domain.delegations.operations.holding import sessions_as_read
+from quarterdeck.domain.delegations.model import Edge, EdgeVerb, Link, Revoke, Revoked, Standing
+from quarterdeck.domain.delegations.operations.ending import Leaving, end, load_zones, standings_of
+from quarterdeck.domain.delegations.operations.holding import hollow
 from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import DELEGATION_REVOKED, Falling, Fell, Ref
 from quarterdeck.domain.sessions import operations as sessions
@@ -23,7 +23,7 @@ from quarterdeck.domain.sessions.rules import bearer_problem, ownership_required
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.port import Row, decode
 
 Batch = list[tuple[object, ...]]
 
@@ -38,50 +38,54 @@ class Revoker:
         """Revokes edges. Done twice it moves nothing the second time."""
         concerned = zones_of(asks)
         refs: Batch = [*sorted({(ask.zone_id, ask.edge_id) for ask in asks})]
-        locked_rows, named, links, epoch_rows = await tx.read(
+        locked_rows, named, zone_rows, session_rows = await tx.read(
             zones.lock(tx, concerned),
             Q.delegations_get(batch=refs),
-            Q.delegations_falling(batch=refs),
-            load_epochs(concerned),
+            load_zones(concerned),
+            sessions.get(sorted(bearers_of(asks))),
         )
         edges = {(edge.zone_id, edge.id): edge for edge in decode(named, Edge)}
+        bearers = sessions.by_ref(session_rows)
         why_not = await zones.unlocked(tx, concerned - zones.locked(locked_rows).keys())
-        bearers = await sessions_as_read(tx, bearers_of(asks))
-        falling = Falling(tx.now)
-        falling.know(decode(links, Link))
-        fallen: dict[int, Fell] = {}
         outcomes: list[Revoked | Problem | Busy] = []
-        for place, ask in enumerate(asks):
+        for ask in asks:
             stranger = bearer_problem(ask.bearer, bearers, tx.now)
-            refusal = sessions.held_up(ask, why_not) or stranger or _refusal(ask, edges)
-            if refusal is None:
-                fallen[place] = await _fall(tx, ask, falling)
-            outcomes.append(refusal or Revoked())
+            outcomes.append(sessions.held_up(ask, why_not) or stranger or _refusal(ask, edges) or Revoked())
+        due = {place: ask for place, ask in enumerate(asks) if isinstance(outcomes[place], Revoked)}
+        graph = _Graph(tx, standings_of(zone_rows))
+        fallen = await graph.fall(due)
         leaving = [each for place, fell in fallen.items() for each in _leaving(tx, asks[place], fell)]
         if leaving:
-            await end(tx, leaving, epochs_of(epoch_rows))
+            await end(tx, leaving, graph.standings)
         ended = await self._end_sessions(tx, asks, fallen)
         for place, fell in fallen.items():
-            outcomes[place] = _told(fell, ended.get(place, ()))
+            outcomes[place] = _told(fell, ended.get(place))
         return outcomes
 
     async def _end_sessions(
         self, tx: Tx, asks: Sequence[Revoke], fallen: dict[int, Fell]
-    ) -> dict[int, list[Ended]]:
-        """All of a batch at once: what is too much for one transaction is counted over all of it."""
-        places = [(place, ref) for place, fell in fallen.items() for ref in fell.emptied]
+    ) -> dict[int, Ended]:
+        """All of a batch at once: what is too much for one transaction is counted over all of it. What ends by one
+        revocation is one ending."""
+        places = [place for place, fell in fallen.items() if fell.emptied]
         if not places:
             return {}
-        orders = [
-            Terminate(*ref, DELEGATION_REVOKED, trace=asks[place].trace, by=asks[place].caller.subject)
-            for place, ref in places
-        ]
-        ended: dict[int, list[Ended]] = {}
-        for (place, _), outcome in zip(places, await self._ender.terminate(tx, orders), strict=True):
-            # A session whose row is gone has ended long ago.
-            if isinstance(outcome, Ended):
-                ended.setdefault(place, []).append(outcome)
-        return ended
+        orders = [_order(asks[place], fallen[place]) for place in places]
+        outcomes = zip(places, await self._ender.terminate(tx, orders), strict=True)
+        # A session whose row is gone has ended long ago.
+        return {place: outcome for place, outcome in outcomes if isinstance(outcome, Ended)}
+
+
+def _order(ask: Revoke, fell: Fell) -> Terminate:
+    [first, *others] = [session_id for _, session_id in fell.emptied]
+    return Terminate(
+        ask.zone_id,
+        first,
+        DELEGATION_REVOKED,
+        trace=ask.trace,
+        by=ask.caller.subject,
+        along=tuple(others),
+    )
 
 
 def _refusal(ask: Revoke, edges: dict[Ref, Edge]) -> Problem | None:
@@ -94,17 +98,39 @@ def _refusal(ask: Revoke, edges: dict[Ref, Edge]) -> Problem | None:
     return None if lends or receives else ownership_required(edge.issuer_application_id)
 
 
-async def _fall(tx: Tx, ask: Revoke, falling: Falling) -> Fell:
-    fell = falling.revoke((ask.zone_id, ask.edge_id), ends=not ask.keep_sessions)
-    told = 0
-    while ended := fell.emptied[told:]:
-        told = len(fell.emptied)
-        tree, ahead = await tx.read(
-            Q.delegations_below(batch=[*ended]), Q.delegations_ahead_of_trees(batch=[*ended])
-        )
-        falling.know(decode(ahead, Link))
-        falling.end([(str(zone_id), str(session_id)) for zone_id, session_id in tree], fell)
-    return fell
+class _Graph:
+    """The part of the graph that a batch of revocations must know, loaded as far as they reach."""
+
+    def __init__(self, tx: Tx, standings: Mapping[str, Standing]) -> None:
+        self._tx = tx
+        self.standings = standings
+        self._falling = Falling(tx.now)
+
+    async def fall(self, due: Mapping[int, Revoke]) -> dict[int, Fell]:
+        """By place: what each ask takes, in order of arrival."""
+        if not due:
+            return {}
+        refs: Batch = [*sorted({(ask.zone_id, ask.edge_id) for ask in due.values()})]
+        [links] = await self._tx.read(Q.delegations_falling(batch=refs))
+        await self._know(links)
+        return {place: await self._fall(ask) for place, ask in due.items()}
+
+    async def _fall(self, ask: Revoke) -> Fell:
+        fell = self._falling.revoke((ask.zone_id, ask.edge_id), ends=not ask.keep_sessions)
+        told = 0
+        while ended := fell.emptied[told:]:
+            told = len(fell.emptied)
+            tree, ahead = await self._tx.read(
+                Q.delegations_below(batch=[*ended]), Q.delegations_ahead_of_trees(batch=[*ended])
+            )
+            await self._know(ahead)
+            self._falling.end([(str(zone_id), str(session_id)) for zone_id, session_id in tree], fell)
+        return fell
+
+    async def _know(self, rows: Sequence[Row]) -> None:
+        links = decode(rows, Link)
+        refs = ((link.zone_id, link.id) for link in links)
+        self._falling.know(links, await hollow(self._tx, refs, self.standings))
 
 
 def _leaving(tx: Tx, ask: Revoke, fell: Fell) -> list[Leaving]:
@@ -112,11 +138,10 @@ def _leaving(tx: Tx, ask: Revoke, fell: Fell) -> list[Leaving]:
     return [Leaving(link, EdgeVerb.REVOKE, reason, actor, tx.now, ask.trace) for link, reason in fell.edges]
 
 
-def _told(fell: Fell, ended: Sequence[Ended]) -> Revoked:
-    cascades = dict.fromkeys(each.cascade_id for each in ended if each.cascade_id is not None)
+def _told(fell: Fell, ended: Ended | None) -> Revoked:
     return Revoked(
         revoked_edges=len(fell.edges),
         affected_sessions=len(fell.affected),
-        terminated_agents=sum(each.stopped for each in ended),
-        cascades=tuple(cascades),
+        terminated_agents=ended.stopped if ended else 0,
+        cascade_id=ended.cascade_id if ended else None,
     )

@@ -5,7 +5,8 @@
 | lives      | which states an edge has, how it reads at a moment, how it is shown, what is refused    |
 | asking     | what a body asks for: its constraints understood, its times and hops in one place       |
 | narrowing  | whether one edge covers another, and what is left of what it lends                      |
-| graph      | whether an edge closes a cycle; what falls with an edge; what is how far ahead          |
+| order      | whether an edge closes a cycle: ranks that rise along every edge                         |
+| graph      | what falls with an edge; what is hollow; what is how far ahead                          |
 | lending    | which edges are made: ownership, keys, cycles and authority, in order of arrival        |
 | authority  | what a session holds                                                                  |
 | explaining | why an edge is as it is, and what it would refuse                                     |
@@ -13,8 +14,8 @@
 
 from quarterdeck.domain.delegations.rules.asking import asked, defaulted
 from quarterdeck.domain.delegations.rules.authority import authority
-from quarterdeck.domain.delegations.rules.graph import Falling, Fell, Reach, levels
-from quarterdeck.domain.delegations.rules.lending import CREATE, Known, lend
+from quarterdeck.domain.delegations.rules.graph import Falling, Fell, hollow, levels
+from quarterdeck.domain.delegations.rules.lending import CREATE, Known, Ledger
 from quarterdeck.domain.delegations.rules.lives import (
     DELEGATION,
     DELEGATION_REVOKED,
@@ -36,14 +37,14 @@ __all__ = [
     "Falling",
     "Fell",
     "Known",
-    "Reach",
+    "Ledger",
     "Ref",
     "as_read",
     "asked",
     "authority",
     "defaulted",
     "holds",
-    "lend",
+    "hollow",
     "levels",
     "not_found",
     "view",

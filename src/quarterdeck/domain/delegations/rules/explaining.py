@@ -13,12 +13,17 @@ from quarterdeck.domain.delegations.rules.lives import as_read
 from quarterdeck.domain.delegations.rules.narrowing import terms_of
 
 
-def state_explained(edge: Edge, chain: Sequence[Edge], hollow: bool, now: Millis) -> list[str]:
-    """Why an edge is in its state: the most telling sentence first. `chain` is its parent, the parent of that …"""
+def state_explained(
+    edge: Edge, chain: Sequence[Edge], *, hollow: bool, truncated: bool, now: Millis
+) -> list[str]:
+    """Why an edge is in its state: the most telling sentence first. `chain` is its parent, the parent of that …, and
+    may have been cut."""
     read = as_read(edge, now)
     said = [_ended(edge, now)] if read.status is not EdgeState.ACTIVE else _standing(edge, hollow)
     if not chain and edge.parent_edge_id is None:
         return [*said, "It was lent out of a caller's token: no edge led to its source."]
+    if truncated:
+        return [*said, f"It stands more than {len(chain)} below the first edge of its line."]
     first = chain[-1] if chain else edge
     said.append(f"It stands {len(chain)} below the first edge of its line, {first.id}.")
     if first.parent_edge_id is not None:

@@ -1,4 +1,4 @@
-"""The graph of active edges: cycles, falls and distances. Every walk has one visited set, and meets each edge once.
+"""The graph of active edges: falls and distances. Every walk has one visited set, and meets each edge once.
 
 A session's edges are known whole or not at all: whoever loads a part of the graph loads, of every session in it, all
 active edges that lead to it. That is what lets `Falling` say that nothing is left to a session.
@@ -7,40 +7,12 @@ active edges that lead to it. That is what lets `Falling` say that nothing is le
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.domain.delegations.model import Link
+from quarterdeck.domain.delegations.model import Above, Link
 from quarterdeck.domain.delegations.rules.lives import REQUESTED, WITH_PARENT, WITH_SESSION, Ref
-
-
-class Reach:
-    """Who is reached from whom, as far as a batch must know; it grows with the edges that the batch makes."""
-
-    def __init__(self, pairs: Iterable[tuple[str, str, str]] = ()) -> None:
-        """Of active edges: (zone, source, target)."""
-        self._ahead: dict[Ref, set[str]] = {}
-        self._entered: set[Ref] = set()
-        for zone_id, source, target in pairs:
-            self.add(zone_id, source, target)
-
-    def add(self, zone_id: str, source: str, target: str) -> None:
-        self._ahead.setdefault((zone_id, source), set()).add(target)
-        self._entered.add((zone_id, target))
-
-    def leads(self, zone_id: str, start: str, goal: str) -> bool:
-        """Whether a way of active edges leads from one session to another."""
-        if (zone_id, goal) not in self._entered:
-            return False
-        met, pending = {start}, [start]
-        while pending:
-            ahead = self._ahead.get((zone_id, pending.pop()), set())
-            if goal in ahead:
-                return True
-            pending += ahead - met
-            met |= ahead
-        return False
 
 
 @dataclass(slots=True)
@@ -65,18 +37,23 @@ class Falling:
         self._standing: dict[Ref, Link] = {}
         self._gone: set[Ref] = set()
         self._into: dict[Ref, set[Ref]] = {}
+        self._held_by: dict[Ref, set[Ref]] = {}
         self._out_of: dict[Ref, set[Ref]] = {}
         self._derived: dict[Ref, list[Ref]] = {}
         self._ended: set[Ref] = set()
 
-    def know(self, links: Iterable[Link]) -> None:
-        """More of the graph. What is past its time is no part of it: expiry ends nobody."""
+    def know(self, links: Iterable[Link], hollow: Collection[Ref] = ()) -> None:
+        """More of the graph. What is past its time is no part of it: expiry ends nobody. What is hollow falls with the
+        others, and holds nobody until then."""
         for link in links:
             ref = (link.zone_id, link.id)
             if link.expires_at <= self._now or ref in self._gone or ref in self._standing:
                 continue
             self._standing[ref] = link
-            self._into.setdefault((link.zone_id, link.target_session_id), set()).add(ref)
+            target = (link.zone_id, link.target_session_id)
+            self._into.setdefault(target, set()).add(ref)
+            if ref not in hollow:
+                self._held_by.setdefault(target, set()).add(ref)
             self._out_of.setdefault((link.zone_id, link.source_session_id), set()).add(ref)
             if link.parent_edge_id is not None:
                 self._derived.setdefault((link.zone_id, link.parent_edge_id), []).append(ref)
@@ -108,7 +85,9 @@ class Falling:
             target = (link.zone_id, link.target_session_id)
             self._into[target].discard(ref)
             self._out_of[link.zone_id, link.source_session_id].discard(ref)
-            if ends and not self._into[target] and target not in self._ended:
+            held_by = self._held_by.setdefault(target, set())
+            held_by.discard(ref)
+            if ends and not held_by and target not in self._ended:
                 self._ended.add(target)
                 fell.emptied.append(target)
                 pending += self._around(target)
@@ -119,6 +98,23 @@ class Falling:
     def _around(self, session: Ref) -> list[tuple[Ref, str]]:
         edges = self._into.get(session, set()) | self._out_of.get(session, set())
         return [(ref, WITH_SESSION) for ref in sorted(edges, reverse=True)]
+
+
+def hollow(lines: Iterable[Above]) -> set[Ref]:
+    """Which of these edges a session has lent that has ended, or one further up their line. Lines are given whole."""
+    above = {(each.zone_id, each.id): each for each in lines}
+    found: dict[Ref, bool] = {}
+    for ref in above:
+        line: list[Ref] = []
+        at: Ref | None = ref
+        while at in above and at not in found:
+            line.append(at)
+            parent = above[at].parent_edge_id
+            at = None if parent is None else (at[0], parent)
+        is_hollow = at is not None and found.get(at, False)
+        for each in reversed(line):
+            is_hollow = found[each] = is_hollow or above[each].ended == 1
+    return {ref for ref, is_hollow in found.items() if is_hollow}
 
 
 def levels(first: Link, links: Sequence[Link]) -> list[tuple[int, bool, Link]]:

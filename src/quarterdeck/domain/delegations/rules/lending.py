@@ -1,4 +1,5 @@
-"""Which edges are made. `lend` is given everything it may know, and decides each ask in order of arrival."""
+"""Which edges are made. A `Ledger` is given what it may know, and decides each ask in order of arrival; where that
+needs more of the graph it says so, is told, and is asked again."""
 
 from __future__ import annotations
 
@@ -12,7 +13,6 @@ from quarterdeck.core.errors import Forbidden, Invalid, Problem
 from quarterdeck.core.keys import Binding, Key, conflict
 from quarterdeck.domain.delegations.model import Delegate, Delegated, Edge
 from quarterdeck.domain.delegations.rules import lives
-from quarterdeck.domain.delegations.rules.graph import Reach
 from quarterdeck.domain.delegations.rules.lives import DELEGATION, Ref, stored
 from quarterdeck.domain.delegations.rules.narrowing import (
     Terms,
@@ -22,8 +22,9 @@ from quarterdeck.domain.delegations.rules.narrowing import (
     terms_of_token,
     until,
 )
+from quarterdeck.domain.delegations.rules.order import Crowded, Order, Walk
 from quarterdeck.domain.sessions.model import Session, State
-from quarterdeck.domain.sessions.rules import bearer_problem, is_live, ownership_required
+from quarterdeck.domain.sessions.rules import asleep, bearer_problem, is_live, ownership_required
 
 CREATE = "delegation.create"
 """The operation's name in the scope of an idempotency key."""
@@ -42,15 +43,11 @@ class Known:
     """Edges of which a lender, or one further up its line, has ended."""
     led_to: Collection[Ref] = ()
     """Sessions that an edge has ever led to."""
-    reach: Sequence[tuple[str, str, str]] = ()
-    """(zone, source, target) of the active edges ahead of the targets."""
+    ranks: Mapping[Ref, int] = field(default_factory=dict)
+    """Of the sources and targets, as far as they have one."""
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """The lowest and the highest rank of each zone that has any."""
     keys: Mapping[Key, Binding] = field(default_factory=dict)
-
-
-def lend(asks: Sequence[Delegate], known: Known) -> list[Delegated | Problem]:
-    """Decides each ask in order. What is made can be lent on, and closes cycles, for those after it."""
-    ledger = _Ledger(known)
-    return [ledger.decide(ask) for ask in asks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +63,29 @@ class _Ends:
         return min(self.source.expires_at, self.target.expires_at)
 
 
-class _Ledger:
-    """What is known, plus what this batch has added to it so far."""
+class Ledger:
+    """What is known, plus what this batch has added to it so far: what is made can be lent on, and closes cycles, for
+    those after it."""
 
     def __init__(self, known: Known) -> None:
         self._known = known
         self._now = known.now
         self._edges = {**known.edges}
         self._led_to = {*known.led_to}
-        self._reach = Reach(known.reach)
+        self.order = Order(known.ranks, known.bounds)
         self._into: dict[Ref, list[Edge]] = {}
         for edge in known.edges.values():
             self._into.setdefault((edge.zone_id, edge.target_session_id), []).append(edge)
         self._bound: dict[Key, tuple[str, Edge]] = {}
+        self._made: list[Edge] = []
 
-    def decide(self, ask: Delegate) -> Delegated | Problem:
+    def take(self) -> list[Edge]:
+        """The edges that were made since it was last asked: they are to be written."""
+        taken, self._made = self._made, []
+        return taken
+
+    def decide(self, ask: Delegate) -> Delegated | Problem | Walk | Crowded:
+        """What becomes of an ask, or what its `order` lacks before that can be said."""
         if stranger := bearer_problem(ask.bearer, self._known.sessions, self._now):
             return stranger
         ends = self._ends(ask)
@@ -90,6 +95,8 @@ class _Ledger:
             _ownership(ask, ends)
             or self._replay(ask, ends)
             or self._refusal(ask, ends)
+            or self.order.lacks(ask.zone_id, ask.source_session_id, ask.target_session_id)
+            or self._cycle(ask)
             or self._enter(ask, ends)
         )
 
@@ -122,13 +129,18 @@ class _Ledger:
     # -- what is refused
 
     def _refusal(self, ask: Delegate, ends: _Ends) -> Problem | None:
+        if sleeping := asleep(ask.caller, self._known.sessions):
+            return sleeping
         for session in (ends.source, ends.target):
             if session.status is not State.ACTIVE:
                 return lives.suspended(session.id)
         asked = until(ask, self._now)
         if asked is not None and asked <= self._now:
             return lives.expired()
-        if self._reach.leads(ask.zone_id, ask.target_session_id, ask.source_session_id):
+        return None
+
+    def _cycle(self, ask: Delegate) -> Problem | None:
+        if self.order.closes(ask.zone_id, ask.source_session_id, ask.target_session_id):
             return lives.cycle(ask.source_session_id, ask.target_session_id)
         return None
 
@@ -194,7 +206,7 @@ class _Ledger:
 
     def _wanted(self, ask: Delegate, ends: _Ends, parent: Edge | None) -> Terms:
         above = terms_of(parent) if parent is not None else terms_of_token(ask.caller)
-        return narrowed(ask, above, self._now, ends.last)
+        return narrowed(ask, above, self._now)
 
     # -- what is made
 
@@ -204,10 +216,11 @@ class _Ledger:
             return parent
         edge = _made(ask, ends, parent, self._wanted(ask, ends, parent), self._now)
         target = (edge.zone_id, edge.target_session_id)
+        self._made.append(edge)
         self._edges[edge.zone_id, edge.id] = edge
         self._into.setdefault(target, []).append(edge)
         self._led_to.add(target)
-        self._reach.add(edge.zone_id, edge.source_session_id, edge.target_session_id)
+        self.order.enter(edge.zone_id, edge.source_session_id, edge.target_session_id)
         if ask.key is not None:
             self._bound[key_of(ask, ends.source)] = (ask.digest, edge)
         return Delegated(edge, created=True)
@@ -257,7 +270,9 @@ def _made(ask: Delegate, ends: _Ends, parent: Edge | None, terms: Terms, now: Mi
         constraints_json=_constraints(ask, terms),
         parent_edge_id=parent.id if parent else None,
         status=DELEGATION.start,
-        expires_at=terms.expires_at,
+        # Whatever was asked for: an edge that outlasted one of its sessions would read as active and hold nothing, and
+        # so would all that is derived from it. No session's end is ever put off.
+        expires_at=min(terms.expires_at, ends.last),
         edge_version=1,
         created_by=ask.caller.subject,
         trace=ask.trace,

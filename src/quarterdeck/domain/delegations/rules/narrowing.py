@@ -9,9 +9,10 @@ What an edge lends has six parts. Each is compared by itself, and each can only 
 | actions   | each of them is one of the parent's                         | the parent's                           |
 | budget    | a number not above the parent's; anything else, if the same | the parent's                           |
 | hops      | fewer than the parent's                                     | as many as that leaves                 |
-| expiry    | not after the parent's                                      | the parent's, or a session's end       |
+| expiry    | not after the parent's                                      | the parent's                           |
 
-A caller's token is like an edge for everything that has no end and may be passed on freely.
+A caller's token is like an edge for everything that has no end and may be passed on freely. Whatever covers it, an edge
+ends with the first of its two sessions (`lending`).
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ def until(ask: Delegate, now: Millis) -> Millis | None:
     return min(times, default=None)
 
 
-def narrowed(ask: Delegate, parent: Terms, now: Millis, last: Millis) -> Terms:
-    """What an edge lends that the parent covers. `last` is the earlier end of both sessions."""
+def narrowed(ask: Delegate, parent: Terms, now: Millis) -> Terms:
+    """What is asked for, filled up from the parent."""
     asked = until(ask, now)
     left = parent.hops - 1
     return Terms(
@@ -77,7 +78,7 @@ def narrowed(ask: Delegate, parent: Terms, now: Millis, last: Millis) -> Terms:
         actions=parent.actions if ask.actions is None else frozenset(ask.actions),
         budget=parent.budget if ask.budget is None else ask.budget,
         hops=left if ask.hops is None else ask.hops,
-        expires_at=min(parent.expires_at, last) if asked is None else asked,
+        expires_at=parent.expires_at if asked is None else asked,
     )
 
 

@@ -10,18 +10,27 @@
 
 from quarterdeck.domain.invocations.operations.exchange import Exchange
 from quarterdeck.domain.invocations.operations.looking import (
+    BEGINNING,
     explain,
     forget,
     orphaned,
     overdue,
     page,
+    services_left_alone,
     show,
     to_push,
 )
-from quarterdeck.domain.invocations.operations.settling import go_with_service, go_with_session
+from quarterdeck.domain.invocations.operations.settling import (
+    go_with_service,
+    go_with_session,
+    note_backlogs,
+    oldest_backlogs,
+    settle,
+)
 from quarterdeck.domain.invocations.operations.waiting import Waiter, Waiters
 
 __all__ = [
+    "BEGINNING",
     "Exchange",
     "Waiter",
     "Waiters",
@@ -29,9 +38,13 @@ __all__ = [
     "forget",
     "go_with_service",
     "go_with_session",
+    "note_backlogs",
+    "oldest_backlogs",
     "orphaned",
     "overdue",
     "page",
+    "services_left_alone",
+    "settle",
     "show",
     "to_push",
 ]

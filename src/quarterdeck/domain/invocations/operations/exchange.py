@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.invocations.model import (
     Claim,
     Command,
-    Complete,
     Enqueue,
     Invocation,
     Leases,
     Outcome,
-    Overdue,
     Ref,
-    Release,
-    Start,
+    Standing,
     State,
 )
 from quarterdeck.domain.invocations.operations import writing
 from quarterdeck.domain.invocations.operations.waiting import Waiter, Waiters
 from quarterdeck.domain.invocations.queries import Q
 from quarterdeck.domain.invocations.rules import Board, Known
-from quarterdeck.domain.invocations.rules.board import ServiceRef
+from quarterdeck.domain.invocations.rules.board import ServiceKey
 from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.sessions.model import Session
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones import rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
@@ -39,6 +35,8 @@ from quarterdeck.store.sql import Bound
 Batch = list[tuple[object, ...]]
 NOTHING = Leases(())
 NOT_PARKED = 0
+MORE = 64
+"""Calls from before that one batch hands to those who wait, beside its own."""
 
 
 class Exchange:
@@ -66,61 +64,46 @@ class Exchange:
     async def _load(self, tx: Tx, asks: Sequence[Command], concerned: set[str]) -> tuple[Known, set[str]]:
         calls = [ask for ask in asks if isinstance(ask, Enqueue)]
         claims = [ask for ask in asks if isinstance(ask, Claim)]
+        waiting = [waiter.claim for waiters in self._waiting(calls).values() for waiter in waiters]
         named: Batch = [
             *sorted({(ask.zone_id, ask.id) for ask in asks if not isinstance(ask, Enqueue | Claim)})
         ]
+        due = _next_of(_wanted(calls, claims, waiting))
         statements: list[Bound | None] = [
             zones.lock(tx, concerned),
             services.get(_services(calls, claims)) if calls or claims else None,
-            Q.invocations_get(batch=named) if named else None,
+            sessions.get(refs) if (refs := _sessions(asks, calls, waiting)) else None,
             Q.invocations_of_keys(batch=_keys(calls)) if calls else None,
-            Q.invocations_of_claims(batch=held) if (held := _claimed(claims)) else None,
-            _next_of(wanted) if (wanted := self._wanted(calls, claims)) else None,
-            sessions.get(refs) if (refs := self._sessions(asks, calls)) else None,
+            Q.invocations_of_claims(batch=held) if (held := _claimed([*claims, *waiting])) else None,
+            Q.invocations_named(batch=named) if named else None,
+            *due,
         ]
         answers = iter(await tx.read(*(statement for statement in statements if statement)))
-        zone_rows, service_rows, *named_rows, due_rows, session_rows = (
+        zone_rows, service_rows, session_rows, of_keys, of_claims, *standing = (
             next(answers) if statement else [] for statement in statements
         )
         locked = zones.locked(zone_rows)
         # Of a zone that was busy nothing is known: whoever holds its lock may be handing out, or ending, the same now.
-        found = decode([row for of_kind in named_rows for row in of_kind], Invocation)
-        rows = [row for row in found if row.zone_id in locked]
-        due = [each for each in _due(due_rows, tx.now) if each[0].zone_id in locked]
+        rows = [row for row in decode([*of_keys, *of_claims], Invocation) if row.zone_id in locked]
+        named_rows, *due_rows = (
+            [one for one in _standing(of) if one[0].zone_id in locked] for of in standing
+        )
         known = Known(
             now=tx.now,
             lease_ms=self._lease_ms,
-            zones={
-                z.id: zone_rules.has_ended(z.id) if z.ended_at is not None else None for z in locked.values()
-            },
+            zones=zone_rules.endings(locked.values()),
             services=services.found(service_rows),
-            sessions=sessions.by_ref(session_rows) | await _sessions_of(tx, asks, rows),
-            rows=rows,
-            due=due,
+            sessions=sessions.by_ref(session_rows),
+            rows=[*(row for row, _ in named_rows), *rows],
+            due=[row for of in due_rows for row, _ in of],
+            standings={(row.zone_id, row.id): how for of in (named_rows, *due_rows) for row, how in of},
         )
         return known, set(locked)
 
-    def _wanted(self, calls: Sequence[Enqueue], claims: Sequence[Claim]) -> dict[ServiceRef, int]:
-        """How many of each service's next invocations the batch may hand out."""
-        wanted: dict[ServiceRef, int] = {}
-        for claim in claims:
-            ref = (claim.zone_id, claim.service_id)
-            wanted[ref] = wanted.get(ref, 0) + claim.max
-        for ref in {(call.zone_id, call.service_id) for call in calls}:
-            if waiting := sum(waiter.claim.max for waiter in self._waiters.of(ref)):
-                wanted[ref] = wanted.get(ref, 0) + waiting
-        return wanted
-
-    def _sessions(self, asks: Sequence[Command], calls: Iterable[Enqueue]) -> list[Ref]:
-        """The sessions that calls name, and those that callers and whoever waits for these calls speak for."""
-        found = sessions.bearers_of(asks)
-        for call in calls:
-            found |= {
-                (call.zone_id, s) for s in (call.source_session_id, call.target_session_id) if s is not None
-            }
-        for ref in {(call.zone_id, call.service_id) for call in calls}:
-            found |= sessions.bearers_of(waiter.claim for waiter in self._waiters.of(ref))
-        return sorted(found)
+    def _waiting(self, calls: Iterable[Enqueue]) -> dict[ServiceKey, list[Waiter]]:
+        """The first of those who wait for what is called, as many as may find something."""
+        called = Counter((call.zone_id, call.service_id) for call in calls)
+        return {ref: self._waiters.of(ref)[: number + MORE] for ref, number in sorted(called.items())}
 
     # -- handing over --------------------------------------------------------------------------------------------
 
@@ -132,8 +115,8 @@ class Exchange:
 
     def _hand_over(self, tx: Tx, board: Board, asks: Sequence[Command], locked: set[str]) -> None:
         """What has become due goes to whoever waits for it, in the same commit."""
-        for ref in {(ask.zone_id, ask.service_id) for ask in asks if isinstance(ask, Enqueue)}:
-            for waiter in self._waiters.of(ref):
+        for ref, waiters in self._waiting(ask for ask in asks if isinstance(ask, Enqueue)).items():
+            for waiter in waiters:
                 if not board.has_due(ref):
                     break
                 home = waiter.claim.bearer
@@ -154,7 +137,7 @@ class Exchange:
             tx.emit(writing.event(told))
 
 
-def _services(calls: Iterable[Enqueue], claims: Iterable[Claim]) -> list[ServiceRef]:
+def _services(calls: Iterable[Enqueue], claims: Iterable[Claim]) -> list[ServiceKey]:
     called = {(ask.zone_id, ask.service_id) for ask in calls}
     return sorted(called | {(ask.zone_id, ask.service_id) for ask in claims})
 
@@ -164,38 +147,48 @@ def _keys(calls: Iterable[Enqueue]) -> Batch:
 
 
 def _claimed(claims: Iterable[Claim]) -> Batch:
-    named = {(c.zone_id, c.service_id, c.claim_id, State.RUNNING) for c in claims if c.claim_id is not None}
-    return [*sorted(named)]
+    return [*sorted({(c.zone_id, c.claim_id) for c in claims if c.claim_id is not None})]
 
 
-def _next_of(wanted: dict[ServiceRef, int]) -> Bound:
-    batch: Batch = [(*ref, State.PENDING, NOT_PARKED) for ref in sorted(wanted)]
-    return Q.invocations_due(batch=batch, most=max(wanted.values()))
+def _sessions(asks: Sequence[Command], calls: Iterable[Enqueue], waiting: Iterable[Claim]) -> list[Ref]:
+    """The sessions that calls name, and those that callers and whoever waits for these calls speak for."""
+    found = sessions.bearers_of(asks) | sessions.bearers_of(waiting)
+    for call in calls:
+        found |= {
+            (call.zone_id, s) for s in (call.source_session_id, call.target_session_id) if s is not None
+        }
+    return sorted(found)
 
 
-async def _sessions_of(tx: Tx, asks: Sequence[Command], rows: Sequence[Invocation]) -> dict[Ref, Session]:
-    """For those who name an invocation that may begin, or wait again, and must know whether its sessions live. They are
-    few: a sweep, a start, what failed or is given back."""
-    named = {
-        (ask.zone_id, ask.id)
-        for ask in asks
-        if isinstance(ask, Start | Overdue | Release)
-        or (isinstance(ask, Complete) and ask.status == "failed")
-    }
-    refs = {
-        (row.zone_id, session_id)
-        for row in rows
-        if (row.zone_id, row.id) in named
-        for session_id in (row.source_session_id, row.target_session_id)
-        if session_id is not None
-    }
-    return sessions.by_ref((await tx.read(sessions.get(sorted(refs))))[0]) if refs else {}
+def _wanted(
+    calls: Iterable[Enqueue], claims: Iterable[Claim], waiting: Iterable[Claim]
+) -> dict[ServiceKey, int]:
+    """How many of each service's next invocations the batch may hand out."""
+    wanted = Counter[ServiceKey]()
+    for claim in claims:
+        wanted[claim.zone_id, claim.service_id] += claim.max
+    hungry = Counter[ServiceKey]()
+    for claim in waiting:
+        hungry[claim.zone_id, claim.service_id] += claim.max
+    called = Counter((call.zone_id, call.service_id) for call in calls)
+    for ref, most in hungry.items():
+        # Whoever waits found nothing a moment ago: what is there besides these calls is little, or the lookout's.
+        wanted[ref] += min(most, called[ref] + MORE)
+    return wanted
 
 
-def _due(rows: Sequence[Row], now: Millis) -> list[tuple[Invocation, bool]]:
-    invocations = decode([row[:-1] for row in rows], Invocation)
-    until = [row[-1] for row in rows]
-    return [
-        (invocation, end is None or int(str(end)) > now)
-        for invocation, end in zip(invocations, until, strict=True)
-    ]
+def _next_of(wanted: Mapping[ServiceKey, int]) -> list[Bound]:
+    """One statement for those who want about as much, so that what one wants is not loaded for all."""
+    by_size: dict[int, Batch] = {}
+    for ref, number in sorted(wanted.items()):
+        most = 1
+        while most < number:
+            most *= 4
+        by_size.setdefault(most, []).append((*ref, State.PENDING, NOT_PARKED))
+    return [Q.invocations_due(batch=batch, most=most) for most, batch in sorted(by_size.items())]
+
+
+def _standing(rows: Sequence[Row]) -> list[tuple[Invocation, Standing]]:
+    own = len(Invocation.__struct_fields__)
+    invocations = decode([row[:own] for row in rows], Invocation)
+    return [*zip(invocations, decode([row[own:] for row in rows], Standing), strict=True)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import first_id
@@ -14,15 +16,21 @@ from quarterdeck.domain.invocations.model import (
     InvocationFilter,
     InvocationRef,
     Ref,
+    State,
 )
 from quarterdeck.domain.invocations.operations.waiting import Ready
 from quarterdeck.domain.invocations.queries import Q
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions import rules as session_rules
+from quarterdeck.domain.sessions.model import State as SessionState
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import Row, decode
+from quarterdeck.store.sql import Bound
+
+AFTER_ALL = "~"
+"""Greater than every id."""
 
 
 async def show(tx: Tx, asks: Sequence[InvocationRef]) -> list[Invocation | Problem | Busy]:
@@ -43,20 +51,30 @@ async def show(tx: Tx, asks: Sequence[InvocationRef]) -> list[Invocation | Probl
 
 async def page(tx: Tx, wanted: InvocationFilter) -> list[Invocation]:
     await sessions.require_bearer(tx, wanted.bearer)
-    [rows] = await tx.read(
-        Q.invocations_page(
-            zone_id=wanted.zone_id,
-            before=wanted.before,
-            status=wanted.status,
-            service_id=wanted.service_id,
-            source_session_id=wanted.source_session_id,
-            target_session_id=wanted.target_session_id,
-            limit=wanted.limit,
-        )
-    )
+    answers = await tx.read(*_pages(wanted))
+    rows = [row for answer in answers for row in answer]
     if not rows:
         await zones.require(tx, wanted.zone_id)
-    return decode(rows, Invocation)
+    newest_first = sorted(decode(rows, Invocation), key=lambda row: row.id, reverse=True)
+    return newest_first[: wanted.limit]
+
+
+def _pages(wanted: InvocationFilter) -> list[Bound]:
+    """The statements that find a page. Of one service it is the newest of each state, of which each has an index: a few
+    that run must not be looked for among all that have ended."""
+    common: dict[str, str | int | None] = {
+        "zone_id": wanted.zone_id,
+        "service_id": wanted.service_id,
+        "before": wanted.before,
+        "limit": wanted.limit,
+    }
+    source, target = wanted.source_session_id, wanted.target_session_id
+    if wanted.service_id is not None and source is None and target is None:
+        states = [wanted.status] if wanted.status else [*State]
+        common["before"] = wanted.before or AFTER_ALL
+        return [Q.invocations_page_of_service(**common, status=state) for state in states]
+    named = {"source_session_id": source, "target_session_id": target}
+    return [Q.invocations_page(**common, **named, status=wanted.status)]
 
 
 async def explain(tx: Tx, ref: InvocationRef) -> InvocationExplanation:
@@ -68,8 +86,10 @@ async def explain(tx: Tx, ref: InvocationRef) -> InvocationExplanation:
     named = [s for s in (row.source_session_id, row.target_session_id) if s is not None]
     [session_rows] = await tx.read(sessions.get([(row.zone_id, name) for name in named]))
     known = sessions.by_ref(session_rows)
-    lost = [n for n in named if not ((s := known.get((row.zone_id, n))) and session_rules.is_live(s, tx.now))]
-    return rules.explain(row, tx.now, lost[0] if lost else None)
+    found = {name: known.get((row.zone_id, name)) for name in named}
+    lost = [name for name, s in found.items() if s is None or not session_rules.is_live(s, tx.now)]
+    asleep = [name for name, s in found.items() if s is not None and s.status is SessionState.SUSPENDED]
+    return rules.explain(row, tx.now, next(iter(lost), None), next(iter(asleep), None))
 
 
 # -- across zones -------------------------------------------------------------------------------------------------
@@ -80,9 +100,29 @@ async def overdue(tx: Tx, limit: int) -> list[Ref]:
     return _refs(*await tx.read(Q.invocations_overdue(limit=limit)))
 
 
-async def orphaned(tx: Tx, limit: int) -> list[Ref]:
-    """What waits or runs for a session that has ended or is gone."""
-    return _refs(*await tx.read(Q.invocations_orphaned(limit=limit)))
+class Place(msgspec.Struct, frozen=True):
+    """How far a walk through what waits or runs for sessions has come: first by sources, then by targets."""
+
+    by_target: bool = False
+    session_id: str = ""
+    parked: int = 0
+    id: str = ""
+
+
+BEGINNING = Place()
+
+
+async def orphaned(tx: Tx, place: Place, limit: int) -> tuple[list[Ref], Place]:
+    """Of so many from a place on, those whose session has ended or is gone; and where to go on."""
+    statement = Q.invocations_slice_by_target if place.by_target else Q.invocations_slice_by_source
+    [rows] = await tx.read(
+        statement(session_id=place.session_id, parked=place.parked, id=place.id, limit=limit)
+    )
+    lost = [(str(zone_id), str(name)) for _, _, name, zone_id, is_lost in rows if is_lost]
+    if len(rows) == limit:
+        session_id, parked, name, *_ = rows[-1]
+        return lost, Place(place.by_target, str(session_id), int(str(parked)), str(name))
+    return lost, BEGINNING if place.by_target else Place(by_target=True)
 
 
 async def to_push(tx: Tx, limit: int, full: Iterable[tuple[str, str | None]] = ()) -> list[Ready]:
@@ -90,6 +130,11 @@ async def to_push(tx: Tx, limit: int, full: Iterable[tuple[str, str | None]] = (
     without all of a zone that stands there alone."""
     [rows] = await tx.read(Q.invocations_to_push(full=[*full], limit=limit))
     return [Ready((str(zone), str(name)), int(str(at)), int(str(now))) for zone, name, at, now in rows]
+
+
+async def services_left_alone(tx: Tx, before: Millis, limit: int) -> list[Ref]:
+    """Services that were unregistered before a time, and of which no invocation is left."""
+    return _refs(*await tx.read(Q.services_without_invocations(before=before, limit=limit)))
 
 
 async def forget(tx: Tx, window: Millis, limit: int) -> int:

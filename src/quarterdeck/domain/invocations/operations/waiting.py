@@ -25,7 +25,7 @@ import msgspec
 from quarterdeck.core.clock import Millis
 from quarterdeck.domain.invocations.model import Claim, Invocation
 from quarterdeck.domain.invocations.queries import Q
-from quarterdeck.domain.invocations.rules.board import ServiceRef
+from quarterdeck.domain.invocations.rules.board import ServiceKey
 from quarterdeck.engine.tx import Engine, Tx
 from quarterdeck.engine.wake import Wakes
 from quarterdeck.store.port import TransientError
@@ -61,7 +61,7 @@ class Waiter:
 
 class Waiters:
     def __init__(self) -> None:
-        self._by_service: dict[ServiceRef, dict[Waiter, None]] = {}
+        self._by_service: dict[ServiceKey, dict[Waiter, None]] = {}
         self.unwanted: Callable[[Sequence[Invocation]], None] = lambda given: None
         """Told of leases that nobody is there for any more."""
         self.stir = asyncio.Event()
@@ -72,10 +72,10 @@ class Waiters:
     def __len__(self) -> int:
         return sum(len(waiters) for waiters in self._by_service.values())
 
-    def refs(self) -> list[ServiceRef]:
+    def refs(self) -> list[ServiceKey]:
         return sorted(self._by_service)
 
-    def of(self, service: ServiceRef) -> list[Waiter]:
+    def of(self, service: ServiceKey) -> list[Waiter]:
         """In the order in which they came."""
         return [*self._by_service.get(service, ())]
 
@@ -108,7 +108,7 @@ class Waiters:
         if not waiter.told.done():
             waiter.told.set_result(given)
 
-    def ask_again(self, service: ServiceRef, number: int) -> None:
+    def ask_again(self, service: ServiceKey, number: int) -> None:
         for waiter in self.of(service)[:number]:
             self._forget(waiter)
             waiter.told.set_result(())
@@ -126,7 +126,7 @@ class Waiters:
             self._by_service.pop(service, None)
 
 
-def _service(waiter: Waiter) -> ServiceRef:
+def _service(waiter: Waiter) -> ServiceKey:
     return waiter.claim.zone_id, waiter.claim.service_id
 
 
@@ -134,16 +134,17 @@ def _service(waiter: Waiter) -> ServiceRef:
 class Ready:
     """When the next of a service may begin, by the database's clock."""
 
-    service: ServiceRef
+    service: ServiceKey
     at: Millis | None
     now: Millis
+    is_registered: bool = True
 
 
-async def ready(tx: Tx, services: Iterable[ServiceRef]) -> list[Ready]:
+async def ready(tx: Tx, services: Iterable[ServiceKey]) -> list[Ready]:
     [rows] = await tx.read(Q.invocations_ready(batch=[*services]))
     return [
-        Ready((str(zone), str(name)), None if at is None else int(str(at)), int(str(now)))
-        for zone, name, at, now in rows
+        Ready((str(zone), str(name)), None if at is None else int(str(at)), int(str(now)), there is not None)
+        for zone, name, at, there, now in rows
     ]
 
 
@@ -187,11 +188,14 @@ class Lookout:
         finally:
             unsubscribe()
 
-    async def _look(self, refs: Sequence[ServiceRef]) -> float:
+    async def _look(self, refs: Sequence[ServiceKey]) -> float:
         """Has those ask again who can be served; how long until the next can be."""
         found = await self._engine.read(lambda tx: ready(tx, refs), zones={zone_id for zone_id, _ in refs})
         pause = self._poll_seconds
         for each in found:
+            if not each.is_registered:
+                # Nothing will ever come: all ask again, and are told so.
+                self._waiters.ask_again(each.service, len(self._waiters))
             if each.at is None:
                 continue
             if each.at <= each.now:
@@ -225,7 +229,9 @@ async def wait_for_work(
                 handed = waiter.take()
                 kept = {row.id for row in handed}
                 waiters.unwanted([row for row in given if row.id not in kept])
-                return handed
+                # Of the same lease the later word: by an older one it could not be given back.
+                later = {row.id: row for row in given}
+                return tuple(later.get(row.id, row) for row in handed)
             if given:
                 return given
             with contextlib.suppress(TimeoutError):

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from quarterdeck.domain.invocations.model import Invocation, State
+from quarterdeck.domain.invocations.model import Invocation, Open, State
 from quarterdeck.domain.invocations.queries import Q
 from quarterdeck.domain.invocations.rules.board import Told
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.sql import pieces
+from quarterdeck.store.sql import Bound, pieces
 
 
 def insert(tx: Tx, rows: Sequence[Invocation]) -> None:
@@ -19,15 +19,19 @@ def insert(tx: Tx, rows: Sequence[Invocation]) -> None:
         tx.write(Q.invocations_insert(batch=piece))
 
 
-async def move(tx: Tx, moved: Iterable[tuple[Invocation, Invocation]]) -> None:
+async def move(tx: Tx, steps: Iterable[tuple[Invocation, Invocation]]) -> None:
     """(before, after) of each. Whatever did not move was read without the zone's lock: nothing of it may be told."""
-    for piece in pieces([_moved(before, after) for before, after in moved]):
-        [rows] = await tx.read(Q.invocations_move(batch=piece))
-        if len(rows) != len(piece):
-            raise RuntimeError("invocations moved under the zone's lock")
+    for piece in pieces([_step(before, after) for before, after in steps]):
+        await moved(tx, Q.invocations_move(batch=piece), len(piece))
 
 
-def _moved(before: Invocation, row: Invocation) -> tuple[object, ...]:
+async def moved(tx: Tx, statement: Bound, number: int) -> None:
+    [rows] = await tx.read(statement)
+    if len(rows) != number:
+        raise RuntimeError("invocations moved under the zone's lock")
+
+
+def _step(before: Invocation, row: Invocation) -> tuple[object, ...]:
     return (
         row.zone_id,
         row.id,
@@ -55,14 +59,7 @@ def _moved(before: Invocation, row: Invocation) -> tuple[object, ...]:
 
 def event(told: Told) -> NewEvent:
     row = told.row
-    data: dict[str, object] = {
-        "service_id": row.service_id,
-        "application_id": row.application_id,
-        "method": row.method,
-        "source_session_id": row.source_session_id,
-        "target_session_id": row.target_session_id,
-        "attempt": row.attempts,
-    }
+    data = _named(row)
     if told.type == "invocation.created":
         data |= {"idempotency_key": row.idempotency_key, "max_attempts": row.max_attempts}
     elif told.type == "invocation.started":
@@ -81,3 +78,23 @@ def event(told: Told) -> NewEvent:
         msgspec.json.encode(data).decode(),
         told.trace,
     )
+
+
+def canceled(row: Open, reason: str, actor: str, trace: str | None) -> NewEvent:
+    """The same for one of many that were canceled together."""
+    data = msgspec.json.encode({**_named(row), "reason": reason}).decode()
+    return NewEvent(
+        "invocation.canceled", row.zone_id, row.id, actor, row.status, State.CANCELED, data, trace
+    )
+
+
+def _named(row: Invocation | Open) -> dict[str, object]:
+    """What every event of an invocation says of it."""
+    return {
+        "service_id": row.service_id,
+        "application_id": row.application_id,
+        "method": row.method,
+        "source_session_id": row.source_session_id,
+        "target_session_id": row.target_session_id,
+        "attempt": row.attempts,
+    }

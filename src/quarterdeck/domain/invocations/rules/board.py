@@ -29,6 +29,7 @@ from quarterdeck.domain.invocations.model import (
     Overdue,
     Ref,
     Release,
+    Standing,
     Start,
     State,
 )
@@ -38,10 +39,13 @@ from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.domain.sessions.model import Session
 from quarterdeck.domain.sessions.model import State as SessionState
 
-ServiceRef = tuple[str, str]
+ServiceKey = tuple[str, str]
 """(zone, service)"""
+ClaimKey = tuple[str, str, str, str]
+"""(zone, service, claim, holder)"""
 PUSHED = "push"
 SESSION_ENDED = "session_ended"
+SERVICE_GONE = "service_unregistered"
 SERVES = "serve_for"
 """The power to take and report what is asked of an application's services."""
 
@@ -67,12 +71,19 @@ class Known:
     lease_ms: int
     zones: Mapping[str, Problem | None] = field(default_factory=dict)
     """The zones that were locked, and why nothing can begin in them any more, if so."""
-    services: Mapping[ServiceRef, Called] = field(default_factory=dict)
+    services: Mapping[ServiceKey, Called] = field(default_factory=dict)
     sessions: Mapping[Ref, Session] = field(default_factory=dict)
+    """Those that calls name, and those that callers speak for."""
     rows: Iterable[Invocation] = ()
     """Whatever is named: by its id, its key, or the claim that holds it."""
-    due: Sequence[tuple[Invocation, bool]] = ()
-    """What may begin, in order, and whether its sessions still live."""
+    due: Sequence[Invocation] = ()
+    """What may begin, in order."""
+    standings: Mapping[Ref, Standing] = field(default_factory=dict)
+    """Of what is named by its id, and of what may begin."""
+
+
+FREE = Standing()
+"""Of what has just been called: it was asked for under the same locks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,26 +104,33 @@ class Board:
         self._now = known.now
         self._rows: dict[Ref, Invocation] = {}
         self._by_key: dict[tuple[str, str, str], Ref] = {}
-        self._due: dict[ServiceRef, deque[Ref]] = {}
-        self._ended_sessions: set[Ref] = set()
+        self._by_claim: dict[ClaimKey, dict[Ref, None]] = {}
+        self._due: dict[ServiceKey, deque[Ref]] = {}
         self.created: dict[Ref, None] = {}
         self.changed: dict[Ref, Invocation] = {}
         """As it was loaded."""
         self.told: list[Told] = []
         for row in known.rows:
             self._learn(row)
-        for row, lives_on in known.due:
-            ref = self._learn(row)
-            self._due.setdefault((row.zone_id, row.service_id), deque()).append(ref)
-            if not lives_on:
-                self._ended_sessions.add(ref)
+        for row in known.due:
+            self._falls_due(self._learn(row))
 
     def _learn(self, row: Invocation) -> Ref:
         ref = (row.zone_id, row.id)
         if ref not in self._rows:
             self._rows[ref] = row
             self._by_key[row.zone_id, row.service_id, row.idempotency_key] = ref
+            self._note_holder(row)
         return ref
+
+    def _note_holder(self, row: Invocation) -> None:
+        if row.status is State.RUNNING and row.claim_id is not None and row.holder is not None:
+            claim = (row.zone_id, row.service_id, row.claim_id, row.holder)
+            self._by_claim.setdefault(claim, {})[row.zone_id, row.id] = None
+
+    def _falls_due(self, ref: Ref) -> None:
+        row = self._rows[ref]
+        self._due.setdefault((row.zone_id, row.service_id), deque()).append(ref)
 
     def rows(self, refs: Iterable[Ref]) -> list[Invocation]:
         """As they are now."""
@@ -153,13 +171,13 @@ class Board:
         service = self._service(ask.zone_id, ask.service_id)
         if isinstance(service, Problem):
             return service
-        if problem := self._sessions_problem(ask):
+        if problem := session_rules.asleep(ask.caller, self._known.sessions) or self._sessions_problem(ask):
             return problem
         row = lives.created(ask, service.application_id, ask.caller.client_id, self._now)
         ref = self._learn(row)
         self.created[ref] = None
         self._tell("invocation.created", None, row, ask)
-        self._due.setdefault((row.zone_id, row.service_id), deque()).append(ref)
+        self._falls_due(ref)
         return Enqueued(row, True)
 
     def _service(self, zone_id: str, service_id: str) -> Called | Problem:
@@ -180,7 +198,7 @@ class Board:
             ):
                 return refusals.invoker_required(session.application_id)
             if session.status is SessionState.SUSPENDED:
-                return refusals.suspended(session_id)
+                return session_rules.suspended(session_id)
         return None
 
     # -- taking --------------------------------------------------------------------------------------------------
@@ -193,29 +211,25 @@ class Board:
             return refusals.service_ownership_required(service.application_id)
         if (service.delivery == PUSHED) is not ask.pushes:
             return refusals.pushed(ask.service_id)
-        if problem := self._asleep(ask.caller):
+        if problem := session_rules.asleep(ask.caller, self._known.sessions):
             return problem
-        if ask.claim_id is not None and (again := self._held_by(ask)):
-            return Leases(tuple(again))
-        return Leases(self.take(ask))
+        return Leases(self._held_by(ask) or self.take(ask))
 
-    def _asleep(self, caller: Caller | None) -> Problem | None:
-        """A suspended session may go on with what it holds, and begin nothing."""
-        if caller is None or caller.session_id is None:
-            return None
-        session = self._known.sessions.get((caller.zone_id, caller.session_id))
-        suspended = session is not None and session.status is SessionState.SUSPENDED
-        return refusals.suspended(caller.session_id) if suspended else None
-
-    def _held_by(self, ask: Claim) -> list[Invocation]:
-        holder = _holder(ask.caller)
-        return [
-            row
-            for row in self._rows.values()
-            if row.status is State.RUNNING
-            and (row.zone_id, row.service_id, row.claim_id, row.holder)
-            == (ask.zone_id, ask.service_id, ask.claim_id, holder)
+    def _held_by(self, ask: Claim) -> tuple[Invocation, ...]:
+        """What the same claim was given before. Whoever gave the first answer up may be giving it back this moment."""
+        if ask.claim_id is None:
+            return ()
+        claim = (ask.zone_id, ask.service_id, ask.claim_id, _holder(ask.caller))
+        held = [
+            ref
+            for ref in self._by_claim.get(claim, ())
+            if (row := self._rows[ref]).status is State.RUNNING
+            and row.begun_by is Begun.CLAIM
+            and row.claim_id == ask.claim_id
         ]
+        for ref in held:
+            self._keep(ref, lives.held_again(self._rows[ref], self._known.lease_ms, self._now))
+        return tuple(self.rows(held))
 
     def take(self, ask: Claim) -> tuple[Invocation, ...]:
         """What a claim gets, in the order in which it became due. Also for those who wait, when a batch is done."""
@@ -224,17 +238,14 @@ class Board:
         while due and len(taken) < ask.max:
             ref = due.popleft()
             row = self._rows[ref]
-            if row.status is not State.PENDING or row.parked or row.available_at > self._now:
+            if row.status is not State.PENDING or row.available_at > self._now:
                 continue
-            if ref in self._ended_sessions:
-                # Its session has ended, and no sweep has come to it yet: it may begin nothing.
-                self._move(
-                    ref,
-                    lives.canceled(row, SESSION_ENDED, self._now),
-                    "invocation.canceled",
-                    ask,
-                    SESSION_ENDED,
-                )
+            if over := self._over(ref):
+                # Too many to be settled at once, and nobody has come to it yet: it may not begin.
+                self._drop(ref, over, ask)
+                continue
+            if self._standing(ref).sleeps:
+                self._keep(ref, lives.put_aside(row))
                 continue
             by = Begun.PUSH if ask.pushes else Begun.CLAIM
             token = ask.tokens[len(taken)]
@@ -242,7 +253,7 @@ class Board:
             taken.append(self._begin(ref, holding, ask))
         return tuple(taken)
 
-    def has_due(self, service: ServiceRef) -> bool:
+    def has_due(self, service: ServiceKey) -> bool:
         return bool(self._due.get(service))
 
     def _start(self, ask: Start) -> Outcome | Problem:
@@ -250,24 +261,22 @@ class Board:
         if isinstance(row, Problem):
             return row
         holder = _holder(ask.caller)
-        if row.status is State.RUNNING and row.begun_by is Begun.START and row.holder == holder:
+        started = row.status is State.RUNNING and row.begun_by is Begun.START and row.claim_id is not None
+        if started and (row.claim_id, row.holder) == (ask.claim_id, holder):
+            # Only the same request: two who have one credential are two, and an attempt has one holder.
             return row
-        if problem := self._asleep(ask.caller) or self._startable(row):
+        if problem := session_rules.asleep(ask.caller, self._known.sessions) or self._startable(row):
             return problem
-        holding = Holding(Begun.START, holder, ask.token, self._known.lease_ms)
+        holding = Holding(Begun.START, holder, ask.token, self._known.lease_ms, ask.claim_id)
         return self._begin((row.zone_id, row.id), holding, ask)
 
     def _startable(self, row: Invocation) -> Problem | None:
         if row.status is not State.PENDING:
             return refusals.not_startable(row, f"it is {row.status}")
-        if row.parked:
+        if self._standing((row.zone_id, row.id)).sleeps:
             return refusals.not_startable(row, "a session it belongs to is suspended")
         if row.available_at > self._now:
             return refusals.not_startable(row, f"its backoff has {row.available_at - self._now} ms to go")
-        for session_id in (row.source_session_id, row.target_session_id):
-            session = self._known.sessions.get((row.zone_id, session_id)) if session_id else None
-            if session_id and (session is None or not session_rules.is_live(session, self._now)):
-                return refusals.not_startable(row, "a session it belongs to has ended")
         return None
 
     def _begin(self, ref: Ref, holding: Holding, ask: Command) -> Invocation:
@@ -282,10 +291,7 @@ class Board:
         if isinstance(row, Problem):
             return row
         if problem := self._fenced(row, ask.token, ask.caller):
-            said_before = (
-                row.status in lives.ENDED and ask.token is not None and ask.token == row.attempt_token
-            )
-            return row if said_before and row.status == _outcome(ask) else problem
+            return row if _said_before(row, ask) else problem
         ref = (row.zone_id, row.id)
         if row.cancel_requested_at is not None or ask.status == "canceled":
             after = lives.ended(
@@ -333,6 +339,8 @@ class Board:
             return row
         if problem := self._fenced(row, ask.token, ask.caller):
             return problem
+        if ask.lease_expires_at not in (None, row.lease_expires_at):
+            return row
         ref = (row.zone_id, row.id)
         if row.cancel_requested_at is not None:
             after = lives.ended(row, State.CANCELED, self._now)
@@ -367,18 +375,29 @@ class Board:
         if row is None:
             return refusals.not_found(ask.id)
         ref = (row.zone_id, row.id)
-        if lives.is_overdue(row, self._now):
+        if over := self._over(ref):
+            self._drop(ref, over, ask)
+        elif lives.is_overdue(row, self._now):
             self._moved_on(ref, lives.overdue(row, self._now), ask)
-        elif row.status not in lives.ENDED and self._lost_its_session(row):
-            self._move(
-                ref, lives.canceled(row, SESSION_ENDED, self._now), "invocation.canceled", ask, SESSION_ENDED
-            )
         return self._rows[ref]
 
-    def _lost_its_session(self, row: Invocation) -> bool:
-        named = [s for s in (row.source_session_id, row.target_session_id) if s is not None]
-        sessions = [self._known.sessions.get((row.zone_id, session_id)) for session_id in named]
-        return any(s is None or not session_rules.is_live(s, self._now) for s in sessions)
+    def _standing(self, ref: Ref) -> Standing:
+        return self._known.standings.get(ref, FREE)
+
+    def _over(self, ref: Ref) -> str | None:
+        """Why one that waits or runs is canceled whoever asks for it: what it belongs to has ended, whether or not it
+        was settled yet."""
+        standing = self._standing(ref)
+        if self._rows[ref].status in lives.ENDED:
+            return None
+        if standing.dropped:
+            return SERVICE_GONE
+        ended = standing.lives_until is not None and standing.lives_until <= self._now
+        return SESSION_ENDED if ended else None
+
+    def _drop(self, ref: Ref, reason: str, ask: Command) -> None:
+        after = lives.canceled(self._rows[ref], reason, self._now)
+        self._move(ref, after, "invocation.canceled", ask, reason)
 
     # -- what moved ----------------------------------------------------------------------------------------------
 
@@ -388,16 +407,16 @@ class Board:
             return refusals.not_found(ask.id)
         if not _may(ask.caller, row.application_id, SERVES):
             return refusals.service_ownership_required(row.application_id)
-        return row
+        ref = (row.zone_id, row.id)
+        if over := self._over(ref):
+            self._drop(ref, over, ask)
+        return self._rows[ref]
 
     def _moved_on(self, ref: Ref, after: Invocation, ask: Command, again: str = "invocation.retried") -> None:
         """After an attempt: it has ended, or it waits again, and may be due at once."""
         self._move(ref, after, again if after.status is State.PENDING else f"invocation.{after.status}", ask)
-        if self._lost_its_session(after):
-            # Stamped, or past its time, and not settled yet: what comes back does not begin again.
-            self._ended_sessions.add(ref)
-        if after.status is State.PENDING and after.available_at <= self._now and not after.parked:
-            self._due.setdefault((after.zone_id, after.service_id), deque()).append(ref)
+        if after.status is State.PENDING and after.available_at <= self._now:
+            self._falls_due(ref)
 
     def _move(self, ref: Ref, after: Invocation, told: str, ask: Command, reason: str | None = None) -> None:
         before = self._rows[ref].status
@@ -408,6 +427,7 @@ class Board:
         if ref not in self.created:
             self.changed.setdefault(ref, self._rows[ref])
         self._rows[ref] = after
+        self._note_holder(after)
 
     def _tell(
         self, told: str, before: State | None, row: Invocation, ask: Command, reason: str | None = None
@@ -420,14 +440,22 @@ def _may(caller: Caller | None, application_id: str, power: str) -> bool:
 
 
 def _holder(caller: Caller | None) -> str:
-    """Who an attempt belongs to, as far as a credential says."""
-    return (
-        PUSHED if caller is None else f"{caller.client_id} {caller.subject} {caller.session_id or ''}".strip()
-    )
+    """Who an attempt belongs to, as far as a credential says. No name has a space left in it, so no two are alike."""
+    if caller is None:
+        return PUSHED
+    names = (caller.client_id, caller.subject, caller.session_id)
+    return " ".join(name.replace("%", "%25").replace(" ", "%20") for name in names if name is not None)
 
 
-def _outcome(ask: Complete) -> State:
-    """What the same completion, said a second time, must have come to."""
-    if ask.status == "failed" and ask.retryable:
-        return State.DEAD
-    return State(ask.status)
+def _said_before(row: Invocation, ask: Complete) -> bool:
+    """Whether this is what the attempt came to: the same word, said again by whoever did not hear the answer."""
+    if ask.token is None or ask.token != row.attempt_token:
+        return False
+    fails_for_now = ask.status == "failed" and ask.retryable
+    if row.status is State.PENDING:
+        return fails_for_now and row.error_json == (ask.error or "null")
+    if row.status is State.CANCELED and ask.status != "canceled":
+        # After a request to cancel whatever is reported is kept, and the end is another one.
+        kept = row.result_json if ask.status == "succeeded" else row.error_json
+        return kept is not None and kept == (ask.result if ask.status == "succeeded" else ask.error)
+    return row.status is (State.DEAD if fails_for_now else State(ask.status))

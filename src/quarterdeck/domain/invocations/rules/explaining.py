@@ -13,8 +13,13 @@ _WAITS = {
 }
 
 
-def explain(row: Invocation, now: Millis, lost_session: str | None = None) -> InvocationExplanation:
+def explain(
+    row: Invocation, now: Millis, lost_session: str | None = None, asleep: str | None = None
+) -> InvocationExplanation:
     why, following = _told(row, now)
+    if asleep is not None and row.status is State.PENDING:
+        why.insert(0, f"Its session {asleep} is suspended, so it is not handed out.")
+        following = ["Resume the session."]
     if lost_session is not None and row.status not in lives.ENDED:
         why.insert(0, f"Its session {lost_session} has ended, so it can begin no more.")
         following = ["A sweep cancels it."]
@@ -41,10 +46,6 @@ def _told(row: Invocation, now: Millis) -> tuple[list[str], list[str]]:
 
 
 def _pending(row: Invocation, now: Millis, tried: str) -> tuple[list[str], list[str]]:
-    if row.parked:
-        return ["A session it belongs to is suspended, so it is not handed out.", tried], [
-            "Resume the session."
-        ]
     if row.available_at > now:
         return [f"It waits until {iso(row.available_at)} before its next attempt.", tried], [
             f"It is handed out from {iso(row.available_at)} on."

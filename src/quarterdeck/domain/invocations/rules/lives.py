@@ -105,6 +105,7 @@ def begun(row: Invocation, holding: Holding, now: Millis) -> Invocation:
         begun_by=holding.by,
         holder=holding.holder,
         claim_id=holding.claim_id,
+        parked=0,
         started_at=now,
         updated_at=now,
     )
@@ -113,6 +114,17 @@ def begun(row: Invocation, holding: Holding, now: Millis) -> Invocation:
 def prolonged(row: Invocation, lease_ms: int, now: Millis) -> Invocation:
     lease = max(row.lease_expires_at or 0, now + lease_ms)
     return _replace(row, lease_expires_at=lease, updated_at=now)
+
+
+def held_again(row: Invocation, lease_ms: int, now: Millis) -> Invocation:
+    """As whoever repeats its claim is given it: with another lease than before, always, so that who gives back what the
+    first answer said gives back nothing."""
+    lease = max((row.lease_expires_at or 0) + 1, now + lease_ms)
+    return _replace(row, lease_expires_at=lease, updated_at=now)
+
+
+def put_aside(row: Invocation) -> Invocation:
+    return _replace(row, parked=1)
 
 
 def released(row: Invocation, now: Millis) -> Invocation:
@@ -129,6 +141,7 @@ def ended(
         result_json=result if result is not None else row.result_json,
         error_json=error if error is not None else row.error_json,
         lease_expires_at=None,
+        claim_id=None,
         parked=0,
         completed_at=now,
         updated_at=now,

@@ -18,10 +18,6 @@ def session_not_found(session_id: str) -> NotFound:
     return NotFound("agent_session_not_found", f"There is no live session {session_id!r} in this zone.")
 
 
-def suspended(session_id: str) -> Conflict:
-    return Conflict("agent_suspended", f"The session {session_id!r} is suspended.")
-
-
 def invoker_required(application_id: str) -> Forbidden:
     return Forbidden(
         "invoker_ownership_required", f"This token may not invoke for the application {application_id!r}."

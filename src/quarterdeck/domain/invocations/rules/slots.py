@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from quarterdeck.domain.invocations.rules.board import ServiceRef
+from quarterdeck.domain.invocations.rules.board import ServiceKey
 
-K = TypeVar("K", str, ServiceRef)
+K = TypeVar("K", str, ServiceKey)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Slots:
     def __init__(self, limits: SlotLimits) -> None:
         self._limits = limits
         self._of_zones: Counter[str] = Counter()
-        self._of_services: Counter[ServiceRef] = Counter()
+        self._of_services: Counter[ServiceKey] = Counter()
 
     def __len__(self) -> int:
         return self._of_zones.total()
 
-    def free(self, service: ServiceRef) -> int:
+    def free(self, service: ServiceKey) -> int:
         """How many more this service may have now."""
         return max(
             0,
@@ -46,13 +46,13 @@ class Slots:
             ),
         )
 
-    def take(self, service: ServiceRef, number: int) -> None:
+    def take(self, service: ServiceKey, number: int) -> None:
         if number > self.free(service):
             raise ValueError("more slots were taken than are free")
         self._of_zones[service[0]] += number
         self._of_services[service] += number
 
-    def give(self, service: ServiceRef, number: int) -> None:
+    def give(self, service: ServiceKey, number: int) -> None:
         _less(self._of_zones, service[0], number)
         _less(self._of_services, service, number)
 
@@ -62,7 +62,7 @@ class Slots:
     def full_zones(self) -> Iterable[str]:
         return (zone for zone, held in self._of_zones.items() if held >= self._limits.of_a_zone)
 
-    def full_services(self) -> Iterable[ServiceRef]:
+    def full_services(self) -> Iterable[ServiceKey]:
         return (ref for ref, held in self._of_services.items() if held >= self._limits.of_a_service)
 
 

@@ -14,7 +14,6 @@ from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones import rules as zone_rules
-from quarterdeck.domain.zones.model import Zone
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
 
@@ -33,7 +32,7 @@ class Registrar:
         )
         locked = zones.locked(locked_rows)
         why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
-        known = Known(tx.now, _open(locked), sessions.by_ref(people))
+        known = Known(tx.now, zone_rules.endings(locked.values()), sessions.by_ref(people))
         refusals = [
             sessions.held_up(ask, why_not) or session_rules.bearer_problem(ask.bearer, known.sessions, tx.now)
             for ask in asks
@@ -70,13 +69,6 @@ class Registrar:
             ),
             private_allowed=self._private_allowed,
         )
-
-
-def _open(locked: dict[str, Zone]) -> dict[str, Problem | None]:
-    return {
-        zone.id: zone_rules.has_ended(zone.id) if zone.ended_at is not None else None
-        for zone in locked.values()
-    }
 
 
 async def _write(tx: Tx, registry: Registry) -> None:

@@ -76,14 +76,24 @@ def changed(before: Service, after: Service) -> tuple[str, ...]:
 
 def change(ask: Change, service: Service, now: Millis, *, private_allowed: bool) -> Registered | Invalid:
     after = apply(service, ask.said)
-    begins = after.delivery is Delivery.PUSH and service.delivery is not Delivery.PUSH
+    begins = begins_push(service, after)
     if begins and (problem := push_problem(after.endpoint_url, private_allowed=private_allowed)):
         return problem
-    if ask.rotates:
-        after = msgspec.structs.replace(after, secret_number=after.secret_number + 1)
+    if begins or ask.rotates:
+        after = with_another_secret(after)
     if after != service:
         after = msgspec.structs.replace(after, updated_at=now)
     return Registered(after, shows_secret=begins or ask.rotates)
+
+
+def begins_push(before: Service | None, after: Service) -> bool:
+    """Whether it is pushed to from here on, and was not before."""
+    return after.delivery is Delivery.PUSH and (before is None or before.delivery is not Delivery.PUSH)
+
+
+def with_another_secret(service: Service) -> Service:
+    """No secret is shown twice: whoever shows one raises its number. The one before it still signs."""
+    return msgspec.structs.replace(service, secret_number=service.secret_number + 1)
 
 
 def beat(service: Service, said: Said, now: Millis) -> Service:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.errors import Conflict, Invalid, Problem
+from quarterdeck.core.errors import Invalid, Problem
 from quarterdeck.domain.services.model import (
     THE_APPLICATION,
     Delivery,
@@ -23,7 +23,7 @@ from quarterdeck.domain.services.model import (
     Registered,
     Service,
 )
-from quarterdeck.domain.services.rules.changes import apply, changed
+from quarterdeck.domain.services.rules.changes import apply, begins_push, changed, with_another_secret
 from quarterdeck.domain.services.rules.endpoints import push_problem
 from quarterdeck.domain.services.rules.lives import SPAWN_FOR, Registration, is_registered
 from quarterdeck.domain.services.rules.shelf import Shelf, Told
@@ -68,7 +68,9 @@ class Registry:
 
     def application_of(self, ask: Register) -> str | Problem:
         """The application a service will be of; or why this caller may not register it."""
-        if problem := self._known.zones[ask.zone_id] or self._asleep(ask):
+        if problem := self._known.zones[ask.zone_id] or session_rules.asleep(
+            ask.caller, self._known.sessions
+        ):
             return problem
         if ask.session_id is None:
             assert ask.application_id is not None  # one of the two is in every request
@@ -81,13 +83,8 @@ class Registry:
             return session_rules.ownership_required(session.application_id)
         if ask.application_id not in (None, session.application_id):
             return _mismatch(session)
-        return _suspended(session.id) if session.status is State.SUSPENDED else session.application_id
-
-    def _asleep(self, ask: Register) -> Conflict | None:
-        """A session that sleeps begins nothing, be it in its own name or in its application's."""
-        own = ask.caller.session_id
-        speaker = self._known.sessions.get((ask.caller.zone_id, own)) if own is not None else None
-        return _suspended(speaker.id) if speaker is not None and speaker.status is State.SUSPENDED else None
+        asleep = session.status is State.SUSPENDED
+        return session_rules.suspended(session.id) if asleep else session.application_id
 
     def decide(self, ask: Register) -> Registered | Problem:
         application_id = self.application_of(ask)
@@ -97,13 +94,15 @@ class Registry:
         known = self.shelf.get(ref) if ref is not None else None
         before = known if known is not None and is_registered(known) else None
         after = apply(before or self._fresh(ask, application_id, known), ask.said)
-        begins = after.delivery is Delivery.PUSH and (before is None or before.delivery is not Delivery.PUSH)
+        begins = begins_push(before, after)
         if after.delivery is Delivery.PUSH and (
             problem := push_problem(after.endpoint_url, private_allowed=self._private_allowed)
         ):
             return problem
         if known is not None and before is None:
             self._bring_back(ask, known)
+        if begins:
+            after = with_another_secret(after)
         after = self._join(ask, before, self._led(ask, after))
         return Registered(after, created=before is None, shows_secret=begins)
 
@@ -122,7 +121,7 @@ class Registry:
             health=Health.STARTING,
             metadata_json="{}",
             delivery=Delivery.PULL,
-            secret_number=known.secret_number if known else 1,
+            secret_number=known.secret_number if known else 0,
             active_invocations=0,
             last_heartbeat_at=None,
             unregistered_at=None,
@@ -174,7 +173,3 @@ def _mismatch(session: Session) -> Invalid:
         f"The session {session.id!r} is of the application {session.application_id!r}, and so are its services.",
         field="application_id",
     )
-
-
-def _suspended(session_id: str) -> Conflict:
-    return Conflict("agent_suspended", f"The session {session_id!r} is suspended, and may register nothing.")

@@ -48,11 +48,12 @@ class Ender:
 
     async def terminate(self, tx: Tx, asks: Sequence[Terminate]) -> list[Ended | Problem | Busy]:
         """Ends sessions with their subtrees. Ending what has ended succeeds and moves nothing."""
-        refs: Batch = [*sorted({(ask.zone_id, ask.session_id) for ask in asks})]
+        targets = {(ask.zone_id, ask.session_id) for ask in asks}
+        along = {(ask.zone_id, session_id) for ask in asks for session_id in ask.along}
         locked_rows, reached, named, open_rows = await tx.read(
             zones.lock(tx, zones_of(asks)),
-            Q.members_of_subtrees(batch=refs),
-            Q.sessions_get(batch=sorted({*bearers_of(asks), *((str(z), str(i)) for z, i in refs)})),
+            Q.members_of_subtrees(batch=[*sorted(targets | along)]),
+            Q.sessions_get(batch=sorted(bearers_of(asks) | targets)),
             Q.cascades_under_way(batch=_zones(asks)),
         )
         sessions = by_ref(named)

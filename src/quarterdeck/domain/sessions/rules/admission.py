@@ -17,7 +17,7 @@ from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Forbidden, Frozen, LimitReached, NotFound, Problem
 from quarterdeck.core.keys import Binding, Key, conflict
 from quarterdeck.domain.sessions.model import Member, Session, Spawn, Spawned, State
-from quarterdeck.domain.sessions.rules.lives import SESSION, bearer_problem, is_live
+from quarterdeck.domain.sessions.rules.lives import SESSION, asleep, bearer_problem, is_live
 from quarterdeck.domain.zones.model import CEILINGS, Limits, Terms
 
 SPAWN = "spawn"
@@ -173,7 +173,8 @@ def admit(asks: Sequence[Spawn], known: Known) -> list[Spawned | Problem]:
 
 
 def closed_door(ask: Spawn, known: Known) -> Problem | None:
-    """What refuses an ask whatever is used: the zone is over or frozen, or there is nothing to spawn under."""
+    """What refuses an ask whatever is used: the zone is over or frozen, there is nothing to spawn under, whoever asks
+    sleeps."""
     terms = known.terms[ask.zone_id]
     if terms.ended:
         return NotFound(
@@ -185,6 +186,10 @@ def closed_door(ask: Spawn, known: Known) -> Problem | None:
             f"Admission to zone {ask.zone_id!r} is frozen.",
             frees="an administrator thaws the zone",
         )
+    return _parent_problem(ask, known) or asleep(ask.caller, known.sessions)
+
+
+def _parent_problem(ask: Spawn, known: Known) -> Problem | None:
     if ask.parent_id is None:
         return None
     parent = known.parent_of(ask)

@@ -58,12 +58,12 @@ class Endings:
 
     def decide(self, ask: Ask, cascade_id: str) -> Ended | Problem:
         """`cascade_id` is the name of the ending, should it become one of many transactions."""
-        members = self._known.members.get((ask.zone_id, ask.session_id), ())
-        if ask.session_id is not None:
+        members = self._members(ask)
+        if isinstance(ask, Terminate):
             target = self._known.targets.get((ask.zone_id, ask.session_id))
-            if target is None:
+            if target is None and not ask.along:
                 return not_found(ask.session_id)
-            if ask.caller and not ask.caller.may_act_for(target.application_id, "spawn_for"):
+            if ask.caller and target and not ask.caller.may_act_for(target.application_id, "spawn_for"):
                 return ownership_required(target.application_id)
         fresh = [m for m in post_order(members) if m.terminated_at is None and _ref(m) not in self._taken]
         behind = self._behind(members)
@@ -76,6 +76,14 @@ class Endings:
             return Ended(ask.zone_id, ask.session_id, ask.reason, len(fresh))
         self._stamp(ask, cascade_id, leaving, behind)
         return Ended(ask.zone_id, ask.session_id, ask.reason, len(fresh), cascade_id)
+
+    def _members(self, ask: Ask) -> Sequence[Member]:
+        tops = (ask.session_id, *(ask.along if isinstance(ask, Terminate) else ()))
+        found = [self._known.members.get((ask.zone_id, top), ()) for top in tops]
+        # Of those that end together one may stand under another.
+        return (
+            [*{member.id: member for group in found for member in group}.values()] if found[1:] else found[0]
+        )
 
     def _behind(self, members: Iterable[Member]) -> list[Cascade]:
         """The endings under way that have a part of this, the one that began last at the end."""

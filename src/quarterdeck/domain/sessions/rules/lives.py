@@ -8,9 +8,9 @@ from typing import Protocol
 import msgspec
 
 from quarterdeck.core.clock import Millis, iso, iso_or_none
-from quarterdeck.core.errors import Forbidden, NotFound, Unauthenticated
+from quarterdeck.core.errors import Conflict, Forbidden, NotFound, Unauthenticated
 from quarterdeck.core.moves import Machine
-from quarterdeck.core.wire import Bearer
+from quarterdeck.core.wire import Bearer, Caller
 from quarterdeck.domain.sessions.model import Session, SessionView, State, Verb
 
 SESSION: Machine[State, Verb] = Machine(
@@ -68,6 +68,26 @@ def ownership_required(application_id: str) -> Forbidden:
     return Forbidden(
         "application_ownership_required", f"This token may not act for the application {application_id!r}."
     )
+
+
+def suspended(session_id: str) -> Conflict:
+    return Conflict(
+        "agent_suspended",
+        f"The session {session_id!r} is suspended, and begins nothing.",
+        frees="it is resumed",
+    )
+
+
+def asleep(caller: Caller | None, sessions: Mapping[tuple[str, str], Session]) -> Conflict | None:
+    """A session that sleeps goes on with what it holds, and begins nothing: neither in its own name nor in that of its
+    application or of another session. Everything that spawns, invokes, lends, registers or takes work asks this."""
+    if caller is None:
+        return None
+    for name in (caller.session_id, caller.agent_id):
+        speaker = sessions.get((caller.zone_id, name)) if name is not None else None
+        if speaker is not None and speaker.status is State.SUSPENDED:
+            return suspended(speaker.id)
+    return None
 
 
 def bearer_problem(

@@ -1,9 +1,9 @@
 """After its end nobody acted again.
 
 A session has ended from the position of its own event on, or of the cascade that stamped it, or from the instant its
-time ran out. After that it parents nothing, neither gives nor is given authority, nothing is invoked from it or on it
-and nothing of its begins, it neither falls asleep nor wakes; and no call succeeds whose credential spoke for it. The
-same is asked of those who sleep, for what a suspended session may not do.
+time ran out. After that it parents nothing, registers nothing, neither gives nor is given authority, nothing is invoked
+from it or on it and nothing of its begins, it neither falls asleep nor wakes; and no call succeeds whose credential
+spoke for it. The same is asked of those who sleep, for what a suspended session may not do.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ def _acting(event: Event, told: Told) -> Iterator[tuple[str | None, str]]:
         case "delegation.create":
             yield told.source_session_id, "delegated"
             yield told.target_session_id, "was delegated to"
+        case "service.register":
+            # Whose it is. One that is its application's alone names nobody, and waits for nobody's end.
+            yield told.agent_id, "registered a service"
         case "invocation.created":
             yield told.source_session_id, "invoked"
             yield told.target_session_id, "was invoked"
@@ -56,7 +59,7 @@ def _acting(event: Event, told: Told) -> Iterator[tuple[str | None, str]]:
             yield told.target_session_id, "was to run an invocation"
 
 
-SLEEPING = frozenset({"was told to suspend", "was told to resume", "was delegated to"})
+SLEEPING = frozenset({"was told to suspend", "was told to resume"})
 """What may happen to a suspended session; all else is for those who are awake."""
 
 
