@@ -35,10 +35,10 @@ The zone's *epoch* rises by one with every transaction that changes an edge, and
 decisions by edges compares one number.
 
 How it fails. Everything is decided under the zone's row lock, so of two edges that would close a cycle together one is
-refused, on any number of replicas. A zone whose edges somebody has changed who knew of no order is put in order by
-the next who lends in it; where ranks have no room left they are spaced anew, which is logged. A refusal for want of
+refused, on any number of replicas. A zone whose edges somebody has changed who knew of no order is put in order by the
+next who lends in it; where ranks have no room left they are spaced anew, which is logged. A refusal for want of
 authority names every part in which the edge exceeds. Creating again with the same Idempotency-Key gives the same edge
 while it is active; revoking again moves nothing. If ending the sessions takes more than one transaction, all of them
-read as ended from the first one on, and a sweep finishes what a killed server left. Constraints of other names are kept and shown, and never interpreted here: whoever enforces them
-reads the whole line, which `explain` shows.
+read as ended from the first one on, and a sweep finishes what a killed server left. Constraints of other names are
+kept and shown, and never interpreted here: whoever enforces them reads the whole line, which `explain` shows.
 """
