@@ -17,7 +17,7 @@ from quarterdeck.engine.tail import Tailer
 from quarterdeck.engine.tx import Engine, Tx
 from quarterdeck.engine.wake import Wakes
 from quarterdeck.store.port import TransientError
-from tests.support.asking import ZONE
+from tests.support.asking import LEADS_TO, ZONE
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, Rigging, keel_on
 
@@ -80,7 +80,7 @@ class Rig:
         async def operation(tx: Tx) -> None:
             await tx.read()
             for subject in subjects:
-                tx.emit(NewEvent(kind, zone_id, subject, "tester"))
+                tx.emit(NewEvent(kind, zone_id, subject, "tester", to_state=LEADS_TO.get(kind)))
 
         await self.keel.engine.transact(operation, zones=[zone_id])
 

@@ -16,7 +16,7 @@ from quarterdeck.engine.leases import Fence, Lease
 from quarterdeck.engine.settings import SinkSettings
 from quarterdeck.engine.sinks import Channel, Sink
 from quarterdeck.engine.tx import Tx
-from tests.support.asking import ZONE
+from tests.support.asking import LEADS_TO, ZONE
 from tests.support.keel import Keel
 
 NAME = "redis-streams"
@@ -110,6 +110,7 @@ async def happen(keel: Keel, *kinds: tuple[str, str]) -> None:
         await tx.read()
         for kind, subject in kinds:
             data = {"reason": "x", "session_sid": f"sid of {subject}", "n": new_id()}
-            tx.emit(NewEvent(kind, ZONE, subject, "tester", data=msgspec.json.encode(data).decode()))
+            text, state = msgspec.json.encode(data).decode(), LEADS_TO.get(kind)
+            tx.emit(NewEvent(kind, ZONE, subject, "tester", to_state=state, data=text))
 
     await keel.engine.transact(operation, zones=[ZONE])
