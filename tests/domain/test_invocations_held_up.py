@@ -42,7 +42,7 @@ async def test_whoever_calls_into_a_busy_zone_hands_nothing_of_it_to_those_who_w
 
         await eventually(somebody_waits, "the call was held up")
         assert await service.events(row) == ["created"], "whoever holds the zone may be handing it out"
-        assert not waiter.has_work
+        assert not waiter.given
     second = await calling_too
     assert [given.id for given in waiter.take()] == [row.id, second.id]
 

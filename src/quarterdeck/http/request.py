@@ -48,6 +48,7 @@ class Request:
         "_arrived",
         "_body",
         "_farewell",
+        "_hears_farewell",
         "_is_head",
         "_reads",
         "_size",
@@ -87,6 +88,7 @@ class Request:
         self._answered = False
         self._arrived: asyncio.Future[None] | None = None
         self._farewell: asyncio.Future[None] | None = None
+        self._hears_farewell: Callable[[], object] | None = None
 
     # -- what comes in -------------------------------------------------------------------------------------------
 
@@ -110,6 +112,12 @@ class Request:
             self._farewell = asyncio.get_running_loop().create_future()
             await self._farewell
 
+    def on_farewell(self, callback: Callable[[], object] | None) -> None:
+        """Has somebody told as soon as the client is gone; at once, if it is."""
+        self._hears_farewell = callback
+        if self.is_gone and callback is not None:
+            callback()
+
     # -- told by the connection ----------------------------------------------------------------------------------
 
     @property
@@ -130,6 +138,9 @@ class Request:
         self.is_gone = True
         _wake(self._arrived)
         _wake(self._farewell)
+        hears, self._hears_farewell = self._hears_farewell, None
+        if hears is not None:
+            hears()
 
     # -- what goes out -------------------------------------------------------------------------------------------
 

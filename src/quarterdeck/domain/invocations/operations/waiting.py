@@ -38,25 +38,27 @@ Given = tuple[Invocation, ...]
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """One claim that waits, however often it asks meanwhile. Its future gives what it was handed; nothing means: ask
-    again."""
+    """One claim that waits, however often it asks meanwhile."""
 
     claim: Claim
-    told: asyncio.Future[Given] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    given: Given | None = None
+    """What it was told: what it has been handed, or nothing, which means: ask again. None if it was told neither."""
     is_gone: bool = False
     """Nobody is there any more for what it may be handed."""
+    _bell: asyncio.Event = field(default_factory=asyncio.Event)
 
-    @property
-    def has_work(self) -> bool:
-        """Whether it was handed something, and was not just told to ask again."""
-        return self.told.done() and bool(self.told.result())
+    async def until_told(self) -> None:
+        await self._bell.wait()
+
+    def tell(self, given: Given) -> None:
+        self.given = given
+        self._bell.set()
 
     def take(self) -> Given:
         """What it was handed, if anything; from here on that is whoever's took it."""
-        if not self.told.done():
-            return ()
-        given, self.told = self.told.result(), asyncio.get_running_loop().create_future()
-        return given
+        given, self.given = self.given, None
+        self._bell.clear()
+        return given or ()
 
 
 class Waiters:
@@ -80,10 +82,10 @@ class Waiters:
         return [*self._by_service.get(service, ())]
 
     def add(self, waiter: Waiter) -> None:
-        if waiter.told.done():
+        if waiter.given is not None:
             return
         if self.closed:
-            waiter.told.set_result(())
+            waiter.tell(())
             return
         self._by_service.setdefault(_service(waiter), {})[waiter] = None
         self.stir.set()
@@ -94,7 +96,6 @@ class Waiters:
         waiter.is_gone = True
         if given := waiter.take():
             self.unwanted(given)
-        waiter.told.cancel()
 
     def hand(self, waiter: Waiter, given: Given) -> None:
         self._forget(waiter)
@@ -103,15 +104,13 @@ class Waiters:
             return
         # It may have been told to ask again while this was being committed. It has these all the same: given back now,
         # they would be taken from under the claim that asks again, which finds them by its id.
-        if given:
-            waiter.take()
-        if not waiter.told.done():
-            waiter.told.set_result(given)
+        if given or waiter.given is None:
+            waiter.tell(given)
 
     def ask_again(self, service: ServiceKey, number: int) -> None:
         for waiter in self.of(service)[:number]:
             self._forget(waiter)
-            waiter.told.set_result(())
+            waiter.tell(())
 
     def close(self) -> None:
         self.closed = True
@@ -224,7 +223,7 @@ async def wait_for_work(
     try:
         while True:
             given = await submit(msgspec.structs.replace(claim, waiter=waiter))
-            if waiter.has_work:
+            if waiter.given:
                 # Handed over while it asked again. By the same claim_id it found the same; whatever else goes back.
                 handed = waiter.take()
                 kept = {row.id for row in handed}
@@ -236,7 +235,7 @@ async def wait_for_work(
                 return given
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
-                    await asyncio.shield(waiter.told)
+                    await waiter.until_told()
             if given := waiter.take():
                 return given
             if waiters.closed or asyncio.get_running_loop().time() >= deadline:
