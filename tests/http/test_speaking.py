@@ -129,3 +129,13 @@ async def test_a_path_is_found_however_it_is_spelt(server: ServerProcess, target
 async def test_what_is_no_path_is_no_request(server: ServerProcess, target: bytes) -> None:
     told = await said(server, b"GET " + target + b" HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n")
     assert told.startswith(b"HTTP/1.1 400")
+
+
+async def test_a_body_whose_length_is_said_in_two_ways_is_refused_and_nothing_behind_it_is_a_request(
+    server: ServerProcess,
+) -> None:
+    """A proxy in front may have believed the other one."""
+    both = b"POST /health HTTP/1.1\r\nhost: here\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+    told = await said(server, both + HEALTH)
+    assert told.startswith(b"HTTP/1.1 400")
+    assert b"HTTP/1.1 2" not in told

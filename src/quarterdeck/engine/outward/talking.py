@@ -1,6 +1,6 @@
 """One exchange: asyncio's streams and not a library in a thread, because the time limit must hold for the whole of it,
-and a thread cannot be called back from a server that sends one byte a second. httptools, which uvicorn uses too, parses
-the answer.
+and a thread cannot be called back from a server that sends one byte a second. httptools, which also reads what the
+server is asked, parses the answer.
 """
 
 from __future__ import annotations
