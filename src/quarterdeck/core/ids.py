@@ -13,6 +13,8 @@ import time
 from functools import lru_cache
 
 PATH_ID = re.compile(r"[A-Za-z0-9_.\-:]{1,128}")
+NAME_MAX = 255
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _COUNTER_BITS = 12
 _BLOCK = 512
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
@@ -69,3 +71,8 @@ def is_path_id(text: str) -> bool:
     """Whether a text may stand as an id in a path: the contract's form, anchored at both ends. The same zones and
     applications are asked about over and over."""
     return PATH_ID.fullmatch(text) is not None
+
+
+def is_name(text: str) -> bool:
+    """Whether a text may be somebody's name: what issuers call people is theirs to choose, within bounds."""
+    return 0 < len(text) <= NAME_MAX and _CONTROL.search(text) is None

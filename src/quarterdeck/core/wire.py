@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -27,6 +28,17 @@ METRICS = "quarterdeck.metrics"
 """May read the figures of a server that listens beyond loopback, and nothing else."""
 COORDINATOR_ADMIN = "coordinator.admin"
 """May act for every application of its own zone."""
+IN_CALLERS_ZONE = "/api/v1/"
+"""How the paths begin that name no zone: they act in the caller's, or in the one that `X-Workspace-ID` names."""
+
+
+class Role(StrEnum):
+    """What a bearer is in a workspace, which is a zone. What each may do is one table, in the rules of zones."""
+
+    OWNER = "OWNER"
+    ADMIN = "ADMIN"
+    MEMBER = "MEMBER"
+    AGENT = "AGENT"
 
 
 class Bearer(msgspec.Struct, frozen=True):
@@ -54,6 +66,13 @@ class Caller(msgspec.Struct, frozen=True):
     is_admin: bool = False
     """Holds ADMIN from an issuer that may grant it."""
     agent_id: str | None = None
+    """The agent the credential speaks for, and the only one it acts as."""
+    role: Role | None = None
+    """What its issuer says it is in its own zone. A member's row says it better."""
+    attempt: str | None = None
+    """The token of the attempt the credential was made for, which need not be said again then."""
+    is_local: bool = False
+    """The credential is of this server's own making: a token of the local issuer, or an API key."""
 
     @property
     def bearer(self) -> Bearer | None:
@@ -122,7 +141,8 @@ class Route:
 
     method: str
     path: str
-    """`/zones/{zone}/agents/{id}`: a segment is literal or one parameter, and parameters are path ids."""
+    """`/zones/{zone}/agents/{id}`: a segment is literal or one parameter. Parameters are path ids, but for `{subject}`,
+    which is a name as tokens have it."""
     handler: Handler
     summary: str
     scope: str | None
@@ -142,3 +162,12 @@ class Route:
     tags: tuple[str, ...] = field(default=())
     may_be_known: bool = False
     """Whether a POST that makes something answers 200, without any key, where it is there already."""
+    power: str | None = None
+    """What the caller's role must allow, by the table in the rules of zones: every route in a workspace says it. The
+    operation asks; this says it to the documentation, and to the test that holds one against the other."""
+    body_max: int | None = None
+    """Bytes its body may have; None: as many as every body."""
+
+    @property
+    def in_callers_zone(self) -> bool:
+        return self.path.startswith(IN_CALLERS_ZONE)

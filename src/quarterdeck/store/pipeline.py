@@ -24,7 +24,8 @@ PATIENCE = 7.0
 """Seconds without a word after which a connection is given up: longer than any time-out of the server's."""
 PLAIN = frozenset({"begin", "commit", "rollback"})
 """Not worth a prepared statement's place, and worth being readable on the wire."""
-_CONTENT = ("22", "23")
+_DATA = "22"
+_CONTENT = (_DATA, "23")
 _READ_ONLY = "25006"
 _TRANSIENT = ("08", "25P03", _READ_ONLY, "40", "53", "55", "57", "58")
 
@@ -148,14 +149,16 @@ def _bytes(bound: Bound) -> list[bytes | None]:
 
 
 def sorted_error(result: PGresult) -> StoreError:
-    """Sorts by SQLSTATE class; a failure without one is the connection itself."""
+    """Sorts by SQLSTATE class; a failure without one is the connection itself. The text is for logs, so no value of a
+    row may be in it: DETAIL and CONTEXT, which quote them, are not read, and of a data exception, which quotes them in
+    its first line, what stands before the quotation is all."""
     state = result.error_field(pq.DiagnosticField.SQLSTATE)
     if state is None:
         return TransientError("08006", "the connection to the database was lost")
     code = state.decode()
     message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
     if code.startswith(_CONTENT):
-        return ContentError(code, message)
+        return ContentError(code, message.partition('"')[0] if code.startswith(_DATA) else message)
     if code.startswith(_TRANSIENT):
         return TransientError(code, message)
     return StoreError(code, message)

@@ -8,10 +8,12 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.wire import Bearer, Caller
+from quarterdeck.core.wire import Bearer, Caller, Role
 
 DEFAULT_ZONE = "default"
 """There from the start, and always."""
+MEMBERS_MAX = 10_000
+"""Members of one zone."""
 CEILINGS = {
     "max_depth": 100,
     "max_children": 10_000,
@@ -149,5 +151,78 @@ class ZoneList(msgspec.Struct, frozen=True):
 
 
 class ListZonesQuery(msgspec.Struct, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+    cursor: str | None = None
+
+
+# -- members of a zone, which is a workspace to them ----------------------------------------------------------------
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """A row of `members`, in the order of its `columns` line in `queries.sql`."""
+
+    zone_id: str
+    subject: str
+    role: Role
+    added_by: str
+    created_at: Millis
+    updated_at: Millis
+
+
+class ChangeMember(msgspec.Struct, frozen=True):
+    """Asked for: somebody with this role, or, without one, no member any more."""
+
+    zone_id: str
+    subject: str
+    role: Role | None
+    caller: Caller
+    trace: str | None = None
+
+    @property
+    def bearer(self) -> Bearer | None:
+        return self.caller.bearer
+
+
+class MemberChange(msgspec.Struct, frozen=True):
+    """A member as it was and as it is; None where there is none."""
+
+    before: Member | None
+    after: Member | None
+
+
+class MemberRef(msgspec.Struct, frozen=True):
+    zone_id: str
+    subject: str
+    caller: Caller
+
+
+class MemberFilter(msgspec.Struct, frozen=True):
+    """Which members are wanted, in order of their names."""
+
+    zone_id: str
+    caller: Caller
+    limit: int
+    after: str = ""
+
+
+class PutMemberBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: Role
+
+
+class MemberView(msgspec.Struct, frozen=True, rename="camel"):
+    subject: Annotated[str, Meta(description="the `sub` of their tokens")]
+    zone_id: str = msgspec.field(name="workspaceId")
+    role: Role
+    added_by: str
+    created_at: str
+    updated_at: str
+
+
+class MemberList(msgspec.Struct, frozen=True, rename="camel"):
+    items: list[MemberView]
+    next_cursor: str | None
+
+
+class ListMembersQuery(msgspec.Struct, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     cursor: str | None = None

@@ -8,7 +8,17 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.zones import rules
-from quarterdeck.domain.zones.model import FreezeZone, Overrides, PutZone, Zone, ZoneRef, ZoneUse
+from quarterdeck.domain.zones.model import (
+    FreezeZone,
+    Member,
+    MemberChange,
+    MemberFilter,
+    Overrides,
+    PutZone,
+    Zone,
+    ZoneRef,
+    ZoneUse,
+)
 from quarterdeck.domain.zones.queries import Q
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import BUSY, Busy
@@ -149,6 +159,55 @@ async def require(tx: Tx, zone_id: str) -> None:
         raise rules.not_found(zone_id)
 
 
+async def exists(tx: Tx, zone_id: str) -> bool:
+    [rows] = await tx.read(Q.zones_known(batch=[(zone_id,)]))
+    return bool(rows)
+
+
 async def page(tx: Tx, after: str, limit: int) -> list[Zone]:
     [rows] = await tx.read(Q.zone_list(after=after, limit=limit))
     return decode(rows, Zone)
+
+
+# -- members, for the room above that knows who may speak -----------------------------------------------------------
+
+
+def members_get(refs: Sequence[tuple[str, str]]) -> Bound:
+    """The statement that loads members, by (zone, subject), for the first round trip of a room above."""
+    return Q.members_get(batch=[*refs])
+
+
+def members_by_ref(rows: Sequence[Row]) -> dict[tuple[str, str], Member]:
+    return {(member.zone_id, member.subject): member for member in decode(rows, Member)}
+
+
+def members_counted(zone_ids: Iterable[str]) -> Bound:
+    return Q.members_counted(batch=[(zone_id,) for zone_id in sorted(set(zone_ids))])
+
+
+def members_by_zone(rows: Sequence[Row]) -> dict[str, rules.Counted]:
+    return {str(zone): rules.Counted(int(str(every)), int(str(owners))) for zone, every, owners in rows}
+
+
+async def members_page(tx: Tx, wanted: MemberFilter) -> list[Member]:
+    [rows] = await tx.read(Q.members_page(zone_id=wanted.zone_id, after=wanted.after, limit=wanted.limit))
+    return decode(rows, Member)
+
+
+async def members_write(tx: Tx, changes: Iterable[MemberChange]) -> None:
+    """Members as a batch has made them, each from how it was before it. Under the zones' locks."""
+    made: list[tuple[object, ...]] = []
+    changed: list[tuple[object, ...]] = []
+    gone: list[tuple[object, ...]] = []
+    for before, after in ((change.before, change.after) for change in changes):
+        if after is None:
+            gone += [(before.zone_id, before.subject)] if before is not None else []
+        elif before is None:
+            made.append(msgspec.structs.astuple(after))
+        elif before != after:
+            changed.append((after.zone_id, after.subject, before.role, after.role, after.updated_at))
+    if made:
+        tx.write(Q.members_insert(batch=made))
+    for statement, batch in ((Q.members_change, changed), (Q.members_remove, gone)):
+        if batch and len((await tx.read(statement(batch=batch)))[0]) != len(batch):
+            raise RuntimeError("members moved under the zone's lock")
