@@ -13,11 +13,17 @@ harm.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
+from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Conflict
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.store.port import decode
+from quarterdeck.store.sql import Bound
 
 MARGIN = 0.1
 """The share of the time to live that a holder does not trust: clocks drift, and answers take time."""
@@ -38,6 +44,24 @@ class Fence:
         [held] = await tx.read(Q.lease_fence(name=self.name, term=self.term))
         if not held:
             raise LeaseLost("lease_lost", f"Term {self.term} of the lease {self.name!r} is over.")
+
+
+def fences(terms: Sequence[tuple[str, int]]) -> Bound:
+    """The same for a batch, whose commands show terms of their own: (name, term) of those that are not over."""
+    return Q.leases_fenced(batch=[*terms])
+
+
+class Holder(msgspec.Struct, frozen=True, array_like=True):
+    """Who has a lease, or had it last."""
+
+    term: int
+    holder: str
+    expires_at: Millis
+
+
+async def holder_of(tx: Tx, name: str) -> Holder | None:
+    [rows] = await tx.read(Q.lease_show(name=name))
+    return decode(rows, Holder)[0] if rows else None
 
 
 class Lease:

@@ -43,6 +43,16 @@ where subject = :subject and zone_id = :zone_id and pos > :after
 order by pos
 limit :limit;
 
+-- name: log_newest
+-- planned: each time
+-- A zone's events of certain types before a position, newest first, and no further back than `downto`.
+select columns(e)
+from events e
+where zone_id = :zone_id and pos < :before and pos >= :downto
+  and type in (select t.name from rows(:types as t, name text))
+order by pos desc
+limit :limit;
+
 -- name: log_tail
 -- Every zone's events after a position: for the process's one tailer, the sealer and tests, never for a caller.
 select columns(e)
@@ -138,9 +148,21 @@ returning term;
 -- Lets the next one in at once instead of after the time to live.
 update leases set expires_at = 0 where name = :name and term = :term and holder = :holder;
 
+-- name: lease_show
+-- For whoever wants to know who holds it, and for how long.
+select term, holder, expires_at from leases where name = :name;
+
 -- name: lease_fence
 -- Read in the same transaction as every write of a leased pass. The share lock holds off a taker until this commit.
 select term from leases where name = :name and term = :term for share;
+
+-- name: leases_fenced
+-- The same for a batch, whose commands may come of several terms: what of them is not over.
+select l.name, l.term
+from rows(:batch as b, name text, term bigint)
+join leases l on l.name = b.name and l.term = b.term
+order by l.name, l.term
+for share;
 
 -- The row of a seal, in the order of `core.seals.Seal`.
 -- columns seal: number, first_pos, last_pos, floor, digest, leaves, previous, hash, kid, signature, at
@@ -327,3 +349,24 @@ select b.zone, (
     limit 1
 )
 from rows(:batch as b, zone text, after bigint);
+
+-- name: secret_checks_turn
+-- Whoever starts passes here, one after the other: the row of no key stays locked until the commit, so that of two who
+-- bring different keys to a fresh database the second sees the first.
+insert into secret_checks (key_id, sealed, created_at)
+values ('', '', now_ms())
+on conflict (key_id) do update set created_at = excluded.created_at;
+
+-- name: secret_checks_all
+-- The keys that values may be sealed with, each with a word that it has sealed.
+select key_id, sealed from secret_checks where key_id <> '' order by key_id;
+
+-- name: secret_checks_add
+-- Before the first value is sealed with it. The same key of another process is there already.
+insert into secret_checks (key_id, sealed, created_at)
+values (:key_id, :sealed, now_ms())
+on conflict (key_id) do nothing;
+
+-- name: secret_checks_forget
+-- Nothing is sealed with it any more; the row of no key is nobody's to forget.
+delete from secret_checks where key_id = :key_id and key_id <> '' returning key_id;

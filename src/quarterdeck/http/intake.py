@@ -26,14 +26,16 @@ _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"?')
 _WHERE = re.compile(r" - at `\$\.?(.*?)`$")
 
 
-async def read_body(request: Request, declared: int | None) -> bytes:
-    """The whole body, or a refusal as soon as it is known to be too large."""
-    if declared is not None and declared > BODY_MAX:
-        raise _too_large()
+async def read_body(request: Request, declared: int | None, most: int | None = None) -> bytes:
+    """The whole body, or a refusal as soon as it is known to be too large: for this route, if it says how large one may
+    be, or for any."""
+    most = BODY_MAX if most is None else most
+    if declared is not None and declared > most:
+        raise _too_large(most)
     try:
-        return await request.body(BODY_MAX)
+        return await request.body(most)
     except TooMuch:
-        raise _too_large() from None
+        raise _too_large(most) from None
 
 
 def decode_body(decoder: msgspec.json.Decoder[object], body: bytes) -> object:
@@ -123,5 +125,5 @@ def _check_depth(raw: bytes) -> None:
             depth -= 1
 
 
-def _too_large() -> TooLarge:
-    return TooLarge("body_too_large", f"The body is larger than {BODY_MAX} bytes.")
+def _too_large(most: int) -> TooLarge:
+    return TooLarge("body_too_large", f"The body is larger than {most} bytes.", limit=most)

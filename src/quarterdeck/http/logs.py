@@ -3,7 +3,8 @@
 The lines of requests are gathered for a moment and written together, because a system call per request would be a
 tenth of what a request costs. A process that is killed loses that moment of them; everything else that is logged is
 written at once.
-No line ever holds a header, a body or a query: there is no secret to leak in what is never given to it.
+No line ever holds a header, a body or a query: there is no secret to leak in what is never given to it. What is logged
+of errors is written by others, libraries among them: out of it is struck what says itself that it is a secret.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import traceback
 import msgspec
 
 from quarterdeck.core.clock import iso, system_now
+from quarterdeck.core.redaction import redact_text
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "fatal": 50, "critical": 50}
 GATHER_MAX = 1_000
@@ -70,10 +72,10 @@ class JsonHandler(logging.Handler):
             "time": iso(system_now()),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": redact_text(record.getMessage()),
         }
         if record.exc_info and record.exc_info[1]:
-            line["error"] = "".join(traceback.format_exception(record.exc_info[1]))
+            line["error"] = redact_text("".join(traceback.format_exception(record.exc_info[1])))
         self._writer.write_now(msgspec.json.encode(line) + b"\n")
 
 

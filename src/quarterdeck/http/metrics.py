@@ -75,6 +75,7 @@ class Metrics(Collector):
         self._cross_zone: dict[str, int] = {}
         self._gauges: dict[tuple[str, str], dict[str, Callable[[], float]]] = {}
         self._counters: dict[tuple[str, str], dict[str, Callable[[], float]]] = {}
+        self._histograms: dict[tuple[str, str], Histogram] = {}
         self._retries: dict[tuple[str, str], int] = {}
 
     # -- what happened ------------------------------------------------------------------------------------------
@@ -127,6 +128,10 @@ class Metrics(Collector):
         """The same for a figure that somebody else counts, and that only grows."""
         self._counters.setdefault((name, help_text), {})[label] = read
 
+    def histogram(self, name: str, help_text: str, histogram: Histogram) -> None:
+        """One that somebody else observes."""
+        self._histograms[name, help_text] = histogram
+
     # -- how it is shown ----------------------------------------------------------------------------------------
 
     def render(self) -> bytes:
@@ -171,6 +176,10 @@ class Metrics(Collector):
             "subagent_sweeper_cross_tenant_reads", "Reads across zones", ["sweep"], _single(self._cross_zone)
         )
         yield _counters("quarterdeck_lane_retries", "Attempts that failed", ["lane", "code"], self._retries)
+        for (name, help_text), histogram in self._histograms.items():
+            family = HistogramMetricFamily(name, help_text)
+            family.add_metric([], histogram.cumulative(), histogram.total)
+            yield family
         for (name, help_text), readers in self._gauges.items():
             gauge = GaugeMetricFamily(name, help_text, labels=["name"])
             for label, read in readers.items():

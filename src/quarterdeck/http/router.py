@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from quarterdeck.core.ids import is_path_id
+from quarterdeck.core.ids import is_name, is_path_id
 
 T = TypeVar("T")
+NAMES = frozenset({"subject"})
+"""Parameters that hold what an issuer calls somebody; all others hold ids."""
+
+
+def _is_name(segment: str) -> bool:
+    """What was no UTF-8 has become the character that says so: two names that nobody could tell apart."""
+    return is_name(segment) and "\ufffd" not in segment
 
 
 class _Node(Generic[T]):
@@ -15,7 +22,7 @@ class _Node(Generic[T]):
 
     def __init__(self) -> None:
         self.literals: dict[str, _Node[T]] = {}
-        self.parameter: tuple[str, _Node[T]] | None = None
+        self.parameter: tuple[str, _Node[T], Callable[[str], bool]] | None = None
         self.methods: dict[str, T] = {}
 
 
@@ -40,7 +47,7 @@ class Router(Generic[T]):
             if segment.startswith("{"):
                 name = segment[1:-1]
                 if node.parameter is None:
-                    node.parameter = (name, _Node())
+                    node.parameter = (name, _Node(), _is_name if name in NAMES else is_path_id)
                 elif node.parameter[0] != name:
                     raise ValueError(f"{path}: this segment is already called {node.parameter[0]!r}")
                 node = node.parameter[1]
@@ -57,9 +64,11 @@ class Router(Generic[T]):
         for segment in path.split("/")[1:]:
             following = node.literals.get(segment)
             if following is None:
-                if node.parameter is None or not is_path_id(segment):
+                if node.parameter is None:
                     return None
-                name, following = node.parameter
+                name, following, is_of_form = node.parameter
+                if not is_of_form(segment):
+                    return None
                 params[name] = segment
             node = following
         return Match(node.methods.get(method), params, node.methods) if node.methods else None

@@ -13,9 +13,18 @@ import msgspec
 
 from quarterdeck.core import trace
 from quarterdeck.core.clock import iso, system_now
-from quarterdeck.core.errors import Internal, MethodNotAllowed, NotFound, OutcomeUnknown, Problem, Unavailable
+from quarterdeck.core.errors import (
+    Internal,
+    Invalid,
+    MethodNotAllowed,
+    NotFound,
+    OutcomeUnknown,
+    Problem,
+    Unavailable,
+)
 from quarterdeck.core.ids import is_path_id, new_id
 from quarterdeck.core.wire import Call, Caller, Reply, Route
+from quarterdeck.domain.zones.rules import may_enter, zone_hidden
 from quarterdeck.http import problems
 from quarterdeck.http.auth import Authenticator
 from quarterdeck.http.intake import decode_body, decode_query, read_body
@@ -46,7 +55,7 @@ class Page(msgspec.Struct, frozen=True):
 class _Served:
     """A route with its decoder made and its label spelt."""
 
-    __slots__ = ("decoder", "label", "needs_zone", "route")
+    __slots__ = ("decoder", "label", "needs_zone", "route", "takes_callers_zone")
 
     def __init__(self, route: Route) -> None:
         self.route = route
@@ -55,6 +64,7 @@ class _Served:
             msgspec.json.Decoder(route.body) if route.body else None
         )
         self.needs_zone = "{zone}" in route.path
+        self.takes_callers_zone = route.in_callers_zone
 
 
 class Head:
@@ -69,6 +79,7 @@ class Head:
         "request_id",
         "trace",
         "wants_stream",
+        "zone",
     )
 
     def __init__(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -79,6 +90,8 @@ class Head:
         self.trace: str | None = None
         self.last_event_id: str | None = None
         self.wants_stream = False
+        self.zone: bytes | None = None
+        """Which zone is meant, by a path that does not say it."""
         self.request_id = ""
         traces = 0
         for name, value in headers:
@@ -97,6 +110,8 @@ class Head:
                 self.trace = trace.parent_of(value.decode("latin-1")) if traces == 1 else None
             elif name == b"accept":
                 self.wants_stream = self.wants_stream or (b"event-stream" in value and accepts_stream(value))
+            elif name == b"x-workspace-id":
+                self.zone = _joined(self.zone, value)
             elif name == b"last-event-id":
                 self.last_event_id = value.decode("latin-1")
             elif name == b"x-request-id":
@@ -105,8 +120,8 @@ class Head:
 
 
 def _joined(before: bytes | None, value: bytes) -> bytes:
-    """A repeated header is one with a comma in it (RFC 9110), and no credential holds a comma: two are refused, for a
-    proxy before us may have judged the other one."""
+    """A repeated header is one with a comma in it (RFC 9110), and neither a credential nor an id holds a comma: two are
+    refused, for a proxy before us may have judged the other one."""
     return value if before is None else b"%b, %b" % (before, value)
 
 
@@ -191,7 +206,8 @@ class Shell:
         caller = await self._admit(served, params, head)
         body = None
         if served.decoder is not None:
-            body = decode_body(served.decoder, await read_body(request, head.content_length))
+            raw = await read_body(request, head.content_length, route.body_max)
+            body = decode_body(served.decoder, raw)
         query = decode_query(request.query, route.query) if route.query else None
         answering = route.handler(
             Call(
@@ -220,6 +236,8 @@ class Shell:
         if caller is None:
             caller = await self._authenticator.identify(head)
         self._authenticator.check(caller, scope, params["zone"] if served.needs_zone else None)
+        if served.takes_callers_zone:
+            params["zone"] = caller.zone_id if head.zone is None else _meant(head.zone, caller)
         return caller
 
     # -- answers --------------------------------------------------------------------------------------------------
@@ -245,6 +263,16 @@ class Shell:
                 f'"path":{_quoted(path)},"status":{status},"ms":{seconds * 1000:.2f},'
                 f'"request_id":"{head.request_id}"{traced}}}\n'.encode()
             )
+
+
+def _meant(header: bytes, caller: Caller) -> str:
+    """The zone that a caller says it means. One it may not enter is not there for it: nobody learns which there are."""
+    zone_id = header.decode("latin-1")
+    if not is_path_id(zone_id):
+        raise Invalid("invalid_workspace_id", "X-Workspace-ID is not of the form of an id.")
+    if not may_enter(caller, zone_id):
+        raise zone_hidden(zone_id)
+    return zone_id
 
 
 def _send(request: Request, answer: object, request_id: str) -> int:

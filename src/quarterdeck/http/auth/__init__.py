@@ -14,7 +14,9 @@ one canonical spelling. Claims: `iss` and `aud` name the issuer; `zone_id` (of t
 and `client_id` are not empty; `exp` is required, `nbf` and `iat` are honoured, all with a leeway of a few
 seconds; `scope` is split at spaces and matched whole; `sid`, `agent_session_id`, `agent_id` and
 `delegation_edge_id` may be absent, null or empty, which all mean the same. Names are at most 255 characters
-and hold no control characters. What needs no key is judged before the signature: an expired or foreign
+and hold no control characters. `role` (what the issuer says the bearer is in its zone) and `attempt` (the attempt
+an agent's token was made for) are ignored where they are not of their form: other issuers mean other things by
+these words. What needs no key is judged before the signature: an expired or foreign
 token costs neither a curve operation nor a question to its issuer.
 
 An API key is `X-API-Key: qd_<zone>.<id>.<secret>` (`core.apikey`). What it says is not believed but asked: the room of

@@ -92,6 +92,8 @@ class LocalIssuer:
             "agent_session_id": grant.session_id,
             "agent_id": grant.agent_id,
             "delegation_edge_id": grant.delegation_edge_id,
+            "role": grant.role,
+            "attempt": grant.attempt,
         }
         said = {name: value for name, value in claims.items() if value is not None}
         token = jwt.encode(said, self._key, algorithm="ES256", headers={"kid": self.kid})
@@ -120,6 +122,10 @@ class LocalIssuer:
         self, path: Path, *, lifecycle_scope: str = LIFECYCLE, ttl: int = ADMIN_TOKEN_TTL
     ) -> None:
         """Leave the local administrator's token where the CLI finds it."""
+        replace_secret(path, self.mint_admin(lifecycle_scope, ttl).encode())
+
+    def mint_admin(self, lifecycle_scope: str = LIFECYCLE, ttl: int = ADMIN_TOKEN_TTL) -> str:
+        """The local administrator's token, who may do everything in every zone."""
         administrator = Grant(
             zone_id="default",
             client_id="local",
@@ -127,7 +133,7 @@ class LocalIssuer:
             sid="local",
             scopes=(lifecycle_scope, COORDINATOR_ADMIN, ADMIN),
         )
-        replace_secret(path, self.mint(administrator, ttl).encode())
+        return self.mint(administrator, ttl)
 
 
 def _new_pem() -> bytes:

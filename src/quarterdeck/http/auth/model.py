@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from quarterdeck.core.wire import LIFECYCLE
+from quarterdeck.core.wire import LIFECYCLE, Role
 
 
 class AuthSettings(msgspec.Struct, frozen=True):
@@ -45,3 +45,6 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     agent_id: str | None = None
     delegation_edge_id: str | None = None
+    role: Role | None = None
+    attempt: str | None = None
+    """The token of the attempt it is made for."""

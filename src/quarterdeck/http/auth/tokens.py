@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.core.errors import Unauthenticated
-from quarterdeck.core.ids import is_path_id
-from quarterdeck.core.wire import ADMIN, Caller
+from quarterdeck.core.ids import NAME_MAX, is_name, is_path_id
+from quarterdeck.core.wire import ADMIN, Caller, Role
 
 T = TypeVar("T")
 
@@ -30,8 +30,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _YEAR_9999 = 253_402_300_799
 Instant = Annotated[float, Meta(ge=0, le=_YEAR_9999)]
 """RFC 7519's NumericDate: seconds, possibly with a fraction. Bounded: arithmetic on it cannot overflow."""
-Name = Annotated[str, Meta(min_length=1, max_length=255)]
-OptionalName = Annotated[str, Meta(max_length=255)] | None
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
+OptionalName = Annotated[str, Meta(max_length=NAME_MAX)] | None
+_ROLES = {role.value: role for role in Role}
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -58,6 +59,9 @@ class Claims(msgspec.Struct, frozen=True):
     agent_session_id: OptionalName = None
     agent_id: OptionalName = None
     delegation_edge_id: OptionalName = None
+    role: object = None
+    """Other issuers mean other things by this word: what is none of our roles is no role, and no reason to refuse."""
+    attempt: object = None
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -121,7 +125,7 @@ def judge(claims: Claims, now: float, leeway: float) -> None:
         refuse("The token says that it was issued in the future.")
 
 
-def caller(claims: Claims, *, may_grant_admin: bool) -> Caller:
+def caller(claims: Claims, *, may_grant_admin: bool, is_local: bool) -> Caller:
     """Who that is. Only for claims whose signature holds."""
     scopes = frozenset((claims.scope or "").split(" ")) - {""}
     if not may_grant_admin:
@@ -137,7 +141,14 @@ def caller(claims: Claims, *, may_grant_admin: bool) -> Caller:
         agent_id=claims.agent_id or None,
         delegation_edge_id=claims.delegation_edge_id or None,
         is_admin=ADMIN in scopes,
+        role=_ROLES.get(claims.role) if isinstance(claims.role, str) else None,
+        attempt=_attempt(claims.attempt),
+        is_local=is_local,
     )
+
+
+def _attempt(claim: object) -> str | None:
+    return claim if isinstance(claim, str) and is_name(claim) else None
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], segment: bytes, part: str) -> T:

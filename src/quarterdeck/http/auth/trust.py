@@ -22,6 +22,8 @@ class Issuer(Protocol):
 
     @property
     def may_grant_admin(self) -> bool: ...
+    @property
+    def is_local(self) -> bool: ...
 
     async def key(self, token: Token) -> VerifyingKey | None:
         """The key the token names, or None if the issuer has no such key."""
@@ -59,6 +61,7 @@ class _Local:
     """The built-in issuer. It always names its key, by thumbprint, so that a shared name decides nothing."""
 
     may_grant_admin = True
+    is_local = True
 
     def __init__(self, issuer: LocalIssuer) -> None:
         self._issuer = issuer
@@ -75,6 +78,8 @@ class _Local:
 
 class _External:
     """An issuer whose keys are fetched: a set for each zone, so that its keys sign for that zone only."""
+
+    is_local = False
 
     def __init__(self, base_url: str, keysets: KeySets, may_grant_admin: bool) -> None:
         self.may_grant_admin = may_grant_admin

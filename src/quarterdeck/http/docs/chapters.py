@@ -28,7 +28,8 @@ qd key list
 qd key revoke ID"""
 
 CONVENTIONS = (
-    "Bodies are JSON in UTF-8, of at most 256 KiB and 64 levels. Unknown fields are ignored, except among limits.",
+    "Bodies are JSON in UTF-8, of at most 256 KiB, unless a route says that it takes more, and of 64 levels. Unknown "
+    "fields are ignored, except among limits.",
     "Ids in a path are 1 to 128 letters, digits and `_ . - :`. Instants are ISO-8601 in UTC, with milliseconds.",
     "Lists come in pages. `next_cursor`, or a `Link` header, leads to the next one; cursors are opaque.",
     "With an `Idempotency-Key` repeating is safe: the same key and body give the same answer. A refusal binds no key.",

@@ -45,6 +45,10 @@ COMMON: Mapping[str, Meaning] = {
     "invalid_characters": Meaning(Invalid, "Text holds U+0000 or a lone surrogate."),
     "invalid_number": Meaning(Invalid, "An integer needs more than 64 bits."),
     "invalid_value": Meaning(Invalid, "A value is well-formed, but cannot be stored."),
+    "reserved_key": Meaning(
+        Invalid, "`$sealed` cannot be sent, and `$secret` stands alone around a string; `field` names where."
+    ),
+    "too_many_secrets": Meaning(Invalid, "One JSON value holds more than 256 secrets."),
     "missing_token": Meaning(Unauthenticated, "The request has neither a bearer token nor an API key."),
     "invalid_token": Meaning(
         Unauthenticated,
@@ -53,12 +57,23 @@ COMMON: Mapping[str, Meaning] = {
     "session_ended": Meaning(
         Unauthenticated, "The session that the token or the API key speaks for has ended."
     ),
+    "agent_ended": Meaning(Unauthenticated, "The agent that the token speaks for was terminated."),
     "missing_scope": Meaning(Forbidden, "The token lacks the scope this route needs."),
     "zone_mismatch": Meaning(Forbidden, "The token is for another zone."),
+    "invalid_workspace_id": Meaning(Invalid, "X-Workspace-ID is not of the form of an id."),
+    "workspace_not_found": Meaning(
+        NotFound, "X-Workspace-ID names a workspace that the token is not for, or that does not exist."
+    ),
+    "not_a_member": Meaning(
+        Forbidden, "The bearer is no member of the workspace, and its token gives it no role."
+    ),
+    "forbidden_role": Meaning(Forbidden, "The bearer's role in the workspace does not allow this."),
     "route_not_found": Meaning(NotFound, "There is nothing at this path."),
     "method_not_allowed": Meaning(MethodNotAllowed, "The path exists; the `Allow` header lists its methods."),
     "conflict": Meaning(Conflict, "The request contradicts what is stored."),
-    "body_too_large": Meaning(TooLarge, "The body is larger than 256 KiB."),
+    "body_too_large": Meaning(
+        TooLarge, "The body is larger than 256 KiB; or than what the route takes, where that is more."
+    ),
     "internal_error": Meaning(
         Internal, "A defect of the server. Its log has the details, under the request's id."
     ),
@@ -92,12 +107,21 @@ OWN: Mapping[str, Meaning] = {
     "zone_ended": Meaning(Conflict, "The zone has ended, and its id is not used again."),
     "zone_is_default": Meaning(Conflict, "The zone `default` is always there."),
     "zone_frozen": Meaning(Frozen, "An administrator has stopped admission to the zone."),
-    "agent_not_found": Meaning(NotFound, "There is no such session in this zone."),
+    "agent_not_found": Meaning(NotFound, "There is no such session in this zone, or no such agent."),
     "agent_not_found_or_not_active": Meaning(Moved, "The session has ended: it cannot be suspended."),
     "agent_not_found_or_not_suspended": Meaning(
         Moved,
         "The session has ended or bears no flag of its own; `held_by` names the ancestor that holds it.",
     ),
+    "agent_required": Meaning(Forbidden, "The token is another agent's: an agent acts as itself alone."),
+    "agent_terminated": Meaning(Conflict, "The agent was terminated; it can be registered again."),
+    "agent_draining": Meaning(Conflict, "The agent is to end with its last task, and takes no others."),
+    "unknown_launcher": Meaning(Invalid, "The configuration of the server names no such launcher."),
+    "capabilities_not_allowed": Meaning(Forbidden, "An agent cannot give itself capabilities."),
+    "metadata_too_large": Meaning(Invalid, "The metadata of a heartbeat is larger than 8 KiB."),
+    "log_full": Meaning(LimitReached, "The log of the task has as many lines as it may have."),
+    "budget_not_found": Meaning(NotFound, "There is no such budget."),
+    "too_many_budgets": Meaning(LimitReached, "The workspace has as many budgets as it may have."),
     "invocation_not_found": Meaning(NotFound, "There is no such invocation in this zone."),
     "idempotency_key_required": Meaning(Invalid, "An invocation needs a key, in the body or the header."),
     "agent_session_not_found": Meaning(NotFound, "There is no such live session in this zone."),
@@ -108,6 +132,13 @@ OWN: Mapping[str, Meaning] = {
     "service_is_pushed": Meaning(Conflict, "The invocations of this service are pushed to it, not claimed."),
     "attempt_token_required": Meaning(Conflict, "Say which attempt this is about."),
     "stale_attempt": Meaning(Conflict, "The token is of an attempt that is over."),
+    "task_not_found": Meaning(NotFound, "There is no such task in this workspace."),
+    "task_exists": Meaning(Conflict, "There is a task with this id already."),
+    "task_state_conflict": Meaning(Conflict, "The task is in no state for this; `taskStatus` says in which."),
+    "unknown_dependency": Meaning(Invalid, "It would depend on a task that does not exist."),
+    "dependency_cycle": Meaning(Conflict, "These tasks would wait for each other; `cycle` names them."),
+    "dependency_failed": Meaning(Conflict, "It would depend on a task that has failed or was canceled."),
+    "field_too_large": Meaning(TooLarge, "A JSON field is larger than 1 MiB."),
     "invocation_not_startable": Meaning(Moved, "The invocation does not wait, or may not begin yet."),
     "invocation_not_cancelable": Meaning(Moved, "The invocation has ended."),
     "invocation_not_completable": Meaning(Moved, "The invocation is not running."),
@@ -131,7 +162,22 @@ OWN: Mapping[str, Meaning] = {
     "invalid_endpoint_url": Meaning(
         Invalid, "It is no http(s) URL of plain form; or it is to be pushed to, and is no public host."
     ),
+    "invalid_webhook_url": Meaning(
+        Invalid, "It is no https URL of plain form, or its host is no public one; `detail` says which."
+    ),
+    "invalid_webhook_type": Meaning(Invalid, "No event is of this type."),
+    "webhook_not_found": Meaning(NotFound, "There is no such webhook in this workspace."),
+    "delivery_not_found": Meaning(NotFound, "The webhook has no such delivery."),
+    "webhook_disabled": Meaning(Conflict, "Nothing is sent to a disabled webhook; `reason` says why it is."),
+    "webhook_limit_exceeded": Meaning(LimitReached, "The workspace has as many webhooks as one may have."),
     "sink_not_found": Meaning(NotFound, "No sink has this name."),
+    "redis_not_configured": Meaning(Conflict, "The server was not told of a Redis (REDIS_URL)."),
+    "redis_away": Meaning(Unavailable, "Redis cannot be reached, or takes nothing just now."),
+    "secret_key_not_found": Meaning(NotFound, "No server needs a key of this name."),
+    "secret_key_seals": Meaning(Conflict, "The key is the one that this server seals with."),
+    "member_not_found": Meaning(NotFound, "The workspace has no such member."),
+    "last_owner": Meaning(Conflict, "The workspace would be left with members and without an OWNER."),
+    "too_many_members": Meaning(LimitReached, "The workspace has as many members as one may have."),
     "key_not_found": Meaning(NotFound, "There is no such API key in this zone."),
     "key_limit_exceeded": Meaning(LimitReached, "The zone has as many live API keys as a zone may have."),
     "invalid_scope": Meaning(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from quarterdeck.core.ids import PATH_ID
+from quarterdeck.core.ids import NAME_MAX, PATH_ID
 from quarterdeck.core.keys import KEY_BYTES_MAX
-from quarterdeck.core.wire import ADMIN, Route
+from quarterdeck.core.wire import ADMIN, Role, Route
+from quarterdeck.domain.zones.rules import POWERS
 from quarterdeck.http.openapi import answers, codes
 from quarterdeck.http.openapi.examples import AN_ID, USUAL, Sampler
 from quarterdeck.http.openapi.schemas import Json, Schemas, without_null
+from quarterdeck.http.router import NAMES
 
 TITLE = "Quarterdeck"
 ABOUT = (
@@ -24,10 +26,19 @@ GROUPS: Mapping[str, str] = {
     "services": "A service is an endpoint that a session or an application offers, and goes with who registered it.",
     "delegations": "A delegation lends authority from one session to another. Along any line of them it only narrows.",
     "keys": "A key speaks for one application in one zone. It is shown once, and stored as a digest.",
+    "members": "A workspace is a zone, and its members are who may act in it, each by a role.",
     "events": "Every change writes one event in its own transaction. The order of `pos` is the order of commits.",
     "server": "How the server is, what it serves, and its public keys.",
 }
 BEARER, API_KEY = "bearer", "apiKey"
+_ID: Json = {
+    "description": "1 to 128 letters, digits and _ . - :",
+    "schema": {"type": "string", "pattern": f"^{PATH_ID.pattern}$"},
+}
+_NAME: Json = {
+    "description": f"1 to {NAME_MAX} characters, percent-encoded where they must be; no control characters, no slash",
+    "schema": {"type": "string", "pattern": f"^[^/\\x00-\\x1f\\x7f]{{1,{NAME_MAX}}}$"},
+}
 
 
 def describe(routes: Sequence[Route], version: str) -> dict[str, object]:
@@ -43,7 +54,7 @@ def describe(routes: Sequence[Route], version: str) -> dict[str, object]:
             "schemas": schemas.components,
             "responses": {kind.__name__: answers.problem(kind) for kind in answers.kinds().values()},
             "headers": answers.headers(),
-            "parameters": {"IdempotencyKey": _idempotency_key()},
+            "parameters": {"IdempotencyKey": _idempotency_key(), "WorkspaceId": _zone_meant()},
             "securitySchemes": {BEARER: _bearer(), API_KEY: _api_key()},
         },
         "x-refusals": [answers.refusal(code) for code in codes.COMMON],
@@ -61,8 +72,8 @@ def _paths(routes: Sequence[Route], schemas: Schemas) -> Json:
 
 def _operation(route: Route, schemas: Schemas, sampler: Sampler) -> Json:
     operation: Json = {"summary": route.summary}
-    if route.description:
-        operation["description"] = route.description
+    if said := " ".join(_says(route)):
+        operation["description"] = said
     if route.tags:
         operation["tags"] = list(route.tags)
     if parameters := [
@@ -79,6 +90,10 @@ def _operation(route: Route, schemas: Schemas, sampler: Sampler) -> Json:
         }
     operation["responses"] = {**answers.successes(route, schemas, sampler), **answers.problems(route)}
     operation["security"] = [{way: [route.scope]} for way in _ways(route)]
+    if route.power is not None:
+        operation["x-power"] = route.power
+    if route.body_max is not None:
+        operation["x-body-max"] = route.body_max
     if route.refusals:
         operation["x-refusals"] = [answers.refusal(code) for code in route.refusals]
     return operation
@@ -87,16 +102,30 @@ def _operation(route: Route, schemas: Schemas, sampler: Sampler) -> Json:
 # -- what is asked -----------------------------------------------------------------------------------------------
 
 
+def _says(route: Route) -> Iterator[str]:
+    if route.description:
+        yield route.description
+    if route.power is not None:
+        allowed = [role.value for role in Role if role in POWERS[route.power]]
+        yield f"Needs the power `{route.power}`, which {_listed(allowed)} has."
+    if route.body_max is not None:
+        yield f"The body may have up to {_size(route.body_max)}."
+
+
+def _listed(words: Sequence[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _size(number: int) -> str:
+    mebibytes, rest = divmod(number, 1 << 20)
+    return f"{number // 1024} KiB" if rest else f"{mebibytes} MiB"
+
+
 def _path_parameters(route: Route) -> Iterator[Json]:
     for name in re.findall(r"{(\w+)}", route.path):
-        yield {
-            "name": name,
-            "in": "path",
-            "required": True,
-            "description": "1 to 128 letters, digits and _ . - :",
-            "schema": {"type": "string", "pattern": f"^{PATH_ID.pattern}$"},
-            "example": USUAL.get(name, AN_ID),
-        }
+        of_form = _NAME if name in NAMES else _ID
+        yield {"name": name, "in": "path", "required": True, **of_form, "example": USUAL.get(name, AN_ID)}
 
 
 def _query_parameters(route: Route, schemas: Schemas) -> Iterator[Json]:
@@ -117,8 +146,20 @@ def _header_parameters(route: Route) -> Iterator[Json]:
     # Whoever honours a key must be ready to refuse one.
     if "idempotency_key_conflict" in route.refusals:
         yield {"$ref": "#/components/parameters/IdempotencyKey"}
+    if route.in_callers_zone:
+        yield {"$ref": "#/components/parameters/WorkspaceId"}
     if route.streams is not None:
         yield _last_event_id()
+
+
+def _zone_meant() -> Json:
+    return {
+        "name": "X-Workspace-ID",
+        "in": "header",
+        "description": "The workspace that is acted in, which is a zone. Default: the zone of the token. Another is "
+        "there only for whoever crosses zones: for all others 404 `workspace_not_found`.",
+        "schema": {"type": "string", "pattern": f"^{PATH_ID.pattern}$"},
+    }
 
 
 def _last_event_id() -> Json:

@@ -38,6 +38,7 @@ USUAL: Mapping[str, object] = {
     "method": "summarise",
     "params": {"text": "hello"},
     "attempt_token": "q3Ml0cVtQv2mVZ0Jr0cS8w",
+    "attemptToken": "q3Ml0cVtQv2mVZ0Jr0cS8w",
     "EnqueueBody.service_id": AN_ID,
     "RequeueBody.all": True,
     "scopes": ["agent:lifecycle"],
@@ -56,12 +57,23 @@ USUAL: Mapping[str, object] = {
     "pos": 42,
     "sessions": 3,
     "concurrent": 2,
+    "workspaceId": "default",
+    "MemberView.subject": "alice",
+    "role": "MEMBER",
+    "addedBy": "local",
+    "title": "Write the report",
+    "taskType": "research",
+    "url": "https://hooks.example.com/quarterdeck",
+    "Scope.scope": "workspace",
+    "usd": 25.0,
     "asked": 1,
     "stopped": 1,
     "ttl_seconds": 3_600,
     "max_concurrent": 8,
 }
-WORTH_SHOWING = frozenset({"idempotency_key", "name", "quotas", "max_concurrent", "to"})
+WORTH_SHOWING = frozenset(
+    {"idempotency_key", "name", "quotas", "max_concurrent", "to", "title", "taskType", "attemptToken", "usd"}
+)
 """Optional fields without a default that an example shows all the same: without them some would be empty."""
 
 _NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
@@ -135,9 +147,9 @@ def _usual(name: str, above: tuple[str, ...]) -> object:
     for key in (f"{above[-1]}.{name}" if above else name, name):
         if key in USUAL:
             return USUAL[key]
-    if name.endswith("_id") and name != "parent_id":
+    if name.endswith(("_id", "Id")) and name != "parent_id":
         return AN_ID
-    return AN_INSTANT if name.endswith("_at") else None
+    return AN_INSTANT if name.endswith(("_at", "At")) else None
 
 
 def _fits(value: object, schema: Mapping[str, object]) -> bool:

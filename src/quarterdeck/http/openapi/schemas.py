@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated
+from types import UnionType
+from typing import Annotated, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -41,7 +42,7 @@ class Schemas:
         bodies: list[object] = [Problem]
         queries: list[object] = []
         for route in routes:
-            bodies += [route.body, route.answer, route.streams]
+            bodies += [route.body, *_each(route.answer), route.streams]
             queries.append(route.query)
         kinds = _distinct([*bodies, *queries])
         found, components = msgspec.json.schema_components(
@@ -55,7 +56,9 @@ class Schemas:
             self.components.pop(_name(self._schemas[query]), None)
 
     def of(self, kind: object) -> Json:
-        return self._schemas[kind]
+        """One of several, where a route answers with more than one type of document."""
+        options = [self._schemas[each] for each in _each(kind)]
+        return options[0] if len(options) == 1 else {"anyOf": [*options]}
 
     def fields(self, query: object) -> tuple[dict[str, Json], Sequence[str]]:
         """The fields of a query's struct, and the names of those that are required."""
@@ -80,6 +83,10 @@ def without_null(schema: Mapping[str, object]) -> Json:
         real = [option for option in options if option != {"type": "null"}]
         kept |= real[0] if len(real) == 1 else {"anyOf": real}
     return kept
+
+
+def _each(kind: object) -> tuple[object, ...]:
+    return get_args(kind) if isinstance(kind, UnionType) else (kind,)
 
 
 def _distinct(kinds: Iterable[object]) -> list[object]:

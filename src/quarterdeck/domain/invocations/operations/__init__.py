@@ -3,7 +3,7 @@
 | module   | what                                                                                          |
 |----------|-----------------------------------------------------------------------------------------------|
 | exchange | call, claim, start, complete, heartbeat, cancel, release and what sweeps find: one lane, one batch |
-| waiting  | who waits for work in this process, and who tells them                                          |
+| waiting  | who waits for work in this process, and what is looked for on their behalf                       |
 | settling | what the end or the suspension of a session, or the end of a service, means for its invocations  |
 | looking  | show, list, explain, and what sweeps look for                                                   |
 """
@@ -27,12 +27,12 @@ from quarterdeck.domain.invocations.operations.settling import (
     oldest_backlogs,
     settle,
 )
-from quarterdeck.domain.invocations.operations.waiting import Waiter, Waiters
+from quarterdeck.domain.invocations.operations.waiting import Look, Waiters
 
 __all__ = [
     "BEGINNING",
     "Exchange",
-    "Waiter",
+    "Look",
     "Waiters",
     "explain",
     "forget",

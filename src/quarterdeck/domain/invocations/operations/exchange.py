@@ -19,7 +19,7 @@ from quarterdeck.domain.invocations.model import (
     State,
 )
 from quarterdeck.domain.invocations.operations import writing
-from quarterdeck.domain.invocations.operations.waiting import Waiter, Waiters
+from quarterdeck.domain.invocations.operations.waiting import ServiceWaiter, Waiters
 from quarterdeck.domain.invocations.queries import Q
 from quarterdeck.domain.invocations.rules import Board, Known
 from quarterdeck.domain.invocations.rules.board import ServiceKey
@@ -29,6 +29,7 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones import rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.waiting import Waiter
 from quarterdeck.store.port import Row, decode
 from quarterdeck.store.sql import Bound
 
@@ -100,7 +101,7 @@ class Exchange:
         )
         return known, set(locked)
 
-    def _waiting(self, calls: Iterable[Enqueue]) -> dict[ServiceKey, list[Waiter]]:
+    def _waiting(self, calls: Iterable[Enqueue]) -> dict[ServiceKey, list[ServiceWaiter]]:
         """The first of those who wait for what is called, as many as may find something."""
         called = Counter((call.zone_id, call.service_id) for call in calls)
         return {ref: self._waiters.of(ref)[: number + MORE] for ref, number in sorted(called.items())}

@@ -1,0 +1,54 @@
+"""What can be done with agents and members, each verb over a batch: load under locks, decide by `rules`, write.
+
+| module      | verbs                                                                                     |
+|-------------|-------------------------------------------------------------------------------------------|
+| speaking    | whether callers may speak: their session, their agent, their role; every verb asks it       |
+| members     | make, change and remove members                                                             |
+| loading     | what the verbs read first; and the statement and decoder by which rooms above load agents   |
+| registering | register                                                                                    |
+| beating     | heartbeats, which take no zone's lock                                                       |
+| watching    | look whether agents are still heard of, terminate them, give out their tokens               |
+| holding     | what agents hold, counted for the room of tasks                                             |
+| looking     | show, list, and how an agent fares                                                          |
+| writing     | rows and events of what was decided                                                         |
+"""
+
+from quarterdeck.domain.agents.operations.beating import Beater
+from quarterdeck.domain.agents.operations.holding import hold
+from quarterdeck.domain.agents.operations.loading import by_ref, get
+from quarterdeck.domain.agents.operations.looking import counted, names, page, show, watch
+from quarterdeck.domain.agents.operations.registering import Registrar
+from quarterdeck.domain.agents.operations.watching import (
+    issue,
+    launch_zones,
+    launchable_in,
+    look,
+    next_look,
+    stale_count,
+    terminate,
+    to_look_at,
+)
+from quarterdeck.domain.agents.rules import claim_problem, free_slots
+
+__all__ = [
+    "Beater",
+    "Registrar",
+    "by_ref",
+    "claim_problem",
+    "counted",
+    "free_slots",
+    "get",
+    "hold",
+    "issue",
+    "launch_zones",
+    "launchable_in",
+    "look",
+    "names",
+    "next_look",
+    "page",
+    "show",
+    "stale_count",
+    "terminate",
+    "to_look_at",
+    "watch",
+]

@@ -1,0 +1,47 @@
+"""What agents hold, counted for the room of tasks, in its transaction and under the zone's lock that it has taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quarterdeck.domain.agents import rules
+from quarterdeck.domain.agents.model import Ref
+from quarterdeck.domain.agents.operations import writing
+from quarterdeck.domain.agents.operations.loading import Batch, by_ref
+from quarterdeck.domain.agents.queries import Q
+from quarterdeck.engine.tx import Tx
+from quarterdeck.store.sql import pieces
+
+
+async def hold(tx: Tx, deltas: Mapping[Ref, int]) -> None:
+    """Adds to what agents hold, never below nothing. Whoever takes a task or gives one back is heard of by that. One
+    that was to end with its last task ends."""
+    batch: Batch = [(*ref, delta) for ref, delta in sorted(deltas.items())]
+    ended: list[Ref] = []
+    for piece in pieces(batch):
+        tx.write(Q.agent_pulses_lock(batch=[row[:2] for row in piece]))
+        statement = Q.agents_hold(batch=piece, now=tx.now)
+        if all(delta >= 0 for delta in deltas.values()):
+            # Whoever drains takes nothing, so there is nobody whose last task this could be, and nothing to wait for.
+            tx.write(statement)
+            continue
+        [rows] = await tx.read(statement)
+        ended += [
+            (str(zone_id), str(agent_id))
+            for zone_id, agent_id, held, draining in rows
+            if draining and not held
+        ]
+    if ended:
+        await _end(tx, sorted(ended))
+
+
+async def _end(tx: Tx, refs: list[Ref]) -> None:
+    """They have given back the last they held."""
+    [rows] = await tx.read(Q.agents_get(batch=[*refs]))
+    moves = {
+        ref: rules.terminated(agent, agent.status_reason, tx.now, graceful=True)
+        for ref, agent in by_ref(rows).items()
+    }
+    await writing.move(tx, {ref: (moved.before, moved.after) for ref, moved in moves.items()})
+    for moved in moves.values():
+        writing.tell(tx, moved, "server")

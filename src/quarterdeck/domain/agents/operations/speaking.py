@@ -1,0 +1,153 @@
+"""Whether whoever asks may: asked in the transaction of what they ask for, under the lock of its zone.
+
+    speakers = Speakers(asks)
+    zone_rows, *said, rows = await tx.read(zones.lock(tx, zones_of(asks)), *speakers.statements(), Q.things(…))
+    heard = speakers.heard(said, tx.now)
+    problem = heard.problem(ask, "tasks.create")
+
+The answers come in a fixed order: the session the bearer speaks for has ended (401), its agent was terminated (401),
+the workspace is not there for it (404), it is nobody in it (403), its role does not allow this (403).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from quarterdeck.core.clock import Millis
+from quarterdeck.core.errors import Problem, Unauthenticated
+from quarterdeck.core.wire import Bearer, Caller, Role
+from quarterdeck.domain.agents.queries import Q
+from quarterdeck.domain.sessions import operations as sessions
+from quarterdeck.domain.sessions import rules as session_rules
+from quarterdeck.domain.sessions.model import Session
+from quarterdeck.domain.zones import operations as zones
+from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.engine.tx import Tx
+from quarterdeck.store.port import Row
+from quarterdeck.store.sql import Bound
+
+Ref = tuple[str, str]
+"""(zone, session, agent or subject)"""
+TERMINATED = "TERMINATED"
+
+
+class Asked(Protocol):
+    """What is asked, where, and by whom. Without a caller it is the server itself that asks."""
+
+    @property
+    def zone_id(self) -> str: ...
+    @property
+    def caller(self) -> Caller | None: ...
+    @property
+    def bearer(self) -> Bearer | None: ...
+
+
+class Speakers:
+    """Who speaks in a batch, and the statements that tell whether they may: none, if only the server does."""
+
+    def __init__(self, asks: Sequence[Asked]) -> None:
+        self._sessions = sorted(sessions.bearers_of(asks))
+        agents: set[Ref] = set()
+        members: set[Ref] = set()
+        for ask in asks:
+            caller = ask.caller
+            if caller is None:
+                continue
+            if caller.agent_id is not None:
+                agents.add((caller.zone_id, caller.agent_id))
+            elif not caller.is_admin and caller.zone_id == ask.zone_id:
+                members.add((caller.zone_id, caller.subject))
+        self._agents = sorted(agents)
+        self._members = sorted(members)
+
+    def statements(self) -> list[Bound]:
+        """Up to three. They go into the first round trip, after the zones' locks."""
+        statements = [sessions.get(self._sessions)] if self._sessions else []
+        if self._agents:
+            statements.append(Q.agents_speaking(batch=[*self._agents]))
+        if self._members:
+            statements.append(zones.members_get(self._members))
+        return statements
+
+    def heard(self, answers: Sequence[list[Row]], now: Millis) -> Heard:
+        """What is known of them by the answers of exactly those statements, in their order."""
+        rows = iter(answers)
+        found = sessions.by_ref(next(rows)) if self._sessions else {}
+        agents = next(rows) if self._agents else []
+        members = zones.members_by_ref(next(rows)) if self._members else {}
+        return Heard(
+            now,
+            found,
+            {(str(zone_id), str(name)) for zone_id, name, status in agents if status == TERMINATED},
+            {ref: member.role for ref, member in members.items()},
+        )
+
+
+class Heard:
+    """Who may speak, and what for."""
+
+    def __init__(
+        self,
+        now: Millis,
+        found: Mapping[Ref, Session],
+        terminated: set[Ref],
+        roles: dict[Ref, Role],
+    ) -> None:
+        self._now = now
+        self.sessions = found
+        """Those that bearers speak for."""
+        self._terminated = terminated
+        self._roles = roles
+
+    def problem(self, ask: Asked, power: str) -> Problem | None:
+        """Why whoever asks may not use this power, if not. The server itself may everything."""
+        caller = ask.caller
+        if caller is None:
+            return None
+        if problem := session_rules.bearer_problem(ask.bearer, self.sessions, self._now):
+            return problem
+        if caller.agent_id is not None and (caller.zone_id, caller.agent_id) in self._terminated:
+            return _terminated()
+        return zone_rules.power_problem(caller, ask.zone_id, self._row(caller), power)
+
+    def role(self, ask: Asked) -> Role | None:
+        """What whoever asks is in the workspace it asks in; None for one who is nothing there, and for the server."""
+        caller = ask.caller
+        return None if caller is None else zone_rules.role_of(caller, ask.zone_id, self._row(caller))
+
+    def is_now(self, member: Ref, role: Role | None) -> None:
+        """A member's row was changed in this very transaction."""
+        if role is None:
+            self._roles.pop(member, None)
+        else:
+            self._roles[member] = role
+
+    def _row(self, caller: Caller) -> Role | None:
+        return self._roles.get((caller.zone_id, caller.subject))
+
+
+class _Plain(msgspec.Struct, frozen=True):
+    zone_id: str
+    caller: Caller
+
+    @property
+    def bearer(self) -> Bearer | None:
+        return self.caller.bearer
+
+
+async def require_power(tx: Tx, caller: Caller | None, zone_id: str, power: str) -> None:
+    """Refuses a caller who may not, before anything is read for it."""
+    if caller is None:
+        return
+    ask = _Plain(zone_id, caller)
+    speakers = Speakers([ask])
+    answers = await tx.read(*speakers.statements())
+    if problem := speakers.heard(answers, tx.now).problem(ask, power):
+        raise problem
+
+
+def _terminated() -> Unauthenticated:
+    return Unauthenticated("agent_ended", "The agent this token speaks for was terminated.")

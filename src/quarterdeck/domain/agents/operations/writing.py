@@ -1,0 +1,74 @@
+"""Rows and events of what was decided, set by set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from quarterdeck.domain.agents.model import Agent, Ref
+from quarterdeck.domain.agents.queries import Q
+from quarterdeck.domain.agents.rules import Moved
+from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.tx import Tx
+from quarterdeck.store.sql import pieces
+
+Batch = list[tuple[object, ...]]
+
+
+async def move(tx: Tx, moves: Mapping[Ref, tuple[Agent, Agent]]) -> None:
+    """Agents from how they stood to how they stand. The pulse is not written here: it is as it was."""
+    batch: Batch = [_moved(before, after) for _, (before, after) in sorted(moves.items()) if before != after]
+    for piece in pieces(batch):
+        [rows] = await tx.read(Q.agents_move(batch=piece))
+        if len(rows) != len(piece):
+            raise RuntimeError("agents moved under the zone's lock")
+
+
+def _moved(before: Agent, after: Agent) -> tuple[object, ...]:
+    return (
+        after.zone_id,
+        after.id,
+        before.status,
+        after.status,
+        after.status_reason,
+        after.draining,
+        after.look_at,
+        after.terminated_at,
+        after.updated_at,
+    )
+
+
+def pulses(tx: Tx, agents: Iterable[Agent]) -> None:
+    """What is heard of agents whose rows this transaction has locked."""
+    batch: Batch = [
+        (
+            agent.zone_id,
+            agent.id,
+            agent.pulse_status,
+            agent.current_task_id,
+            agent.progress_percent,
+            agent.current_step,
+            agent.memory_mb,
+            agent.cpu_percent,
+            agent.last_seen_at,
+            agent.kept_at,
+        )
+        for agent in agents
+    ]
+    if batch:
+        tx.write(Q.agent_pulses_beat(batch=batch))
+
+
+def event(moved: Moved, actor: str, trace: str | None) -> NewEvent:
+    """What is told of a move; asked only where there is something to tell."""
+    before, after = moved.before, moved.after
+    if moved.told is None:
+        raise ValueError("there is nothing to tell of it")
+    data = msgspec.json.encode(dict(moved.data)).decode()
+    return NewEvent(moved.told, after.zone_id, after.id, actor, before.status, after.status, data, trace)
+
+
+def tell(tx: Tx, moved: Moved, actor: str, trace: str | None = None) -> None:
+    if moved.told is not None:
+        tx.emit(event(moved, actor, trace))

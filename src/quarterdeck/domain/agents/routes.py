@@ -1,0 +1,308 @@
+"""The route table of agents."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from quarterdeck.core import paging
+from quarterdeck.core.clock import iso
+from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
+from quarterdeck.domain.agents import operations, rules
+from quarterdeck.domain.agents.model import (
+    METADATA_MAX,
+    AgentFilter,
+    AgentList,
+    AgentRef,
+    AgentView,
+    Beat,
+    Beaten,
+    HealthView,
+    HeartbeatBody,
+    HeartbeatView,
+    Issued,
+    IssueToken,
+    ListAgentsQuery,
+    Look,
+    Register,
+    RegisterBody,
+    Registered,
+    Reported,
+    Standing,
+    Tells,
+    Terminate,
+    TerminateBody,
+    TokenBody,
+    TokenView,
+    Warned,
+    Working,
+)
+from quarterdeck.domain.agents.rules import refusals
+from quarterdeck.engine.lanes import zones_of
+from quarterdeck.engine.tx import Engine
+
+LISTING = "agents"
+NOTHING = Tells()
+HEARTBEAT_MAX = 2 * 1024 * 1024
+"""Bytes: a checkpoint is as large as any JSON field of a task may be."""
+
+
+class Mint(msgspec.Struct, frozen=True):
+    """What a token shall say that is an agent's own."""
+
+    zone_id: str
+    agent_id: str
+    client_id: str
+    ttl_seconds: int
+    attempt: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLanes:
+    """Where the handlers hand in what is asked of them."""
+
+    register: Callable[[Register], Awaitable[Registered]]
+    beat: Callable[[Beat], Awaitable[Beaten]]
+    look: Callable[[Look], Awaitable[Standing]]
+    terminate: Callable[[Terminate], Awaitable[Standing]]
+    issue: Callable[[IssueToken], Awaitable[Issued]]
+    show: Callable[[AgentRef], Awaitable[Standing]]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDesk:
+    """What the handlers need, handed over by the composition root."""
+
+    engine: Engine
+    lanes: AgentLanes
+    mint: Callable[[Mint], str]
+    """Signs a token: keys are the shell's."""
+    tells: Callable[[Working], Awaitable[Tells]]
+    """What an agent must know of the tasks it names. Tasks are above agents, so the composition root lends this."""
+    said: Callable[[Reported], Awaitable[None]]
+    """Keeps what a heartbeat says of its current task with that task, or raises what is wrong with its attempt."""
+
+    async def register(self, call: Call) -> Reply:
+        body = call.body
+        assert isinstance(body, RegisterBody)
+        done = await self.lanes.register(
+            Register(
+                zone_id=call.zone,
+                agent_id=call.params["id"],
+                caller=call.caller,
+                trace=call.trace,
+                said=rules.said_of(body),
+            )
+        )
+        return Reply(rules.view(done.agent), 201 if done.created else 200)
+
+    async def show(self, call: Call) -> AgentView:
+        return rules.view((await self.lanes.show(_ref(call))).agent)
+
+    async def health(self, call: Call) -> HealthView:
+        ref = _ref(call)
+        watched = await self.engine.read(lambda tx: operations.watch(tx, ref), zones=zones_of([ref]))
+        return rules.health_view(watched)
+
+    async def list_all(self, call: Call) -> Reply:
+        query = call.query
+        assert isinstance(query, ListAgentsQuery)
+        wanted = AgentFilter(
+            zone_id=call.zone,
+            limit=query.limit + 1,
+            caller=call.caller,
+            after=paging.decode(LISTING, query.cursor) if query.cursor else None,
+            status=query.status,
+            capability=query.capability,
+            coordinator_enabled=query.coordinator_enabled,
+        )
+        found = await self.engine.read(lambda tx: operations.page(tx, wanted), zones=zones_of([wanted]))
+        shown, last = paging.clip([agent.id for agent in found], query.limit)
+        cursor = paging.encode(LISTING, last) if last else None
+        body = AgentList([rules.view(agent) for agent in found[:shown]], cursor)
+        return Reply(body, 200, call.link_to_next(cursor))
+
+    async def terminate(self, call: Call) -> AgentView:
+        body = call.body
+        assert isinstance(body, TerminateBody)
+        done = await self.lanes.terminate(
+            Terminate(
+                zone_id=call.zone,
+                agent_id=call.params["id"],
+                caller=call.caller,
+                trace=call.trace,
+                reason=body.reason,
+                graceful=body.graceful,
+            )
+        )
+        return rules.view(done.agent)
+
+    async def token(self, call: Call) -> Reply:
+        body = call.body
+        assert isinstance(body, TokenBody)
+        agent_id = call.params["id"]
+        issued = await self.lanes.issue(
+            IssueToken(
+                zone_id=call.zone,
+                agent_id=agent_id,
+                caller=call.caller,
+                trace=call.trace,
+                ttl_seconds=body.ttl_seconds,
+                for_attempt=body.attempt_token is not None,
+            )
+        )
+        token = self.mint(
+            Mint(call.zone, agent_id, call.caller.client_id, body.ttl_seconds, body.attempt_token)
+        )
+        # Nobody between the two ends may keep the one answer that holds it.
+        return Reply(TokenView(agent_id, token, iso(issued.expires_at)), 201, [("cache-control", "no-store")])
+
+    # -- heartbeats ----------------------------------------------------------------------------------------------
+
+    async def heartbeat(self, call: Call) -> HeartbeatView:
+        body = call.body
+        assert isinstance(body, HeartbeatBody)
+        beat = _beat(call, body)
+        warnings = await self._report(call, body)
+        beaten = await self.lanes.beat(beat)
+        if beaten.is_news:
+            # Before the answer: whoever has it may count on what follows from it.
+            await self.lanes.look(Look(zone_id=beat.zone_id, agent_id=beat.agent_id, trace=call.trace))
+        tells = await self._tells(call, body)
+        if beaten.agent.draining:
+            warnings += (Warned("agent_draining", "It takes no tasks any more, and ends with its last."),)
+        return HeartbeatView(
+            tells.cancel, tells.pause, warnings + tells.warnings, rules.expected_within(beaten.agent)
+        )
+
+    async def _report(self, call: Call, body: HeartbeatBody) -> tuple[Warned, ...]:
+        """What is said of the current task goes to that task, under its attempt's token. Where that is an older one,
+        the heartbeat is refused with it, and nothing is changed: whoever sends it works on what is not its own."""
+        task_id = body.current_task_id
+        if task_id is None:
+            return ()
+        if body.attempt_token is None and call.caller.attempt is None:
+            if body.checkpoint_data is None:
+                return ()
+            detail = "The checkpoint was not kept: that needs the attemptToken that came with the task."
+            return (Warned("attempt_token_required", detail, task_id),)
+        await self.said(
+            Reported(
+                zone_id=call.zone,
+                agent_id=call.params["id"],
+                caller=call.caller,
+                task_id=task_id,
+                attempt_token=body.attempt_token,
+                progress_percent=body.progress_percent,
+                current_step=body.current_step,
+                checkpoint_data=body.checkpoint_data,
+                trace=call.trace,
+            )
+        )
+        return ()
+
+    async def _tells(self, call: Call, body: HeartbeatBody) -> Tells:
+        """Asked only where the heartbeat names tasks, or says that there are none: most do neither."""
+        named = dict.fromkeys(body.task_ids or ())
+        if body.current_task_id is not None:
+            named[body.current_task_id] = None
+        if not named and body.task_ids is None:
+            return NOTHING
+        return await self.tells(
+            Working(
+                zone_id=call.zone,
+                agent_id=call.params["id"],
+                caller=call.caller,
+                task_ids=tuple(named),
+                is_all=body.task_ids is not None,
+            )
+        )
+
+
+def _ref(call: Call) -> AgentRef:
+    return AgentRef(zone_id=call.zone, agent_id=call.params["id"], caller=call.caller)
+
+
+def _beat(call: Call, body: HeartbeatBody) -> Beat:
+    metadata = msgspec.json.encode(body.metadata)
+    if len(metadata) > METADATA_MAX:
+        raise refusals.metadata_too_large()
+    return Beat(
+        zone_id=call.zone,
+        agent_id=call.params["id"],
+        caller=call.caller,
+        status=body.status,
+        current_task_id=body.current_task_id,
+        progress_percent=body.progress_percent,
+        current_step=body.current_step,
+        memory_mb=_whole(body.memory_mb),
+        cpu_percent=_whole(body.cpu_percent),
+        metadata=metadata.decode(),
+    )
+
+
+def _whole(amount: float | None) -> int | None:
+    return None if amount is None else round(amount)
+
+
+REGISTERING = (
+    "Makes it (201), or changes what is said of it (200): what is not said stays. To register is to be heard of; one "
+    "that was terminated begins anew. An agent's own token changes its own agent alone, and gives it no capability "
+    "that it has not."
+)
+BEATING = (
+    "Liveness, progress, checkpoint and cancellation in one call. What an agent must know is in the answer: tasks "
+    "that it is to stop, tasks that were paused, and in how many seconds to be heard of again. A heartbeat of an "
+    "agent that was lost brings it back; tasks that were taken from it stay taken. With the token of an attempt that "
+    "is over it is refused, and nothing is changed."
+)
+TERMINATING = (
+    "At once, and its tasks are taken from it; or `graceful`: it takes no new ones, and ends with the last it holds. "
+    "Repeated it changes nothing."
+)
+TOKENS = (
+    "A token of the server's own issuer that acts as this agent alone, in the role AGENT, while the agent is not "
+    "terminated. With an `attemptToken` it stands in for that."
+)
+
+
+def routes(desk: AgentDesk) -> list[Route]:
+    base, one = "/api/v1/agents", "/api/v1/agents/{id}"
+    tags = ("agents",)
+    missing = ("agent_not_found",)
+    return [
+        Route(
+            "PUT", one, desk.register, "Register an agent", LIFECYCLE, body=RegisterBody, answer=AgentView,
+            refusals=("unknown_launcher", "agent_required", "capabilities_not_allowed", *missing, "zone_ended"),
+            tags=tags, description=REGISTERING, power="agents.register",
+        ),
+        Route(
+            "GET", base, desk.list_all, "List agents", LIFECYCLE, query=ListAgentsQuery, answer=AgentList,
+            refusals=("invalid_cursor",), tags=tags, power="agents.read",
+        ),
+        Route(
+            "GET", one, desk.show, "Show an agent", LIFECYCLE, answer=AgentView, refusals=missing, tags=tags,
+            power="agents.read",
+        ),
+        Route(
+            "GET", f"{one}/health", desk.health, "Show how an agent fares", LIFECYCLE, answer=HealthView,
+            refusals=missing, tags=tags, power="agents.read",
+        ),
+        Route(
+            "POST", f"{one}/heartbeat", desk.heartbeat, "Tell that an agent lives", LIFECYCLE, body=HeartbeatBody,
+            answer=HeartbeatView, tags=tags, description=BEATING, power="agents.beat", body_max=HEARTBEAT_MAX,
+            refusals=(*missing, "agent_required", "agent_terminated", "metadata_too_large", "task_not_found",
+                      "stale_attempt"),
+        ),
+        Route(
+            "POST", f"{one}/terminate", desk.terminate, "Terminate an agent", LIFECYCLE, body=TerminateBody,
+            answer=AgentView, refusals=missing, tags=tags, description=TERMINATING, power="agents.terminate",
+        ),
+        Route(
+            "POST", f"{one}/token", desk.token, "Make a token for an agent", LIFECYCLE, body=TokenBody,
+            answer=TokenView, status=201, refusals=(*missing, "agent_terminated", "zone_ended"), tags=tags,
+            description=TOKENS, power="agents.token",
+        ),
+    ]  # fmt: skip

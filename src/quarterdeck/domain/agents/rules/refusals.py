@@ -1,0 +1,65 @@
+"""What can be refused about agents, each with the sentence its caller is told."""
+
+from __future__ import annotations
+
+from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound
+from quarterdeck.core.wire import Caller, Role
+from quarterdeck.domain.agents.model import METADATA_MAX
+
+
+def not_found(agent_id: str) -> NotFound:
+    return NotFound("agent_not_found", f"There is no agent {agent_id!r}.")
+
+
+def has_terminated(agent_id: str) -> Conflict:
+    return Conflict(
+        "agent_terminated",
+        f"The agent {agent_id!r} was terminated.",
+        frees="it is registered again",
+    )
+
+
+def is_draining(agent_id: str) -> Conflict:
+    return Conflict(
+        "agent_draining", f"The agent {agent_id!r} is to end when its last task has: it takes no others."
+    )
+
+
+def acting_problem(caller: Caller | None, role: Role | None, agent_id: str) -> Forbidden | None:
+    """Why one who is an agent may not act as another. A role without an agent to it is no agent's at all."""
+    if role is not Role.AGENT or (caller is not None and caller.agent_id == agent_id):
+        return None
+    return Forbidden("agent_required", f"Only the agent {agent_id!r} itself may do this, or a person.")
+
+
+def unknown_launcher(name: str) -> Invalid:
+    return Invalid(
+        "unknown_launcher",
+        f"The configuration of this server names no launcher {name!r}. A request can choose one, and define none.",
+        field="launcher",
+    )
+
+
+def no_launcher_by(role: Role | None) -> Forbidden:
+    return Forbidden(
+        "forbidden_role",
+        "What starts an agent's sessions is changed by an OWNER or ADMIN alone.",
+        role=str(role or ""),
+        power="agents.register",
+        allowed=[Role.OWNER.value, Role.ADMIN.value],
+    )
+
+
+def raises_itself() -> Forbidden:
+    return Forbidden(
+        "capabilities_not_allowed",
+        "An agent cannot give itself capabilities: by them it is given tasks, and what is secret in them.",
+    )
+
+
+def metadata_too_large() -> Invalid:
+    return Invalid(
+        "metadata_too_large",
+        f"The metadata of a heartbeat has at most {METADATA_MAX} bytes of JSON.",
+        field="metadata",
+    )

@@ -1,0 +1,76 @@
+"""The keys of tasks and agents in Redis as routes: whether all of them were written, and to have that done anew. For
+administrators of the whole server: the keys are of every zone."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from quarterdeck.bus.port import Away
+from quarterdeck.core.errors import Conflict, Unavailable
+from quarterdeck.core.wire import ADMIN, Call, Caller, Route
+from quarterdeck.engine.mirror import BUILDING, WHOLE, Mirror
+
+
+class RedisView(msgspec.Struct, frozen=True):
+    state: Annotated[
+        str,
+        Meta(description="`whole`: everything was written; `building`: somebody is at it; `missing`"),
+    ]
+    written: Annotated[
+        int | None, Meta(description="how much was missing or wrong when everything was last written")
+    ]
+    repairs: Annotated[int, Meta(description="how much the server that answers has put right since it began")]
+
+
+@dataclass(frozen=True, slots=True)
+class RedisDesk:
+    mirror: Mirror | None
+    """None where Redis is not configured."""
+    check_bearer: Callable[[Caller], Awaitable[None]]
+    wake: Callable[[], None]
+
+    async def show(self, call: Call) -> RedisView:
+        await self.check_bearer(call.caller)
+        return await self._viewed(lambda mirror: mirror.state())
+
+    async def rebuild(self, call: Call) -> RedisView:
+        await self.check_bearer(call.caller)
+        return await self._viewed(lambda mirror: mirror.rebuild(self.wake))
+
+    async def _viewed(self, ask: Callable[[Mirror], Awaitable[str]]) -> RedisView:
+        if self.mirror is None:
+            raise Conflict("redis_not_configured", "This server was not told of a Redis (REDIS_URL).")
+        try:
+            state = await ask(self.mirror)
+        except Away as error:
+            # What Redis says of itself may name its address, which is nobody's business here.
+            raise Unavailable("redis_away", "Redis cannot be reached, or takes nothing just now.") from error
+        word, _, rest = state.partition(" ")
+        written = rest.rpartition(" ")[2]
+        return RedisView(
+            word if word in (WHOLE, BUILDING) else "missing",
+            int(written) if word == WHOLE and written.isascii() and written.isdigit() else None,
+            self.mirror.repairs,
+        )
+
+
+def routes(desk: RedisDesk) -> list[Route]:
+    tags, refusals = ("sinks",), ("redis_not_configured", "redis_away")
+    return [
+        Route(
+            "GET", "/redis", desk.show, "Show whether the keys in Redis are all there", ADMIN, answer=RedisView,
+            refusals=refusals, tags=tags,
+        ),
+        Route(
+            "POST", "/redis/rebuild", desk.rebuild, "Write the keys of tasks and agents in Redis anew", ADMIN,
+            answer=RedisView, refusals=refusals, tags=tags,
+            description="Everything is written as the database has it, and what the database does not know is taken "
+            "away, beside all other work. Answers when that is done, or after 20 seconds with `building`: then it goes "
+            "on by itself.",
+        ),
+    ]  # fmt: skip
