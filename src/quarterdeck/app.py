@@ -4,154 +4,71 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
 
-from quarterdeck import __version__, outside
-from quarterdeck.core.pushkeys import Secrets, secrets_from
-from quarterdeck.core.wire import METRICS, Caller, Route
+from quarterdeck import __version__, outside, safekeeping
+from quarterdeck.core.wire import METRICS, Caller
+from quarterdeck.domain.agents.rules import AGENT
 from quarterdeck.domain.delegations import operations as delegations
-from quarterdeck.domain.delegations import routes as delegation_routes
-from quarterdeck.domain.delegations.model import DelegationSettings
-from quarterdeck.domain.delegations.routes import DelegationDesk
 from quarterdeck.domain.delegations.rules import DELEGATION
-from quarterdeck.domain.delegations.sweeps import sweeps as delegation_sweeps
 from quarterdeck.domain.invocations import operations as invocations
-from quarterdeck.domain.invocations import routes as invocation_routes
-from quarterdeck.domain.invocations.model import Command, InvocationSettings, Outcome
-from quarterdeck.domain.invocations.operations.waiting import Lookout
-from quarterdeck.domain.invocations.pushing import Means, Pusher
-from quarterdeck.domain.invocations.routes import InvocationDesk
 from quarterdeck.domain.invocations.rules import INVOCATION
-from quarterdeck.domain.invocations.rules.pushing import CODES
-from quarterdeck.domain.invocations.sweeps import sweeps as invocation_sweeps
 from quarterdeck.domain.keys import operations as keys
-from quarterdeck.domain.keys import routes as key_routes
-from quarterdeck.domain.keys.routes import KeyDesk
 from quarterdeck.domain.services import operations as services
-from quarterdeck.domain.services import routes as service_routes
-from quarterdeck.domain.services.model import ServiceSettings
-from quarterdeck.domain.services.routes import ServiceDesk
-from quarterdeck.domain.services.sweeps import sweeps as service_sweeps
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.sessions import routes as session_routes
-from quarterdeck.domain.sessions.model import SessionSettings
-from quarterdeck.domain.sessions.routes import SessionDesk
 from quarterdeck.domain.sessions.rules import SESSION
-from quarterdeck.domain.sessions.sweeps import Reconciler
-from quarterdeck.domain.sessions.sweeps import sweeps as session_sweeps
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones import routes as zone_routes
-from quarterdeck.domain.zones.model import DEFAULT_ZONE, Limits, PutZone
-from quarterdeck.domain.zones.routes import ZoneDesk
-from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.idempotency import KeyRetention
-from quarterdeck.engine.lanes import Lane, Lanes
+from quarterdeck.domain.tasks import operations as tasks
+from quarterdeck.domain.tasks.model.rows import TaskSettings
+from quarterdeck.domain.tasks.operations import resealing
+from quarterdeck.domain.tasks.rules.lives import TASK
+from quarterdeck.domain.webhooks import operations as webhooks
+from quarterdeck.domain.webhooks.rules import DELIVERY
 from quarterdeck.engine.leases import Lease
-from quarterdeck.engine.outward import LAB, PUBLIC, Outward
 from quarterdeck.engine.retention import EventRetention
 from quarterdeck.engine.seals import Sealer
-from quarterdeck.engine.settings import EngineSettings, LogSettings
-from quarterdeck.engine.sweeps import Sweep, SweepRunner
+from quarterdeck.engine.settings import LogSettings
+from quarterdeck.engine.sweeps import SweepRunner
 from quarterdeck.engine.tail import Tailer
-from quarterdeck.engine.tx import Engine, Listener
-from quarterdeck.engine.wake import Carrier, Wakes
+from quarterdeck.engine.tx import Listener
 from quarterdeck.http import events as event_routes
 from quarterdeck.http import sse, system
 from quarterdeck.http.auth import Authenticator, AuthSettings, LocalIssuer
 from quarterdeck.http.events import LogDesk
 from quarterdeck.http.logs import LineWriter
-from quarterdeck.http.metrics import Metrics
 from quarterdeck.http.shell import Shell
 from quarterdeck.http.sse import Live
 from quarterdeck.http.streams import Streams, StreamSettings
 from quarterdeck.http.system import CheckBearer, System
-from quarterdeck.outside import Beside, redis_for
+from quarterdeck.keel import Keel, Room, Runs, lay
+from quarterdeck.outside import Beside, Inside, redis_for
+from quarterdeck.rooms import sessions as session_rooms
+from quarterdeck.rooms import webhooks as webhook_rooms
+from quarterdeck.rooms import work as work_rooms
+from quarterdeck.rooms.coordination import Beside as CoordinationBeside
+from quarterdeck.rooms.coordination import launcher_names, the_coordination
 from quarterdeck.settings import Settings, SettingsError
-from quarterdeck.store.migrate import sqlite_path
-from quarterdeck.store.port import Store, StoreError
-from quarterdeck.store.roles import SWEEP
-from quarterdeck.store.sqlite import SqliteStore
+from quarterdeck.store.port import StoreError
 
 log = logging.getLogger("quarterdeck.app")
-MACHINES = (SESSION, DELEGATION, INVOCATION)
+MACHINES = (SESSION, DELEGATION, INVOCATION, AGENT, TASK, DELIVERY)
 """Every state machine there is; `docs/states/` is drawn from these."""
 
-WITHIN: tuple[Listener, ...] = (
-    keys.go_with_zone,
-    services.go_with_session,
-    delegations.go_with_session,
-    invocations.go_with_session,
-    invocations.go_with_service,
-)
-"""Who hears of events inside the transaction that caused them, in this order."""
+
+def within(told: TaskSettings) -> tuple[Listener, ...]:
+    """Who hears of events inside the transaction that caused them, in this order."""
+    return (
+        keys.go_with_zone,
+        services.go_with_session,
+        delegations.go_with_session,
+        invocations.go_with_session,
+        invocations.go_with_service,
+        tasks.Settler(tasks.windows_of(told)).go_with_agent,
+        webhooks.go_with_zone,
+    )
+
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-SWEEP_CONNECTIONS = 6
-"""Half of them read: one for whoever follows the log, one for a sweep that takes its time."""
-
-
-async def open_stores(settings: Settings) -> tuple[Store, Store]:
-    """The store for what is done for callers, held to their zones, and the one that sees across zones."""
-    url = settings.database_url
-    if path := sqlite_path(url):
-        store = SqliteStore(path)
-        return store, store
-    from quarterdeck.store.postgres import PostgresStore  # the driver is an extra, and costs a laptop nothing
-
-    own = await PostgresStore.open(url, settings.server.db_pool_max)
-    try:
-        return own, await PostgresStore.open(url, SWEEP_CONNECTIONS, SWEEP)
-    except BaseException:
-        await own.close()
-        raise
-
-
-def carrier_for(settings: Settings) -> Carrier | None:
-    """SQLite has one process, which wakes itself."""
-    if sqlite_path(settings.database_url):
-        return None
-    from quarterdeck.store.notify import Notifier
-
-    return Notifier(settings.database_url)
-
-
-@dataclass(frozen=True, slots=True)
-class Keel:
-    """What every room of this process stands on."""
-
-    settings: Settings
-    stores: tuple[Store, Store]
-    wakes: Wakes
-    metrics: Metrics
-    engine: Engine
-    """Held to the zones of whoever asks."""
-    everywhere: Engine
-    """Sees across zones: for sweeps, the tailer, and whoever administers all zones."""
-    lanes: Lanes
-    heard: list[Callable[[Sequence[NewEvent]], None]]
-    """Who is told what this process has committed, right after it."""
-
-
-class Runs(Protocol):
-    """Something that goes on by itself as long as the process serves, and is no sweep."""
-
-    def start(self) -> None: ...
-    async def stop(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What a room brings along."""
-
-    routes: Sequence[Route]
-    sweeps: Sequence[Sweep] = ()
-    leases: Sequence[Lease] = ()
-    runs: Sequence[Runs] = ()
-    on_drain: Sequence[Callable[[], None]] = ()
-    """Told when the server begins to stop, before anything else is: whoever waits for long is let go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,39 +119,27 @@ class App:
             log.warning("leases were not given back, and end by themselves: %r", error)
 
 
-async def lay_keel(settings: Settings) -> Keel:
-    stores = store, store_everywhere = await open_stores(settings)
-    metrics = Metrics()
-    wakes = Wakes(carrier_for(settings))
-
-    heard: list[Callable[[Sequence[NewEvent]], None]] = [metrics.committed]
-
-    def after_commit(events: Sequence[NewEvent]) -> None:
-        wakes.committed()
-        for hear in heard:
-            hear(events)
-
-    engine = Engine(store, WITHIN, after_commit)
-
-    def turnstile(zone_id: str) -> Awaitable[object]:
-        # One round trip, at whose end the lock is free again: a transaction would keep it for another.
-        return engine.read(lambda tx: zones.wait_for(tx, zone_id), zones=[zone_id], for_a_writer=True)
-
-    lanes = Lanes(engine, settings.section(EngineSettings), metrics, turnstile=turnstile)
-    return Keel(settings, stores, wakes, metrics, engine, Engine(store_everywhere), lanes, heard)
-
-
 async def build(
-    settings: Settings, issuer: LocalIssuer, lines: LineWriter | None, paths: Collection[str] | None = None
+    settings: Settings,
+    issuer: LocalIssuer,
+    lines: LineWriter | None,
+    paths: Collection[str] | None = None,
+    url: str | None = None,
 ) -> App:
     """Puts the rooms together. Every lane, sweep, listener and route of the server is named from here on. `paths` are
-    all that is served, if they are given."""
+    all that is served, if they are given; `url` is where, for whoever is on the same machine."""
     try:
         authenticator = Authenticator(settings.section(AuthSettings), issuer)
     except ValueError as error:  # an issuer that can never be asked
         raise SettingsError(str(error)) from error
     redis = redis_for(settings)
-    keel = await lay_keel(settings)
+    keel = await lay(settings, within(settings.section(TaskSettings)))
+    try:
+        safe = await safekeeping.open_safe(keel, issuer, makes=paths is None)
+    except BaseException:
+        for store in {*keel.stores}:
+            await store.close()
+        raise
 
     async def check_bearer(caller: Caller) -> None:
         if bearer := caller.bearer:
@@ -242,16 +147,33 @@ async def build(
 
     live = live_on(keel)
     own = System(keel.stores[0], keel.metrics, issuer.jwks(), __version__, check_bearer)
-    ender, finisher = endings(keel)
+    ender, finisher = session_rooms.endings(keel)
+    watched = work_rooms.agent_watch(keel)
+    tasks_made = work_rooms.the_tasks(keel, safe)
+    # What only sweeps leaves calling out to the servers.
+    telling = webhook_rooms.webhook_secrets(issuer)
+    told_of, teller = await webhook_rooms.the_webhooks(keel, telling, delivers=paths is None)
     rooms = [
-        await zones_and_sessions(keel, finisher, check_bearer),
-        api_keys(keel, authenticator),
-        the_services(keel, push_secrets(issuer)),
-        the_delegations(keel, ender, finisher),
+        await session_rooms.zones_and_sessions(keel, finisher, check_bearer),
+        session_rooms.api_keys(keel, authenticator),
+        work_rooms.the_members(keel),
+        work_rooms.the_agents(keel, issuer, launcher_names(keel), tasks_made.words, watched),
+        session_rooms.the_services(keel, session_rooms.push_secrets(issuer)),
+        session_rooms.the_delegations(keel, ender, finisher),
         # What only sweeps leaves pushing to the servers.
-        invocations_room(keel, push_secrets(issuer) if paths is None else None),
+        session_rooms.invocations_room(keel, session_rooms.push_secrets(issuer) if paths is None else None),
+        tasks_made.room,
+        work_rooms.the_records(keel, safe),
+        the_coordination(
+            keel,
+            CoordinationBeside(issuer, safe, tasks_made, watched, url, None if redis is None else redis.keys),
+            acts=paths is None,
+        ),
+        told_of,
         the_log(keel, issuer, live),
-        await the_outside(keel, redis, check_bearer),
+        await the_outside(keel, redis, check_bearer, Inside([teller], watched.beater)),
+        # Every room that keeps secrets names the shelves they stand on.
+        Room(safekeeping.lay(keel, safe, [resealing.TASKS], check_bearer)),
         Room(system.routes(own, None if settings.server.host in LOOPBACK else METRICS)),
     ]
     table = [route for room in rooms for route in room.routes if paths is None or route.path in paths]
@@ -265,147 +187,6 @@ async def build(
     return App(keel, sweeps, leases, runs, shell, authenticator, live)
 
 
-def endings(keel: Keel) -> tuple[sessions.Ender, sessions.Finisher]:
-    """How sessions are ended, by whichever room, and how an ending is seen through."""
-    ender = sessions.Ender(keel.settings.section(SessionSettings).cascade_chunk)
-    return ender, sessions.Finisher(
-        keel.lanes.writing("terminate", ender.terminate).submit,
-        keel.lanes.writing("zone-stop", ender.stop_zone).submit,
-        keel.lanes.writing("settle", ender.settle).submit,
-    )
-
-
-async def zones_and_sessions(
-    keel: Keel, finisher: sessions.Finisher, check_bearer: Callable[[Caller], Awaitable[None]]
-) -> Room:
-    lanes, limits = keel.lanes, keel.settings.section(Limits)
-    told = keel.settings.section(SessionSettings)
-    spawner = sessions.Spawner(limits)
-    put_zone = lanes.writing("zone", sessions.guarded(zones.put))
-    show_zone = lanes.reading("zone-show", sessions.guarded(zones.show, writes=False))
-    freeze_zone = lanes.writing("zone-freeze", sessions.guarded(zones.freeze))
-    spawn = lanes.writing("spawn", spawner.spawn)
-    hold = lanes.writing("hold", sessions.hold)
-    recount = lanes.writing("recount", sessions.recount)
-    show_session = lanes.reading("session-show", sessions.show)
-    await put_zone.submit(PutZone(DEFAULT_ZONE, None, None, "server"))
-    zone_desk = ZoneDesk(
-        keel.everywhere, limits, put_zone.submit, show_zone.submit, freeze_zone.submit, check_bearer
-    )
-    session_desk = SessionDesk(
-        keel.engine, spawn.submit, hold.submit, show_session.submit, finisher, sessions.Explainer(spawner)
-    )
-    cleaning_ms = keel.settings.section(LogSettings).retention_cleanup_interval_ms
-    return Room(
-        [*zone_routes.routes(zone_desk), *session_routes.routes(session_desk)],
-        [
-            *session_sweeps(keel.everywhere, finisher, told, cleaning_ms),
-            Reconciler(keel.everywhere, recount.submit).sweep(told.reconcile_interval_ms),
-            KeyRetention(keel.everywhere, told.session_retention_days, cleaning_ms).sweep(),
-        ],
-    )
-
-
-def api_keys(keel: Keel, authenticator: Authenticator) -> Room:
-    create = keel.lanes.writing("key-create", keys.create)
-    revoke = keel.lanes.writing("key-revoke", keys.revoke)
-    authenticator.believes_keys(keel.lanes.reading("key-find", keys.find).submit)
-    usual_scopes = (keel.settings.section(AuthSettings).lifecycle_scope,)
-    return Room(key_routes.routes(KeyDesk(keel.engine, usual_scopes, create.submit, revoke.submit)))
-
-
-def push_secrets(issuer: LocalIssuer) -> Secrets:
-    """Of services that are pushed to: whoever shares the signing key finds the same."""
-    return secrets_from(issuer.derive("push secrets"))
-
-
-def the_services(keel: Keel, secrets: Secrets) -> Room:
-    private_allowed = keel.settings.section(ServiceSettings).push_private_addresses
-    registrar = services.Registrar(private_allowed=private_allowed)
-    changer = services.Changer(private_allowed=private_allowed)
-    desk = ServiceDesk(
-        keel.engine,
-        secrets,
-        keel.lanes.writing("service-register", registrar.register).submit,
-        keel.lanes.writing("service-change", changer.change).submit,
-        keel.lanes.writing("service-heartbeat", services.beat).submit,
-        keel.lanes.writing("service-unregister", services.unregister).submit,
-        keel.lanes.reading("service-show", services.show).submit,
-    )
-    forget = keel.lanes.writing("service-forget", services.forget)
-    return Room(
-        service_routes.routes(desk),
-        service_sweeps(
-            keel.everywhere,
-            invocations.services_left_alone,
-            forget.submit,
-            keel.settings.section(ServiceSettings),
-            keel.settings.section(LogSettings).retention_cleanup_interval_ms,
-        ),
-    )
-
-
-def the_delegations(keel: Keel, ender: sessions.Ender, finisher: sessions.Finisher) -> Room:
-    lanes, told = keel.lanes, keel.settings.section(DelegationSettings)
-    desk = DelegationDesk(
-        keel.engine,
-        lanes.writing("delegate", delegations.delegate).submit,
-        lanes.writing("revoke", delegations.Revoker(ender).revoke).submit,
-        lanes.reading("delegation-show", sessions.guarded(delegations.show, writes=False)).submit,
-        finisher.finish,
-    )
-    expire = lanes.writing("delegation-expire", delegations.expire)
-    cleaning_ms = keel.settings.section(LogSettings).retention_cleanup_interval_ms
-    return Room(
-        delegation_routes.routes(desk),
-        delegation_sweeps(keel.everywhere, expire.submit, told, cleaning_ms),
-    )
-
-
-def invocations_room(keel: Keel, secrets: Secrets | None) -> Room:
-    """With the secrets to sign by, what is to be pushed is pushed."""
-    told = keel.settings.section(InvocationSettings)
-    waiters = invocations.Waiters()
-    exchange = invocations.Exchange(told.lease_ms, waiters)
-    lane: Lane[Command, Outcome] = keel.lanes.writing("invocation", exchange.run)
-    settle = keel.lanes.writing("invocation-settle", invocations.settle)
-    show = keel.lanes.reading("invocation-show", invocations.show)
-    desk = InvocationDesk(keel.engine, lane.submit, show.submit, waiters, told)
-    waiters.unwanted = desk.release
-    pushers = [] if secrets is None else [the_pusher(keel, lane.submit, secrets)]
-    keel.metrics.gauge(
-        "quarterdeck_claims_waiting", "Claims that wait for work", "invocations", waiters.__len__
-    )
-    return Room(
-        invocation_routes.routes(desk),
-        invocation_sweeps(
-            keel.everywhere,
-            lane.submit,
-            settle.submit,
-            told,
-            keel.settings.section(LogSettings).retention_cleanup_interval_ms,
-        ),
-        runs=[Lookout(keel.engine, keel.wakes, waiters, told.claim_poll_ms / 1000), *pushers],
-        on_drain=[waiters.close, *(pusher.drain for pusher in pushers)],
-    )
-
-
-def the_pusher(keel: Keel, submit: Callable[[Command], Awaitable[Outcome]], secrets: Secrets) -> Pusher:
-    settings = keel.settings
-    guard = LAB if settings.section(ServiceSettings).push_private_addresses else PUBLIC
-    means = Means(keel.engine, keel.everywhere, keel.wakes, submit, Outward(guard), secrets)
-    pusher = Pusher(means, settings.section(InvocationSettings), settings.server.shutdown_grace_ms / 1000)
-    keel.metrics.gauge("quarterdeck_pushes_under_way", "Pushes under way", "invocations", pusher.__len__)
-    for code in CODES:
-        keel.metrics.counter(
-            "quarterdeck_pushes",
-            "Pushes, by what came of them",
-            code,
-            partial(pusher.counts.__getitem__, code),
-        )
-    return pusher
-
-
 def the_log(keel: Keel, issuer: LocalIssuer, live: Live) -> Room:
     told = keel.settings.section(LogSettings)
     sealer, retention = Sealer(keel.everywhere, issuer, told), EventRetention(keel.everywhere, told)
@@ -416,8 +197,8 @@ def the_log(keel: Keel, issuer: LocalIssuer, live: Live) -> Room:
     )
 
 
-async def the_outside(keel: Keel, beside: Beside | None, check_bearer: CheckBearer) -> Room:
-    made = await outside.lay(keel, beside, check_bearer)
+async def the_outside(keel: Keel, beside: Beside | None, check_bearer: CheckBearer, inside: Inside) -> Room:
+    made = await outside.lay(keel, beside, check_bearer, inside)
     return Room(made.routes, made.sweeps, made.leases, made.runs)
 
 

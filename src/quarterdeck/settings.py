@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -22,11 +22,16 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import FieldInfo, fields
 
+from quarterdeck.core.clock import Millis, system_now
+from quarterdeck.domain.coordination.model import CoordinationSettings
 from quarterdeck.domain.delegations.model import DelegationSettings
 from quarterdeck.domain.invocations.model import InvocationSettings
 from quarterdeck.domain.services.model import ServiceSettings
 from quarterdeck.domain.sessions.model import SessionSettings
+from quarterdeck.domain.tasks.model.rows import TaskSettings
+from quarterdeck.domain.webhooks.model import WebhookSettings
 from quarterdeck.domain.zones.model import Limits
+from quarterdeck.engine.secrets.ring import SecretSettings
 from quarterdeck.engine.settings import EngineSettings, LogSettings, SinkSettings
 from quarterdeck.http.auth.model import AuthSettings
 from quarterdeck.http.streams import StreamSettings
@@ -66,10 +71,14 @@ SECTIONS: tuple[type[msgspec.Struct], ...] = (
     EngineSettings,
     LogSettings,
     SinkSettings,
+    SecretSettings,
     SessionSettings,
     ServiceSettings,
     DelegationSettings,
     InvocationSettings,
+    TaskSettings,
+    CoordinationSettings,
+    WebhookSettings,
     Limits,
 )
 SHARED_NAMES = {
@@ -93,11 +102,14 @@ SHARED_NAMES = {
     "outbox_retention_days": "OUTBOX_RETENTION_DAYS",
     "shutdown_grace_ms": "SHUTDOWN_GRACE_MS",
     "log_level": "LOG_LEVEL",
+    "gateway_url": "GATEWAY_URL",
 }
-SECRETS = frozenset({"streams_hmac_key"})
+SECRETS = frozenset({"streams_hmac_key", "secret_keys"})
 """Settings that are never shown, not even where they are malformed."""
 FLAG_NAMES = {"database_url": "--database"}
-NOT_SETTINGS = re.compile(r"QD_(DATA|URL|TOKEN|ZONE|ROUNDS|SOAK_SECONDS|SEED|TEST_.*|WRITE_.*|BENCH_.*)")
+NOT_SETTINGS = re.compile(
+    r"QD_(DATA|URL|SERVER|TOKEN|ZONE|ROUNDS|SOAK_SECONDS|SEED|TEST_.*|WRITE_.*|BENCH_.*)"
+)
 """Names that mean something to the CLI or to the tests, and nothing to the server. Whole names, or a slip of the pen in
 QD_DATABASE_URL would pass for QD_DATA."""
 
@@ -123,6 +135,8 @@ class Setting:
 class Settings:
     data: Path
     found: Mapping[str, Setting]
+    clock: Callable[[], Millis] = system_now
+    """SQLite's, which has none of its own. Whoever tests lets it stand still, and moves it."""
 
     def section(self, kind: type[S]) -> S:
         return kind(**{field.name: self.found[field.name].value for field in fields(kind)})
@@ -139,6 +153,11 @@ class Settings:
     def signing_key(self) -> Path:
         named = self.server.signing_key
         return Path(named) if named else self.data / "signing-key.pem"
+
+    @property
+    def secret_keys(self) -> Path:
+        """The file of the keys that seal secrets, where none are told."""
+        return self.data / "secret-keys"
 
 
 def load(

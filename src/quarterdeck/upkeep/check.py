@@ -1,5 +1,5 @@
 """`qd check`: counters against rows, sessions against parents, flags against states, cascades, zones, what belongs to
-sessions against whether they live, the log, leases.
+sessions against whether they live, tasks against those they wait for and who holds them, the log, leases.
 
 Each check is one statement over whole tables that finds what differs, and a sentence for each row it finds. All of
 them read one snapshot, so a server under load looks as consistent as it is. `docs/operations.md` says of each what it
@@ -77,6 +77,15 @@ CHECKS = (
         "the delegation {1} leads from {2} to {3}, which do not stand in that order",
     ),
     Check("services", Q.check_services, "the service {1} is {2}"),
+    Check("tasks", Q.check_tasks, "the task {1} is {2} in attempt {3}, and its row cannot be"),
+    Check(
+        "tasks-waiting",
+        Q.check_tasks_waiting,
+        "the task {1} is said to wait for {2} others ({4}), and waits for {3}",
+    ),
+    Check("tasks-forgotten", Q.check_tasks_forgotten, "the task {1} waits for {2}, which is {3}"),
+    Check("tasks-held", Q.check_tasks_held, "the agent {1} is said to hold {2} tasks, and holds {3}"),
+    Check("tasks-lost", Q.check_tasks_lost, "the task {1} is held by the agent {2}, which is {3}"),
     Check("log-head", Q.check_log_head, "{1} has position {2} and floor {3}, and the last event is {4}"),
     Check("log-gaps", Q.check_log_gaps, "the {1} at positions {2} to {3} are gone"),
     Check("leases", Q.check_leases, "the lease {1} of {2} ends in {3} s, or has a term that cannot be"),

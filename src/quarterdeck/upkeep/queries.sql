@@ -259,6 +259,64 @@ join agent_sessions s on s.zone_id = r.zone_id and s.id = r.session_id
 where s.status = 'terminated'
 order by 1, 2, 3;
 
+-- name: check_tasks
+-- Whatever an agent has is counted as an attempt and has a token; what waits is held by nobody; an end has its moment.
+select t.zone_id, t.id, t.status, t.attempt
+from agent_tasks t
+where t.status not in ('PENDING', 'ASSIGNED', 'RUNNING', 'PAUSED', 'COMPLETED', 'FAILED', 'ABORTED', 'ARCHIVED')
+   or t.attempt < 0 or t.retry_count < 0 or t.unmet < 0 or t.unmet > t.depends or t.waits not in (0, 1, 2)
+   or (t.status in ('ASSIGNED', 'RUNNING') and (t.agent_id is null or t.attempt_token is null or t.attempt = 0))
+   or (t.status in ('PENDING', 'PAUSED') and (t.agent_id is not null or t.attempt_token is not null or t.final <> 0))
+   or (t.status = 'COMPLETED' and (t.completed_at is null or t.final <> 0))
+   or (t.status in ('FAILED', 'ABORTED') and t.final = 0 and t.waits <> 1)
+   or (t.final <> 0 and t.waits <> 0)
+order by t.zone_id, t.id;
+
+-- name: check_tasks_waiting
+-- A task waits for as many as are not out of its way, and for others exactly while there are some.
+select t.zone_id, t.id, t.unmet, coalesce(d.waited, 0), t.waits
+from agent_tasks t
+left join (
+    select d.zone_id, d.task_id, count(*) as waited
+    from task_dependencies d
+    where d.met = 0
+    group by d.zone_id, d.task_id
+) d on d.zone_id = t.zone_id and d.task_id = t.id
+where t.status in ('PENDING', 'PAUSED')
+  and (t.unmet <> coalesce(d.waited, 0) or (t.status = 'PENDING' and (t.unmet > 0) <> (t.waits = 2)))
+order by t.zone_id, t.id;
+
+-- name: check_tasks_forgotten
+-- Waits for what has ended or is gone, and nobody is to tell it.
+select t.zone_id, t.id, d.depends_on, coalesce(a.status, 'gone')
+from task_dependencies d
+join agent_tasks t on t.zone_id = d.zone_id and t.id = d.task_id
+left join agent_tasks a on a.zone_id = d.zone_id and a.id = d.depends_on
+where d.met = 0 and t.status in ('PENDING', 'PAUSED')
+  and (a.id is null or ((a.final <> 0 or a.completed_at is not null) and a.spreads = 0))
+order by t.zone_id, t.id;
+
+-- name: check_tasks_held
+-- An agent holds as many as it is counted to hold.
+select p.zone_id, p.agent_id, p.held, coalesce(h.number, 0)
+from agent_pulses p
+left join (
+    select t.zone_id, t.agent_id, count(*) as number
+    from agent_tasks t
+    where t.status in ('ASSIGNED', 'RUNNING')
+    group by t.zone_id, t.agent_id
+) h on h.zone_id = p.zone_id and h.agent_id = p.agent_id
+where p.held <> coalesce(h.number, 0)
+order by p.zone_id, p.agent_id;
+
+-- name: check_tasks_lost
+-- Held by an agent that is not there, was terminated, or was lost: what it held is taken from it when that is written.
+select t.zone_id, t.id, t.agent_id, coalesce(a.status, 'unknown')
+from agent_tasks t
+left join agents a on a.zone_id = t.zone_id and a.id = t.agent_id
+where t.status in ('ASSIGNED', 'RUNNING') and (a.id is null or a.status in ('TERMINATED', 'ERROR'))
+order by t.zone_id, t.id;
+
 -- name: check_log_head
 -- The head is the last event. With no event left it is the floor: retention has come as far as it can.
 select '', 'log_head', coalesce(cast(h.pos as text), 'nothing'), coalesce(cast(h.floor as text), 'nothing'),

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 
 from quarterdeck.upkeep.history.model import Call, Evidence, Op, Ref
 from quarterdeck.upkeep.history.replay import ENDS_AN_ATTEMPT, reading
+from quarterdeck.upkeep.history.task_replay import begins, ends
+
+OF_TASKS = {Op.TASK_COMPLETE: "completed", Op.TASK_FAIL: "failed", Op.TASK_RELEASE: "released"}
+"""How the log has it that an attempt at a task ended, by what was accepted."""
+Token = tuple[str, str, str]
+"""(zone, invocation or task, token)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +32,7 @@ class Accepted:
     attempt: int | None
     """Whose token it bore; None where no history has the answer that handed it out."""
     ends: Sequence[End]
-    """How the attempts of this invocation ended."""
+    """How the attempts of this invocation, or this task, ended."""
 
     @property
     def own(self) -> list[End]:
@@ -36,6 +42,8 @@ class Accepted:
     @property
     def wanted(self) -> frozenset[str]:
         """What the log may say of that attempt, by what the client was told."""
+        if (verb := OF_TASKS.get(Op(self.call.op))) is not None:
+            return frozenset({verb})
         if self.call.op == Op.RELEASE:
             return frozenset({"released", "canceled"})
         told = self.call.said.status
@@ -48,24 +56,35 @@ class Accepted:
         return frozenset({"failed", "retried", "dead", "canceled", "timed_out"})
 
 
-def accepted(evidence: Evidence) -> Iterator[Accepted]:
-    calls = [call for call in evidence.done(Op.COMPLETE, Op.RELEASE) if call.asked.id]
-    numbers: dict[tuple[str, str, str], int] = {
+def numbers(evidence: Evidence) -> dict[Token, int]:
+    """Which attempt a token is of, by the answers that handed it out."""
+    return {
         (call.zone, lease.id, lease.attempt_token): lease.attempt
         for call in evidence.history
         for lease in call.leases()
     }
-    ends: dict[Ref, list[End]] = {(call.zone, call.asked.id or ""): [] for call in calls}
+
+
+def token_of(call: Call) -> Token:
+    """What a word about an attempt bore."""
+    token = call.asked.attempt_token if call.work is None else call.work.asked.attempt_token
+    return call.zone, call.asked.id or "", token or ""
+
+
+def accepted(evidence: Evidence) -> Iterator[Accepted]:
+    calls = [call for call in evidence.done(Op.COMPLETE, Op.RELEASE, *OF_TASKS) if call.asked.id]
+    known = numbers(evidence)
+    found: dict[Ref, list[End]] = {(call.zone, call.asked.id or ""): [] for call in calls}
     running: dict[Ref, int | None] = {}
     for event, told in reading(evidence):
         ref = (event.zone_id, event.subject)
-        if ref in ends and event.type == "invocation.started":
+        if ref not in found:
+            continue
+        noun, _, verb = event.type.partition(".")
+        if event.type == "invocation.started" or begins(event):
             running[ref] = told.attempt
-        elif ref in ends and event.type in ENDS_AN_ATTEMPT:
+        elif event.type in ENDS_AN_ATTEMPT or (noun == "task" and ends(event)):
             # Of which attempt it is the end says where it began, and not the event, which may have uncounted it.
-            verb = event.type.removeprefix("invocation.")
-            ends[ref].append(End(running.get(ref, told.attempt), event.pos, verb))
+            found[ref].append(End(running.get(ref, told.attempt), event.pos, verb))
     for call in calls:
-        name = call.asked.id or ""
-        number = numbers.get((call.zone, name, call.asked.attempt_token or ""))
-        yield Accepted(call, number, ends[call.zone, name])
+        yield Accepted(call, known.get(token_of(call)), found[call.zone, call.asked.id or ""])

@@ -28,6 +28,7 @@ from quarterdeck.upkeep.history.model import (
 from quarterdeck.upkeep.history.promises import PROMISES
 from quarterdeck.upkeep.history.queries import Q
 from quarterdeck.upkeep.history.reading import History
+from quarterdeck.upkeep.history.task_model import DependencyRow, TaskRow
 from quarterdeck.upkeep.queries import Q as UPKEEP
 from quarterdeck.upkeep.snapshot import Snapshot, first
 
@@ -122,6 +123,8 @@ def evidence_of(snapshot: Snapshot, calls: Sequence[Call]) -> tuple[Evidence, in
         edges=Walked(snapshot, Q.history_edges(), EdgeRow),
         services=Walked(snapshot, Q.history_services(), ServiceRow),
         cascades=Walked(snapshot, Q.history_cascades(), CascadeRow),
+        tasks=Walked(snapshot, Q.history_tasks(), TaskRow),
+        dependencies=Walked(snapshot, Q.history_dependencies(), DependencyRow),
     )
     return Evidence(log, judgeable, rows), len(calls) - len(judgeable)
 

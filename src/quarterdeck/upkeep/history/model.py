@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.engine.events import Event
+from quarterdeck.upkeep.history.task_model import DependencyRow, TaskRow, Work
 
 # -- what clients wrote down -------------------------------------------------------------------------------------
 
@@ -33,6 +34,13 @@ class Op(StrEnum):
     CANCEL = "cancel"
     DELEGATE = "delegate"
     REVOKE = "revoke"
+    TASK_CREATE = "task.create"
+    TASK_CLAIM = "task.claim"
+    TASK_PROGRESS = "task.progress"
+    TASK_COMPLETE = "task.complete"
+    TASK_FAIL = "task.fail"
+    TASK_RELEASE = "task.release"
+    TASK_CANCEL = "task.cancel"
 
 
 class Outcome(StrEnum):
@@ -45,7 +53,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     """Of what was asked, only what a promise needs: whatever else a client noted is not kept."""
 
     id: str | None = None
-    """What the path names: the session, the invocation, the edge."""
+    """What the path names: the session, the invocation, the edge, the task."""
     application_id: str | None = None
     parent_id: str | None = None
     idempotency_key: str | None = None
@@ -58,7 +66,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """An invocation handed to whoever claimed or started it."""
+    """An invocation or a task, handed to whoever claimed or started it."""
 
     id: str
     attempt: int
@@ -96,6 +104,9 @@ class Line(msgspec.Struct, frozen=True):
     answer: msgspec.Raw = msgspec.Raw(b"null")
     session: str | None = None
     """The session that the caller's credential spoke for, if it spoke for one."""
+    before: bool = False
+    """Written before the request was sent, by a client that may be killed before its answer: the line that follows
+    under the same number stands in for it."""
 
 
 class Call(msgspec.Struct, gc=False):
@@ -113,6 +124,9 @@ class Call(msgspec.Struct, gc=False):
     session: str | None = None
     file: str = ""
     line: int = 0
+    work: Work | None = None
+    """Of calls about tasks."""
+    before: bool = False
 
     @property
     def said(self) -> Answer:
@@ -144,6 +158,9 @@ class Call(msgspec.Struct, gc=False):
         if self.outcome is not Outcome.DONE:
             return
         yield from self.said.items
+        if self.op == Op.TASK_CLAIM and self.work is not None:
+            for lease in self.work.leases:
+                yield Lease(lease.id, lease.attempt, lease.attempt_token)
         told = self.said
         if self.op == Op.START and self.asked.id and told.attempt is not None and told.attempt_token:
             yield Lease(self.asked.id, told.attempt, told.attempt_token)
@@ -227,6 +244,9 @@ class Rows(msgspec.Struct, frozen=True):
     edges: Iterable[EdgeRow] = ()
     services: Iterable[ServiceRow] = ()
     cascades: Iterable[CascadeRow] = ()
+    tasks: Iterable[TaskRow] = ()
+    dependencies: Iterable[DependencyRow] = ()
+    """What each task depends on."""
 
 
 # -- the log -----------------------------------------------------------------------------------------------------

@@ -31,3 +31,16 @@ select v.zone_id, v.id from agent_services v order by v.zone_id, v.id;
 -- name: history_cascades
 -- What is under way has something left; what is finished was begun.
 select c.zone_id, c.id, c.target_id, c.stamped - c.settled, c.finished_at from cascades c order by c.zone_id, c.id;
+
+-- name: history_tasks
+-- In the order of `task_model.TaskRow`, with how the agent stands that has it, or had it last.
+select t.zone_id, t.id, t.status, t.attempt, t.final, t.waits, t.spreads, t.available_at, t.timeout_at, t.updated_at,
+       t.on_dependency_failure, t.agent_id, a.status, p.last_seen_at + a.stale_threshold_seconds * 1000
+from agent_tasks t
+left join agents a on a.zone_id = t.zone_id and a.id = t.agent_id
+left join agent_pulses p on p.zone_id = t.zone_id and p.agent_id = t.agent_id
+order by t.zone_id, t.id;
+
+-- name: history_dependencies
+-- What tasks depend on, waited for or not.
+select d.zone_id, d.task_id, d.depends_on from task_dependencies d order by d.zone_id, d.task_id, d.depends_on;

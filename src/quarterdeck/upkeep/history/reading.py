@@ -15,13 +15,17 @@ import msgspec
 
 from quarterdeck.core.errors import Invalid
 from quarterdeck.upkeep.history.model import Answer, Asked, Call, Line, Op
+from quarterdeck.upkeep.history.task_model import TaskAnswer, TaskAsked, Work
 
 LINE_MAX = 32 << 20
 """Bytes. A claim of a hundred invocations with everything in them fits."""
 OPS = frozenset(Op)
+OF_TASKS = frozenset(op for op in Op if op.startswith("task."))
 _line = msgspec.json.Decoder(Line).decode
 _asked = msgspec.json.Decoder(Asked).decode
 _answer = msgspec.json.Decoder(Answer | None).decode
+_task_asked = msgspec.json.Decoder(TaskAsked).decode
+_task_answer = msgspec.json.Decoder(TaskAnswer | None).decode
 
 
 class History(msgspec.Struct, frozen=True):
@@ -43,8 +47,7 @@ def read(files: Sequence[Path]) -> History:
                         calls.append(call)
         except OSError as error:
             raise Invalid("invalid_history", f"{file} cannot be read: {error.strerror}.") from error
-    _refuse_doubles(calls)
-    return History(calls, cut)
+    return History(_told_once(calls), cut)
 
 
 def _lines(handle: BinaryIO, file: Path) -> Iterator[Call | None]:
@@ -62,6 +65,8 @@ def _lines(handle: BinaryIO, file: Path) -> Iterator[Call | None]:
             raise _wrong(file, number, str(error)) from None
         if call.ended < call.started:
             raise _wrong(file, number, "it ended before it started")
+        if call.before and call.status is not None:
+            raise _wrong(file, number, "it was written before the call, and has its answer")
         call.file, call.line = file.name, number
         yield call
 
@@ -80,19 +85,23 @@ def _call(line: Line) -> Call:
         _asked(line.asked) if is_judged else Asked(),
         _answer(line.answer) if is_judged else None,
         line.session,
+        work=Work(_task_asked(line.asked), _task_answer(line.answer)) if line.op in OF_TASKS else None,
+        before=line.before,
     )
 
 
-def _refuse_doubles(calls: Sequence[Call]) -> None:
-    """One call told twice would count as two."""
+def _told_once(calls: Sequence[Call]) -> list[Call]:
+    """One call told twice would count as two; but what was written before it gives way to what was written after."""
     met: dict[tuple[str, int], Call] = {}
     for call in calls:
-        first = met.setdefault((call.client, call.seq), call)
-        if first is not call:
+        first = met.get((call.client, call.seq))
+        if first is not None and (call.before or not first.before):
             raise Invalid(
                 "invalid_history",
                 f"{first.where} and {call.where} are both call {call.seq} of {call.client}.",
             )
+        met[call.client, call.seq] = call
+    return [*met.values()]
 
 
 def _wrong(file: Path, number: int, why: str) -> Invalid:

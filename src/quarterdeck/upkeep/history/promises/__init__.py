@@ -14,6 +14,8 @@
 | order         | whoever begins after another's answer comes after it in the log                                |
 | agreement     | the rows are what the log says, also of calls whose outcome nobody heard                       |
 | rest          | everything has come to rest                                                                    |
+| dependencies  | a task began only after those it depends on                                                    |
+| resumed       | whoever began an attempt at a task was given what was last saved of it                         |
 
 None of them uses the rooms' own rules. Each walks the log by itself: what that costs in time it saves in memory, and in
 what a reader must know to believe it.
@@ -27,6 +29,7 @@ from quarterdeck.upkeep.history.model import Promise
 from quarterdeck.upkeep.history.promises import (
     acknowledged,
     agreement,
+    dependencies,
     endings,
     holders,
     keys,
@@ -35,6 +38,7 @@ from quarterdeck.upkeep.history.promises import (
     order,
     refused,
     rest,
+    resumed,
     stale,
     story,
 )
@@ -54,5 +58,7 @@ PROMISES: Mapping[str, Promise] = {
         order,
         agreement,
         rest,
+        dependencies,
+        resumed,
     )
 }

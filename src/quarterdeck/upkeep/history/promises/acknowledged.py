@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from quarterdeck.engine.events import Event
-from quarterdeck.upkeep.history.attempts import accepted
+from quarterdeck.upkeep.history.attempts import accepted, numbers, token_of
 from quarterdeck.upkeep.history.model import Call, Evidence, Finding, Op, Ref, Told
 from quarterdeck.upkeep.history.replay import Lives, reading
+from quarterdeck.upkeep.history.task_replay import Tales
 
 NAME = "acknowledged"
 MADE: Mapping[str, str] = {
@@ -21,11 +22,13 @@ MADE: Mapping[str, str] = {
     Op.INVOKE: "invocation.created",
     Op.DELEGATE: "delegation.create",
     Op.REGISTER: "service.register",
+    Op.TASK_CREATE: "task.created",
 }
 """What makes something: the answer has its id, and the log must have this event of it."""
 MOVED: Mapping[str, frozenset[str]] = {
     Op.CANCEL: frozenset({"invocation.cancel_requested", "invocation.canceled"}),
     Op.REVOKE: frozenset({"delegation.revoke", "delegation.expire"}),
+    Op.TASK_CANCEL: frozenset({"task.aborted"}),
 }
 """What moves something: one of these, of what the path names."""
 HELD: Mapping[str, str] = {Op.SUSPEND: "session.suspend", Op.RESUME: "session.resume"}
@@ -82,6 +85,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             if life is None or life.ended_pos is None:
                 yield _lost(call, ref, f"the end of {ref[1]} was acknowledged, and the log has none")
     yield from _completed(evidence)
+    yield from _progressed(evidence)
 
 
 def _moves(call: Call) -> frozenset[str]:
@@ -113,6 +117,24 @@ def _completed(evidence: Evidence) -> Iterator[Finding]:
                 f"the {call.op} of {which} of {name} was acknowledged, and in the log it has not ended so"
             )
             yield _lost(call, (call.zone, name), detail)
+
+
+def _progressed(evidence: Evidence) -> Iterator[Finding]:
+    """A step that an attempt at a task has come to is told once in that attempt, however often it is said."""
+    known = numbers(evidence)
+    steps = {
+        (event.zone_id, event.subject, told.attempt, told.current_step)
+        for event, told, _ in Tales(evidence).walk()
+        if event.type == "task.progressed"
+    }
+    for call in evidence.done(Op.TASK_PROGRESS):
+        step = call.work.asked.current_step if call.work else None
+        attempt = known.get(token_of(call))
+        if step is None or attempt is None:
+            continue
+        ref = (call.zone, call.asked.id or "")
+        if (*ref, attempt, step) not in steps:
+            yield _lost(call, ref, f"attempt {attempt} of {ref[1]} came to {step!r}, and the log has it not")
 
 
 def _lost(call: Call, ref: Ref, detail: str) -> Finding:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from quarterdeck.core.clock import DAY, Millis
 from quarterdeck.upkeep.history.model import TERMINATED, Evidence, Finding, Ref
+from quarterdeck.upkeep.history.promises.tasks.agreement import judge as of_tasks
 from quarterdeck.upkeep.history.replay import LEADS_TO, Lives, lived, reading
 
 NAME = "agreement"
@@ -25,6 +26,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     yield from _cascades(evidence)
     yield from _states(evidence, LEADS_TO, "invocation", _invocations(evidence))
     yield from _states(evidence, EDGES, "delegation", _edges(evidence))
+    yield from of_tasks(evidence, NAME)
 
 
 def _sessions(evidence: Evidence, lives: Lives) -> Iterator[Finding]:

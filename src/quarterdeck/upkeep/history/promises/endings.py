@@ -3,7 +3,8 @@
 A session has ended from the position of its own event on, or of the cascade that stamped it, or from the instant its
 time ran out. After that it parents nothing, registers nothing, neither gives nor is given authority, nothing is invoked
 from it or on it and nothing of its begins, it neither falls asleep nor wakes; and no call succeeds whose credential
-spoke for it. The same is asked of those who sleep, for what a suspended session may not do.
+spoke for it. The same is asked of those who sleep, for what a suspended session may not do; and of agents that are lost
+or have ended, that they begin no task.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from quarterdeck.engine.events import Event
 from quarterdeck.upkeep.history.model import Call, Evidence, Finding, Told
 from quarterdeck.upkeep.history.promises.acknowledged import MADE
+from quarterdeck.upkeep.history.promises.tasks.endings import judge as of_tasks
 from quarterdeck.upkeep.history.replay import Life, Lives, reading
 
 NAME = "after-the-end"
@@ -27,6 +29,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         if call := spoken.pop((event.type, event.zone_id, event.subject), None):
             yield from _late_bearer(event, call, lives.get(call.zone, call.session))
         lives.feed(event, told)
+    yield from of_tasks(evidence, NAME)
 
 
 def _spoken_for(evidence: Evidence) -> dict[tuple[str, str, str], Call]:

@@ -2,7 +2,8 @@
 
 By the log: an attempt begins when none is under way, and the next begins only after it has ended; its numbers rise by
 one, except that an attempt which was given back uncounted is begun anew. By the histories: a token was handed to one
-client, and no attempt under more tokens than it was begun times.
+client, and no attempt under more tokens than it was begun times. It is the same for tasks, and one thing more: the
+agent that an attempt was handed to is the one that the log says began it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from dataclasses import dataclass
 
 from quarterdeck.engine.events import Event
 from quarterdeck.upkeep.history.model import ENDED_STATES, Call, Evidence, Finding, Lease, Ref, Told
+from quarterdeck.upkeep.history.promises.tasks.holders import judge as of_tasks
 from quarterdeck.upkeep.history.replay import COMES_FROM, ENDS_AN_ATTEMPT, LEADS_TO, Tale, reading
 
 NAME = "one-holder"
 Attempt = tuple[str, str, int]
-"""(zone, invocation, number)"""
+"""(zone, invocation or task, number)"""
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
@@ -34,6 +36,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         if event.type == "invocation.started" and told.attempt is not None:
             begun[event.zone_id, event.subject, told.attempt] += 1
         _go_on(event, told, tale)
+    yield from of_tasks(evidence, NAME, begun)
     yield from _handed_out(evidence, begun)
 
 
@@ -83,7 +86,8 @@ class _Handed:
     @property
     def holder(self) -> str:
         """Two calls with one claim_id are one claim: the second is the first, asked for again."""
-        claim = self.call.asked.claim_id
+        work = self.call.work
+        claim = self.call.asked.claim_id if work is None else work.asked.claim_id
         return f"claim {claim}" if claim else self.call.client
 
 

@@ -2,7 +2,7 @@
 
 Which session a key stood for is known by the answers that clients got for it, and by the table of keys, which has the
 last one. When each of them lived is known by the log. A key may stand for one session after another, never for two that
-live at once; and an invocation's key stands for one invocation for ever.
+live at once; and an invocation's key stands for one invocation for ever, as a task's does for one task.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ Scope = tuple[str, str, str]
 def judge(evidence: Evidence) -> Iterator[Finding]:
     yield from _made_twice(evidence)
     yield from _invocations(evidence)
+    yield from _tasks(evidence)
     scopes: dict[Ref, Scope] = {}
     for session, scope, call in _bound(evidence):
         first = scopes.setdefault(session, scope)
@@ -41,7 +42,7 @@ def _bound(evidence: Evidence) -> Iterator[tuple[Ref, Scope, Call | None]]:
 def _made_twice(evidence: Evidence) -> Iterator[Finding]:
     """Of all who are told of one thing, one is told that it made it."""
     made: set[tuple[str, str, str]] = set()
-    for call in evidence.done(Op.SPAWN, Op.INVOKE):
+    for call in evidence.done(Op.SPAWN, Op.INVOKE, Op.TASK_CREATE):
         if call.created and call.said.id:
             own = (call.op, call.zone, call.said.id)
             if own in made:
@@ -61,6 +62,19 @@ def _invocations(evidence: Evidence) -> Iterator[Finding]:
         known = found.setdefault((call.zone, call.asked.service_id or "", key), made)
         if known != made:
             detail = f"the key {key!r} made two invocations, {known} and {made}"
+            yield Finding(NAME, call.zone, made, detail, call=call.where)
+
+
+def _tasks(evidence: Evidence) -> Iterator[Finding]:
+    """By the histories alone, of which each belongs to one application."""
+    found: dict[Scope, str] = {}
+    for call in evidence.done(Op.TASK_CREATE):
+        key, made = call.asked.idempotency_key, call.said.id
+        if key is None or made is None:
+            continue
+        known = found.setdefault((call.zone, call.asked.application_id or "", key), made)
+        if known != made:
+            detail = f"the key {key!r} made two tasks, {known} and {made}"
             yield Finding(NAME, call.zone, made, detail, call=call.where)
 
 

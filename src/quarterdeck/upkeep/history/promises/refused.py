@@ -2,7 +2,7 @@
 
 A key under which clients have only ever met refusals stands for nothing: a refusal binds no key. This takes the
 histories at their word that nobody else used those keys; a conflict, by which somebody else is known to have, clears
-the key.
+the key. The same goes for the ids of tasks that their makers chose.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from quarterdeck.upkeep.history.model import Call, Evidence, Finding, Op, Outcom
 NAME = "refused"
 Scope = tuple[str, str, str]
 CONFLICT = 422
+TAKEN = "task_exists"
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
@@ -25,6 +26,11 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     for row in evidence.rows.invocations:
         if call := invocations.get((row.zone_id, row.service_id, row.idempotency_key)):
             yield _found(call, row.idempotency_key, row.id)
+    tasks = _only_refused_names(evidence)
+    for task in evidence.rows.tasks:
+        if call := tasks.get((task.zone_id, task.id)):
+            detail = f"every making of the task {task.id} was refused, and it is there"
+            yield Finding(NAME, task.zone_id, task.id, detail, call=call.where)
 
 
 def _only_refused(evidence: Evidence, op: Op) -> dict[Scope, Call]:
@@ -41,6 +47,21 @@ def _only_refused(evidence: Evidence, op: Op) -> dict[Scope, Call]:
         else:
             cleared.add(scope)
     return {scope: call for scope, call in refused.items() if scope not in cleared}
+
+
+def _only_refused_names(evidence: Evidence) -> dict[tuple[str, str], Call]:
+    """Of tasks whose ids their makers chose."""
+    refused: dict[tuple[str, str], Call] = {}
+    cleared: set[tuple[str, str]] = set()
+    for call in evidence.history:
+        if call.op != Op.TASK_CREATE or call.asked.id is None:
+            continue
+        name = (call.zone, call.asked.id)
+        if call.outcome is Outcome.REFUSED and call.said.error != TAKEN:
+            refused.setdefault(name, call)
+        else:
+            cleared.add(name)
+    return {name: call for name, call in refused.items() if name not in cleared}
 
 
 def _found(call: Call, key: str, subject: str) -> Finding:

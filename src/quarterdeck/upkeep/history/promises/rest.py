@@ -20,6 +20,7 @@ from quarterdeck.upkeep.history.model import (
     Ref,
     SessionRow,
 )
+from quarterdeck.upkeep.history.promises.tasks.rest import judge as of_tasks
 
 NAME = "rest"
 SWEPT_WITHIN = 2 * MINUTE
@@ -42,6 +43,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     for edge in rows.edges:
         if edge.status == "active":
             yield from _edge(edge, over)
+    yield from of_tasks(evidence, NAME, over.long_past)
 
 
 class Over:

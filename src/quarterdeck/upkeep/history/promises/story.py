@@ -1,5 +1,5 @@
 """The log tells one story: every session begins once and ends once, children before their parents, each state follows
-from the one before, and positions have no gap.
+from the one before, every step of a task is told once, and positions have no gap.
 
 The other promises are read from the log; this one is about whether it can be read.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from quarterdeck.engine.events import Event
 from quarterdeck.upkeep.history.model import Evidence, Finding, told_by
+from quarterdeck.upkeep.history.promises.tasks.story import judge as of_tasks
 from quarterdeck.upkeep.history.replay import Lives
 
 NAME = "story"
@@ -31,6 +32,8 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         if event.type in SESSION:
             yield from _session(evidence, event, lives, states)
         lives.feed(event, told)
+    for wrong, detail in of_tasks(evidence):
+        yield _wrong(wrong, detail)
 
 
 def _session(

@@ -1,0 +1,187 @@
+"""What is asked for on the wire, in camelCase as in the seed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from quarterdeck.core.wire import PathId
+from quarterdeck.domain.tasks.model.rows import State
+
+BULK_MAX = 1_000
+CLAIM_MAX = 500
+DEPENDS_MAX = 20_000
+"""Tasks that one task may wait for."""
+Name = Annotated[str, Meta(min_length=1, max_length=100)]
+Title = Annotated[str, Meta(min_length=1, max_length=255)]
+Text = Annotated[str, Meta(max_length=65_536)]
+Reason = Annotated[str, Meta(min_length=1, max_length=1_000)]
+Token = Annotated[str, Meta(min_length=1, max_length=128)]
+Percent = Annotated[int, Meta(ge=0, le=100)]
+Priority = Annotated[int, Meta(ge=1, le=10)]
+Capabilities = Annotated[list[Name], Meta(max_length=64)]
+Tags = Annotated[list[Name], Meta(max_length=64)]
+
+
+class CostItem(msgspec.Struct, frozen=True, rename="camel"):
+    model: Name
+    input_tokens: Annotated[int, Meta(ge=0, le=10**12)] = 0
+    output_tokens: Annotated[int, Meta(ge=0, le=10**12)] = 0
+    usd: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+
+
+Costs = Annotated[list[CostItem], Meta(max_length=100)]
+
+
+class TaskFields(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What may be said of a task, and need not be."""
+
+    id: (
+        Annotated[PathId, Meta(description="so that other tasks of the same request can depend on it")] | None
+    ) = None
+    description: Text | None = None
+    priority: Annotated[Priority, Meta(description="1 (low) to 10 (high)")] = 5
+    input_context: Annotated[
+        dict[str, object], Meta(description="for the agent; secrets in it are encrypted")
+    ] = {}
+    depends_on: Annotated[
+        list[PathId],
+        Meta(max_length=DEPENDS_MAX, description="tasks that must be COMPLETED before this one begins"),
+    ] = []
+    on_dependency_failure: Literal["fail", "run"] = "fail"
+    max_retries: Annotated[int, Meta(ge=0, le=100)] = 3
+    retry_backoff_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 300
+    estimated_duration_minutes: Annotated[int, Meta(ge=1, le=525_600)] | None = None
+    run_at: Annotated[datetime, Meta(tz=True, description="it does not begin before")] | None = None
+    timeout_seconds: Annotated[int, Meta(ge=1, le=2_592_000, description="for one attempt")] | None = None
+    required_capabilities: Capabilities = []
+    metadata: dict[str, object] = {}
+    tags: Tags = []
+
+
+class CreateItem(TaskFields, frozen=True, rename="camel", kw_only=True):
+    title: Title
+    task_type: Annotated[Name, Meta(description="development, research, …: what kind of work it is")]
+
+
+class CreateBody(TaskFields, frozen=True, rename="camel", kw_only=True):
+    """One task, or many of them as `tasks`."""
+
+    title: Title | UnsetType = UNSET
+    task_type: Name | UnsetType = UNSET
+    tasks: Annotated[list[CreateItem], Meta(min_length=1, max_length=BULK_MAX)] | UnsetType = UNSET
+
+
+class PatchBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    priority: Priority | UnsetType = UNSET
+    status: (
+        Annotated[Literal["PAUSED", "PENDING"], Meta(description="PAUSED pauses, PENDING resumes")]
+        | UnsetType
+    ) = UNSET
+    tags: Tags | UnsetType = UNSET
+    metadata: dict[str, object] | UnsetType = UNSET
+    estimated_completion_at: Annotated[datetime, Meta(tz=True)] | UnsetType | None = UNSET
+    depends_on: Annotated[list[PathId], Meta(max_length=DEPENDS_MAX)] | UnsetType = UNSET
+
+
+class ClaimBody(msgspec.Struct, frozen=True, rename="camel"):
+    max: Annotated[int, Meta(ge=1, le=CLAIM_MAX, description="how many at most")] = 1
+    wait_ms: Annotated[int, Meta(ge=0, le=300_000, description="how long to wait if there is nothing")] = 0
+    task_types: Annotated[list[Name], Meta(max_length=64, description="only of these types")] | None = None
+    capabilities: (
+        Annotated[
+            list[Name], Meta(max_length=64, description="of the agent's, those to use; all if not given")
+        ]
+        | None
+    ) = None
+    claim_id: (
+        Annotated[
+            str, Meta(min_length=1, max_length=128, description="the same id gives the same tasks again")
+        ]
+        | None
+    ) = None
+
+
+class ProgressBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    progress_percent: Percent | None = None
+    current_step: Annotated[str, Meta(max_length=1_000)] | None = None
+    checkpoint_data: dict[str, object] | None = None
+    costs: Costs = []
+    attempt_token: Token | None = None
+    reset: Annotated[bool, Meta(description="lets the progress fall, for an attempt that begins again")] = (
+        False
+    )
+
+
+class CompleteBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    output_result: object = None
+    summary: Annotated[str, Meta(max_length=65_536)] | None = None
+    costs: Costs = []
+    attempt_token: Token | None = None
+
+
+class FailBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    error: Annotated[str, Meta(min_length=1, max_length=65_536)]
+    stack_trace: Annotated[str, Meta(max_length=262_144)] | None = None
+    retryable: Annotated[bool, Meta(description="whether another attempt may follow")] = True
+    costs: Costs = []
+    attempt_token: Token | None = None
+
+
+class CancelBody(msgspec.Struct, frozen=True, rename="camel"):
+    reason: Reason = "requested"
+
+
+class StartBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    attempt_token: Token | None = None
+
+
+class ProgressItem(ProgressBody, frozen=True, rename="camel", kw_only=True):
+    id: PathId
+
+
+class CompleteItem(CompleteBody, frozen=True, rename="camel", kw_only=True):
+    id: PathId
+
+
+class FailItem(FailBody, frozen=True, rename="camel", kw_only=True):
+    id: PathId
+
+
+class ReleaseItem(StartBody, frozen=True, rename="camel", kw_only=True):
+    id: PathId
+
+
+class ProgressManyBody(msgspec.Struct, frozen=True):
+    items: Annotated[list[ProgressItem], Meta(min_length=1, max_length=BULK_MAX)]
+
+
+class CompleteManyBody(msgspec.Struct, frozen=True):
+    items: Annotated[list[CompleteItem], Meta(min_length=1, max_length=BULK_MAX)]
+
+
+class FailManyBody(msgspec.Struct, frozen=True):
+    items: Annotated[list[FailItem], Meta(min_length=1, max_length=BULK_MAX)]
+
+
+class ReleaseManyBody(msgspec.Struct, frozen=True):
+    items: Annotated[list[ReleaseItem], Meta(min_length=1, max_length=BULK_MAX)]
+
+
+class ListQuery(msgspec.Struct, frozen=True, rename="camel"):
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+    cursor: Annotated[str, Meta(max_length=512)] | None = None
+    status: State | None = None
+    priority: Priority | None = None
+    min_priority: Annotated[Priority | None, Meta(description="`priority>=8`")] = msgspec.field(
+        default=None, name="priority>"
+    )
+    tags: Annotated[str, Meta(min_length=1, max_length=2_000, description="all of these, separated by commas")] | None = (
+        None
+    )
+    task_type: Name | None = None
+    agent_id: PathId | None = None
+    created_after: Annotated[datetime, Meta(tz=True)] | None = None

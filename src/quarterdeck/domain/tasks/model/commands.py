@@ -1,0 +1,215 @@
+"""What is asked of the lane: by callers, and by the server itself."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from quarterdeck.core.clock import Millis
+from quarterdeck.core.wire import Bearer, Caller
+from quarterdeck.domain.tasks.model.rows import Content, Created, Leases, Task
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What everything that is asked of the lane has. Without a caller it is the server that asks."""
+
+    zone_id: str
+    caller: Caller | None = None
+    trace: str | None = None
+    fence: tuple[str, int] | None = None
+    """The lease, and its term, under which the server asks; over, nothing is done."""
+
+    @property
+    def bearer(self) -> Bearer | None:
+        return self.caller.bearer if self.caller else None
+
+    @property
+    def actor(self) -> str:
+        return self.caller.subject if self.caller else "server"
+
+
+class Cost(msgspec.Struct, frozen=True):
+    model: str
+    input_tokens: int
+    output_tokens: int
+    usd_micros: int
+
+
+class Create(Ask, frozen=True, kw_only=True):
+    id: str
+    names_itself: bool
+    """The id is the caller's, and may be taken."""
+    key: str | None
+    digest: str
+    content: Content
+    task_type: str
+    priority: int
+    depends_on: tuple[str, ...]
+    on_dependency_failure: Literal["fail", "run"]
+    max_retries: int
+    retry_backoff_seconds: int
+    estimated_duration_minutes: int | None
+    run_at: Millis | None
+    timeout_seconds: int | None
+    required_capabilities: tuple[str, ...]
+    class_id: str
+    tags: tuple[str, ...]
+
+
+class Claim(Ask, frozen=True, kw_only=True):
+    agent_id: str
+    max: int
+    tokens: tuple[str, ...]
+    """One for each task it may get, made before: what is tried again asks for the same."""
+    task_types: frozenset[str] | None = None
+    capabilities: frozenset[str] | None = None
+    claim_id: str | None = None
+    waiter: object = None
+    not_before: float = 0.0
+    """Of one who waits, by this process's clock: there is work, but none that it may be given now (its agent is full, a
+    budget is spent). It need not ask for a while."""
+
+
+class Named(Ask, frozen=True, kw_only=True):
+    id: str
+
+
+class Start(Named, frozen=True, kw_only=True):
+    token: str | None
+
+
+class Progress(Named, frozen=True, kw_only=True):
+    token: str | None
+    percent: int | None
+    step: str | None
+    checkpoint: str | None
+    costs: tuple[Cost, ...] = ()
+    resets: bool = False
+
+
+class Complete(Named, frozen=True, kw_only=True):
+    token: str | None
+    output: str
+    summary: str | None
+    costs: tuple[Cost, ...] = ()
+
+
+class Fail(Named, frozen=True, kw_only=True):
+    token: str | None
+    error: str
+    stack_trace: str | None
+    retryable: bool
+    chance: float
+    costs: tuple[Cost, ...] = ()
+
+
+class Release(Named, frozen=True, kw_only=True):
+    """Given back, or never reached whoever claimed it: the attempt does not count."""
+
+    token: str | None
+
+
+class Cancel(Named, frozen=True, kw_only=True):
+    reason: str
+
+
+class Retry(Named, frozen=True, kw_only=True):
+    """By hand: whatever retries there were, it begins anew."""
+
+
+class Pause(Named, frozen=True, kw_only=True):
+    pass
+
+
+class Resume(Named, frozen=True, kw_only=True):
+    pass
+
+
+class Patch(Named, frozen=True, kw_only=True):
+    """What is not named stays. All of it is done, or nothing."""
+
+    holds: Literal["pause", "resume"] | None = None
+    priority: int | None = None
+    tags: tuple[str, ...] | None = None
+    tags_json: str | None = None
+    metadata: str | None = None
+    estimated_completion_at: Millis | UnsetType | None = UNSET
+    depends_on: tuple[str, ...] | None = None
+
+    @property
+    def changes(self) -> bool:
+        """Whether it asks for more than to pause or to resume."""
+        said = (self.priority, self.tags, self.metadata, self.depends_on)
+        return any(each is not None for each in said) or self.estimated_completion_at is not UNSET
+
+
+class Assign(Named, frozen=True, kw_only=True):
+    """By the coordinator: this agent is to have it, and is launched for it."""
+
+    agent_id: str
+    token: str
+    launch_ms: Millis = 60_000
+    """How long the launch may take: if nobody has begun by then, whoever was to launch it is gone."""
+
+
+class Launched(Named, frozen=True, kw_only=True):
+    token: str
+    session_key: str
+
+
+class Abort(Named, frozen=True, kw_only=True):
+    """By the coordinator, of an attempt: its agent is gone, its time is over, it makes no progress."""
+
+    attempt: int
+    reason: str
+    chance: float
+    raises_priority: bool = False
+
+
+class Due(Named, frozen=True, kw_only=True):
+    """By the coordinator: its moment may have come."""
+
+
+class Warn(Named, frozen=True, kw_only=True):
+    """By the coordinator: it is long past its estimate."""
+
+
+class Spread(Named, frozen=True, kw_only=True):
+    """By the coordinator: what depends on it must hear that it has failed for good."""
+
+
+class Cut(Named, frozen=True, kw_only=True):
+    """By the coordinator: it waits for itself."""
+
+    cycle: tuple[str, ...]
+
+
+class Archive(Named, frozen=True, kw_only=True):
+    pass
+
+
+Command = (
+    Create
+    | Claim
+    | Start
+    | Progress
+    | Complete
+    | Fail
+    | Release
+    | Cancel
+    | Retry
+    | Pause
+    | Resume
+    | Patch
+    | Assign
+    | Launched
+    | Abort
+    | Due
+    | Warn
+    | Spread
+    | Cut
+    | Archive
+)
+Outcome = Created | Leases | Task

@@ -1,0 +1,174 @@
+"""The log of a task: its transitions, and what its agents say."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from quarterdeck.core.clock import Millis
+from quarterdeck.core.wire import Bearer, Caller
+from quarterdeck.domain.tasks.model.bodies import Name, Text, Token
+
+LINES_MAX = 10_000
+"""Of one task."""
+AT_ONCE_MAX = 100
+DETAILS_MAX = 65_536
+"""Bytes of a line's details."""
+PAGE_BYTES_MAX = 4 << 20
+"""What lines say, on one page: they may be long, and a page must fit."""
+
+
+class Level(StrEnum):
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARN = "WARN"
+    ERROR = "ERROR"
+    CRITICAL = "CRITICAL"
+
+
+class Line(msgspec.Struct, frozen=True, array_like=True):
+    """A row, in the order of `columns line` in `queries.sql`. Numbers of a task's lines are in the order of commits."""
+
+    zone_id: str
+    task_id: str
+    id: str
+    number: int
+    agent_id: str | None
+    attempt: int
+    level: Level
+    event: str
+    message: str | None
+    details: str
+    session_key: str | None
+    stack_trace: str | None
+    size: int
+    created_at: Millis
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A line that is to be added, its secrets gone for good."""
+
+    id: str
+    """Made before: what is tried again adds the same."""
+    level: Level
+    event: str
+    message: str | None
+    details: str
+    stack_trace: str | None
+
+    @property
+    def size(self) -> int:
+        return sum(len(text.encode()) for text in (self.message, self.details, self.stack_trace) if text)
+
+
+class AddLines(msgspec.Struct, frozen=True, kw_only=True):
+    zone_id: str
+    caller: Caller
+    id: str
+    token: str | None
+    lines: tuple[Said, ...]
+
+    @property
+    def bearer(self) -> Bearer | None:
+        return self.caller.bearer
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """How far somebody has read a task's log: of each of its two halves."""
+
+    pos: int
+    number: int
+
+
+class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
+    zone_id: str
+    caller: Caller
+    id: str
+    limit: int
+    oldest_first: bool
+    place: Place | None
+    level: Level | None
+    event: str | None
+    waiter: object = None
+    """Of one who waits for more."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One of either half, with where it stands."""
+
+    pos: int | None
+    number: int | None
+    id: str
+    agent_id: str | None
+    level: Level
+    event: str
+    message: str | None
+    details: str
+    previous_status: str | None
+    new_status: str | None
+    session_key: str | None
+    stack_trace: str | None
+    created_at: Millis
+
+
+class LogPage(msgspec.Struct, frozen=True):
+    entries: list[Entry]
+    place: Place
+    """Up to here everything was looked at."""
+    is_last: bool
+
+
+# -- on the wire -------------------------------------------------------------------------------------------------
+
+
+class LogItem(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    message: Text | None = None
+    level: Level = Level.INFO
+    event: Name = "log"
+    details: Annotated[dict[str, object], Meta(description="secrets in it are not kept")] = {}
+    stack_trace: Annotated[str, Meta(max_length=262_144)] | None = None
+
+
+class LogBody(LogItem, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """One line, or many of them as `lines`."""
+
+    lines: Annotated[list[LogItem], Meta(min_length=1, max_length=AT_ONCE_MAX)] | UnsetType = UNSET
+    attempt_token: Token | None = None
+
+
+class LogQuery(msgspec.Struct, frozen=True, rename="camel"):
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+    cursor: Annotated[str, Meta(max_length=512)] | None = None
+    level: Level | None = None
+    event: Name | None = None
+    order: Annotated[Literal["asc", "desc"], Meta(description="oldest or newest first")] = "desc"
+    wait_ms: Annotated[
+        int, Meta(ge=0, le=60_000, description="with order=asc: how long to wait if there is nothing more")
+    ] = 0
+
+
+class LogView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    id: str
+    task_id: str
+    agent_id: str | None
+    level: Level
+    event: str
+    message: str | None
+    details: msgspec.Raw
+    previous_status: str | None
+    new_status: str | None
+    session_key: str | None
+    stack_trace: str | None
+    created_at: str
+
+
+class LogList(msgspec.Struct, frozen=True, rename="camel"):
+    items: list[LogView]
+    next_cursor: str | None
+
+
+class LogAdded(msgspec.Struct, frozen=True):
+    ids: list[str]

@@ -1,0 +1,223 @@
+"""What tasks have cost, and what they may cost. Money is counted in millionths of a dollar, and never in fractions."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from quarterdeck.core.clock import Millis
+from quarterdeck.core.wire import Bearer, Caller
+
+MICROS = 1_000_000
+BUDGETS_MAX = 1_000
+"""Of one zone."""
+GroupBy = Literal["task", "agent", "model", "taskType", "day", "workspace"]
+Day = Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$(?!\n)", description="2026-01-31, in UTC")]
+
+
+class Scope(StrEnum):
+    """Whose costs a budget counts."""
+
+    ZONE = "workspace"
+    TASK_TYPE = "taskType"
+    TASK = "task"
+
+
+class Period(StrEnum):
+    """How long a budget lasts before it begins anew; by the calendar, in UTC."""
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+    TOTAL = "total"
+
+
+BudgetKey = tuple[str, str, str, str]
+"""(zone, scope, key, period)"""
+
+
+class Budget(msgspec.Struct, frozen=True, array_like=True):
+    """A row, in the order of `columns budget` in `queries.sql`. What was spent is of the period that began at
+    `began_at`, which may be over."""
+
+    zone_id: str
+    scope: Scope
+    scope_key: str
+    period: Period
+    usd_micros: int | None
+    tokens: int | None
+    began_at: Millis
+    ends_at: Millis | None
+    spent_usd_micros: int
+    spent_tokens: int
+    created_by: str
+    created_at: Millis
+    updated_at: Millis
+
+    @property
+    def key(self) -> BudgetKey:
+        return (self.zone_id, self.scope, self.scope_key, self.period)
+
+
+class Sum(msgspec.Struct, frozen=True, array_like=True):
+    """What was spent."""
+
+    usd_micros: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def __add__(self, other: Sum) -> Sum:
+        return Sum(
+            self.usd_micros + other.usd_micros,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+        )
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """What a batch adds to a budget, and the period it belongs to."""
+
+    budget: Budget
+    """As it is afterwards."""
+    usd_micros: int
+    tokens: int
+    passes: bool
+    """It was not spent before, and is now."""
+
+
+# -- what is asked -----------------------------------------------------------------------------------------------
+
+
+class BudgetAsk(msgspec.Struct, frozen=True, kw_only=True):
+    zone_id: str
+    caller: Caller
+    trace: str | None
+    scope: Scope
+    scope_key: str
+    period: Period
+
+    @property
+    def bearer(self) -> Bearer | None:
+        return self.caller.bearer
+
+    @property
+    def key(self) -> BudgetKey:
+        return (self.zone_id, self.scope, self.scope_key, self.period)
+
+
+class PutBudget(BudgetAsk, frozen=True, kw_only=True):
+    usd_micros: int | None
+    tokens: int | None
+
+
+class RemoveBudget(BudgetAsk, frozen=True, kw_only=True):
+    pass
+
+
+class CostFilter(msgspec.Struct, frozen=True, kw_only=True):
+    zone_id: str
+    caller: Caller
+    group_by: GroupBy
+    since: int | None
+    """A day, counted from 1970."""
+    until: int | None
+    """The first day that is not wanted."""
+    after: str | None
+    limit: int
+
+
+class Grouped(msgspec.Struct, frozen=True, array_like=True):
+    key: str
+    usd_micros: int
+    input_tokens: int
+    output_tokens: int
+
+
+# -- on the wire -------------------------------------------------------------------------------------------------
+
+
+class CostQuery(msgspec.Struct, frozen=True, rename="camel"):
+    group_by: GroupBy = "workspace"
+    since: Annotated[Day | None, Meta(description="the first day that is wanted")] = None
+    until: Annotated[Day | None, Meta(description="the first day that is not wanted any more")] = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    cursor: Annotated[str, Meta(max_length=512)] | None = None
+
+
+class BudgetBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    scope: Scope
+    period: Period
+    key: (
+        Annotated[str, Meta(min_length=1, max_length=128, description="the type, or the id of the task")]
+        | None
+    ) = None
+    usd: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    tokens: Annotated[int, Meta(ge=0, le=10**15, description="read and written together")] | None = None
+
+
+class BudgetNameQuery(msgspec.Struct, frozen=True):
+    scope: Scope
+    period: Period
+    key: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+
+
+class BudgetQuery(msgspec.Struct, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    cursor: Annotated[str, Meta(max_length=1_024)] | None = None
+
+
+class CostView(msgspec.Struct, frozen=True, rename="camel"):
+    key: str
+    usd: float
+    input_tokens: int
+    output_tokens: int
+
+
+class CostList(msgspec.Struct, frozen=True, rename="camel"):
+    group_by: GroupBy
+    items: list[CostView]
+    next_cursor: str | None
+
+
+class BudgetView(msgspec.Struct, frozen=True, rename="camel"):
+    scope: Scope
+    key: str | None
+    period: Period
+    usd: float | None
+    tokens: int | None
+    used_usd: float
+    """In the present period."""
+    used_tokens: int
+    is_spent: bool
+    period_began_at: str
+    period_ends_at: str | None
+    created_by: str
+    created_at: str
+    updated_at: str
+
+
+class BudgetList(msgspec.Struct, frozen=True, rename="camel"):
+    items: list[BudgetView]
+    next_cursor: str | None
+
+
+class SpentView(msgspec.Struct, frozen=True, rename="camel"):
+    """Why a task must wait: a budget it would draw on is spent."""
+
+    code: str
+    detail: str
+    scope: Scope
+    key: str | None
+    period: Period
+    usd: float | None
+    used_usd: float
+    tokens: int | None
+    used_tokens: int
+    period_ends_at: str | None

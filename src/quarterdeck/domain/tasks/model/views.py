@@ -1,0 +1,92 @@
+"""What is shown of tasks."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from quarterdeck.domain.tasks.model.rows import State
+
+
+class CostsView(msgspec.Struct, frozen=True, rename="camel"):
+    usd: float
+    input_tokens: int
+    output_tokens: int
+
+
+class TaskView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    id: str
+    zone_id: str = msgspec.field(name="workspaceId")
+    title: str
+    description: str | None
+    task_type: str
+    status: State
+    priority: int
+    agent_id: str | None
+    session_key: str | None
+    progress_percent: int
+    current_step: str | None
+    estimated_duration_minutes: int | None
+    estimated_completion_at: str | None
+    retry_count: int
+    max_retries: int
+    retry_backoff_seconds: int
+    last_error: str | None
+    depends_on: list[str]
+    blocks: list[str]
+    on_dependency_failure: str
+    input_context: msgspec.Raw
+    output_result: msgspec.Raw | None
+    summary: str | None
+    checkpoint_data: msgspec.Raw
+    metadata: msgspec.Raw
+    tags: msgspec.Raw
+    required_capabilities: msgspec.Raw
+    available_at: str
+    timeout_seconds: int | None
+    attempt: int
+    reason: str | None
+    is_final: bool
+    costs: CostsView
+    created_by: str
+    created_at: str
+    updated_at: str
+    assigned_at: str | None
+    started_at: str | None
+    completed_at: str | None
+    failed_at: str | None
+    attempt_token: str | UnsetType = UNSET
+    lease_expires_at: str | UnsetType = UNSET
+
+
+class TaskList(msgspec.Struct, frozen=True, rename="camel"):
+    items: list[TaskView]
+    next_cursor: str | None
+
+
+class TaskLeases(msgspec.Struct, frozen=True):
+    tasks: list[TaskView]
+
+
+class ItemProblem(msgspec.Struct, frozen=True):
+    error: str
+    detail: str
+    status: int
+
+
+class TaskItem(msgspec.Struct, frozen=True, rename="camel"):
+    """What became of one of many: where it stands, or why it was refused."""
+
+    id: str | None
+    status: State | UnsetType = UNSET
+    error: dict[str, object] | UnsetType = UNSET
+
+
+class TaskItems(msgspec.Struct, frozen=True):
+    items: list[TaskItem]
+
+
+class CreatedItems(msgspec.Struct, frozen=True):
+    """One outcome for each task of the request, in order: a task, or a problem."""
+
+    items: list[TaskView | msgspec.Raw]

@@ -1,0 +1,25 @@
+"""What can be done with tasks.
+
+| module   | what                                                                                      |
+|----------|-------------------------------------------------------------------------------------------|
+| exchange | make, claim, report, change, and what the coordinator asks for: one lane, one batch        |
+| loading  | what a batch needs to be decided                                                            |
+| writing  | rows and events of what was decided                                                         |
+| looking  | show, list, and what the coordinator looks for                                              |
+| settling | what the end of an agent means for what it holds                                            |
+| telling  | what an agent that is heard of must know, and what it says                                  |
+| awaiting | who of those that wait may be given something                                               |
+| spending | costs, and budgets that are spent                                                           |
+| budgeting | budgets by hand, and what was spent                                                        |
+| logs     | what happened to a task, and what its agents said of it                                     |
+| following | waiting for the log of a task to grow                                                      |
+| insight  | why a task is as it is, and what it hangs together with                                      |
+"""
+
+from quarterdeck.domain.tasks.operations.awaiting import Look
+from quarterdeck.domain.tasks.operations.exchange import Exchange, TaskWaiters, waiters, windows_of
+from quarterdeck.domain.tasks.operations.looking import page, show
+from quarterdeck.domain.tasks.operations.settling import Settler
+from quarterdeck.domain.tasks.operations.telling import Teller
+
+__all__ = ["Exchange", "Look", "Settler", "TaskWaiters", "Teller", "page", "show", "waiters", "windows_of"]

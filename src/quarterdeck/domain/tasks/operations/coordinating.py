@@ -1,0 +1,142 @@
+"""What the coordinator looks for, across zones. Everything is found by an index of its own, and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from quarterdeck.core.clock import Millis
+from quarterdeck.domain.tasks.model.rows import Attempt, Overdue, Ref, State, Task
+from quarterdeck.domain.tasks.operations.loading import kinds_of
+from quarterdeck.domain.tasks.queries import Q
+from quarterdeck.domain.tasks.rules.known import ClassRef, Kind
+from quarterdeck.engine.tx import Tx
+from quarterdeck.store.port import Row, decode
+
+Batch = list[tuple[object, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """What needs somebody to act, so many of each at most."""
+
+    timed_out: list[Attempt]
+    """Attempts whose time is over, or whose launch was never heard of."""
+    overdue: list[Overdue]
+    """Long past their estimate; or warned, and not moved since."""
+    due: list[Ref]
+    """What has waited for its moment, or for the end of its backoff, long enough."""
+    spreading: list[Ref]
+    """Ended, and some that depend on them have not heard of it."""
+    unranked: list[str]
+    """Zones whose strategy has changed."""
+    next_ms: Millis | None
+    """In how many milliseconds the next moment comes; None if none is known."""
+
+
+async def unsettled(tx: Tx, limit: int) -> Unsettled:
+    """In one trip: it is asked after every commit that this process hears of."""
+    timed_out, overdue, due, spreading, unranked, [moments] = await tx.read(
+        Q.tasks_timed_out(limit=limit),
+        Q.tasks_overdue(limit=limit),
+        Q.tasks_due(limit=limit),
+        Q.tasks_spreading(limit=limit),
+        Q.task_strategies_unsettled(limit=limit),
+        Q.tasks_next_moment(),
+    )
+    return Unsettled(
+        decode(timed_out, Attempt),
+        decode(overdue, Overdue),
+        _refs(due),
+        _refs(spreading),
+        [str(zone_id) for (zone_id,) in unranked],
+        _next(moments),
+    )
+
+
+def _next(row: Row) -> Millis | None:
+    *moments, now = row
+    known = [int(str(moment)) for moment in moments if moment is not None]
+    return max(0, min(known) - int(str(now))) if known else None
+
+
+# -- what may begin ----------------------------------------------------------------------------------------------
+
+
+async def ready_classes(tx: Tx, zones: Iterable[str]) -> dict[ClassRef, Kind]:
+    """Of which something may begin in these zones."""
+    [rows] = await tx.read(Q.tasks_classes_ready(batch=[(zone_id,) for zone_id in sorted(set(zones))]))
+    return kinds_of(rows)[0]
+
+
+async def ready_of(tx: Tx, wanted: Mapping[ClassRef, int]) -> dict[ClassRef, list[tuple[int, str]]]:
+    """The next of each class, (turn, task), so many of each."""
+    classes = sorted(wanted)
+    answers = await tx.read(
+        *(
+            Q.tasks_ready_of(zone_id=zone_id, class_id=name, limit=wanted[zone_id, name])
+            for zone_id, name in classes
+        )
+    )
+    return {
+        ref: [(int(str(turn)), str(task_id)) for turn, task_id in rows]
+        for ref, rows in zip(classes, answers, strict=True)
+    }
+
+
+# -- what waits for others ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Tasks that wait for others, (zone, task) → what for."""
+
+    depends_on: dict[Ref, list[str]]
+    last: Ref | None
+    """Where the next slice begins; None if this was the last."""
+
+
+async def waiting_slice(tx: Tx, after: Ref, limit: int) -> Slice:
+    [rows] = await tx.read(Q.tasks_waiting_slice(zone_id=after[0], id=after[1], limit=limit))
+    found: dict[Ref, list[str]] = {}
+    for zone_id, task_id, ahead in rows:
+        on = found.setdefault((str(zone_id), str(task_id)), [])
+        if ahead is not None:
+            on.append(str(ahead))
+    return Slice(found, max(found) if len(found) == limit else None)
+
+
+async def anything_waits(tx: Tx) -> bool:
+    """Whether any task waits for another."""
+    [rows] = await tx.read(Q.tasks_waiting_some())
+    return bool(rows)
+
+
+# -- figures, and single ones ------------------------------------------------------------------------------------
+
+
+async def counted(tx: Tx, zones: Iterable[str], limit: int) -> dict[State, int]:
+    """How many tasks of these zones wait or run; of each zone and state no more than so many are counted."""
+    batch: Batch = [
+        (zone_id, state) for zone_id in zones for state in (State.PENDING, State.ASSIGNED, State.RUNNING)
+    ]
+    [rows] = await tx.read(Q.tasks_counted(batch=batch, limit=limit))
+    counts = dict.fromkeys((State.PENDING, State.ASSIGNED, State.RUNNING), 0)
+    for _, state, number in rows:
+        counts[State(str(state))] += int(str(number))
+    return counts
+
+
+async def pending(tx: Tx, limit: int) -> int:
+    """How many tasks wait for an agent and nothing else, in all zones."""
+    [[row]] = await tx.read(Q.tasks_pending_count(limit=limit))
+    return int(str(row[0]))
+
+
+async def named(tx: Tx, refs: Sequence[Ref]) -> dict[Ref, Task]:
+    [rows] = await tx.read(Q.tasks_get(batch=[*sorted(refs)]))
+    return {(task.zone_id, task.id): task for task in decode(rows, Task)}
+
+
+def _refs(rows: Sequence[Row]) -> list[Ref]:
+    return [(str(zone_id), str(name)) for zone_id, name in rows]

@@ -1,0 +1,446 @@
+"""The route table of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from quarterdeck.core import keys, paging
+from quarterdeck.core.errors import Conflict, Invalid, NotFound, Problem, Unauthenticated
+from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
+from quarterdeck.domain.tasks import asking
+from quarterdeck.domain.tasks.asking import asker
+from quarterdeck.domain.tasks.model import bodies
+from quarterdeck.domain.tasks.model.commands import (
+    Archive,
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    Create,
+    Fail,
+    Named,
+    Outcome,
+    Progress,
+    Release,
+    Retry,
+    Start,
+)
+from quarterdeck.domain.tasks.model.rows import Created, Leased, Leases, Task, TaskSettings, Whole
+from quarterdeck.domain.tasks.model.views import (
+    CreatedItems,
+    TaskItem,
+    TaskItems,
+    TaskLeases,
+    TaskList,
+    TaskView,
+)
+from quarterdeck.domain.tasks.operations import looking
+from quarterdeck.domain.tasks.operations.exchange import TaskWaiters
+from quarterdeck.domain.tasks.operations.looking import TaskFilter, TaskRef
+from quarterdeck.domain.tasks.rules import refusals
+from quarterdeck.domain.tasks.rules.arranging import arranged
+from quarterdeck.domain.tasks.rules.showing import lease_view, view
+from quarterdeck.domain.tasks.striking import Strike, strikes
+from quarterdeck.engine.secrets import Safe
+from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.waiting import wait_for_work
+
+log = logging.getLogger("quarterdeck.tasks")
+LISTING = "agent-tasks"
+BULK_BYTES_MAX = 16 << 20
+"""A body is decoded in one go: a larger one would hold up everybody else's for longer than they should notice."""
+ONE_BYTES_MAX = 4 << 20
+"""Some fields of one mebibyte each, and what stands around them."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDesk:
+    """What the handlers need, handed over by the composition root."""
+
+    engine: Engine
+    submit: Callable[[Command], asyncio.Future[Outcome]]
+    submit_show: Callable[[TaskRef], Awaitable[Whole]]
+    waiters: TaskWaiters
+    safe: Safe
+    settings: TaskSettings
+
+    # -- making and looking --------------------------------------------------------------------------------------
+
+    async def create(self, call: Call) -> Reply:
+        body = call.body
+        assert isinstance(body, bodies.CreateBody)
+        key = keys.one_key(call.idempotency_key, None)
+        if body.tasks is not UNSET:
+            return Reply(await self._create_many(call, body.tasks, key), 201)
+        item = asking.one(body)
+        if item.id is not None and item.id in item.depends_on:
+            raise refusals.cycle([item.id, item.id])
+        ask = asking.creation(call, item, key, self.safe)
+        done = await self.submit(ask)
+        return Reply(
+            await self._made(call, ask, done), 201 if isinstance(done, Created) and done.made else 200
+        )
+
+    async def _create_many(
+        self, call: Call, items: Sequence[bodies.CreateItem], key: str | None
+    ) -> CreatedItems:
+        """Each its own outcome, in the order of the request; made so that each finds what it depends on."""
+        asks = [
+            asking.creation(call, item, None if key is None else f"{key}#{place}", self.safe)
+            for place, item in enumerate(items)
+        ]
+        named = {ask.id: ask for ask in asks}
+        if len(named) < len(asks):
+            raise Invalid("invalid_body", "Two tasks of the request have the same id.", field="$.tasks")
+        order, cycles = arranged({ask.id: ask.depends_on for ask in asks})
+        futures = {task_id: self.submit(named[task_id]) for task_id in order}
+        await asyncio.wait(futures.values()) if futures else None
+        outcomes: list[TaskView | msgspec.Raw] = []
+        for ask in asks:
+            if ask.id in cycles:
+                outcomes.append(_raw_problem(refusals.cycle(cycles[ask.id])))
+                continue
+            error = futures[ask.id].exception()
+            if isinstance(error, Problem) and not isinstance(error, Unauthenticated):
+                outcomes.append(_raw_problem(error))
+            else:
+                outcomes.append(await self._made(call, ask, futures[ask.id].result()))
+        return CreatedItems(outcomes)
+
+    async def _made(self, call: Call, ask: Create, done: Outcome) -> TaskView:
+        assert isinstance(done, Created)
+        if not done.made:
+            return await self._shown(call, done.task.id)
+        whole = Whole(done.task, ask.content, ask.depends_on)
+        return view(whole, self._masked)
+
+    async def show(self, call: Call) -> TaskView:
+        return await self._shown(call, call.params["id"])
+
+    async def _shown(self, call: Call, task_id: str) -> TaskView:
+        return view(await self.submit_show(TaskRef(call.zone, task_id, call.caller)), self._masked)
+
+    async def list_all(self, call: Call) -> Reply:
+        return await self._list(call, None)
+
+    async def list_of_agent(self, call: Call) -> Reply:
+        return await self._list(call, call.params["id"])
+
+    async def _list(self, call: Call, agent_id: str | None) -> Reply:
+        query = call.query
+        assert isinstance(query, bodies.ListQuery)
+        low = query.min_priority if query.priority is None else query.priority
+        wanted = TaskFilter(
+            zone_id=call.zone,
+            caller=call.caller,
+            limit=query.limit + 1,
+            before=paging.decode(LISTING, query.cursor) if query.cursor else None,
+            status=query.status,
+            priority=low,
+            priority_max=query.priority,
+            task_type=query.task_type,
+            agent_id=agent_id or query.agent_id,
+            names_agent=agent_id is not None,
+            created_after=None if query.created_after is None else asking.millis(query.created_after),
+            tags=tuple(tag for tag in (query.tags or "").split(",") if tag),
+        )
+        wholes = await self._read(call, lambda tx: looking.page(tx, wanted))
+        shown, last = paging.clip([whole.task.id for whole in wholes], query.limit)
+        following = paging.encode(LISTING, last) if last else None
+        body = TaskList([view(whole, self._masked) for whole in wholes[:shown]], following)
+        return Reply(body, 200, call.link_to_next(following))
+
+    # -- by hand -------------------------------------------------------------------------------------------------
+
+    async def patch(self, call: Call) -> TaskView:
+        body = call.body
+        assert isinstance(body, bodies.PatchBody)
+        return await self._moved(call, asking.patch(call, body))
+
+    async def cancel(self, call: Call) -> TaskView:
+        body = call.body
+        assert isinstance(body, bodies.CancelBody)
+        return await self._moved(call, Cancel(**asker(call), id=call.params["id"], reason=body.reason))
+
+    async def retry(self, call: Call) -> TaskView:
+        return await self._moved(call, Retry(**asker(call), id=call.params["id"]))
+
+    async def archive(self, call: Call) -> TaskView:
+        return await self._moved(call, Archive(**asker(call), id=call.params["id"]))
+
+    # -- working -------------------------------------------------------------------------------------------------
+
+    async def claim(self, call: Call) -> Reply:
+        body = call.body
+        assert isinstance(body, bodies.ClaimBody)
+        ask = asking.claim(call, body)
+        wait_ms = min(body.wait_ms, self.settings.task_claim_wait_max_ms)
+        if wait_ms:
+            given = await wait_for_work(ask, call.zone, self._claim, self.waiters, wait_ms / 1000)
+        else:
+            given = await self._claim(ask)
+        shown = TaskLeases([lease_view(leased, partial(self._opened, leased)) for leased in given])
+        return Reply(shown, unsent=lambda: self.waiters.unwanted(given))
+
+    async def _claim(self, ask: Claim) -> tuple[Leased, ...]:
+        claimed = self.submit(ask)
+        try:
+            leases = await asyncio.shield(claimed)
+        except asyncio.CancelledError:
+            # Whoever asked is gone. What it is given all the same, a moment from now, goes back.
+            claimed.add_done_callback(self._give_back)
+            raise
+        assert isinstance(leases, Leases)
+        return leases.items
+
+    def _give_back(self, claimed: asyncio.Future[Outcome]) -> None:
+        if not claimed.cancelled() and claimed.exception() is None:
+            leases = claimed.result()
+            assert isinstance(leases, Leases)
+            self.waiters.unwanted(leases.items)
+
+    def release(self, given: Sequence[Leased]) -> None:
+        """Leases that reached nobody are as if they had never been given."""
+        for leased in given:
+            row = leased.task
+            ask = Release(zone_id=row.zone_id, id=row.id, token=row.attempt_token or "")
+            self.submit(ask).add_done_callback(_released)
+
+    async def start(self, call: Call) -> TaskView:
+        body = call.body
+        assert isinstance(body, bodies.StartBody)
+        ask = Start(**asker(call), id=call.params["id"], token=asking.token(call, body.attempt_token))
+        return await self._moved(call, ask)
+
+    async def release_one(self, call: Call) -> TaskView:
+        body = call.body
+        assert isinstance(body, bodies.StartBody)
+        ask = Release(**asker(call), id=call.params["id"], token=asking.token(call, body.attempt_token))
+        return await self._moved(call, ask)
+
+    async def progress(self, call: Call) -> TaskView:
+        body = call.body
+        assert isinstance(body, bodies.ProgressBody)
+        return await self._moved(call, asking.progress(call, call.params["id"], body, self.safe))
+
+    async def complete(self, call: Call) -> TaskView:
+        body = call.body
+        assert isinstance(body, bodies.CompleteBody)
+        return await self._moved(call, asking.completion(call, call.params["id"], body, self.safe))
+
+    async def fail(self, call: Call) -> TaskView:
+        body = call.body
+        assert isinstance(body, bodies.FailBody)
+        task_id = call.params["id"]
+        [strike] = await self._strikes(call, [task_id])
+        return await self._moved(call, asking.failure(call, task_id, body, strike))
+
+    async def progress_many(self, call: Call) -> TaskItems:
+        body = call.body
+        assert isinstance(body, bodies.ProgressManyBody)
+        return await self._many([asking.progress(call, item.id, item, self.safe) for item in body.items])
+
+    async def complete_many(self, call: Call) -> TaskItems:
+        body = call.body
+        assert isinstance(body, bodies.CompleteManyBody)
+        return await self._many([asking.completion(call, item.id, item, self.safe) for item in body.items])
+
+    async def fail_many(self, call: Call) -> TaskItems:
+        body = call.body
+        assert isinstance(body, bodies.FailManyBody)
+        strikes = await self._strikes(call, [item.id for item in body.items])
+        each = zip(body.items, strikes, strict=True)
+        return await self._many([asking.failure(call, item.id, item, strike) for item, strike in each])
+
+    async def release_many(self, call: Call) -> TaskItems:
+        body = call.body
+        assert isinstance(body, bodies.ReleaseManyBody)
+        return await self._many(
+            [
+                Release(**asker(call), id=item.id, token=asking.token(call, item.attempt_token))
+                for item in body.items
+            ]
+        )
+
+    # -- shared --------------------------------------------------------------------------------------------------
+
+    async def _moved(self, call: Call, ask: Named) -> TaskView:
+        await self.submit(ask)  # type: ignore[arg-type]
+        return await self.show(call)
+
+    async def _many(self, asks: Sequence[Progress | Complete | Fail | Release]) -> TaskItems:
+        """Each its own outcome: one that is refused costs the others nothing."""
+        done = await asyncio.gather(*(self.submit(ask) for ask in asks), return_exceptions=True)
+        if strangers := [outcome for outcome in done if isinstance(outcome, Unauthenticated)]:
+            # All were asked by the same: whoever may not speak for one may not speak for any.
+            raise strangers[0]
+        return TaskItems([_item(ask.id, outcome) for ask, outcome in zip(asks, done, strict=True)])
+
+    async def _read(self, call: Call, operation: Callable[[Tx], Awaitable[T]]) -> T:
+        """Behind the wall: the zone that is looked at, and the zone of the caller's own session."""
+        return await self.engine.read(operation, zones={call.zone, call.caller.zone_id})
+
+    async def _strikes(self, call: Call, task_ids: Sequence[str]) -> list[Strike]:
+        refs = [TaskRef(call.zone, task_id, call.caller) for task_id in task_ids]
+        return await strikes(self.submit_show, self.safe, refs)
+
+    def _masked(self, field: str, stored: str) -> str:
+        return self.safe.masked(stored)
+
+    def _opened(self, leased: Leased, field: str, stored: str) -> str:
+        return self.safe.open(stored, (leased.task.zone_id, asking.TABLE, leased.task.id, field))
+
+
+def _released(done: asyncio.Future[Outcome]) -> None:
+    error = None if done.cancelled() else done.exception()
+    if error is not None and not isinstance(error, NotFound | Conflict):
+        # It is aborted when its agent is stale then; the attempt counts, and whoever reads this knows why.
+        log.warning("a lease that reached nobody could not be given back: %r", error)
+
+
+def _item(task_id: str, outcome: Outcome | BaseException) -> TaskItem:
+    if isinstance(outcome, Problem):
+        return TaskItem(task_id, error=_problem(outcome))
+    if isinstance(outcome, BaseException):
+        raise outcome
+    assert isinstance(outcome, Task)
+    return TaskItem(task_id, outcome.status)
+
+
+def _problem(problem: Problem) -> dict[str, object]:
+    return {"error": problem.code, "detail": problem.detail, "status": problem.status, **problem.members}
+
+
+def _raw_problem(problem: Problem) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(_problem(problem)))
+
+
+def routes(desk: TaskDesk) -> list[Route]:
+    return [*_made_and_seen(desk), *_moved_by_hand(desk), *_worked_on(desk), *_in_bulk(desk)]
+
+
+BASE = "/api/v1/agent-tasks"
+ONE = BASE + "/{id}"
+TAGS = ("tasks",)
+MISSING = ("task_not_found",)
+SPOKEN = (*MISSING, "stale_attempt", "attempt_token_required")
+
+
+def _made_and_seen(desk: TaskDesk) -> list[Route]:
+    return [
+        Route(
+            "POST", BASE, desk.create, "Make a task, or many", LIFECYCLE, body=bodies.CreateBody,
+            answer=TaskView | CreatedItems, status=201, tags=TAGS, power="tasks.create", body_max=BULK_BYTES_MAX,
+            refusals=("unknown_dependency", "dependency_cycle", "task_exists", "idempotency_key_conflict",
+                      "zone_ended"),
+            description="201, or 200 with what the same Idempotency-Key stands for already. With `tasks`, one outcome "
+            "for each, in order.",
+        ),
+        Route(
+            "GET", BASE, desk.list_all, "List tasks, newest first", LIFECYCLE, query=bodies.ListQuery, answer=TaskList,
+            refusals=("invalid_cursor",), tags=TAGS, power="tasks.read",
+        ),
+        Route(
+            "GET", ONE, desk.show, "Show a task", LIFECYCLE, answer=TaskView, refusals=MISSING, tags=TAGS,
+            power="tasks.read",
+        ),
+        Route(
+            "GET", "/api/v1/agents/{id}/tasks", desk.list_of_agent, "List an agent's tasks", LIFECYCLE,
+            query=bodies.ListQuery, answer=TaskList, refusals=("invalid_cursor", "agent_not_found"), tags=TAGS,
+            power="tasks.read",
+        ),
+    ]  # fmt: skip
+
+
+def _moved_by_hand(desk: TaskDesk) -> list[Route]:
+    conflicts = (*MISSING, "task_state_conflict")
+    return [
+        Route(
+            "PATCH", ONE, desk.patch, "Change a task, pause or resume it", LIFECYCLE, body=bodies.PatchBody,
+            answer=TaskView, tags=TAGS, power="tasks.change",
+            refusals=(*conflicts, "unknown_dependency", "dependency_cycle", "dependency_failed"),
+        ),
+        Route(
+            "POST", ONE + "/cancel", desk.cancel, "Cancel a task for good", LIFECYCLE, body=bodies.CancelBody,
+            answer=TaskView, refusals=conflicts, tags=TAGS, power="tasks.change",
+        ),
+        Route(
+            "POST", ONE + "/retry", desk.retry, "Begin a failed or canceled task anew", LIFECYCLE,
+            answer=TaskView, refusals=conflicts, tags=TAGS, power="tasks.change",
+        ),
+        Route(
+            "POST", ONE + "/archive", desk.archive, "Put a task away that is over", LIFECYCLE,
+            answer=TaskView, refusals=conflicts, tags=TAGS, power="tasks.change",
+        ),
+    ]  # fmt: skip
+
+
+def _worked_on(desk: TaskDesk) -> list[Route]:
+    return [
+        Route(
+            "POST", "/api/v1/agents/{id}/claim", desk.claim, "Take work", LIFECYCLE, body=bodies.ClaimBody,
+            answer=TaskLeases, waits=True, tags=TAGS, power="tasks.work",
+            refusals=("agent_not_found", "agent_terminated", "agent_draining", "agent_required"),
+            description="Gives up to `max` tasks to the agent; waits up to `waitMs` if there are none. The same "
+            "`claimId` gives the same tasks again.",
+        ),
+        Route(
+            "POST", ONE + "/start", desk.start, "Begin an assigned task", LIFECYCLE, body=bodies.StartBody,
+            answer=TaskView, refusals=SPOKEN, tags=TAGS, power="tasks.work",
+        ),
+        Route(
+            "PATCH", ONE + "/progress", desk.progress, "Report progress, save a checkpoint", LIFECYCLE,
+            body=bodies.ProgressBody, answer=TaskView, refusals=SPOKEN, tags=TAGS, power="tasks.work",
+            body_max=ONE_BYTES_MAX,
+        ),
+        Route(
+            "POST", ONE + "/complete", desk.complete, "Report a task done", LIFECYCLE, body=bodies.CompleteBody,
+            answer=TaskView, refusals=SPOKEN, tags=TAGS, power="tasks.work", body_max=ONE_BYTES_MAX,
+            description="Said twice with the same token, it is answered twice. A paused task is completed by hand, "
+            "without a token, by ADMIN or OWNER.",
+        ),
+        Route(
+            "POST", ONE + "/fail", desk.fail, "Report that an attempt has failed", LIFECYCLE, body=bodies.FailBody,
+            answer=TaskView, refusals=SPOKEN, tags=TAGS, power="tasks.work", body_max=ONE_BYTES_MAX,
+            description="Another attempt follows after the backoff, unless `retryable` is false or it was the last.",
+        ),
+        Route(
+            "POST", ONE + "/release", desk.release_one, "Give a task back", LIFECYCLE, body=bodies.StartBody,
+            answer=TaskView, refusals=SPOKEN, tags=TAGS, power="tasks.work",
+            description="As if the attempt had never begun: it does not count.",
+        ),
+    ]  # fmt: skip
+
+
+def _in_bulk(desk: TaskDesk) -> list[Route]:
+    each = "Each item has its own outcome."
+    return [
+        Route(
+            "POST", BASE + "/complete", desk.complete_many, "Report many tasks done", LIFECYCLE,
+            body=bodies.CompleteManyBody, answer=TaskItems, tags=TAGS, description=each, power="tasks.work",
+            body_max=BULK_BYTES_MAX,
+        ),
+        Route(
+            "POST", BASE + "/progress", desk.progress_many, "Report the progress of many tasks", LIFECYCLE,
+            body=bodies.ProgressManyBody, answer=TaskItems, tags=TAGS, description=each, power="tasks.work",
+            body_max=BULK_BYTES_MAX,
+        ),
+        Route(
+            "POST", BASE + "/fail", desk.fail_many, "Report that many attempts have failed", LIFECYCLE,
+            body=bodies.FailManyBody, answer=TaskItems, tags=TAGS, description=each, power="tasks.work",
+            body_max=BULK_BYTES_MAX,
+        ),
+        Route(
+            "POST", BASE + "/release", desk.release_many, "Give many tasks back", LIFECYCLE,
+            body=bodies.ReleaseManyBody, answer=TaskItems, tags=TAGS, description=each, power="tasks.work",
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,448 @@
+"""One batch, decided in order of arrival.
+
+The board holds what was loaded for the batch and moves it, command by command, as if each came alone; what moved is
+then written at once. It does no I/O and knows no clock: the moment is handed to it, and so are tokens and chance.
+
+What becomes ready within a batch (made, unblocked, back from its backoff, given back) is offered to those who wait for
+work, in the same commit (`take`).
+"""
+
+from __future__ import annotations
+
+from quarterdeck.core.errors import Problem
+from quarterdeck.core.keys import Binding, Key, conflict
+from quarterdeck.domain.tasks.model.commands import (
+    Abort,
+    Archive,
+    Ask,
+    Assign,
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    Create,
+    Cut,
+    Due,
+    Fail,
+    Launched,
+    Outcome,
+    Patch,
+    Pause,
+    Progress,
+    Release,
+    Resume,
+    Retry,
+    Spread,
+    Start,
+    Warn,
+)
+from quarterdeck.domain.tasks.model.rows import (
+    Created,
+    Leased,
+    Leases,
+    Said,
+    State,
+    Strategy,
+    Task,
+    Verb,
+    Waits,
+)
+from quarterdeck.domain.tasks.rules import lives, refusals, turns
+from quarterdeck.domain.tasks.rules.book import Why
+from quarterdeck.domain.tasks.rules.known import Kind, Known
+from quarterdeck.domain.tasks.rules.lives import HELD, Holding, Rank, Report, Setback
+from quarterdeck.domain.tasks.rules.waiting import Dependencies, because
+
+CREATING = "task.create"
+"""What keys are kept under."""
+POWERS: dict[type[Ask], str] = {
+    Create: "tasks.create",
+    **dict.fromkeys((Claim, Start, Progress, Complete, Fail, Release), "tasks.work"),
+    **dict.fromkeys((Cancel, Retry, Pause, Resume, Patch, Archive), "tasks.change"),
+}
+"""What one must be allowed to ask for each; the rest is the server's own."""
+
+
+class Board(Dependencies):
+    def __init__(self, known: Known) -> None:
+        super().__init__(known)
+        self._keys = {**known.keys}
+        self._shares = {**known.shares}
+
+    def shares(self) -> dict[tuple[str, str], int]:
+        """Those that moved."""
+        return {who: turn for who, turn in self._shares.items() if self._known.shares.get(who) != turn}
+
+    def decide(self, ask: Command) -> Outcome | Problem:
+        power = POWERS.get(type(ask), "tasks.work")
+        if problem := self._known.problem_of(ask, power):
+            return problem
+        match ask:
+            case Create():
+                return self._create(ask)
+            case Claim():
+                return self._claim(ask)
+        row = self._rows.get((ask.zone_id, ask.id))
+        if row is None:
+            return refusals.not_found(ask.id)
+        if power == "tasks.work" and (problem := _others(ask, row)):
+            return problem
+        return self._of_one(ask, row)
+
+    def _of_one(self, ask: Command, row: Task) -> Outcome | Problem:
+        match ask:
+            case Complete():
+                return self._complete(ask, row)
+            case Progress():
+                return self._progress(ask, row)
+            case Fail():
+                return self._fail(ask, row)
+            case Start() | Launched() | Assign():
+                return self._begin_assigned(ask, row)
+            case Release():
+                return self._release(ask, row)
+            case Cancel() | Retry() | Pause() | Resume() | Archive():
+                return self._by_hand(ask, row)
+            case Patch():
+                return self._patch(ask, row)
+            case Abort():
+                return self._abort(ask, row)
+            case Due():
+                return self._due(ask, row)
+            case Warn():
+                return self._warn(ask, row)
+            case Spread():
+                return self._spread(ask, row)
+            case Cut():
+                return self._cut(ask, row)
+            case _:
+                raise AssertionError(f"{type(ask).__name__} names no task")
+
+    # -- making --------------------------------------------------------------------------------------------------
+
+    def _create(self, ask: Create) -> Outcome | Problem:
+        assert ask.caller is not None
+        key = None if ask.key is None else Key(ask.zone_id, ask.caller.client_id, CREATING, ask.key)
+        if key is not None and (known := self._keys.get(key)):
+            # Decided before everything else: what was acknowledged once is acknowledged again.
+            made = self._rows.get((ask.zone_id, known.subject_id))
+            if known.digest != ask.digest:
+                return conflict(key)
+            return Created(made, False) if made is not None else refusals.not_found(known.subject_id)
+        if over := self._known.zones.get(ask.zone_id):
+            return over
+        if (ask.zone_id, ask.id) in self._rows:
+            return refusals.id_taken(ask.id)
+        met = self._standings_of(ask.zone_id, ask.depends_on)
+        if isinstance(met, Problem):
+            return met
+        unmet, failed = met
+        row = lives.created(ask, self._rank(ask), len(unmet), self._now)
+        content = ask.content
+        if failed is not None and ask.on_dependency_failure == "fail":
+            row = lives.failed_by_dependency(row, lives.DEPENDENCY_FAILED, self._now)
+        ref = self.learn(row)
+        self.created[ref] = content
+        self._wait_for(ref, ask.depends_on, unmet)
+        self.tags[ref] = ask.tags
+        self.kinds.setdefault((row.zone_id, row.class_id), ref)
+        self._queues.knows(
+            (row.zone_id, row.class_id), Kind(ask.task_type, frozenset(ask.required_capabilities))
+        )
+        if key is not None:
+            self._keys[key] = binding = Binding(
+                *(key.zone_id, key.application_id, CREATING, key.key), ask.digest, ask.id
+            )
+            self.bindings.append(binding)
+        self._tell("task.created", None, row, ask, Why(row.reason))
+        if failed is not None and row.final:
+            self._say(row, Said(last_error=because(failed)))
+        self._becomes_ready(row)
+        return Created(row, True)
+
+    def _rank(self, ask: Create) -> Rank:
+        assert ask.caller is not None
+        strategy = self._known.strategies.get(ask.zone_id, Strategy.PRIORITY)
+        if strategy is Strategy.SJF:
+            return Rank(strategy, turns.by_estimate(ask.estimated_duration_minutes, self._now))
+        if strategy is Strategy.PRIORITY:
+            return Rank(strategy, turns.by_priority(ask.priority, self._now))
+        who = (ask.zone_id, ask.caller.subject)
+        served = self._shares.get((ask.zone_id, ""), 0)
+        self._shares[who] = turn = turns.by_share(self._shares.get(who, 0), served)
+        return Rank(strategy, turn)
+
+    # -- giving out ----------------------------------------------------------------------------------------------
+
+    def _claim(self, ask: Claim) -> Outcome | Problem:
+        if problem := _other_agent(ask):
+            return problem
+        worker = self._known.workers.get((ask.zone_id, ask.agent_id))
+        if worker is None:
+            return refusals.agent_not_found(ask.agent_id)
+        if ask.claim_id is not None and (again := self._held_by(ask)):
+            return Leases(tuple(Leased(row, lease_expires_at=worker.lease_expires_at) for row in again))
+        return self._known.zones.get(ask.zone_id) or worker.problem or self.take(ask)
+
+    def _held_by(self, ask: Claim) -> list[Task]:
+        wanted = (ask.zone_id, ask.agent_id, ask.claim_id)
+        return [
+            row
+            for row in self._rows.values()
+            if row.status in HELD and (row.zone_id, row.agent_id, row.claim_id) == wanted
+        ]
+
+    def take(self, ask: Claim) -> Leases:
+        """What a claim gets: of all that it may take, the lowest turns."""
+        who = (ask.zone_id, ask.agent_id)
+        worker = self._known.workers.get(who)
+        most = min(ask.max, self._free.get(who, 0))
+        if worker is None or worker.problem or most <= 0:
+            return Leases(())
+        queues = self._queues.suited(ask.zone_id, self.capabilities(ask), ask.task_types)
+        rows = self._queues.take(ask.zone_id, queues, most, self._known.spent) if queues else []
+        session = None if ask.caller is None else ask.caller.session_id
+        given = [
+            self._begin(row, Holding(ask.agent_id, token, ask.claim_id, session), ask)
+            for row, token in zip(rows, ask.tokens, strict=False)
+        ]
+        return Leases(tuple(Leased(row, lease_expires_at=worker.lease_expires_at) for row in given))
+
+    def capabilities(self, ask: Claim) -> frozenset[str]:
+        """Those that a claim may use: the agent's own, or of these the ones it names."""
+        worker = self._known.workers.get((ask.zone_id, ask.agent_id))
+        own = frozenset[str]() if worker is None else worker.capabilities
+        return own if ask.capabilities is None else own & ask.capabilities
+
+    def could_be_given(self, ask: Claim) -> bool:
+        """Whether there is work that it suits, although it was given none."""
+        return bool(self._queues.suited(ask.zone_id, self.capabilities(ask), ask.task_types))
+
+    def _begin(self, row: Task, holding: Holding, ask: Ask) -> Task:
+        after = lives.started(
+            lives.assigned(row, holding, self._now), self._known.windows.overdue_ms, self._now
+        )
+        self._serve(row)
+        self._hold(after, 1)
+        self._move(row, after, "task.started", ask)
+        return after
+
+    def _serve(self, row: Task) -> None:
+        served = (row.zone_id, "")
+        if row.ranked_by is Strategy.FAIR and row.turn > self._shares.get(served, 0):
+            self._shares[served] = row.turn
+
+    def _begin_assigned(self, ask: Start | Launched | Assign, row: Task) -> Outcome | Problem:
+        if isinstance(ask, Assign):
+            return self._assign(ask, row)
+        if problem := _fenced(row, ask.token):
+            return problem
+        after = row
+        if row.status is State.ASSIGNED:
+            after = lives.started(row, self._known.windows.overdue_ms, self._now)
+        if isinstance(ask, Launched):
+            after = lives.in_session(after, ask.session_key)
+        if row.status is State.ASSIGNED:
+            self._move(row, after, "task.started", ask)
+        elif after != row:
+            self._keep(row, after)
+        return after
+
+    def _assign(self, ask: Assign, row: Task) -> Outcome | Problem:
+        who = (ask.zone_id, ask.agent_id)
+        worker = self._known.workers.get(who)
+        over = self._known.zones.get(ask.zone_id)
+        if over or worker is None or worker.problem or self._free.get(who, 0) <= 0:
+            return refusals.not_movable(row, "assigned", "the agent takes no more")
+        if lives.TASK.target(Verb.ASSIGN, row.status) is None or row.waits:
+            return refusals.not_movable(row, "assigned", f"it is {row.status}")
+        if self._known.spent(row):
+            return refusals.not_movable(row, "assigned", "its budget is spent")
+        after = lives.assigned(row, Holding(ask.agent_id, ask.token), self._now)
+        after = lives.launching(after, self._now + ask.launch_ms)
+        self._serve(row)
+        self._hold(after, 1)
+        self._move(row, after, "task.assigned", ask)
+        return after
+
+    # -- reporting -----------------------------------------------------------------------------------------------
+
+    def _progress(self, ask: Progress, row: Task) -> Outcome | Problem:
+        if problem := _fenced(row, ask.token):
+            return problem
+        after = lives.progressed(row, Report(ask.percent, ask.step, ask.resets), self._now)
+        if after.warned_at is not None:
+            after = lives.watched(after, self._now + self._known.windows.hung_ms)
+        after = self._charge(after, ask.costs)
+        if ask.checkpoint is not None:
+            self._say(row, Said(checkpoint_data=ask.checkpoint))
+        has_moved = (after.progress_percent, after.current_step) != (row.progress_percent, row.current_step)
+        # Costs are told of even alone: it is by its events that a batch is known to have been committed when the answer
+        # to COMMIT was lost, and what is not known is done, and charged, again.
+        if ask.costs or has_moved:
+            self._move(row, after, "task.progressed", ask)
+        else:
+            self._keep(row, after)
+        return after
+
+    def _complete(self, ask: Complete, row: Task) -> Outcome | Problem:
+        if row.status is State.PAUSED and ask.token is None:
+            if problem := self._known.problem_of(ask, "tasks.complete_paused"):
+                return problem
+        elif problem := _fenced(row, ask.token):
+            said_before = (
+                row.status is State.COMPLETED and ask.token is not None and ask.token == row.attempt_token
+            )
+            return row if said_before else problem
+        after = self._charge(lives.completed(row, self._now), ask.costs)
+        self._hold(row, -1)
+        self._say(row, Said(output_result=ask.output, summary=ask.summary))
+        self._move(row, after, "task.completed", ask)
+        self._settle(after, ask)
+        return self.row((row.zone_id, row.id))
+
+    def _fail(self, ask: Fail, row: Task) -> Outcome | Problem:
+        if problem := _fenced(row, ask.token):
+            said_before = (
+                row.status is State.FAILED and ask.token is not None and ask.token == row.attempt_token
+            )
+            return row if said_before else problem
+        if ask.stack_trace is not None:
+            self.stack_traces.append((row, ask.stack_trace))
+        self._say(row, Said(last_error=ask.error))
+        why = Setback("failed", ask.chance, ask.retryable)
+        return self._set_back(self._charge(row, ask.costs), State.FAILED, why, ask)
+
+    def _abort(self, ask: Abort, row: Task) -> Outcome | Problem:
+        if row.status not in HELD or row.attempt != ask.attempt:
+            return row
+        self._say(row, Said(last_error=f"The attempt was aborted: {ask.reason}."))
+        why = Setback(ask.reason, ask.chance, True, ask.raises_priority)
+        return self._set_back(row, State.ABORTED, why, ask)
+
+    def _set_back(self, row: Task, to: State, why: Setback, ask: Fail | Abort) -> Task:
+        after = lives.set_back(row, to, why, self._known.windows.backoff_cap_ms, self._now)
+        if after.priority != row.priority and after.ranked_by is not Strategy.FAIR:
+            after = lives.ranked(after, Rank(after.ranked_by, turns.of(after.ranked_by, after)))
+        exhausted = lives.is_exhausted(row, after, retryable=why.retryable)
+        self._hold(row, -1)
+        kind = "task.failed" if after.status is State.FAILED else "task.aborted"
+        self._move(self.row((row.zone_id, row.id)), after, kind, ask, Why(why.reason, exhausted))
+        return after
+
+    def _release(self, ask: Release, row: Task) -> Outcome | Problem:
+        if problem := _fenced(row, ask.token):
+            return problem
+        after = lives.released(row, self._now)
+        self._hold(row, -1)
+        self._move(row, after, "task.released", ask)
+        self._becomes_ready(after)
+        return after
+
+    # -- by hand -------------------------------------------------------------------------------------------------
+
+    def _by_hand(self, ask: Cancel | Retry | Pause | Resume | Archive, row: Task) -> Outcome | Problem:
+        match ask:
+            case Cancel():
+                return self._cancel(ask, row)
+            case Retry():
+                return self._retry(ask, row)
+            case Pause():
+                return self._pause(ask, row)
+            case Resume():
+                return self._resume(ask, row)
+            case Archive():
+                return self._archive(ask, row)
+
+    def _cancel(self, ask: Cancel, row: Task) -> Outcome | Problem:
+        if lives.is_over(row):
+            return (
+                row
+                if row.status is State.ABORTED
+                else refusals.not_movable(row, "canceled", f"it is {row.status}")
+            )
+        waits_for_retry = row.status in (State.FAILED, State.ABORTED)
+        after = (lives.given_up if waits_for_retry else lives.canceled)(row, ask.reason, self._now)
+        self._hold(row, -1)
+        self._move(row, after, "task.aborted", ask, Why(ask.reason))
+        return after
+
+    def _patch(self, ask: Patch, row: Task) -> Outcome | Problem:
+        verb = {"pause": Verb.PAUSE, "resume": Verb.RESUME}.get(ask.holds or "")
+        there = State.PAUSED if verb is Verb.PAUSE else State.PENDING
+        if verb and row.status is not there and lives.TASK.target(verb, row.status) is None:
+            return refusals.not_movable(row, f"{verb}d", f"it is {row.status}")
+        after = self._change(ask, row) if ask.changes else row
+        if verb is None or isinstance(after, Problem):
+            return after
+        return self._pause(ask, after) if verb is Verb.PAUSE else self._resume(ask, after)
+
+    def _pause(self, ask: Pause | Patch, row: Task) -> Outcome | Problem:
+        if row.status is State.PAUSED:
+            return row
+        if lives.TASK.target(Verb.PAUSE, row.status) is None:
+            return refusals.not_movable(row, "paused", f"it is {row.status}")
+        self._hold(row, -1)
+        after = lives.paused(row, self._now)
+        self._move(row, after, "task.paused", ask)
+        return after
+
+    def _resume(self, ask: Resume | Patch, row: Task) -> Outcome | Problem:
+        if row.status is State.PENDING:
+            return row
+        if row.status is not State.PAUSED:
+            return refusals.not_movable(row, "resumed", f"it is {row.status}")
+        after = lives.resumed(row, self._now)
+        self._move(row, after, "task.resumed", ask)
+        self._becomes_ready(after)
+        return after
+
+    def _archive(self, ask: Archive, row: Task) -> Outcome | Problem:
+        if row.status is State.ARCHIVED:
+            return row
+        if not lives.is_over(row):
+            return refusals.not_movable(row, "archived", f"it is {row.status}, and not over")
+        after = lives.archived(row, self._now)
+        self._move(row, after, "task.archived", ask)
+        return after
+
+    # -- by the coordinator --------------------------------------------------------------------------------------
+
+    def _due(self, ask: Due, row: Task) -> Outcome | Problem:
+        if row.waits != Waits.A_MOMENT or row.available_at > self._now:
+            return row
+        if row.status is State.PENDING:
+            after = lives.called_up(row, self._now)
+            self._keep(row, after)
+        else:
+            after = lives.requeued(row, self._now)
+            self._move(row, after, "task.requeued", ask, Why("backoff"))
+        self._becomes_ready(after)
+        return after
+
+    def _warn(self, ask: Warn, row: Task) -> Outcome | Problem:
+        if row.status is not State.RUNNING or row.overdue_at is None or row.overdue_at > self._now:
+            return row
+        after = lives.warned(row, self._now + self._known.windows.hung_ms, self._now)
+        self._move(row, after, "task.warned", ask, Why("overdue"))
+        return after
+
+
+def _other_agent(ask: Claim) -> Problem | None:
+    own = None if ask.caller is None else ask.caller.agent_id
+    return refusals.other_agent(ask.agent_id) if own is not None and own != ask.agent_id else None
+
+
+def _others(ask: Ask, row: Task) -> Problem | None:
+    """An agent's token acts only as that agent. Whose task it is, is told to nobody else."""
+    own = None if ask.caller is None else ask.caller.agent_id
+    return refusals.stale(row) if own is not None and own != row.agent_id else None
+
+
+def _fenced(row: Task, token: str | None) -> Problem | None:
+    """Whether this word about an attempt still counts."""
+    if token is None:
+        return refusals.token_required()
+    if token != row.attempt_token or row.status not in HELD:
+        return refusals.stale(row)
+    return None

@@ -1,0 +1,133 @@
+"""What a batch has changed so far, kept until all of it is written at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from quarterdeck.core.keys import Binding
+from quarterdeck.domain.tasks.model.commands import Ask, Cost
+from quarterdeck.domain.tasks.model.rows import AgentRef, Content, Ref, Said, State, Task
+from quarterdeck.domain.tasks.rules import lives
+from quarterdeck.domain.tasks.rules.known import ClassRef, Known, Told
+from quarterdeck.domain.tasks.rules.lives import HELD
+from quarterdeck.domain.tasks.rules.queues import Queues, is_ready
+
+
+class Book:
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._now = known.now
+        self._rows: dict[Ref, Task] = {}
+        self._queues = Queues(self._rows, known.kinds)
+        self._free = {ref: worker.free for ref, worker in known.workers.items()}
+        self.created: dict[Ref, Content] = {}
+        self.depends: dict[Ref, tuple[str, ...]] = {}
+        """What tasks depend on, of those that were made or whose dependencies were changed."""
+        self.met: set[tuple[Ref, str]] = set()
+        """Dependencies, (task, on what), that nobody waits for any more."""
+        self.reopened: set[tuple[Ref, str]] = set()
+        """And those that are waited for again."""
+        self.changed: dict[Ref, Task] = {}
+        """As it was loaded."""
+        self.said: dict[Ref, Said] = {}
+        self.tags: dict[Ref, tuple[str, ...]] = {}
+        self.untagged: set[tuple[str, str, str]] = set()
+        """(zone, tag, task)"""
+        self.kinds: dict[ClassRef, Ref] = {}
+        """Classes that something was made of."""
+        self.bindings: list[Binding] = []
+        self.held: dict[AgentRef, int] = {}
+        """By how much more, or less, each agent holds; those that are named here have just been heard of."""
+        self.costs: list[tuple[Task, Cost]] = []
+        self.stack_traces: list[tuple[Task, str]] = []
+        self.fresh: set[ClassRef] = set()
+        """Classes of which something became ready in this batch."""
+        self.told: list[Told] = []
+        for row in known.rows:
+            self.learn(row)
+        for row in known.ready:
+            self.learn(row)
+            self._queues.add(row)
+
+    def learn(self, row: Task) -> Ref:
+        ref = (row.zone_id, row.id)
+        self._rows.setdefault(ref, row)
+        return ref
+
+    def row(self, ref: Ref) -> Task:
+        """As it is now."""
+        return self._rows[ref]
+
+    def refs(self) -> list[Ref]:
+        return [*self._rows]
+
+    def rows(self, refs: Iterable[Ref]) -> list[Task]:
+        return [self._rows[ref] for ref in refs]
+
+    # -- writing down --------------------------------------------------------------------------------------------
+
+    def _becomes_ready(self, row: Task) -> None:
+        if is_ready(row):
+            self.fresh.add((row.zone_id, row.class_id))
+            self._queues.add(row)
+
+    def _charge(self, row: Task, costs: tuple[Cost, ...]) -> Task:
+        self.costs += [(row, cost) for cost in costs]
+        return lives.charged(row, costs) if costs else row
+
+    def _hold(self, row: Task, by: int) -> None:
+        """What an agent holds is counted where it is given out and where it ends, and nowhere else."""
+        if row.agent_id is None or (by < 0 and row.status not in HELD):
+            return
+        who = (row.zone_id, row.agent_id)
+        self.held[who] = self.held.get(who, 0) + by
+        if who in self._free:
+            self._free[who] -= by
+
+    def _keep(self, before: Task, after: Task) -> None:
+        ref = (before.zone_id, before.id)
+        if ref not in self.created:
+            self.changed.setdefault(ref, before)
+        self._rows[ref] = after
+
+    def _say(self, row: Task, said: Said) -> None:
+        ref = (row.zone_id, row.id)
+        if ref in self.created:
+            old = self.created[ref]
+            new = {name: value for name, value in msgspec.structs.asdict(said).items() if value is not None}
+            self.created[ref] = msgspec.structs.replace(old, **new)
+            return
+        earlier = self.said.get(ref)
+        self.said[ref] = said if earlier is None else _later(earlier, said)
+
+    def _move(self, before: Task, after: Task, kind: str, ask: Ask, told: Why | None = None) -> None:
+        self._keep(before, after)
+        self._tell(kind, before.status, after, ask, told)
+
+    def _tell(self, kind: str, before: State | None, row: Task, ask: Ask, why: Why | None = None) -> None:
+        why = why or NO_REASON
+        trace = ask.trace or row.trace
+        self.told.append(Told(kind, before, row, ask.actor, trace, why.reason, why.exhausted, why.cycle))
+
+
+class Why(msgspec.Struct, frozen=True):
+    """What is told of a transition besides where it led."""
+
+    reason: str | None = None
+    exhausted: bool = False
+    cycle: tuple[str, ...] = ()
+
+
+NO_REASON = Why()
+
+
+def _later(earlier: Said, said: Said) -> Said:
+    return Said(
+        *(new if new is not None else old for old, new in zip(_values(earlier), _values(said), strict=True))
+    )
+
+
+def _values(said: Said) -> tuple[str | None, ...]:
+    return msgspec.structs.astuple(said)

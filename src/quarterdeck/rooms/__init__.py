@@ -1,0 +1,12 @@
+"""A part of the composition root: how each room is put together, of which lanes, sweeps and settings.
+
+| module   | rooms                                                                     |
+|----------|---------------------------------------------------------------------------|
+| sessions | zones, sessions, keys, services, delegations, invocations                   |
+| work     | members, agents, tasks                                                      |
+| coordination | the coordinator, and whoever launches                                   |
+| webhooks | webhooks, and their sink                                                    |
+
+What they have in common is `quarterdeck.keel`; who listens to whom, and which rooms a server has, stands in
+`quarterdeck.app`.
+"""

@@ -1,0 +1,141 @@
+"""The rooms of the work plane."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+
+from quarterdeck.core.wire import Role
+from quarterdeck.domain.agents import member_routes
+from quarterdeck.domain.agents import operations as agents
+from quarterdeck.domain.agents import routes as agent_routes
+from quarterdeck.domain.agents.member_routes import MemberDesk
+from quarterdeck.domain.agents.model import Look, Reported, Standing, Tells, Working
+from quarterdeck.domain.agents.operations import members
+from quarterdeck.domain.agents.routes import AgentDesk, AgentLanes, Mint
+from quarterdeck.domain.agents.sweeps import sweeps as agent_sweeps
+from quarterdeck.domain.tasks import operations as tasks
+from quarterdeck.domain.tasks import records as task_records
+from quarterdeck.domain.tasks import routes as task_routes
+from quarterdeck.domain.tasks.model import commands as task_commands
+from quarterdeck.domain.tasks.model.rows import TaskSettings
+from quarterdeck.domain.tasks.operations import budgeting, following, logs
+from quarterdeck.domain.tasks.records import RecordDesk
+from quarterdeck.domain.tasks.routes import TaskDesk
+from quarterdeck.domain.tasks.sweeps import TaskRetention
+from quarterdeck.engine.lanes import Lane
+from quarterdeck.engine.secrets import Safe
+from quarterdeck.engine.settings import LogSettings
+from quarterdeck.engine.waiting import Lookout
+from quarterdeck.http.auth import AuthSettings, Grant, LocalIssuer
+from quarterdeck.keel import Keel, Room
+
+
+def the_members(keel: Keel) -> Room:
+    change = keel.lanes.writing("member", members.change_members)
+    return Room(member_routes.routes(MemberDesk(keel.engine, change.submit)))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWords:
+    """What the room of tasks says and hears when an agent is heard of."""
+
+    tells: Callable[[Working], Awaitable[Tells]]
+    said: Callable[[Reported], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentWatch:
+    """What others share of the room of agents: the coordinator looks after them, and Redis hears of heartbeats."""
+
+    beater: agents.Beater
+    look: Lane[Look, Standing]
+
+
+def agent_watch(keel: Keel) -> AgentWatch:
+    return AgentWatch(agents.Beater(), keel.lanes.writing("agent-watch", agents.look))
+
+
+def the_agents(
+    keel: Keel, issuer: LocalIssuer, launchers: Collection[str], words: TaskWords, watch: AgentWatch
+) -> Room:
+    """`launchers` are those that the server's configuration names."""
+    lanes = keel.lanes
+    scopes = (keel.settings.section(AuthSettings).lifecycle_scope,)
+
+    def mint(said: Mint) -> str:
+        grant = Grant(
+            zone_id=said.zone_id,
+            client_id=said.client_id,
+            subject=f"agent:{said.agent_id}",
+            scopes=scopes,
+            agent_id=said.agent_id,
+            role=Role.AGENT,
+            attempt=said.attempt,
+        )
+        return issuer.mint(grant, said.ttl_seconds)
+
+    handed_in = AgentLanes(
+        lanes.writing("agent-register", agents.Registrar(launchers.__contains__).register).submit,
+        lanes.writing("agent-heartbeat", watch.beater.beat).submit,
+        watch.look.submit,
+        lanes.writing("agent-terminate", agents.terminate).submit,
+        lanes.writing("agent-token", agents.issue).submit,
+        lanes.reading("agent-show", agents.show).submit,
+    )
+    desk = AgentDesk(keel.engine, handed_in, mint, words.tells, words.said)
+    return Room(agent_routes.routes(desk), agent_sweeps(keel.everywhere))
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The room of tasks, and what others share of it."""
+
+    room: Room
+    lane: Lane[task_commands.Command, task_commands.Outcome]
+    words: TaskWords
+
+
+def the_tasks(keel: Keel, safe: Safe) -> Tasks:
+    told = keel.settings.section(TaskSettings)
+    waiters, poll_seconds = tasks.waiters(), told.task_claim_poll_ms / 1000
+    exchange = tasks.Exchange(tasks.windows_of(told), waiters, poll_seconds)
+    lane: Lane[task_commands.Command, task_commands.Outcome] = keel.lanes.writing("task", exchange.run)
+    show = keel.lanes.reading("task-show", tasks.show)
+    desk = TaskDesk(keel.engine, lane.submit, show.submit, waiters, safe, told)
+    waiters.unwanted = desk.release
+    keel.metrics.gauge("quarterdeck_claims_waiting", "Claims that wait for work", "tasks", waiters.__len__)
+    look = tasks.Look(keel.engine, waiters, poll_seconds)
+    cleaning_ms = keel.settings.section(LogSettings).retention_cleanup_interval_ms
+    room = Room(
+        task_routes.routes(desk),
+        [TaskRetention(keel.everywhere, lane.submit, told).sweep(cleaning_ms)],
+        runs=[Lookout(keel.wakes, waiters, look, poll_seconds, "task-lookout")],
+        on_drain=[waiters.close],
+    )
+    teller = tasks.Teller(keel.engine, lane.submit, safe.seal)
+    return Tasks(room, lane, TaskWords(teller.tells, teller.said))
+
+
+def the_records(keel: Keel, safe: Safe) -> Room:
+    """What is known of tasks beside themselves: logs, explanations, costs and budgets."""
+    poll_seconds = keel.settings.section(TaskSettings).task_claim_poll_ms / 1000
+    adder, readers = logs.LineAdder(safe, keel.wakes.committed), following.readers()
+    desk = RecordDesk(
+        keel.engine,
+        keel.lanes.writing("task-log", adder.add).submit,
+        keel.lanes.writing("budget", budgeting.change).submit,
+        following.Following(keel.engine, readers),
+    )
+    keel.metrics.gauge(
+        "quarterdeck_log_readers_waiting",
+        "Readers that wait for a task's log to grow",
+        "tasks",
+        readers.__len__,
+    )
+    look = following.Look(keel.engine, readers, poll_seconds)
+    return Room(
+        task_records.routes(desk),
+        runs=[Lookout(keel.wakes, readers, look, poll_seconds, "task-log-lookout")],
+        on_drain=[readers.close],
+    )
