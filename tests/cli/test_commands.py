@@ -9,6 +9,7 @@ import shlex
 import signal
 import socket
 import subprocess
+from base64 import urlsafe_b64decode as b64decode
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -378,6 +379,18 @@ def test_a_token_is_for_the_zone_that_the_environment_names(qd: Qd, family: list
     assert qd("session", "list", "--zone", "other", "--url", url, "--token", token).returncode == 0
     refused = qd("session", "list", "--zone", "default", "--url", url, "--token", token, "--json")
     assert json.loads(refused.stderr)["error"] == "zone_mismatch"
+
+
+def test_a_token_says_the_role_and_the_agent_it_was_asked_for(qd: Qd, family: list[str]) -> None:
+    def said(*words: str) -> dict[str, object]:
+        claims: dict[str, object] = json.loads(b64decode(qd.good("token", *words).split(".")[1] + "=="))
+        return claims
+
+    ruling = said("--role", "admin")
+    assert (ruling["role"], ruling["sub"], ruling["scope"]) == ("ADMIN", "local", "agent:lifecycle")
+    agent = said("--agent", "a1")
+    assert (agent["agent_id"], agent["sub"], agent["scope"]) == ("a1", "agent:a1", "agent:lifecycle")
+    assert qd("token", "--role", "root").returncode == 2
 
 
 def test_the_log_of_an_automatic_start_is_printed_from_its_end(qd: Qd, family: list[str]) -> None:

@@ -40,8 +40,9 @@ def completed(qd: Qd, lease: dict[str, Any], *words: str) -> str:
 def figure(zone: FreshZone, name: str) -> float:
     """One that the zone's server tells, whoever else uses it."""
     figures = httpx.get(f"{zone.server.url}/metrics", trust_env=False).text
-    [line] = [line for line in figures.splitlines() if line.startswith(f"{name}{{")]
-    return float(line.rpartition(" ")[2])
+    found = [float(line.rpartition(" ")[2]) for line in figures.splitlines() if line.startswith(f"{name}{{")]
+    assert found, f"no such figure: {name}"
+    return sum(found)
 
 
 # -- calling -----------------------------------------------------------------------------------------------------

@@ -72,6 +72,23 @@ def test_what_may_be_repeated_is_gathered_in_order() -> None:
     assert ask.values["capability"] == ("x", "y")
 
 
+def test_an_argument_may_take_all_words_that_are_left() -> None:
+    for ask in (
+        thinly("task", "wait", "a", "--json", "b", "c"),
+        fully("task", "wait", "a", "--json", "b", "c"),
+    ):
+        assert ask is not None
+        assert (ask.values["ids"], ask.values["json"]) == (("a", "b", "c"), True)
+    assert "ID" in mistake("task", "wait")
+
+
+def test_what_the_wire_writes_in_capitals_may_be_typed_in_any_letters() -> None:
+    for typed in ("running", "RUNNING", "Running"):
+        ask = thinly("task", "list", "--status", typed)
+        assert ask is not None
+        assert ask.values["status"] == "RUNNING"
+
+
 def test_times_may_bear_a_unit() -> None:
     for text, seconds in (("90", 90), ("90s", 90), ("15m", 900), ("2h", 7200), ("1d", 86400)):
         ask = thinly("session", "spawn", "--app", "a", "--ttl", text)

@@ -32,6 +32,8 @@ def qd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qd]:
         ("service", "list"),
         ("invocation", "list"),
         ("delegation", "list"),
+        ("task", "list"),
+        ("agent", "list"),
         ("status",),
         ("version",),
         ("--version",),

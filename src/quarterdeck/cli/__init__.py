@@ -12,10 +12,15 @@
 | pages       | lists that come in pages; one thing, told in full                                         |
 | given       | what was given for a body: JSON as text, in a file, on standard input                     |
 | tree, graph | a tree of sessions, and delegations that hang together, drawn                             |
+| branches    | a task with what it depends on and what it blocks, drawn                                  |
 | follow      | events as they happen, until somebody has had enough                                     |
 | waiting     | until an invocation has ended                                                             |
+| watching    | until tasks have ended; bars: how far they have come                                      |
+| moments     | an instant, or so long from now, or so long ago                                           |
+| frames      | one picture of the work plane; rates: how often something happens; screen: the terminal   |
 | receipt     | what an ending stopped and left, and what that means for the exit code                    |
-| zone, session, service, invocation (and work), delegation, explain, key, events, server, upkeep, about: |
+| zone, session, service, invocation (and work), delegation, task (and adding, labour, lines), agent, member,        |
+| coordinator, cost, top, explain, key, events, server, upkeep, about:                                   |
 |             | the commands, one file per noun                                                           |
 
 Agents run `qd` all day, so a command that is spelled well costs little more than Python's own start: the

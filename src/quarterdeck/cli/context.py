@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from quarterdeck.cli.output import Paint
 from quarterdeck.cli.table import Ask
-from quarterdeck.client.find import Where, reach
+from quarterdeck.client.find import Where, again, reach
 from quarterdeck.client.place import Place
 from quarterdeck.client.server import Document, Server, path_of
 
@@ -71,11 +71,24 @@ class Context:
 
     def server(self) -> Server:
         """The server this command is for, started where that is allowed."""
-        return reach(self.where, self.environ, self.note)
+        server = reach(self.where, self.environ, self.note)
+        server.zone = self.zone
+        return server
+
+    def again(self) -> Server | None:
+        """The same server, if it is there: whoever stopped it while this command runs may have meant to."""
+        server = again(self.where, self.environ)
+        if server is not None:
+            server.zone = self.zone
+        return server
 
     def in_zone(self, *segments: str) -> str:
         """A path within the zone: `in_zone("agents", id)`."""
         return path_of("zones", self.zone, *segments)
+
+    def work(self, *segments: str) -> str:
+        """A path of the work plane, where a header names the zone: `work("agent-tasks", id)`."""
+        return path_of("api", "v1", *segments)
 
     def show(self, document: Document, human: Callable[[Document], str]) -> None:
         """The answer: the document as it is, or as people read it."""

@@ -20,6 +20,7 @@ def noun() -> Noun:
             Command(("explain", "session"), "Why a session is as it is.", session, one),
             Command(("explain", "invocation"), "Why an invocation is as it is.", invocation, one),
             Command(("explain", "delegation"), "Why a delegation is as it is.", delegation, one),
+            Command(("explain", "task"), "Why a task is as it is.", task, one),
             Command(("explain", "spawn"), "What a spawn would meet now.", spawn, (), _SPAWN, _EXITS),
         ),
         {"explain": "Why something is as it is, and what would change it."},
@@ -51,6 +52,12 @@ def invocation(context: Context) -> int:
 def delegation(context: Context) -> int:
     told = context.server().get(context.in_zone("delegations", context.given("id"), "explain"))
     context.show(told, lambda document: _Page(context).delegation(document))
+    return 0
+
+
+def task(context: Context) -> int:
+    told = context.server().get(context.work("agent-tasks", context.given("id"), "explain"))
+    context.show(told, lambda document: _Page(context).task(document))
     return 0
 
 
@@ -99,6 +106,12 @@ class _Page:
         return "\n".join(
             [*parts, *self._sentences("what could not be derived from it:", _texts(told, "refuses"))]
         )
+
+    def task(self, told: Document) -> str:
+        one = _mapping(told, "task")
+        what = f"{cell(one.get('title'))} ({cell(one.get('taskType'))})"
+        parts = self._head(f"task {cell(one.get('id'))}, {what}", one, told)
+        return "\n".join([*parts, *self._sentences("what would move it:", _texts(told, "next"))])
 
     def _head(self, what: str, one: Document, told: Document) -> list[str]:
         """What it is and its state; then why, sentence by sentence."""

@@ -187,9 +187,13 @@ def _option(option: Option) -> click.Option:
 
 
 def _argument(argument: Argument) -> click.Argument:
-    metavar = argument.metavar if argument.required else f"[{argument.metavar}]"
+    metavar = f"{argument.metavar}..." if argument.many else argument.metavar
     return click.Argument(
-        [argument.key], type=_Type(argument.kind), metavar=metavar, required=argument.required
+        [argument.key],
+        type=_Type(argument.kind),
+        metavar=metavar if argument.required else f"[{metavar}]",
+        required=argument.required,
+        nargs=-1 if argument.many else 1,
     )
 
 

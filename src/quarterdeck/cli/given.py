@@ -24,7 +24,7 @@ def document(context: Context, key: str) -> object:
     text = context.text(key)
     if text is None:
         return None
-    where, said = _read(text)
+    where, said = read(text)
     try:
         return json.loads(said)
     except (ValueError, RecursionError) as wrong:
@@ -42,7 +42,7 @@ def text_or_document(context: Context, key: str) -> object:
         return text
 
 
-def _read(text: str) -> tuple[str, str]:
+def read(text: str) -> tuple[str, str]:
     """Where it was said, and what."""
     if text == "-":
         # None: it was closed before we began.

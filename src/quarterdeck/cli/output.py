@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 NOTHING = "-"
 _COLOURS = {
-    **dict.fromkeys(("active", "running", "succeeded", "healthy"), "32"),
-    **dict.fromkeys(("suspended", "pending", "starting", "degraded"), "33"),
-    **dict.fromkeys(("failed", "timed_out", "dead", "unhealthy"), "31"),
-    **dict.fromkeys(("terminated", "canceled", "revoked", "expired"), "2"),
+    **dict.fromkeys(("active", "running", "succeeded", "healthy", "completed", "working"), "32"),
+    **dict.fromkeys(("suspended", "pending", "starting", "degraded", "assigned", "paused", "warn"), "33"),
+    **dict.fromkeys(("failed", "timed_out", "dead", "unhealthy", "aborted", "error", "critical"), "31"),
+    **dict.fromkeys(("terminated", "canceled", "revoked", "expired", "archived", "debug"), "2"),
 }
 """What goes well, what waits, what went wrong, what is over."""
 
@@ -28,8 +28,8 @@ class Paint:
         return self._wrap("1", text)
 
     def status(self, word: str, text: str) -> str:
-        """A text in the colour of a status."""
-        return self._wrap(_COLOURS.get(word, ""), text)
+        """A text in the colour of a status, however that is spelled."""
+        return self._wrap(_COLOURS.get(word.lower(), ""), text)
 
     def _wrap(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.on and code else text
@@ -69,6 +69,19 @@ def width(text: str) -> int:
 
 def pad(text: str, columns: int) -> str:
     return text + " " * (columns - width(text))
+
+
+def clip(text: str, columns: int) -> str:
+    """As much of it as fits; where something is missing, it ends with an ellipsis."""
+    if width(text) <= columns:
+        return text
+    kept, left = "", columns - 1
+    for char in text:
+        left -= width(char)
+        if left < 0:
+            break
+        kept += char
+    return f"{kept}…" if columns > 0 else ""
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], paint: Paint) -> str:

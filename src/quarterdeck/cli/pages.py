@@ -7,7 +7,7 @@ from collections.abc import Callable
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, instant, span
 from quarterdeck.cli.table import NUMBER, TEXT, Option
-from quarterdeck.client.server import Document, Query, items_of
+from quarterdeck.client.server import Document, Query, cursor_of, items_of
 
 PAGES = (
     Option("--limit", "How many on a page, 1 to 500 [default: 100].", NUMBER),
@@ -25,10 +25,12 @@ def show_list(
     pages = server.pages(path, asked) if context.flag("all") else [server.get(path, asked)]
     items: list[object] = []
     cursor: object = None
+    name = "next_cursor"
     for page in pages:
         items += items_of(page)
-        cursor = page.get("next_cursor")
-    context.show({"items": items, "next_cursor": cursor}, lambda told: draw(context, items_of(told)))
+        cursor = cursor_of(page)
+        name = "nextCursor" if "nextCursor" in page else name
+    context.show({"items": items, name: cursor}, lambda told: draw(context, items_of(told)))
     if cursor and not context.as_json:
         context.note(f"there are more: --all, or --cursor {cell(cursor)}")
     return 0
@@ -40,7 +42,7 @@ def in_full(document: Document, now: float, *left_out: str) -> list[tuple[str, o
     for name, value in document.items():
         if name in left_out or value is None:
             continue
-        at = instant(value) if name.endswith("_at") else None
+        at = instant(value) if name.endswith(("_at", "At")) else None
         pairs.append((name, value if at is None else f"{cell(value)} ({when(at - now)})"))
     return pairs
 

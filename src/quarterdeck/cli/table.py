@@ -46,6 +46,8 @@ class Argument(NamedTuple):
     metavar: str
     kind: Kind
     required: bool = True
+    many: bool = False
+    """Takes all words that are left: only the last argument of a command can."""
 
 
 class Command(NamedTuple):
@@ -85,6 +87,18 @@ def choice(*allowed: str) -> Kind:
     return Kind("|".join(allowed), convert, allowed)
 
 
+def any_case(*allowed: str) -> Kind:
+    """One of what stands on the wire in capitals, typed in whichever letters."""
+
+    def convert(text: str) -> str:
+        if text.upper() not in allowed:
+            raise ValueError(f"{text!r} is not one of {', '.join(allowed)}")
+        return text.upper()
+
+    small = tuple(word.lower() for word in allowed)
+    return Kind("|".join(small), convert, small)
+
+
 def _identifier(text: str) -> str:
     if not is_path_id(text):
         raise ValueError(f"{text!r} is not an id: 1 to 128 of letters, digits and _ . - :")
@@ -100,7 +114,7 @@ def _whole(text: str) -> int:
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def _seconds(text: str) -> int:
+def seconds(text: str) -> int:
     number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
     try:
         return _whole(number) * _UNITS[unit]
@@ -139,7 +153,7 @@ def _limit(text: str) -> tuple[str, int | None]:
 TEXT = Kind("TEXT", str)
 ID = Kind("ID", _identifier)
 NUMBER = Kind("N", _whole)
-DURATION = Kind("TIME", _seconds)
+DURATION = Kind("TIME", seconds)
 SECONDS = Kind("SECONDS", _positive)
 OBJECT = Kind("JSON", _json_object)
 LIMIT = Kind("NAME=N", _limit)

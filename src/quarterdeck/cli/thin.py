@@ -85,7 +85,9 @@ def parse(command: Command, rest: Sequence[str]) -> Ask | None:
 
 def blank(command: Command) -> dict[str, object]:
     """Every key of a command, as if nothing had been said."""
-    values: dict[str, object] = {argument.key: None for argument in command.arguments}
+    values: dict[str, object] = {
+        argument.key: () if argument.many else None for argument in command.arguments
+    }
     for option in (*GLOBALS, *command.options):
         values[option.key] = () if option.many else None if option.kind else False
     return values
@@ -113,15 +115,18 @@ def _take(values: dict[str, object], option: Option, text: str) -> bool:
 
 def _finish(command: Command, values: dict[str, object], words: Sequence[str]) -> Ask | None:
     """Words become arguments; None where one is missing, left over or wrong."""
-    if len(words) > len(command.arguments):
+    left = [*words]
+    try:
+        for argument in command.arguments:
+            if argument.many:
+                values[argument.key] = tuple(map(argument.kind.convert, left))
+                left = []
+            elif left:
+                values[argument.key] = argument.kind.convert(left.pop(0))
+    except ValueError:
         return None
-    for argument, word in zip(command.arguments, words, strict=False):
-        try:
-            values[argument.key] = argument.kind.convert(word)
-        except ValueError:
-            return None
     said = values.get
-    if any(argument.required and said(argument.key) is None for argument in command.arguments):
+    if left or any(argument.required and said(argument.key) in (None, ()) for argument in command.arguments):
         return None
     if any(option.required and said(option.key) in (None, ()) for option in command.options):
         return None

@@ -11,7 +11,19 @@ import sys
 from collections.abc import Sequence
 
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.table import DURATION, FILE, GLOBALS, ID, NUMBER, TEXT, Argument, Command, Noun, Option
+from quarterdeck.cli.table import (
+    DURATION,
+    FILE,
+    GLOBALS,
+    ID,
+    NUMBER,
+    TEXT,
+    Argument,
+    Command,
+    Noun,
+    Option,
+    any_case,
+)
 
 
 def noun() -> Noun:
@@ -74,11 +86,14 @@ _SWEEP = (
 )
 _SWEEPING = """Servers sweep by themselves unless they are told QD_SWEEPS=false. Any number of daemons may run beside
 any number of servers. SIGTERM and SIGINT end it. With --once it exits with 1 if a pass failed."""
+_ROLE = any_case("OWNER", "ADMIN", "MEMBER", "AGENT")
 _TOKEN = (
     Option("--app", "The application it speaks for.", ID),
     Option("--scope", "A scope it carries; may be repeated.", TEXT, many=True),
     Option("--ttl", "How long it is good: 90, 15m, 2h.", DURATION),
     Option("--session", "The session it speaks for; it ends with that session.", ID),
+    Option("--agent", "The agent it speaks for, and the only one it acts as.", ID),
+    Option("--role", "What its bearer is in the workspace, unless a member's row says otherwise.", _ROLE),
 )
 _AUDIT = (
     Option("--anchor", "A seal noted earlier, or a file of such lines; may be repeated.", TEXT, many=True),

@@ -13,6 +13,8 @@ from quarterdeck.core.errors import Unauthenticated
 Document = dict[str, object]
 Query = Mapping[str, str | int | bool | None]
 
+WORK = "/api/v1/"
+"""The routes of the work plane, which name their zone in a header."""
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:")
 
 
@@ -29,6 +31,8 @@ class Server:
         self.token = token
         """A bearer token or an API key: no JWT begins as a key does."""
         self.trace = trace
+        self.zone: str | None = None
+        """Where it acts on the routes whose path names no zone; None leaves it to the token."""
 
     def get(self, path: str, query: Query | None = None) -> Document:
         return self.call("GET", path, query=query).document
@@ -59,6 +63,8 @@ class Server:
         sent = {"Accept": "application/json", "User-Agent": "qd", **(headers or {})}
         if self.trace is not None:
             sent["Traceparent"] = self.trace
+        if self.zone is not None and target.startswith(WORK):
+            sent["X-Workspace-ID"] = self.zone
         data = None
         if body is not None:
             sent["Content-Type"] = "application/json"
@@ -87,15 +93,20 @@ class Server:
         return {"X-API-Key": self.token} if is_key else {"Authorization": f"Bearer {self.token}"}
 
     def pages(self, path: str, query: Query) -> Iterator[Document]:
-        """Every page of a list, following `next_cursor`."""
+        """Every page of a list, following its cursor."""
         asked = dict(query)
         while True:
             page = self.get(path, asked)
             yield page
-            cursor = page.get("next_cursor")
+            cursor = cursor_of(page)
             if not isinstance(cursor, str) or cursor == asked.get("cursor"):
                 return
             asked["cursor"] = cursor
+
+
+def cursor_of(page: Document) -> object:
+    """Where the next page begins. Each plane spells it in its own way, and no page has both."""
+    return page.get("nextCursor", page.get("next_cursor"))
 
 
 def path_of(*segments: str) -> str:

@@ -106,8 +106,11 @@ class Follower:
         self._failures = 0
 
     def messages(self, first: Server) -> Iterator[Message]:
-        """Everything from where the query begins. What keeps the first connection from being made is raised."""
-        opened = self._open(first)
+        """Everything from where the query begins. The first connection is made here and now (what keeps it from being
+        made is raised): whoever looks afterwards misses nothing between the look and the first message."""
+        return self._go_on(self._open(first))
+
+    def _go_on(self, opened: Iterator[bytes]) -> Iterator[Message]:
         while True:
             try:
                 yield from self._read(opened)

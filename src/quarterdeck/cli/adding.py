@@ -1,0 +1,241 @@
+"""`qd task add`: one task from the command line, or many from a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from quarterdeck.cli.context import Context
+from quarterdeck.cli.failing import Usage
+from quarterdeck.cli.given import GIVEN, document, read, without_nothing
+from quarterdeck.cli.moments import LATER, later
+from quarterdeck.cli.output import as_json, cell
+from quarterdeck.cli.table import (
+    DURATION,
+    FILE,
+    ID,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    Argument,
+    Command,
+    Option,
+    choice,
+)
+from quarterdeck.client.server import Document, items_of
+from quarterdeck.core.errors import EXIT_FAILED, Problem
+
+_BATCH = 1_000
+_BATCH_BYTES = 16 << 20
+"""What is sent at once: as many tasks as the server takes, and not more than it reads in one piece."""
+
+
+def command() -> Command:
+    title = (Argument("title", "TITLE", TEXT, required=False),)
+    return Command(("task", "add"), "Add a task and print its id.", add, title, _OPTIONS, _ADDING)
+
+
+_OPTIONS = (
+    Option("--type", "What kind of work it is: development, research, …", TEXT),
+    Option("--description", "What is to be done, in full.", TEXT),
+    Option("--priority", "1 (low) to 10 (high) [default: 5].", NUMBER),
+    Option("--input", f"What the agent is given: {GIVEN}.", TEXT),
+    Option("--depends-on", "A task that must be completed before; may be repeated.", ID, many=True),
+    Option(
+        "--on-dependency-failure",
+        "What to do when one of those fails [default: fail].",
+        choice("fail", "run"),
+    ),
+    Option("--capability", "A capability its agent must have; may be repeated.", TEXT, many=True),
+    Option("--tag", "A word to find it by; may be repeated.", TEXT, many=True),
+    Option("--max-retries", "How often it is tried again, 0 to 100 [default: 3].", NUMBER),
+    Option("--backoff", "How long to wait before the second attempt; it doubles [default: 5m].", DURATION),
+    Option("--run-at", "Not to begin before: an instant, or +10m.", LATER),
+    Option("--deadline", "How long one attempt may take: 90, 15m [default: no bound].", DURATION),
+    Option("--estimate", "How many minutes it will take, about.", NUMBER),
+    Option("--metadata", "A JSON object to keep with it.", OBJECT),
+    Option("--id", "Its id [default: one is made].", ID),
+    Option("--key", "Idempotency key: repeating the command gives the same task.", TEXT),
+    Option("--file", "Add every line of this file (- for standard input), a task in JSON each.", FILE),
+    Option("--wait", "Wait for the end, as `qd task wait` does; --timeout bounds it."),
+)
+_ADDING = """Without --key every run is another task. With --file each line is a JSON object as the API takes it
+({"title": …, "taskType": …, "dependsOn": […]}); what the options say holds for every line that does not say otherwise.
+A task may depend on one of the same file by its "id", if that stands among the same 1,000 lines or above. The ids are
+printed in the order of the lines; exits with 1 if any was refused."""
+
+
+def add(context: Context) -> int:
+    """The id alone on stdout, because it is what the next command wants: `qd task wait $(qd task add …)`."""
+    if context.text("file") is not None:
+        return _add_many(context, context.given("file"))
+    if context.text("title") is None or context.text("type") is None:
+        raise Usage(
+            "usage",
+            "What is to be done, and what kind of work is it? `qd task add TITLE --type TYPE`, or --file FILE.",
+        )
+    asked = {"id": context.text("id"), "title": context.given("title"), **_said(context)}
+    key = context.text("key") or _fresh_key()
+    reply = context.server().call("POST", context.work("agent-tasks"), body=without_nothing(asked), key=key)
+    name = cell(reply.document.get("id"))
+    if context.flag("wait"):
+        context.note(f"added task {name}")
+        from quarterdeck.cli.task import wait_for
+
+        return wait_for(context, [name])
+    context.show(reply.document, lambda _: name)
+    _hint(
+        context, f"`qd task wait {name}` waits for its end, `qd explain task {name}` says what it waits for"
+    )
+    return 0
+
+
+def _said(context: Context) -> Document:
+    run_at = context.text("run_at")
+    return {
+        "taskType": context.text("type"),
+        "description": context.text("description"),
+        "priority": context.number("priority"),
+        "inputContext": document(context, "input"),
+        "dependsOn": context.many("depends_on") or None,
+        "onDependencyFailure": context.text("on_dependency_failure"),
+        "requiredCapabilities": context.many("capability") or None,
+        "tags": context.many("tag") or None,
+        "maxRetries": context.number("max_retries"),
+        "retryBackoffSeconds": context.number("backoff"),
+        "runAt": None if run_at is None else later(run_at, time.time()),
+        "timeoutSeconds": context.number("deadline"),
+        "estimatedDurationMinutes": context.number("estimate"),
+        "metadata": context.ask.values["metadata"],
+    }
+
+
+def _fresh_key() -> str:
+    # Should the answer be lost, the request that is sent again is known by this, and makes no second task.
+    return f"qd-{os.urandom(16).hex()}"
+
+
+def _hint(context: Context, text: str) -> None:
+    """For people, and for nobody who reads the answer with a program."""
+    if not context.as_json and sys.stdout.isatty():
+        context.note(text)
+
+
+# -- many ----------------------------------------------------------------------------------------------------------
+
+
+class Line(NamedTuple):
+    number: int
+    task: Document
+
+
+def _add_many(context: Context, file: str) -> int:
+    if any(context.text(name) is not None for name in ("title", "id")):
+        raise Usage("usage", "--file stands for the titles and ids: give neither TITLE nor --id with it.")
+    if file == "-" and context.text("input") == "-":
+        raise Usage("usage", "Standard input can be read once: either the tasks or --input come from it.")
+    lines = read_lines(file, without_nothing(_said(context)))
+    made = _Made(context, "standard input" if file == "-" else file, len(lines))
+    try:
+        for at, batch in enumerate(batches(lines)):
+            made.send(batch, at)
+    finally:
+        made.bars.clear()
+        if not context.flag("wait"):
+            # Also of what was added before something went wrong: nobody could find it again.
+            made.show()
+    if context.flag("wait"):
+        from quarterdeck.cli.task import wait_for
+
+        context.note(f"added {len(made.ids)} of {len(lines)} tasks")
+        ended = wait_for(context, made.ids) if made.ids else 0
+        return ended if len(made.ids) == len(lines) else EXIT_FAILED
+    return 0 if len(made.ids) == len(lines) else EXIT_FAILED
+
+
+def read_lines(file: str, defaults: Document) -> list[Line]:
+    """The tasks of a file. One that cannot be read stops them all: half of a plan is worse than none."""
+    where, text = read("-" if file == "-" else f"@{file}")
+    lines: list[Line] = []
+    # Not splitlines: that would also cut at characters that JSON allows within a string.
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            told: object = json.loads(line)
+        except (ValueError, RecursionError) as wrong:
+            raise Usage("usage", f"{where}, line {number}: this is not JSON: {wrong}.") from None
+        if not isinstance(told, dict):
+            raise Usage("usage", f'{where}, line {number}: this is no task, such as {{"title": "…"}}.')
+        lines.append(Line(number, {**defaults, **told}))
+    return lines
+
+
+def batches(lines: Sequence[Line]) -> Iterator[list[Line]]:
+    batch: list[Line] = []
+    size = 0
+    for line in lines:
+        weight = len(as_json(line.task).encode())
+        if batch and (len(batch) == _BATCH or size + weight > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(line)
+        size += weight
+    if batch:
+        yield batch
+
+
+class _Made:
+    """What has become of the lines so far."""
+
+    def __init__(self, context: Context, file: str, whole: int) -> None:
+        self._context = context
+        self._file = file
+        self._whole = whole
+        self._server = context.server()
+        self._key = context.text("key") or _fresh_key()
+        from quarterdeck.cli.bars import on_stderr  # whoever adds one does not pay for it
+
+        self.bars = on_stderr(not context.as_json)
+        self.outcomes: list[Document] = []
+        self.ids: list[str] = []
+
+    def send(self, batch: Sequence[Line], at: int) -> None:
+        body: Document = {"tasks": [line.task for line in batch]}
+        try:
+            reply = self._server.call(
+                "POST", self._context.work("agent-tasks"), body=body, key=f"{self._key}-{at}"
+            )
+        except Problem as problem:
+            problem.detail = self._placed(problem, batch)
+            raise
+        for line, outcome in zip(batch, items_of(reply.document), strict=True):
+            self._take(line, outcome)
+        self.bars.count(len(self.outcomes), self._whole, "tasks")
+
+    def show(self) -> None:
+        if self._context.as_json:
+            self._context.show({"items": self.outcomes}, lambda _: "")
+        elif self.ids:
+            self._context.write("\n".join(self.ids))
+
+    def _take(self, line: Line, outcome: Document) -> None:
+        self.outcomes.append(outcome)
+        if "error" not in outcome:
+            self.ids.append(cell(outcome.get("id")))
+        elif not self._context.as_json:
+            self.bars.clear()
+            self._context.note(f"{self._file}, line {line.number}: {cell(outcome.get('detail'))}")
+
+    def _placed(self, problem: Problem, batch: Sequence[Line]) -> str:
+        """The same refusal, with the line that it is about: the request's own count is not the file's."""
+        import re  # 5 ms, and few tasks are refused
+
+        found = re.match(r"(?:\$\.)?tasks\[(\d+)\]", str(problem.members.get("field")))
+        if found is None or int(found[1]) >= len(batch):
+            return problem.detail
+        return f"{self._file}, line {batch[int(found[1])].number}: {problem.detail}"

@@ -1,0 +1,38 @@
+"""Redis: whether what is shown there of tasks and agents is all there, and writing it anew."""
+
+from __future__ import annotations
+
+from quarterdeck.cli.context import Context
+from quarterdeck.cli.output import fields
+from quarterdeck.cli.table import Command, Noun
+from quarterdeck.client.server import Document
+from quarterdeck.core.errors import EXIT_FAILED
+
+
+def noun() -> Noun:
+    return Noun(
+        (
+            Command(("redis", "status"), "Show whether the keys in Redis are all there.", status),
+            Command(("redis", "rebuild"), "Write the keys in Redis anew.", rebuild, description=_REBUILD),
+        ),
+        {"redis": "What Redis shows of tasks and agents."},
+    )
+
+
+_REBUILD = """Everything is written as the database has it, and what the database does not know is taken away. Nothing
+is missing meanwhile that was there before. Exits with 1 if it takes longer than 20 seconds: then it goes on by
+itself, and `qd redis status` tells how it stands."""
+
+
+def status(context: Context) -> int:
+    return _shown(context, context.server().get("/redis", {}))
+
+
+def rebuild(context: Context) -> int:
+    return _shown(context, context.server().call("POST", "/redis/rebuild", body={}).document)
+
+
+def _shown(context: Context, told: Document) -> int:
+    named = ("state", "written", "repairs")
+    context.show(told, lambda shown: fields([(name, shown.get(name)) for name in named], context.paint))
+    return 0 if told.get("state") == "whole" else EXIT_FAILED

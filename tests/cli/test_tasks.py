@@ -1,0 +1,445 @@
+"""`qd task` and `qd agent`: work added, taken, waited for and moved by hand from the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cli.cli_support import RUN_LIMIT, Qd, on_terminal
+from tests.support.engines import ON_BOTH
+from tests.support.eventually import eventually_sync
+from tests.support.zone import FreshZone
+
+
+def added(qd: Qd, title: str, *words: str) -> str:
+    return qd.good("task", "add", title, "--type", "build", *words)
+
+
+def claimed(qd: Qd, agent: str = "ada", *words: str) -> dict[str, Any]:
+    """The one task there is to be had."""
+    [lease] = qd.json("agent", "claim", agent, *words)["tasks"]
+    assert isinstance(lease, dict)
+    return lease
+
+
+def streams(zone: FreshZone) -> float:
+    figures = httpx.get(f"{zone.server.url}/metrics", trust_env=False).text
+    [line] = [line for line in figures.splitlines() if line.startswith("quarterdeck_streams_open{")]
+    return float(line.rpartition(" ")[2])
+
+
+def file_of(folder: Path, *tasks: object) -> str:
+    file = folder / "tasks.jsonl"
+    file.write_text("".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in tasks))
+    return str(file)
+
+
+# -- adding --------------------------------------------------------------------------------------------------------
+
+
+def test_add_prints_the_id_alone_and_the_same_key_is_the_same_task(here: Qd) -> None:
+    first = added(here, "first")
+    words = ["--priority", "8", "--input", '{"page": 7}', "--depends-on", first, "--tag", "a", "--tag", "b"]
+    words += ["--capability", "python", "--max-retries", "1", "--backoff", "2m", "--deadline", "1h"]
+    words += ["--estimate", "30", "--run-at", "+10m", "--metadata", '{"why": "test"}']
+    name = added(here, "second", *words)
+    told = here.json("task", "show", name)
+    assert (told["title"], told["taskType"], told["status"], told["priority"]) == (
+        "second",
+        "build",
+        "PENDING",
+        8,
+    )
+    assert (told["dependsOn"], told["tags"], told["requiredCapabilities"]) == (
+        [first],
+        ["a", "b"],
+        ["python"],
+    )
+    assert (told["maxRetries"], told["retryBackoffSeconds"], told["timeoutSeconds"]) == (1, 120, 3_600)
+    assert (told["inputContext"], told["metadata"]) == ({"page": 7}, {"why": "test"})
+    assert told["estimatedDurationMinutes"] == 30
+    same = [added(here, "same", "--key", "k2") for _ in range(2)]
+    assert same[0] == same[1]
+    assert added(here, "other") != added(here, "other"), "without a key every run is another task"
+    assert here.json("task", "show", first)["blocks"] == [name]
+
+
+def test_on_a_terminal_it_says_what_to_do_next_and_elsewhere_it_does_not(here: Qd) -> None:
+    shown = on_terminal(here, "task", "add", "x", "--type", "build")
+    assert re.search("`qd task wait [^ ]+` waits for its end", shown.seen)
+    assert here("task", "add", "x", "--type", "build").stderr == ""
+
+
+def test_what_it_depends_on_must_exist_and_a_cycle_is_named(here: Qd) -> None:
+    done = here("task", "add", "x", "--type", "build", "--depends-on", "no-such")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "'no-such', which does not exist" in done.stderr
+    first = added(here, "first", "--id", "t1")
+    second = added(here, "second", "--id", "t2", "--depends-on", first)
+    closed = here("task", "set", first, "--depends-on", second)
+    assert closed.returncode == 1
+    assert "t1 → t2 → t1" in closed.stderr
+    taken = here("task", "add", "x", "--type", "build", "--id", "t1", "--json")
+    assert json.loads(taken.stderr)["error"] == "task_exists"
+
+
+def test_every_line_of_a_file_is_a_task_and_what_is_refused_is_named_by_its_line(
+    here: Qd, tmp_path: Path
+) -> None:
+    file = file_of(
+        tmp_path,
+        {"id": "build", "title": "build"},
+        "",
+        {"id": "test", "title": "test", "dependsOn": ["build"], "taskType": "check"},
+        {"title": "lost", "dependsOn": ["no-such"]},
+    )
+    done = here("task", "add", "--file", file, "--type", "build", "--priority", "7")
+    assert (done.returncode, done.stdout) == (1, "build\ntest\n")
+    assert re.search(r"tasks\.jsonl, line 4: .*'no-such'", done.stderr)
+    told = here.json("task", "show", "test")
+    assert (told["taskType"], told["priority"], told["dependsOn"]) == ("check", 7, ["build"])
+    command = here.command(["task", "add", "--file", "-", "--type", "build", "--json"])
+    lines = '{"title": "piped"}\n' * 3
+    piped = subprocess.run(command, env=here.environment, input=lines, capture_output=True, text=True)
+    assert [one["title"] for one in json.loads(piped.stdout)["items"]] == ["piped"] * 3
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "line 2: this is not JSON"),
+        ("[]", "line 2: this is no task"),
+        ('{"title": 5}', "line 2: Expected `str`, got `int`"),
+    ],
+)
+def test_a_file_with_a_line_that_is_no_task_adds_nothing(
+    here: Qd, tmp_path: Path, line: str, said: str
+) -> None:
+    done = here("task", "add", "--type", "build", "--file", file_of(tmp_path, {"title": "good"}, line))
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert here.json("task", "list")["items"] == []
+
+
+# -- looking -------------------------------------------------------------------------------------------------------
+
+
+@ON_BOTH
+def test_a_list_is_narrowed_and_shows_how_far_each_has_come(here: Qd) -> None:
+    here.good("agent", "register", "ada")
+    low = added(here, "low", "--priority", "2", "--tag", "x")
+    high = added(here, "high", "--priority", "9", "--tag", "x", "--tag", "y")
+    lease = claimed(here)
+    assert lease["id"] == high
+    token = ("--attempt-token", lease["attemptToken"])
+    assert (
+        here.good("task", "progress", high, "--percent", "40", "--step", "testing", *token)
+        == f"{high} is at 40%"
+    )
+    heads, *rows = here.good("task", "list").splitlines()
+    assert heads.split() == ["ID", "TYPE", "STATUS", "PRIO", "DONE", "RETRIES", "AGENT", "AGE", "TITLE"]
+    cells = [re.split("  +", row) for row in rows]
+    assert [one[:7] for one in cells] == [
+        [high, "build", "RUNNING", "9", "40%", "0/3", "ada"],
+        [low, "build", "PENDING", "2", "0%", "0/3", "-"],
+    ]
+    for words, found in (
+        (("--status", "running"), [high]),
+        (("--priority", "3"), [high]),
+        (("--tag", "x"), [high, low]),
+        (("--tag", "x", "--tag", "y"), [high]),
+        (("--agent", "ada"), [high]),
+        (("--type", "other"), []),
+        (("--since", "10m"), [high, low]),
+        (("--limit", "1", "--all"), [high, low]),
+    ):
+        assert [one["id"] for one in here.json("task", "list", *words)["items"]] == found, words
+    page = here("task", "list", "--limit", "1")
+    assert "there are more: --all, or --cursor " in page.stderr
+    assert here.good("task", "list", "--status", "failed").startswith("no such tasks in zone")
+
+
+# -- waiting -------------------------------------------------------------------------------------------------------
+
+
+def test_wait_prints_the_result_of_what_ends_while_it_waits(here: Qd, zone: FreshZone) -> None:
+    here.good("agent", "register", "ada")
+    task = added(here, "work")
+    waiter = here.begin("task", "wait", task)
+    eventually_sync(lambda: streams(zone) > 0, "it followed what happens")
+    token = ("--attempt-token", claimed(here)["attemptToken"])
+    assert here.good("task", "complete", task, "--result", '{"pages": 3}', *token) == f"{task} is COMPLETED"
+    stdout, stderr = waiter.communicate(timeout=RUN_LIMIT)
+    assert (waiter.returncode, stderr) == (0, "")
+    assert json.loads(stdout) == {"pages": 3}
+    assert here.json("task", "wait", task)["status"] == "COMPLETED"
+
+
+def test_wait_for_several_tells_of_each_and_fails_if_one_has_failed(here: Qd) -> None:
+    here.good("agent", "register", "ada", "--max-tasks", "2")
+    good, bad = added(here, "good"), added(here, "bad", "--max-retries", "0")
+    late = here("task", "wait", good, bad, "--timeout", "0.3")
+    assert late.returncode == 5
+    assert "2 tasks have not ended within 0.3 s" in late.stderr
+    tokens = {
+        one["id"]: one["attemptToken"] for one in here.json("agent", "claim", "ada", "--max", "2")["tasks"]
+    }
+    here.good("task", "complete", good, "--summary", "all well", "--attempt-token", tokens[good])
+    here.good("task", "fail", bad, "--error", "no such page", "--attempt-token", tokens[bad])
+    done = here("task", "wait", good, bad)
+    assert done.returncode == 1
+    heads, first, second = [re.split("  +", line) for line in done.stdout.splitlines()]
+    assert heads == ["ID", "STATUS", "TOOK", "TITLE", "RESULT"]
+    assert (first[0], first[1], first[4]) == (good, "COMPLETED", "all well")
+    assert (second[0], second[1]) == (bad, "FAILED")
+    assert second[4].endswith("no such page")
+    alone = here("task", "wait", bad)
+    assert (alone.returncode, alone.stdout) == (1, "")
+    assert re.fullmatch(r"qd: the task is FAILED: .*no such page\n", alone.stderr)
+    assert here("task", "wait", "no-such").returncode == 4
+
+
+def test_on_a_terminal_it_shows_how_far_a_task_has_come_and_wipes_that_away_at_the_end(here: Qd) -> None:
+    here.good("agent", "register", "ada")
+    task = added(here, "work")
+    token = claimed(here)["attemptToken"]
+    here.good("task", "progress", task, "--percent", "45", "--step", "testing", "--attempt-token", token)
+    shown = on_terminal(here, "task", "wait", task, "--timeout", "0.5")
+    assert shown.code == 5
+    assert "]  45%  running    work · testing\n" in shown.seen
+    wiped, _, rest = shown.seen.rpartition("\x1b[J")
+    assert wiped
+    assert rest.startswith(f"qd: The task {task} has not ended")
+
+
+def test_add_with_wait_prints_the_result_and_names_the_task_beside_it(here: Qd, zone: FreshZone) -> None:
+    here.good("agent", "register", "ada")
+    waiter = here.begin("task", "add", "work", "--type", "build", "--wait")
+    lease = claimed(here, "ada", "--wait", "30")
+    here.good("task", "complete", lease["id"], "--result", "done", "--attempt-token", lease["attemptToken"])
+    stdout, stderr = waiter.communicate(timeout=RUN_LIMIT)
+    assert (waiter.returncode, stdout, stderr) == (0, '"done"\n', f"qd: added task {lease['id']}\n")
+
+
+# -- by hand -------------------------------------------------------------------------------------------------------
+
+
+def test_tasks_are_canceled_begun_anew_paused_resumed_and_put_away(here: Qd) -> None:
+    first, second = added(here, "first"), added(here, "second")
+    assert here.good("task", "pause", first, second) == f"{first} is PAUSED\n{second} is PAUSED"
+    assert here.good("task", "resume", first) == f"{first} is PENDING"
+    assert here.good("task", "complete", second) == f"{second} is COMPLETED", "a paused one, by hand"
+    assert here.good("task", "cancel", first, "--reason", "not needed") == f"{first} is ABORTED"
+    canceled = here("task", "wait", first)
+    assert (canceled.returncode, canceled.stderr) == (1, "qd: the task is ABORTED: not needed\n")
+    assert here.good("task", "retry", first) == f"{first} is PENDING"
+    assert here.json("task", "archive", second)["status"] == "ARCHIVED"
+    refused = here("task", "archive", first, "--json")
+    assert (refused.returncode, json.loads(refused.stderr)["error"]) == (1, "task_state_conflict")
+
+
+def test_a_failed_attempt_says_when_the_next_begins_and_an_old_token_is_refused(here: Qd) -> None:
+    here.good("agent", "register", "ada")
+    task = added(here, "work", "--backoff", "10m")
+    token = ("--attempt-token", claimed(here)["attemptToken"])
+    told = here.good("task", "fail", task, "--error", "no luck", *token)
+    assert re.fullmatch(rf"{task} is (FAILED|ABORTED): it is tried again in .*, retry 1 of 3", told)
+    stale = here("task", "complete", task, *token, "--json")
+    assert (stale.returncode, json.loads(stale.stderr)["error"]) == (1, "stale_attempt")
+
+
+# -- why, and what happened ----------------------------------------------------------------------------------------
+
+
+def test_the_log_of_a_task_tells_its_moves_and_what_its_agent_says(here: Qd) -> None:
+    here.good("agent", "register", "ada")
+    task = added(here, "work", "--max-retries", "0")
+    token = ("--attempt-token", claimed(here)["attemptToken"])
+    assert here.good("task", "say", task, "half way", "--level", "warn", "--details", '{"n": 1}', *token)
+    here.good("task", "fail", task, "--error", "boom", *token)
+    lines = here.good("task", "logs", task).splitlines()
+    levels = [line.split()[1] for line in lines]
+    assert levels[:3] == ["INFO", "INFO", "WARN"]
+    assert {*levels[3:]} <= {"ERROR", "CRITICAL"}
+    assert lines[2].endswith('half way  {"n": 1}')
+    assert "PENDING → RUNNING" in lines[1]
+    assert "RUNNING → FAILED" in "".join(lines[3:])
+    assert here.good("task", "logs", task, "--level", "warn").endswith('half way  {"n": 1}')
+    assert here.good("task", "logs", task, "-n", "1") == lines[-1]
+    assert here.good("task", "logs", task, "--since", "2100-01-01") == ""
+    told = [json.loads(line) for line in here.good("task", "logs", task, "--json").splitlines()]
+    assert [one["message"] for one in told if one["event"] == "log"] == ["half way"]
+
+
+def test_a_log_that_is_followed_goes_on_with_what_happens(here: Qd) -> None:
+    task = added(here, "work")
+    follower = here.begin("task", "logs", task, "--follow", "--json")
+    try:
+        assert follower.stdout is not None
+        assert json.loads(follower.stdout.readline())["newStatus"] == "PENDING"
+        here.good("task", "pause", task)
+        assert json.loads(follower.stdout.readline())["newStatus"] == "PAUSED"
+        here.good("task", "complete", task)
+        assert json.loads(follower.stdout.readline())["newStatus"] == "COMPLETED"
+    finally:
+        follower.kill()
+        follower.communicate(timeout=RUN_LIMIT)
+
+
+@ON_BOTH
+def test_a_task_is_explained_and_drawn_with_what_it_waits_for(here: Qd) -> None:
+    first = added(here, "first", "--id", "one")
+    second = added(here, "second", "--id", "two", "--depends-on", first)
+    told = here.good("explain", "task", second)
+    assert told.splitlines()[0] == "task two, second (build): PENDING"
+    assert "'one' (PENDING" in told
+    assert "\nwhat would move it:\n" in told
+    assert here.good("task", "explain", second) == told
+    assert here.json("explain", "task", second)["code"] == "dependencies"
+    drawn = here.good("task", "tree", second, LC_ALL="C.UTF-8").splitlines()
+    assert drawn == ["two        PENDING  second", "└─ depends on", "   └─ one  PENDING  first"]
+    drawn = here.good("task", "tree", first, LC_ALL="C.UTF-8").splitlines()
+    assert drawn == ["one        PENDING  first", "└─ blocks", "   └─ two  PENDING  second"]
+
+
+def test_what_was_spent_is_summed_up_and_a_spent_budget_is_told(here: Qd, zone: FreshZone) -> None:
+    here.good("agent", "register", "ada", "--max-tasks", "2")
+    task = added(here, "dear")
+    lease = claimed(here)
+    costs = [{"model": "large", "inputTokens": 1_000, "outputTokens": 200, "usd": 0.25}]
+    said = httpx.post(
+        f"{zone.server.url}/api/v1/agent-tasks/{task}/complete",
+        json={"attemptToken": lease["attemptToken"], "costs": costs},
+        headers={"Authorization": f"Bearer {zone.token()}"},
+        trust_env=False,
+    )
+    assert said.status_code == 200, said.text
+    heads, row = [
+        re.split("  +", line) for line in here.good("cost", "--by", "model", "--since", "1d").splitlines()
+    ]
+    assert (heads, row) == (["MODEL", "USD", "TOKENS IN", "TOKENS OUT"], ["large", "0.2500", "1000", "200"])
+    assert [one["key"] for one in here.json("cost", "--by", "task")["items"]] == [task]
+    assert here.good("budget", "set", "--usd", "0.2") == "set the budget of the zone, each month"
+    here.good("budget", "set", "--scope", "type", "--for", "other", "--tokens", "50", "--period", "total")
+    rows = here.good("budget", "list").splitlines()
+    assert re.search(r"the zone, each month +0\.2000 +0\.2500 +- +1200 +spent", "\n".join(rows))
+    waits = added(here, "too dear")
+    assert here.json("agent", "claim", "ada")["tasks"] == []
+    assert here.json("explain", "task", waits)["code"] == "budget_spent"
+    assert here.good("budget", "remove", "--period", "month") == "removed the budget of the zone, each month"
+    assert here("budget", "remove", "--period", "month").returncode == 4
+    assert claimed(here, "ada", "--wait", "10")["id"] == waits
+
+
+def test_the_coordinator_tells_what_it_sees_and_is_told_in_what_order(here: Qd, zone: FreshZone) -> None:
+    added(here, "waits")
+    told = here.json("coordinator", "status")
+    assert (told["workspaces"], told["stats"]["pendingTasks"]) == ([zone.id], 1)
+    assert here.good("coordinator", "strategy") == "priority"
+    assert here.good("coordinator", "strategy", "fair") == "fair"
+    assert here.good("coordinator", "strategy") == "fair"
+    assert here.json("coordinator", "recover")["staleAgents"] == 0
+    here.good("task", "cancel", added(here, "lost"), "--reason", "not needed")
+    assert "not needed" in here.good("coordinator", "logs")
+    assert (
+        here.good("coordinator", "logs", "--level", "critical") == f"nothing of that kind in zone {zone.id}"
+    )
+    member = here("coordinator", "status", "--json", QD_TOKEN=zone.token())
+    assert (member.returncode, json.loads(member.stderr)["error"]) == (1, "forbidden_role")
+
+
+# -- agents --------------------------------------------------------------------------------------------------------
+
+
+@ON_BOTH
+def test_an_agent_is_registered_heard_of_and_ended(here: Qd) -> None:
+    words = ["--name", "Ada", "--capability", "python", "--capability", "sql", "--max-tasks", "2"]
+    assert here.good("agent", "register", "ada", *words, "--heartbeat", "10", "--stale-after", "1m") == "ada"
+    here.good("agent", "register", "bob", "--coordinator", "no")
+    told = here.json("agent", "show", "ada")
+    assert (told["capabilities"], told["maxConcurrentTasks"]) == (["python", "sql"], 2)
+    assert (told["heartbeatIntervalSeconds"], told["staleThresholdSeconds"]) == (10, 60)
+    assert here.good("agent", "heartbeat", "ada", "--memory", "512") == "go on; be heard of again within 10s"
+    heads, *rows = [re.split("  +", line) for line in here.good("agent", "list").splitlines()]
+    assert heads == ["ID", "NAME", "STATUS", "TASKS", "CAPABILITIES", "MODEL", "HEARD OF"]
+    assert [row[:5] for row in rows] == [
+        ["ada", "Ada", "IDLE", "0/2", "python, sql"],
+        ["bob", "bob", "IDLE", "0/1", "-"],
+    ]
+    for words, found in (
+        (["--capability", "sql"], ["ada"]),
+        (["--coordinator", "no"], ["bob"]),
+        (["--status", "working"], []),
+    ):
+        assert [one["id"] for one in here.json("agent", "list", *words)["items"]] == found
+    assert "memoryMb" in here.good("agent", "health", "ada")
+    added(here, "work")
+    claimed(here)
+    assert "ends with its last task" in here.good("agent", "terminate", "ada", "--graceful")
+    assert here.good("agent", "terminate", "ada") == "terminated ada"
+    assert here("agent", "health", "ada").returncode == 1
+
+
+def test_a_token_speaks_as_its_agent_and_stands_in_for_the_attempts_own(here: Qd) -> None:
+    here.good("agent", "register", "ada")
+    task = added(here, "work")
+    lease = claimed(here)
+    token = here.good("agent", "token", "ada", "--ttl", "10m", "--attempt-token", lease["attemptToken"])
+    assert here.good("task", "progress", task, "--percent", "5", QD_TOKEN=token) == f"{task} is at 5%"
+    here.good("task", "cancel", task)
+    stale = here("agent", "heartbeat", "ada", "--task", task, "--json", QD_TOKEN=token)
+    assert (stale.returncode, json.loads(stale.stderr)["error"]) == (1, "stale_attempt")
+    told = here("agent", "heartbeat", "ada", "--task", task)
+    assert (told.returncode, told.stdout) == (1, f"stop: {task} was canceled\n")
+    nothing = here("agent", "claim", "ada", QD_TOKEN=token)
+    assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, "", "qd: there is nothing to do\n")
+    assert here("agent", "terminate", "ada", QD_TOKEN=token).returncode != 0
+
+
+def test_members_are_given_roles(here: Qd, zone: FreshZone) -> None:
+    assert here.good("member", "list").startswith(f"no members in zone {zone.id}")
+    assert here.good("member", "set", "alice@example.com", "--role", "owner").startswith(
+        "alice@example.com is OWNER"
+    )
+    here.good("member", "set", "bob", "--role", "member")
+    rows = [line.split()[:2] for line in here.good("member", "list").splitlines()[1:]]
+    assert rows == [["alice@example.com", "OWNER"], ["bob", "MEMBER"]]
+    assert here.good("member", "remove", "bob") == f"removed bob from zone {zone.id}"
+    assert here("member", "remove", "bob").returncode == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("task", "add", "x"), 2),
+        (("task", "add", "--type", "t"), 2),
+        (("task", "add", "x", "--type", "t", "--input", "{"), 2),
+        (("task", "add", "x", "--type", "t", "--run-at", "soon"), 2),
+        (("task", "add", "x", "--file", "f"), 2),
+        (("task", "add", "x", "--type", "t", "--priority", "11"), 1),
+        (("task", "add", "--file", "no-such-file", "--type", "t"), 1),
+        (("task", "show", "no-such"), 4),
+        (("task", "cancel", "no-such"), 4),
+        (("task", "set", "no-such"), 2),
+        (("task", "list", "--status", "fine"), 2),
+        (("task", "progress", "no-such"), 2),
+        (("task", "complete", "no-such"), 4),
+        (("agent", "show", "no-such"), 4),
+        (("agent", "claim", "no-such"), 4),
+        (("agent", "heartbeat", "no-such"), 4),
+        (("member", "set", "x", "--role", "king"), 2),
+        (("budget", "set"), 2),
+        (("budget", "set", "--scope", "type", "--usd", "1"), 2),
+        (("budget", "set", "--usd", "much"), 2),
+    ],
+)
+def test_what_cannot_be_is_a_sentence_and_an_exit_code(here: Qd, words: tuple[str, ...], code: int) -> None:
+    done = here(*words)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert "Traceback" not in done.stderr
