@@ -71,7 +71,8 @@ class Running:
         talks = logs.LEVELS[server.log_level] <= logs.LEVELS["info"]
         # First, because an address that is taken should cost nobody a connection to the database.
         tcp = serve.listen_tcp(server.host, server.port)
-        app = await build(self._settings, issuer, lines if talks else None)
+        local_url = serve.local_url_of(tcp)
+        app = await build(self._settings, issuer, lines if talks else None, url=local_url)
         tokens = SweepRunner([self._token_renewal(issuer)])
         await tokens.run_now("admin-token")
         socket_file = socket_path(self._settings.data)

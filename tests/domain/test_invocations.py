@@ -12,6 +12,7 @@ import pytest
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.invocations.model import (
+    Claim,
     Command,
     Invocation,
     InvocationSettings,
@@ -19,10 +20,11 @@ from quarterdeck.domain.invocations.model import (
     State,
 )
 from quarterdeck.domain.invocations.operations import Exchange
-from quarterdeck.domain.invocations.operations.waiting import Lookout, Waiter, Waiters, wait_for_work
+from quarterdeck.domain.invocations.operations.waiting import Look, Waiters, wait_for_work, waiter_of
 from quarterdeck.domain.invocations.rules import Board, Known
 from quarterdeck.domain.invocations.sweeps import DEADLINE, ORPHAN, RETENTION
 from quarterdeck.domain.sessions.model import Terminate
+from quarterdeck.engine.waiting import Lookout
 from quarterdeck.engine.wake import Wakes
 from tests.support.asking import ZONE, caller
 from tests.support.calling import Calling, calling
@@ -82,7 +84,7 @@ async def test_two_processes_never_give_one_attempt_to_two(service: Calling, eng
 
 
 async def test_a_call_is_handed_to_whoever_waits_in_the_commit_that_makes_it(service: Calling) -> None:
-    waiter = Waiter(service.asking())
+    waiter = waiter_of(service.asking())
     assert await service.submit_claim(service.asking(waiter=waiter)) == ()
     assert len(service.keel.waiters) == 1
     head = service.keel.side.one("select pos from log_head")
@@ -100,7 +102,7 @@ async def test_what_was_handed_to_somebody_who_is_gone_goes_back_and_costs_no_at
 ) -> None:
     returned: list[Invocation] = []
     service.keel.waiters.unwanted = returned.extend
-    waiter = Waiter(service.asking())
+    waiter = waiter_of(service.asking())
     await service.submit_claim(service.asking(waiter=waiter))
     await service.call()
     service.keel.waiters.remove(waiter)
@@ -114,7 +116,7 @@ async def test_a_waiter_whose_session_has_ended_is_given_nothing(keel: Keel) -> 
     service = await calling(keel)
     waiting = Calling(keel, service.service_id)
     waiting.caller = caller("app", session_id=session.id)
-    waiter = Waiter(waiting.asking())
+    waiter = waiter_of(waiting.asking())
     assert await waiting.submit_claim(waiting.asking(waiter=waiter)) == ()
     await keel.end(session)
     row = await service.call()
@@ -315,9 +317,9 @@ async def test_what_ended_long_ago_is_forgotten_and_nothing_else(service: Callin
 # -- waiting
 
 
-async def lookout(keel: Keel) -> tuple[Lookout, Wakes]:
+async def lookout(keel: Keel) -> tuple[Lookout[Claim, tuple[str, str], Invocation], Wakes]:
     wakes = Wakes()
-    watching = Lookout(keel.engine, wakes, keel.waiters, 30.0)
+    watching = Lookout(wakes, keel.waiters, Look(keel.engine, keel.waiters, 30.0), 30.0)
     watching.start()
     return watching, wakes
 
@@ -338,9 +340,9 @@ async def test_whoever_waits_is_woken_by_a_commit_elsewhere(engine_url: str, kee
         )
         await somebody_waits(keel)
         # As another process would: past this one's waiters.
-        elsewhere, keel.waiters._by_service = keel.waiters._by_service, {}
+        elsewhere, keel.waiters._by_key = keel.waiters._by_key, {}
         row = await service.call()
-        keel.waiters._by_service = elsewhere
+        keel.waiters._by_key = elsewhere
         wakes.committed()
         [given] = await claiming
         assert given.id == row.id
@@ -365,14 +367,14 @@ async def test_whoever_waits_for_a_service_that_goes_is_told_so(keel: Keel) -> N
 
 
 async def test_two_who_wait_with_one_claim_are_given_the_same(service: Calling) -> None:
-    waiters = [Waiter(service.asking(claim_id="c")) for _ in range(2)]
+    waiters = [waiter_of(service.asking(claim_id="c")) for _ in range(2)]
     for waiter in waiters:
         await service.submit_claim(msgspec.structs.replace(waiter.claim, waiter=waiter))
     first = await service.call()
-    elsewhere, service.keel.waiters._by_service = service.keel.waiters._by_service, {}
+    elsewhere, service.keel.waiters._by_key = service.keel.waiters._by_key, {}
     assert [row.id for row in waiters[0].take()] == [first.id]
     await service.call()
-    service.keel.waiters._by_service = elsewhere
+    service.keel.waiters._by_key = elsewhere
     await service.call()
     assert [row.id for row in waiters[1].take()] == [first.id]
 
@@ -434,7 +436,7 @@ def test_nothing_is_lost_between_being_handed_and_giving_up() -> None:
         waiters.unwanted = back.extend
         from tests.rules.test_invocations import claim, row
 
-        waiter = Waiter(claim())
+        waiter = waiter_of(claim())
         waiters.add(waiter)
         waiters.hand(waiter, (row(),))
         waiters.remove(waiter)

@@ -10,7 +10,7 @@ import pytest
 
 from quarterdeck.domain.invocations.model import Command, Leases, Release, State
 from quarterdeck.domain.invocations.operations import Exchange, Waiters
-from quarterdeck.domain.invocations.operations.waiting import Waiter
+from quarterdeck.domain.invocations.operations.waiting import waiter_of
 from quarterdeck.domain.sessions.model import Terminate
 from tests.support.asking import ZONE
 from tests.support.calling import Calling, calling
@@ -29,7 +29,7 @@ async def test_whoever_calls_into_a_busy_zone_hands_nothing_of_it_to_those_who_w
     if not engine_url.startswith("postgresql"):
         pytest.skip("on SQLite no zone is busy: there is one writer")
     keel = service.keel
-    waiter = Waiter(service.asking(2))
+    waiter = waiter_of(service.asking(2))
     assert await service.submit_claim(service.asking(waiter=waiter)) == ()
     async with keel_on(engine_url) as other:
         row = await Calling(other, service.service_id).call()

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from quarterdeck.domain.invocations.model import Claim, Invocation
-from quarterdeck.domain.invocations.operations.waiting import Given, Waiter, Waiters, wait_for_work
+from quarterdeck.domain.invocations.operations.waiting import Given, ServiceWaiter, Waiters, wait_for_work
+from quarterdeck.engine.waiting import Waiter
 
 SERVICE = ("z", "s")
 CLAIM = Claim(zone_id="z", service_id="s", max=2, tokens=("t1", "t2"), claim_id="c")
@@ -26,7 +27,7 @@ class Desk:
         self.waiters = Waiters()
         self.unwanted: list[str] = []
         self.waiters.unwanted = self._note
-        self.asked: asyncio.Queue[tuple[Waiter, asyncio.Future[Given]]] = asyncio.Queue()
+        self.asked: asyncio.Queue[tuple[ServiceWaiter, asyncio.Future[Given]]] = asyncio.Queue()
 
     def _note(self, given: Sequence[Invocation]) -> None:
         self.unwanted += [row.id for row in given]
@@ -40,7 +41,7 @@ class Desk:
     def begin(self, seconds: float = 30.0) -> asyncio.Task[Given]:
         return asyncio.create_task(wait_for_work(CLAIM, self.submit, self.waiters, seconds))
 
-    async def parked(self) -> Waiter:
+    async def parked(self) -> ServiceWaiter:
         """Whoever asks next finds nothing, and waits."""
         waiter, answer = await self.asked.get()
         self.waiters.add(waiter)

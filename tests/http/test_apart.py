@@ -135,6 +135,70 @@ async def test_what_is_in_a_foreign_zone_is_not_found_by_its_id_on_any_route_of_
         assert shown(await owner.get(foreign.zone.agent(foreign.ids["agents"])))["status"] == "active"
 
 
+# -- where the zone is the token's own, and a header may name another
+
+
+async def in_somebody_elses_workspace(server: ServerProcess) -> Foreign:
+    zone = await fresh_zone(server)
+    async with zone.client(zone.token(role="OWNER")) as owner:
+        agent, member = f"agent-{zone.id}", f"member-{zone.id}"
+        assert (await owner.put(f"/api/v1/agents/{agent}", json={"name": "a"})).status_code == 201
+        assert (await owner.put(f"/api/v1/members/{member}", json={"role": "OWNER"})).status_code == 201
+        asked = {"title": "t", "taskType": "development"}
+        task = shown(await owner.post("/api/v1/agent-tasks", json=asked))["id"]
+        hook = shown(await owner.post("/api/v1/webhooks", json={"url": "https://hooks.example.com/"}))["id"]
+    return Foreign(zone, {"agents": agent, "members": member, "agent-tasks": task, "webhooks": hook})
+
+
+NOT_THERE = {
+    "agents": "agent_not_found",
+    "members": "member_not_found",
+    "agent-tasks": "task_not_found",
+    "webhooks": "webhook_not_found",
+}
+
+
+async def test_what_is_in_a_foreign_workspace_is_not_found_by_its_id_on_any_route(zone: FreshZone) -> None:
+    foreign = await in_somebody_elses_workspace(zone.server)
+    before = await events_of(foreign.zone)
+    # Whoever puts something under an id makes it in its own workspace.
+    rows = [
+        row
+        for row in await table_of(zone.server)
+        if row.in_callers_zone and row.names and row.method != "PUT"
+    ]
+    assert {row.names for row in rows} == NOT_THERE.keys(), "tell this test what else has an id"
+    absent = "00000000-0000-7000-8000-000000000000"
+    for token in (zone.token(role="OWNER"), zone.server.admin_token):
+        async with zone.client(token) as client:
+            for row in rows:
+                asked = [row.asked(zone.id, one) for one in (foreign.one(row), absent)]
+                real, none = [await client.request(**each) for each in asked]
+                assert row.names
+                assert real.status_code == 404, (str(row), real.text)
+                assert_problem(real, 404, NOT_THERE[row.names])
+                assert told(real, foreign.one(row)) == told(none, absent), str(row)
+    assert await events_of(foreign.zone) == before
+
+
+async def test_a_foreign_workspace_is_there_on_no_route_also_for_what_is_in_it(zone: FreshZone) -> None:
+    foreign = await in_somebody_elses_workspace(zone.server)
+    before = await events_of(foreign.zone)
+    rows = [row for row in await table_of(zone.server) if row.in_callers_zone]
+    for kind, headers in (await credentials_of(zone)).items():
+        async with zone.server.client("") as client:
+            client.headers.update(headers)
+            for row in rows:
+                asked = row.asked(zone.id, foreign.ids.get(row.names or "", "x"))
+                answers = [
+                    await client.request(**asked, headers={"X-Workspace-ID": other})
+                    for other in (foreign.zone.id, "no-such-zone")
+                ]
+                assert_problem(answers[0], 404, "workspace_not_found")
+                assert told(answers[0], foreign.zone.id) == told(answers[1], "no-such-zone"), (kind, row)
+    assert await events_of(foreign.zone) == before
+
+
 async def test_a_foreign_session_is_named_in_no_body_and_no_query_as_if_it_were_there(
     zone: FreshZone,
 ) -> None:

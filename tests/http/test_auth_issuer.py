@@ -173,6 +173,7 @@ async def test_the_admin_token_is_private_whole_and_honoured(tmp_path: Path) -> 
         scopes=frozenset({LIFECYCLE, COORDINATOR_ADMIN, ADMIN}),
         sid="local",
         is_admin=True,
+        is_local=True,
     )
 
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quarterdeck.core.errors import Forbidden, Invalid, Problem, Unauthenticated
-from quarterdeck.core.wire import ADMIN, COORDINATOR_ADMIN, LIFECYCLE, Caller
+from quarterdeck.core.wire import ADMIN, COORDINATOR_ADMIN, LIFECYCLE, Caller, Role
 from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, LocalIssuer
 from tests.http.auth_support import NOW, Clock, Signer, assemble, base64url, bearer, claims_of, rsa_key
 
@@ -62,6 +62,7 @@ def test_a_good_token_says_who_is_asking() -> None:
         session_id="session-1",
         delegation_edge_id="edge-1",
         is_admin=False,
+        is_local=True,
     )
 
 
@@ -435,9 +436,25 @@ def test_the_local_issuer_signs_what_its_server_believes() -> None:
         sid="s",
         session_id="x",
         delegation_edge_id="e",
+        agent_id="a1",
+        role=Role.AGENT,
+        attempt="t",
     )
     caller = verified(bearer(LOCAL.mint(grant, 60)))
-    assert caller == Caller("me", "app", "z9", frozenset({"a", ADMIN}), "s", "x", "e", True)
+    assert caller == Caller(
+        subject="me",
+        client_id="app",
+        zone_id="z9",
+        scopes=frozenset({"a", ADMIN}),
+        sid="s",
+        session_id="x",
+        delegation_edge_id="e",
+        is_admin=True,
+        agent_id="a1",
+        role=Role.AGENT,
+        attempt="t",
+        is_local=True,
+    )
     clock = Clock(NOW + 64)
     verified(bearer(LOCAL.mint(grant, 60)), authenticator(clock))
     clock.now += 1

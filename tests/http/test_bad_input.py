@@ -54,7 +54,8 @@ MALFORMED = {
     "an integer of 5,000 digits": b'{"application_id":"app","metadata":{"x":%s},"quotas":{"max_depth":%s}}'
     % (b"9" * 5000, b"9" * 5000),
     "a number beyond a float": b'{"application_id":"app","metadata":{"x":1e999},"quotas":{"max_depth":1e999},'
-    b'"ttl_seconds":1e999,"reason":1e999,"attempt_token":1e999,"claim_id":1e999,"max":1e999}',
+    b'"ttl_seconds":1e999,"reason":1e999,"cursor":1e999,"attempt_token":1e999,"claim_id":1e999,"max":1e999,'
+    b'"name":1e999,"ttlSeconds":1e999,"attemptToken":1e999,"workspaceId":1e999}',
     "65 levels": b'{"application_id":"app","metadata":{"x":%s}}' % nested(63),
     "1,000 levels": nested(1_000),
     "100,000 levels": nested(100_000),
@@ -156,22 +157,31 @@ async def test_64_levels_are_kept_and_given_back(zone: FreshZone) -> None:
 
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "chunked"])
 @ON_SQLITE
-async def test_a_body_of_300_kib_is_413_on_every_route_that_takes_one(
+async def test_a_body_beyond_what_a_route_takes_is_413_on_every_route_that_takes_one(
     zone: FreshZone, declared: bool
 ) -> None:
-    content = b'{"application_id":"app","metadata":{"x":"%s"}}' % (b"x" * BIG)
-
-    async def chunks() -> AsyncIterator[bytes]:
-        for start in range(0, len(content), 8 * KIB):
-            yield content[start : start + 8 * KIB]
+    async def chunks(content: bytes) -> AsyncIterator[bytes]:
+        size = max(8 * KIB, len(content) // 64)
+        for start in range(0, len(content), size):
+            yield content[start : start + size]
 
     async with zone.server.client() as client, nothing_written(zone.server):
         for row in await routes_with_body(zone.server):
-            sent = content if declared else chunks()
-            assert_problem(
-                await client.request(row.method, row.at(zone.id), content=sent), 413, "body_too_large"
-            )
+            content = b'{"application_id":"app","metadata":{"x":"%s"}}' % (b"x" * row.body_max)
+            sent = content if declared else chunks(content)
+            answer = await client.request(row.method, row.at(zone.id), content=sent)
+            assert assert_problem(answer, 413, "body_too_large")["limit"] == row.body_max
         assert (await client.get(zone.path)).status_code == 200, "the connection goes on"
+
+
+async def test_a_route_that_takes_more_takes_all_of_it_and_not_a_byte_more(zone: FreshZone) -> None:
+    [row] = [row for row in await routes_with_body(zone.server) if row.path.endswith("{id}/progress")]
+    assert row.body_max > 256 * KIB
+    async with zone.client() as client:
+        for size, status in ((row.body_max, 400), (row.body_max + 1, 413)):
+            # It is read whole, and then found to be no JSON.
+            answer = await client.request(row.method, row.at(zone.id), content=b"x" * size)
+            assert answer.status_code == status
 
 
 async def test_a_body_of_256_kib_is_taken_and_one_byte_more_is_not(zone: FreshZone) -> None:
@@ -236,6 +246,26 @@ async def test_every_parameter_refuses_what_is_not_its_kind(zone: FreshZone) -> 
         "source": ["", "a/b", "a%0A"],
         "target": ["", "a/b", "a%0A"],
         "keep_sessions": ["", "maybe", "2"],
+        "priority": ["", "0", "11", "x"],
+        "priority>": ["", "0", "11", "x"],
+        "tags": ["", "x" * 2_001],
+        "taskType": ["", "x" * 101],
+        "agentId": ["", "a/b", "a%0A"],
+        "createdAfter": ["", "x", "2026-02-30T00:00:00Z"],
+        "capability": ["", "x" * 101],
+        "coordinatorEnabled": ["", "maybe", "2"],
+        "workspace": ["", "a/b", "a%0A"],
+        "order": ["", "up", "ASC"],
+        "waitMs": ["", "-1", "x", "60001"],
+        "level": ["", "LOUD"],
+        "event": ["", "x" * 101],
+        "depth": ["", "0", "101", "x"],
+        "groupBy": ["", "moon"],
+        "since": ["", "x", "2026-02-30"],
+        "until": ["", "x", "2026-02-30"],
+        "key": ["", "x" * 129],
+        "scope": ["", "zone"],
+        "period": ["", "year"],
     }
     async with zone.server.client() as client:
         known = (await spawn(client, zone))["id"]

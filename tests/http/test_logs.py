@@ -30,3 +30,17 @@ async def test_lines_are_written_in_order_and_what_is_urgent_takes_the_rest_alon
     writer.write(b"one\n")
     writer.write_now(b"two\n")
     assert os.read(reading, 100) == b"one\ntwo\n"
+
+
+async def test_what_libraries_say_of_errors_is_logged_without_what_is_secret_in_it() -> None:
+    reading, writing = os.pipe()
+    logger = logging.Logger("test")
+    logger.addHandler(JsonHandler(LineWriter(writing)))
+    try:
+        raise ValueError("cannot reach redis://me:hunter2@cache/0")
+    except ValueError:
+        logger.exception("password=hunter2 was of no use")
+    line = os.read(reading, 100_000)
+    assert b"hunter2" not in line
+    assert b"redis://me:***@cache/0" in line
+    assert b"password=*** was of no use" in line

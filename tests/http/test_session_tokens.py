@@ -22,6 +22,8 @@ NOT_200 = {
     "DELETE /zones/{zone}/delegations/{id}": 404,
     "GET /sinks/{id}": 404,
     "POST /sinks/{id}/requeue": 404,
+    "POST /redis/rebuild": 409,  # the server was told of none
+    "DELETE /secrets/keys/{id}": 404,
     "PATCH /zones/{zone}/delegations/{id}/revoke": 404,
     "POST /zones/{zone}/agents/{id}/services": 201,
     "POST /zones/{zone}/agent-services": 201,
@@ -38,6 +40,32 @@ NOT_200 = {
         for verb in ("start", "complete", "cancel", "heartbeat")
         for method in ("POST", "PATCH")
     },
+    "PUT /api/v1/agents/{id}": 201,
+    # The id is a session's, and no agent's.
+    **{f"GET /api/v1/agents/{{id}}{rest}": 404 for rest in ("", "/health")},
+    **{f"POST /api/v1/agents/{{id}}/{verb}": 404 for verb in ("heartbeat", "terminate", "token")},
+    "GET /api/v1/members/{subject}": 404,  # the session is no member
+    "PUT /api/v1/members/{subject}": 201,
+    "DELETE /api/v1/members/{subject}": 404,
+    "GET /api/v1/agents/{id}/tasks": 404,
+    "POST /api/v1/agents/{id}/claim": 404,
+    "POST /api/v1/agent-tasks": 201,
+    # The id is a session's, and no task's.
+    **{f"{method} /api/v1/agent-tasks/{{id}}": 404 for method in ("GET", "PATCH")},
+    "PATCH /api/v1/agent-tasks/{id}/progress": 404,
+    **{
+        f"POST /api/v1/agent-tasks/{{id}}/{verb}": 404
+        for verb in ("cancel", "retry", "archive", "start", "complete", "fail", "release")
+    },
+    **{f"GET /api/v1/agent-tasks/{{id}}/{rest}": 404 for rest in ("logs", "explain", "tree")},
+    "POST /api/v1/agent-tasks/{id}/logs": 404,
+    "DELETE /api/v1/budgets": 404,  # there is none yet
+    "POST /api/v1/webhooks": 201,
+    # The id is a session's, and no webhook's.
+    **{f"{method} /api/v1/webhooks/{{id}}": 404 for method in ("GET", "PATCH", "DELETE")},
+    **{f"POST /api/v1/webhooks/{{id}}/{verb}": 404 for verb in ("rotate-secret", "test")},
+    "GET /api/v1/webhooks/{id}/deliveries": 404,
+    "POST /api/v1/webhooks/{id}/deliveries/{delivery}/replay": 404,
     "POST /zones/{zone}/keys": 201,
     "DELETE /zones/{zone}/keys/{id}": 404,  # the id is a session's
 }

@@ -113,6 +113,17 @@ async def test_leases_of_different_names_are_nothing_to_each_other(keel: Keel) -
     assert await lease(keel, "two", name="another").hold() == Fence("another", 1)
 
 
+async def test_of_the_terms_a_batch_shows_only_those_count_that_are_not_over(keel: Keel) -> None:
+    one, two = lease(keel, "one"), lease(keel, "two")
+    await one.hold()
+    await lease(keel, "other", name="another").hold()
+    run_out(keel)
+    await two.hold()
+    shown = leases.fences([("another", 1), ("nobody's", 1), ("pass", 1), ("pass", 2)])
+    [held] = await keel.engine.transact(lambda tx: tx.read(shown), zones=[ZONE])
+    assert [*map(tuple, held)] == [("another", 1), ("pass", 2)]
+
+
 async def test_of_many_who_reach_for_a_lease_at_once_exactly_one_has_it(keel: Keel) -> None:
     for number in range(ROUNDS):
         reaching = [lease(keel, f"holder {i}", name=f"pass {number}") for i in range(10)]

@@ -26,6 +26,10 @@ TABLES = {
     "zones", "events", "log_head", "leases", "seals", "agent_sessions", "admission_counts", "idempotency_keys",
     "cascades", "api_keys", "agent_services", "service_sessions", "agent_invocations", "delegation_edges",
     "delegation_epochs", "delegation_ranks", "sinks", "sink_entries", "invocation_backlogs",
+    "members", "agents", "agent_capabilities", "agent_pulses", "agent_heartbeats", "task_classes",
+    "agent_tasks", "task_dependencies", "task_tags", "task_log_lines", "task_log_counts", "task_shares",
+    "task_strategies", "task_costs", "cost_days", "budgets", "webhook_endpoints", "webhook_deliveries",
+    "secret_checks",
 }  # fmt: skip
 
 

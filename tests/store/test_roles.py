@@ -171,8 +171,10 @@ def test_each_role_may_do_what_its_code_does_and_no_more(postgres_url: str) -> N
     assert server["alembic_version"] == sweep["alembic_version"] == {"select"}
     # What a sink could not deliver is put down by whoever delivers, which is for all zones, and never by a caller.
     assert server["sink_entries"] == {"select"}
+    # So it is with what endpoints are to be told: made for all zones with the sink's position, and moved for one.
+    assert sweep["webhook_deliveries"] == {"select", "insert", "delete"}
     for table in zone_tables(postgres_url):
-        if table.name != "sink_entries":
+        if table.name not in ("sink_entries", "webhook_deliveries"):
             assert not sweep[table.name] & {"insert", "update"}, f"sweeps end through the lanes: {table.name}"
 
 

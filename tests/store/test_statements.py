@@ -15,11 +15,14 @@ import pytest
 
 from quarterdeck.core.clock import system_now
 from quarterdeck.core.ids import new_id
+from quarterdeck.domain.agents.queries import Q as AGENTS
 from quarterdeck.domain.delegations.queries import Q as DELEGATIONS
 from quarterdeck.domain.invocations.queries import Q as INVOCATIONS
 from quarterdeck.domain.keys.queries import Q as KEYS
 from quarterdeck.domain.services.queries import Q as SERVICES
 from quarterdeck.domain.sessions.queries import Q as SESSIONS
+from quarterdeck.domain.tasks.queries import Q as TASKS
+from quarterdeck.domain.webhooks.queries import Q as WEBHOOKS
 from quarterdeck.domain.zones.queries import Q as ZONE_ROOM
 from quarterdeck.engine.queries import Q as ENGINE
 from quarterdeck.store.migrate import sqlite_path
@@ -30,8 +33,10 @@ from quarterdeck.upkeep.history.queries import Q as HISTORY
 from quarterdeck.upkeep.queries import Q as UPKEEP
 from tests.support.asking import APP, ZONE
 from tests.support.day import Day, day_on
+from tests.support.hooking import grow_webhooks
 from tests.support.keel import Side
 from tests.support.plans import Plan, Planner
+from tests.support.recording import grow_records
 
 MANY = 20_000
 STORE = (BEGIN, COMMIT, MARK, PING, ROLLBACK, ZONES)
@@ -39,7 +44,7 @@ STORE = (BEGIN, COMMIT, MARK, PING, ROLLBACK, ZONES)
 
 
 def everything() -> list[Statement]:
-    return list(chain(ENGINE, ZONE_ROOM, SESSIONS, INVOCATIONS))
+    return list(chain(ENGINE, ZONE_ROOM, SESSIONS, AGENTS, INVOCATIONS, TASKS, WEBHOOKS))
 
 
 def test_every_statement_prepares_on_both_engines(sqlite_url: str, postgres_url: str) -> None:
@@ -158,7 +163,51 @@ def grow(side: Side) -> None:
         "insert into zones select 'zone' || n, 'n', 0, '{}', 1, 1 from generate_series(0, ?) n on conflict do nothing",
         6,
     )
+    side.run(
+        """
+        insert into members
+        select case when n % 2 = 0 then ? else 'zone' || n % 7 end, 'm' || n, 'MEMBER', 'a', 1, 1
+        from generate_series(1, ?) n
+        """,
+        ZONE,
+        MANY,
+    )
+    grow_agents(side)
     grow_calls(side)
+    grow_tasks(side)
+    grow_records(side, ZONE, MANY)
+    grow_webhooks(side, ZONE, MANY)
+
+
+def grow_agents(side: Side) -> None:
+    """Most of them idle, one in fifty lost, and each launched in a way of its own."""
+    side.run(
+        """
+        insert into agents
+        select case when n % 2 = 0 then ? else 'zone' || n % 7 end, 'g' || n, 'n', null, null, '["c"]', 1, 30, 180, 1,
+               'l' || n, '{}', null, case when n % 50 = 0 then 'ERROR' else 'IDLE' end, null, 0,
+               case when n % 50 = 0 then null else 9000000000000 + n end, null, 'a', 1, 1
+        from generate_series(1, ?) n
+        """,
+        ZONE,
+        MANY,
+    )
+    side.run("insert into agent_capabilities select zone_id, 'c', id from agents where name = ?", "n")
+    side.run(
+        "insert into agent_pulses select zone_id, id, 'healthy', 0, null, null, null, null, null, 1, 1 from agents "
+        "where name = ?",
+        "n",
+    )
+    side.run(
+        """
+        insert into agent_heartbeats
+        select 'g' || n, case when n % 2 = 0 then ? else 'zone' || n % 7 end, 'g' || n % 500, 'healthy', null, null,
+               null, null, 1, 1, '{}'
+        from generate_series(1, ?) n
+        """,
+        ZONE,
+        MANY,
+    )
 
 
 def grow_calls(side: Side) -> None:
@@ -189,7 +238,45 @@ def grow_calls(side: Side) -> None:
     )
 
 
+def grow_tasks(side: Side) -> None:
+    """Most are done; of the rest some wait for an agent, some for a moment, some for others, and some run."""
+    side.run(
+        """
+        insert into agent_tasks
+        select '0' || to_char(n, 'FM0000000') || md5(n::text), case when n % 4 = 0 then ? else 'zone' || n % 7 end, 't',
+               null, 'type' || n % 9,
+               case when n % 10 = 0 then 'RUNNING' when n % 10 < 4 then 'PENDING' else 'COMPLETED' end, 5,
+               case when n % 10 = 0 then 'g' || n % 900 end, null, 0, null, null, null, 0, 3, 300, null, 'fail', '{}',
+               null, null, '{}', '{}', '[]', '[]', 'class' || n % 40, n, 'priority',
+               case when n % 10 < 4 then n % 3 else 0 end, 1, 1, 9000000000000, null,
+               case when n % 20 = 0 then 9000000000000 end, 1, 't', null, 0, null, 0, null, null,
+               case when n % 20 = 0 then 9000000000000 end, 0, 0, 0, 'c', 'app', null, 1, 9000000000000, null, null,
+               null, null
+        from generate_series(1, ?) n
+        """,
+        ZONE,
+        MANY,
+    )
+    side.run(
+        """
+        insert into task_dependencies
+        select zone_id, id, '1' || substr(id, 2), case when id < '00015000' then 0 else 1 end from agent_tasks
+        where title = ?
+        """,
+        "t",
+    )
+    side.run(
+        "insert into task_tags select zone_id, 'tag' || turn % 50, id from agent_tasks where title = ?", "t"
+    )
+    side.run(
+        "insert into task_classes select ?, 'class' || n, 'type', '[]', 1 from generate_series(1, ?) n",
+        ZONE,
+        MANY,
+    )
+
+
 WALKS = {
+    "tasks_slice": "a slice of so many tasks, by its index, and the next slice after it",
     "counts_wrong": "all that lives in one zone, now and then: it is what is counted",
     "sinks_needed": "all sinks there are, of which there are a few",
     "sinks_unattended": "all sinks there are, of which there are a few",
@@ -199,11 +286,28 @@ WALKS = {
     "sink_forget_dead": "whatever was given up long enough ago is what it removes",
     "sink_forget_entries": "everything of a sink, once",
     "cascades_forget": "few at any time: only endings too large for one transaction leave a row",
+    "members_counted": "the members of one zone, when one of them changes: it is what is counted",
+    "agents_count": "the agents of one zone, when somebody asks how they stand: it is what is counted",
+    "agents_in_error_count": "all that are lost, by their own index, when somebody asks: it is what is counted",
+    "webhook_tail": "a span of so many positions of the log, and the next span after it",
+    "webhook_backlog": "what waits for one endpoint, counted now and then, no further than there may be",
+    "webhook_deliveries_forget": "whatever is over and old enough is what it removes",
     "keys_slice": "a slice of so many keys, by its index, and the next slice after it",
     "sessions_forget": "whatever ended long enough ago to be looked at is what it removes",
     "invocations_slice_by_source": "a slice of so many that wait or run, by its index, and the next slice after it",
     "invocations_slice_by_target": "a slice of so many that wait or run, by its index, and the next slice after it",
     "invocations_forget": "whatever ended long enough ago to be looked at is what it removes",
+    "tasks_in_state": "a slice of so many of a zone in one state, by its index, and the next slice after it",
+    "tasks_recovering": "the next so many for whom a moment comes, by their own index, now and then",
+    "agents_named": "a slice of so many of a zone, by its key, and the next slice after it",
+    "tasks_to_rank": "a slice of so many of a zone whose order was changed, and the next slice after it",
+    "tasks_waiting_slice": "a slice of so many that wait for others, by its index, and the next slice after it",
+    "tasks_counted": "as many as are counted, by an index, when somebody asks",
+    "tasks_pending_count": "as many as are counted, by an index, now and then",
+    **{
+        f"costs_{by}": "what one zone has spent, summed up when somebody asks: it is what is counted"
+        for by in ("by_task", "by_day", "by_agent", "by_model", "by_type", "of_zone", "since")
+    },
     "sessions_orphaned": "every live session there is, now and then: nobody knows which parent a hand has removed",
 }
 """What sweeps go through on purpose, a batch at a time."""
@@ -232,6 +336,16 @@ NEW = {
     "services_insert": (0, 4),
     "registrations_insert": (2,),
     "delegations_insert": (0,),
+    "members_insert": (1,),
+    "webhooks_insert": (1,),
+    "agents_insert": (1,),
+    "tasks_insert": (0,),
+    "task_dependencies_insert": (1,),
+    "task_classes_note": (1,),
+    "agent_capabilities_insert": (1,),
+    "agent_pulses_insert": (1,),
+    "agent_heartbeats_insert": (0,),
+    "task_log_lines_insert": (1,),
 }
 """The columns in which no two rows may be alike, by statement."""
 

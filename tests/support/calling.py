@@ -22,7 +22,7 @@ from quarterdeck.domain.invocations.model import (
     Release,
     RetryPolicy,
 )
-from quarterdeck.domain.invocations.operations.waiting import Waiter
+from quarterdeck.domain.invocations.operations.waiting import ServiceWaiter
 from quarterdeck.domain.services.model import Register
 from quarterdeck.domain.services.operations import Registrar
 from tests.support.asking import ZONE, admin
@@ -63,7 +63,9 @@ class Calling:
         assert isinstance(done, Enqueued)
         return done
 
-    def asking(self, most: int = 1, claim_id: str | None = None, waiter: Waiter | None = None) -> Claim:
+    def asking(
+        self, most: int = 1, claim_id: str | None = None, waiter: ServiceWaiter | None = None
+    ) -> Claim:
         return Claim(
             zone_id=self.zone_id,
             caller=self.caller,

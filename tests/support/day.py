@@ -10,27 +10,36 @@ from pathlib import Path
 
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.wire import Caller, Role
+from quarterdeck.domain.agents.operations import members
+from quarterdeck.domain.agents.operations.speaking import require_power
 from quarterdeck.domain.invocations import operations as invocations
 from quarterdeck.domain.invocations.model import InvocationFilter, InvocationRef, Kind
 from quarterdeck.domain.invocations.model import State as InvocationState
-from quarterdeck.domain.invocations.operations.waiting import Waiter, ready
+from quarterdeck.domain.invocations.operations.waiting import ready, waiter_of
 from quarterdeck.domain.invocations.sweeps import DEADLINE, SETTLE
 from quarterdeck.domain.invocations.sweeps import ORPHAN as INVOCATION_ORPHAN
 from quarterdeck.domain.sessions.model import Session, SessionRef, State, StopZone, Terminate
 from quarterdeck.domain.sessions.operations import Explainer, forget
 from quarterdeck.domain.sessions.sweeps import CASCADE, ORPHAN, Reconciler
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones.model import FreezeZone, ZoneRef
-from quarterdeck.engine import events
+from quarterdeck.domain.zones.model import ChangeMember, FreezeZone, MemberFilter, ZoneRef
+from quarterdeck.engine import events, leases
 from quarterdeck.engine.events import EventFilter, Witness
 from quarterdeck.engine.idempotency import KeyRetention
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.sql import Bound
+from tests.support.agency import a_day_of_agents
 from tests.support.asking import APP, ZONE, admin, ask, caller
 from tests.support.calling import calling
+from tests.support.hooking import a_day_of_webhooks
 from tests.support.keel import Keel, Rigging, open_stores
 from tests.support.keeping import Keeper
+from tests.support.labour import a_day_of_tasks
+from tests.support.mirroring import a_day_of_keys
 from tests.support.plans import ENDING, Recording
+from tests.support.recording import a_day_of_records
+from tests.support.sealing import sealing
 from tests.support.telling import telling
 
 
@@ -47,12 +56,19 @@ async def day_on(url: str, directory: Path) -> AsyncIterator[Day]:
     own, everywhere = map(Recording, await open_stores(url))
     keel = Keel(url, (own, everywhere), Rigging(chunk=2))
     root = await spawning(keel)
+    await belonging(keel)
     await looking(keel, root)
     await working(keel, root)
     await ending(keel, root)
     await sweeping(keel)
     await telling(keel)
     await keeping(keel, directory)
+    await sealing(keel)
+    await a_day_of_agents(keel)
+    await a_day_of_tasks(keel)
+    await a_day_of_records(keel)
+    await a_day_of_webhooks(keel)
+    await a_day_of_keys(keel)
     yield Day(own.seen, everywhere.seen)
     await keel.lanes.drain()
     for store in (own, everywhere):
@@ -75,6 +91,17 @@ async def spawning(keel: Keel) -> Session:
     return root
 
 
+async def belonging(keel: Keel) -> None:
+    """Members come, change and go, and an agent asks who they are."""
+    change = keel.lanes.writing("member", members.change_members)
+    for subject, role in (("a", Role.MEMBER), ("b", Role.MEMBER), ("a", Role.ADMIN), ("b", None)):
+        await change.submit(ChangeMember(ZONE, subject, role, admin()))
+    wanted = MemberFilter(ZONE, admin(), 10)
+    await keel.engine.read(lambda tx: members.page_of_members(tx, wanted), zones=[ZONE])
+    agent = Caller("agent", APP, ZONE, frozenset(), agent_id="agent")
+    await keel.engine.read(lambda tx: require_power(tx, agent, ZONE, "tasks.read"), zones=[ZONE])
+
+
 async def looking(keel: Keel, root: Session) -> None:
     await keel.used.submit(ZoneRef(ZONE))
     await keel.everywhere.read(lambda tx: zones.page(tx, "", 10))
@@ -94,6 +121,8 @@ async def looking(keel: Keel, root: Session) -> None:
         wanted_events = EventFilter(ZONE, after=0, limit=10, subject=subject)
         await keel.store.read(lambda tx, wanted=wanted_events: events.page(tx, wanted), [ZONE])  # type: ignore[misc]
         await keel.store.read(lambda tx, wanted=wanted_events: events.replay(tx, wanted), [ZONE])  # type: ignore[misc]
+    rare = EventFilter(ZONE, limit=10, types=("session.spawn",))
+    await keel.store.read(lambda tx: events.newest(tx, rare, events.LAST), [ZONE])
     await keel.store.read(lambda tx: events.committed(tx, Witness("id", root.id)), [ZONE])
     await keel.log(limit=10)
 
@@ -101,7 +130,7 @@ async def looking(keel: Keel, root: Session) -> None:
 async def working(keel: Keel, root: Session) -> None:
     """Calls, claims and reports of every kind; some are left waiting and running, for their ends to be heard of."""
     service = await calling(keel, session_id=root.id)
-    waiter = Waiter(service.asking())
+    waiter = waiter_of(service.asking())
     await service.submit_claim(service.asking(waiter=waiter))
     await service.call(source_session_id=root.id)
     keel.waiters.remove(waiter)
@@ -170,5 +199,9 @@ async def keeping(keel: Keel, directory: Path) -> None:
     keeper = Keeper(keel, directory)
     await keeper.pass_by()
     for lease in (keeper.sealer.lease, keeper.retention.lease):
-        await lease.hold()
+        fence = await lease.hold()
+        assert fence
+        await keel.everywhere.read(lambda tx, name=fence.name: leases.holder_of(tx, name))  # type: ignore[misc]
+        shown = leases.fences([(fence.name, fence.term)])
+        await keel.engine.transact(lambda tx, shown=shown: tx.read(shown), zones=[ZONE])  # type: ignore[misc]
         await lease.release()

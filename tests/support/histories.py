@@ -24,6 +24,7 @@ from quarterdeck.upkeep.history.model import (
     Rows,
     SessionRow,
 )
+from quarterdeck.upkeep.history.task_model import DependencyRow, TaskRow
 
 ZONE = "z"
 APP = "app"
@@ -52,6 +53,8 @@ class Written:
     invocations: dict[str, InvocationRow] = field(default_factory=dict)
     edges: dict[str, EdgeRow] = field(default_factory=dict)
     cascades: list[CascadeRow] = field(default_factory=list)
+    tasks: dict[str, TaskRow] = field(default_factory=dict)
+    dependencies: list[DependencyRow] = field(default_factory=list)
     floor: int = 0
     now: int = START
 
@@ -67,6 +70,8 @@ class Written:
                 invocations=list(self.invocations.values()),
                 edges=list(self.edges.values()),
                 cascades=self.cascades,
+                tasks=list(self.tasks.values()),
+                dependencies=self.dependencies,
             ),
         )
 

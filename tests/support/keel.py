@@ -11,7 +11,7 @@ from typing import Literal
 
 import psycopg
 
-from quarterdeck.app import WITHIN
+from quarterdeck.app import within
 from quarterdeck.core.clock import Millis, system_now
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.wire import Bearer
@@ -42,6 +42,9 @@ from quarterdeck.domain.sessions.model import (
 )
 from quarterdeck.domain.sessions.sweeps import TTL
 from quarterdeck.domain.sessions.sweeps import sweeps as session_sweeps
+from quarterdeck.domain.tasks import operations as tasks
+from quarterdeck.domain.tasks.model import commands as task_commands
+from quarterdeck.domain.tasks.model.rows import TaskSettings
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones.model import CEILINGS, FreezeZone, Limits, Overrides, PutZone, Zone
 from quarterdeck.engine import events
@@ -73,6 +76,7 @@ class Rigging:
     clock: Callable[[], Millis] = system_now
     """SQLite's clock; PostgreSQL has its own."""
     defaults: Limits = field(default_factory=Limits)
+    tasks: TaskSettings = field(default_factory=TaskSettings)
     after_commit: Callable[[Sequence[NewEvent]], None] = lambda events: None
 
 
@@ -82,7 +86,7 @@ class Keel:
     def __init__(self, url: str, stores: tuple[Store, Store], rigging: Rigging) -> None:
         self.url = url
         self.store, everywhere = stores
-        self.engine = Engine(self.store, WITHIN, rigging.after_commit)
+        self.engine = Engine(self.store, within(rigging.tasks), rigging.after_commit)
         self.everywhere = Engine(everywhere)
         self.lanes = Lanes(self.engine, rigging.settings, patience=rigging.patience)
         self.zones = self.lanes.writing("zone", sessions.guarded(zones.put))
@@ -101,6 +105,11 @@ class Keel:
         exchange = invocations.Exchange(rigging.lease_ms, self.waiters)
         self.invocations: Lane[Command, Outcome] = self.lanes.writing("invocation", exchange.run)
         self.invocation_settles = self.lanes.writing("invocation-settle", invocations.settle)
+        self.task_waiters = tasks.waiters()
+        told = tasks.windows_of(rigging.tasks)
+        self.tasks: Lane[task_commands.Command, task_commands.Outcome] = self.lanes.writing(
+            "task", tasks.Exchange(told, self.task_waiters, 0.05).run
+        )
         self.shown = self.lanes.reading("session-show", sessions.show)
         self.explainer = sessions.Explainer(self.spawner)
 

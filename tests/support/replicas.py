@@ -8,7 +8,7 @@ from tests.support.server import Launch, ServerProcess, Servers
 
 
 async def replicas_of(servers: Servers, url: str, number: int) -> list[ServerProcess]:
-    """Servers on one database that share a signing key, so that one token is good at all of them."""
+    """Servers on one database that share their keys, so that one token is good at all of them."""
     first = await servers.start(Launch(servers.directory / "replica-1", url))
     return await joined_by(first, servers, number - 1)
 
@@ -22,7 +22,8 @@ async def another(first: ServerProcess, servers: Servers, **variables: str) -> S
     """One more beside a server, which need not run any longer; told the same, and more."""
     key = first.launch.environment.get("QD_SIGNING_KEY", str(first.launch.data / "signing-key.pem"))
     own = servers.directory / f"replica-beside-{len(servers.started) + 1}"
-    return await servers.start(replace(first.launch, data=own).told(QD_SIGNING_KEY=key, **variables))
+    shared = {"QD_SIGNING_KEY": key, "QD_SECRET_KEYS": first.secret_keys}
+    return await servers.start(replace(first.launch, data=own).told(**shared, **variables))
 
 
 async def all_that_can_be(servers: Servers, launch: Launch, **variables: str) -> list[ServerProcess]:

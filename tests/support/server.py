@@ -90,6 +90,12 @@ class ServerProcess:
         return LocalIssuer.open(Path(named) if named else self.launch.data / "signing-key.pem")
 
     @property
+    def secret_keys(self) -> str:
+        """What the server seals secrets with: whoever joins it on its database needs the same."""
+        told = self.launch.environment.get("QD_SECRET_KEYS")
+        return told or (self.launch.data / "secret-keys").read_text().strip()
+
+    @property
     def admin_token(self) -> str:
         return (self.launch.data / "admin-token").read_text().strip()
 

@@ -10,6 +10,9 @@ from typing import Any
 from tests.support.server import ServerProcess
 from tests.support.zone import APP
 
+NEEDED = {"application_id": APP, "scope": "workspace", "period": "month"}
+"""What the parameters of a query mean that must be given."""
+
 
 @dataclass(frozen=True)
 class TableRow:
@@ -23,6 +26,10 @@ class TableRow:
     needed: tuple[str, ...] = ()
     """The parameters of the query that must be given."""
     streams: bool = False
+    power: str | None = None
+    """What the caller's role must allow."""
+    body_max: int = 256 * 1024
+    """Bytes."""
 
     def at(self, zone: str, one: str = "no-such-session") -> str:
         """The path for a zone and for what is named in it, be it once or twice."""
@@ -33,8 +40,8 @@ class TableRow:
         body = None if self.example is None else {**self.example}
         if body and "application_id" in body:
             body["application_id"] = APP
-        assert set(self.needed) <= {"application_id"}, f"{self.path}: tell this test what its query means"
-        params = dict.fromkeys(self.needed, APP)
+        assert set(self.needed) <= NEEDED.keys(), f"{self.path}: tell this test what its query means"
+        params = {name: NEEDED[name] for name in self.needed}
         return {"method": self.method, "url": self.at(zone, one), "json": body, "params": params}
 
     def ways(self, zone: str, one: str = "no-such-session") -> list[dict[str, Any]]:
@@ -47,6 +54,16 @@ class TableRow:
         return "{zone}" in self.path
 
     @property
+    def in_callers_zone(self) -> bool:
+        """Whether it acts in the zone of whoever asks, or in the one that a header names."""
+        return self.path.startswith("/api/v1/")
+
+    @property
+    def names_somebody(self) -> bool:
+        """Whether the path takes a name as issuers give them, which is more than an id."""
+        return "{subject}" in self.path
+
+    @property
     def names(self) -> str | None:
         """What the first id in the path is one of: `agents`, `keys`."""
         found = re.search(r"/([^/{}]+)/{(?!zone})\w+}", self.path)
@@ -55,6 +72,8 @@ class TableRow:
     @property
     def is_of_a_session(self) -> bool:
         """Whether a session is all that it names, if it names anything."""
+        if self.in_callers_zone:
+            return self.names is None
         return (
             self.names in (None, "agents", "inbound", "outbound")
             and len(re.findall(r"{(?!zone})", self.path)) <= 1
@@ -88,4 +107,6 @@ def _row(method: str, path: str, told: Mapping[str, Any]) -> TableRow:
         body["content"]["application/json"]["example"] if body else None,
         tuple(parameter["name"] for parameter in query if parameter.get("required")),
         "text/event-stream" in answers,
+        told.get("x-power"),
+        told.get("x-body-max", 256 * 1024),
     )

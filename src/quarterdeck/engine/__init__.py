@@ -15,9 +15,11 @@
 | sinks        | what is told to other systems, once and in order, and what becomes of what they refuse          |
 | slots        | what others are shown of a zone's slots, and that it is put right                              |
 | idempotency  | whether a key has been used, and for what                                                    |
+| waiting      | who waits for work in this process, and who tells them that there is some                      |
 | leases       | who alone may run a pass, by numbered terms that fence the ones before                       |
 | sweeps       | how bounded passes repeat, and how a test waits for one                                      |
 | outward      | what this process may call outside, and within which bounds                                  |
+| secrets      | what is sealed before it is written, with which key, and for whom it opens                     |
 
 How it fails. A refusal is an outcome of its own command and costs its neighbours nothing. A value the database
 refuses is found by bisecting its batch. A lost connection, a lock that timed out or a database that is away is

@@ -5,9 +5,10 @@ bounded turn after another until there is nothing left. A process that finds the
 while: however often it is woken, it asks no more than about once a second. A holder that has nothing to do does not
 renew its lease: a server that idles writes nothing.
 
-How it fails. A turn that fails is tried again with growing pauses, which no wake cuts short: an outage is one line in
-the log and a try a second, and nothing else stops for it. A holder that fails time and again gives its lease back,
-since another process may reach what this one does not. A lease that was lost is no failure.
+How it fails. A turn that fails is tried again with growing pauses (`Pace`), which wakes do not cut short, or not by
+much: an outage is one line in the log and a try now and then, and nothing else stops for it. A holder that fails time
+and again gives its lease back, since another process may reach what this one does not. A failure that lasts is said
+once more, and louder. A lease that was lost is no failure.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import asyncio
 import contextlib
 import logging
 import random
+from dataclasses import dataclass
 from typing import Protocol
 
 from quarterdeck.bus.port import Away, Fenced
+from quarterdeck.core.errors import Unavailable
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.retry import Policy, delay
 from quarterdeck.engine.leases import Fence, Lease, LeaseLost
@@ -37,11 +40,27 @@ FAILURES_MAX = 4
 """Failures in a row after which another process may try."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When a duty is looked after."""
+
+    every_ms: int
+    """By itself, should no wake come."""
+    gap_seconds: float = GATHER_SECONDS
+    """Between two turns at least, however often it is woken."""
+    retry: Policy = RETRY
+    alarm_seconds: float | None = None
+    """Failing for so long is an alarm."""
+    hears_while_failing: bool = False
+    """Whether a wake ends a pause after a failure, once it has lasted as long as the first: somebody has committed, so
+    the database is back. For pauses that are long."""
+
+
 class Work(Protocol):
     """What a duty consists of."""
 
-    async def is_due(self) -> bool:
-        """Whether it is worth a lease. Only reads."""
+    async def is_due(self) -> bool | float:
+        """Whether it is worth a lease, or in how many seconds it will be. Only reads."""
 
     async def turn(self, fence: Fence) -> float | None:
         """Does a bounded part of it. In how many seconds there is more, whoever commits: 0 for at once; None if nothing
@@ -52,21 +71,30 @@ class Work(Protocol):
 
 
 class Duty:
-    def __init__(self, name: str, engine: Engine, wakes: Wakes, every_ms: int, work: Work) -> None:
+    def __init__(self, name: str, engine: Engine, wakes: Wakes, pace: Pace | int, work: Work) -> None:
+        """A pace that is only a number is how often it is looked after, in milliseconds."""
         self.name = name
         self.holder = new_id()
         self.lease = Lease(engine, name, self.holder, LEASE_MS)
         self.error: str | None = None
         """What is wrong just now."""
+        self.failing_since: float | None = None
+        """By the loop's clock."""
         self._wakes = wakes
-        self._every_seconds = every_ms / 1000
+        self._pace = pace if isinstance(pace, Pace) else Pace(pace)
+        self._every_seconds = self._pace.every_ms / 1000
         self._work = work
         self._woken = asyncio.Event()
         self._failures = 0
+        self._has_alarmed = False
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._running = asyncio.create_task(self._run(), name=self.name)
+
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None and not self._running.done()
 
     async def stop(self) -> None:
         if self._running is not None:
@@ -78,6 +106,13 @@ class Duty:
             await self._work.rest(self.lease.fence())
         except (Away, Fenced, LeaseLost, StoreError) as error:
             log.info("%s stopped where it was: %r", self.name, error)
+
+    async def run_now(self) -> None:
+        """Takes turns until nothing is left, for whoever has not started it: what is done by a clock of one's own is
+        not to wait for this one's. Never beside `start`."""
+        while (fence := await self.lease.hold()) is not None:
+            if await self._work.turn(fence) != 0:
+                return
 
     async def _run(self) -> None:
         unsubscribe = self._wakes.subscribe(self._woken.set)
@@ -99,17 +134,21 @@ class Duty:
         except Exception as error:
             # So broad because nobody would notice the end of this task: what it does would be late for ever.
             await self._failed(error)
-            return delay(RETRY, attempt=self._failures, chance=random.random()) / 1000, False
+            pause = delay(self._pace.retry, attempt=self._failures, chance=random.random()) / 1000
+            return pause, self._pace.hears_while_failing
         if self._failures:
             log.warning("%s goes on after %d failures", self.name, self._failures)
-        self._failures, self.error = 0, None
+        self._failures, self.error, self.failing_since, self._has_alarmed = 0, None, None, False
         return pause, can_be_woken
 
     async def _turn(self) -> tuple[float, bool]:
         fence = self.lease.fence()
         if fence is None:
-            if not await self._work.is_due():
+            due = await self._work.is_due()
+            if due is False:
                 return self._every_seconds, True
+            if due is not True and due > 0:
+                return min(due, self._every_seconds), True
             fence = await self.lease.hold()
         if fence is None:
             return ELSEWHERE_SECONDS, False
@@ -118,10 +157,16 @@ class Duty:
 
     async def _failed(self, error: Exception) -> None:
         self._failures += 1
+        now = asyncio.get_running_loop().time()
+        self.failing_since = now if self.failing_since is None else self.failing_since
         self.error = f"{error}" if isinstance(error, Away) else repr(error)
-        expected = isinstance(error, Away | StoreError)
+        expected = isinstance(error, Away | StoreError | Unavailable)
         if self._failures == 1 or not expected:
             log.warning("%s cannot go on: %s", self.name, self.error, exc_info=not expected)
+        alarm = self._pace.alarm_seconds
+        if alarm is not None and not self._has_alarmed and now - self.failing_since >= alarm:
+            self._has_alarmed = True
+            log.critical("%s has not gone on for %d s: %s", self.name, now - self.failing_since, self.error)
         if self._failures % FAILURES_MAX == 0:
             with contextlib.suppress(StoreError):
                 await self.lease.release()
@@ -132,10 +177,11 @@ class Duty:
             # Never nothing: where reading does not wait, as on SQLite, a long log would keep the loop to itself.
             await asyncio.sleep(0)
             return
+        deaf = min(seconds, self._pace.retry.base_ms / 1000) if self._failures else 0.0
+        await asyncio.sleep(deaf if can_be_woken else seconds)
         if not can_be_woken:
-            await asyncio.sleep(seconds)
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds - deaf):
                 await self._woken.wait()
-        await asyncio.sleep(max(0.0, began + GATHER_SECONDS - asyncio.get_running_loop().time()))
+        await asyncio.sleep(max(0.0, began + self._pace.gap_seconds - asyncio.get_running_loop().time()))

@@ -139,6 +139,21 @@ async def page(tx: StoreTx, wanted: EventFilter) -> list[Event]:
     return decode(rows, Event)
 
 
+async def newest(tx: StoreTx, wanted: EventFilter, before: int) -> tuple[list[Event], int | None]:
+    """A zone's events of certain types before a position, newest first; and before which position the next page begins,
+    or None if this was the last. A page may be short, or empty, where what is wanted is rare."""
+    before = min(before, (await bounds(tx)).head + 1)
+    downto = max(0, before - SPAN)
+    types: list[tuple[object, ...]] = [(name,) for name in wanted.types]
+    [rows] = await tx.read(
+        Q.log_newest(zone_id=wanted.zone_id, before=before, downto=downto, types=types, limit=wanted.limit)
+    )
+    found = decode(rows, Event)
+    if len(found) == wanted.limit:
+        return found, found[-1].pos
+    return found, downto if downto > 0 else None
+
+
 def _asked(wanted: EventFilter) -> dict[str, Param]:
     types: list[tuple[object, ...]] = [(name,) for name in wanted.types]
     asked: dict[str, Param] = {"zone_id": wanted.zone_id, "after": wanted.after, "limit": wanted.limit}

@@ -61,3 +61,11 @@ class SinkSettings(msgspec.Struct, frozen=True):
         int,
         Meta(ge=10, le=86_400_000, description="how often the slots in Redis are compared with the database"),
     ] = 10_000
+    keys_reconcile_interval_ms: Annotated[
+        int,
+        Meta(
+            ge=10,
+            le=86_400_000,
+            description="how often the keys of tasks and agents in Redis are compared with the database",
+        ),
+    ] = 10_000

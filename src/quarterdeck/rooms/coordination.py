@@ -68,9 +68,9 @@ def the_coordination(keel: Keel, beside: Beside, *, acts: bool) -> Room:
         keel.everywhere, beside.tasks.lane.submit, beside.agents.look.submit, rank.submit, took.observe
     )
     coordinator = Coordinator(means, pad, told, figures)
-    pace = Pace(told.coordinator_interval_ms, GAP_SECONDS, RETRY, ALARM_SECONDS)
+    pace = Pace(told.coordinator_interval_ms, GAP_SECONDS, RETRY, ALARM_SECONDS, hears_while_failing=True)
     duty = Duty(LEASE, keel.everywhere, keel.wakes, pace, coordinator)
-    health = _health(keel, beside, duty, figures)
+    health = _health(keel, beside, duty, figures, outward)
     desk = CoordinationDesk(keel.engine, keel.everywhere, coordinator, health, duty.holder, rank.submit)
     keel.heard.append(figures.committed)
     keel.metrics.histogram("coordinator_cycle_duration_seconds", "Time of a coordinator's turn", took)
@@ -114,9 +114,8 @@ def _pad(keel: Keel, beside: Beside, outward: Outward) -> Launching:
     return Launching(means, settings.section(CoordinationSettings), settings.server.shutdown_grace_ms / 1000)
 
 
-def _health(keel: Keel, beside: Beside, duty: Duty, figures: Figures) -> CoordinationHealth:
+def _health(keel: Keel, beside: Beside, duty: Duty, figures: Figures, outward: Outward) -> CoordinationHealth:
     gateway = launchers_of(keel.settings.section(CoordinationSettings)).get(GATEWAY)
-    outward = Outward(OWN)
 
     async def ask_gateway() -> None:
         """Any answer is one: what it says to a stranger is its own affair."""

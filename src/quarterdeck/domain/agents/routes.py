@@ -274,7 +274,7 @@ def routes(desk: AgentDesk) -> list[Route]:
     missing = ("agent_not_found",)
     return [
         Route(
-            "PUT", one, desk.register, "Register an agent", LIFECYCLE, body=RegisterBody, answer=AgentView,
+            "PUT", one, desk.register, "Register an agent", LIFECYCLE, body=RegisterBody, status=201, answer=AgentView,
             refusals=("unknown_launcher", "agent_required", "capabilities_not_allowed", *missing, "zone_ended"),
             tags=tags, description=REGISTERING, power="agents.register",
         ),

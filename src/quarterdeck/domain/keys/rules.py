@@ -105,6 +105,7 @@ def bearer_of(shown: str, key: ApiKey | None, digest: str, now: Millis) -> Calle
         scopes=frozenset(key.scopes.split(" ")) - {ADMIN, ""},
         sid=name,
         session_id=key.session_id,
+        is_local=True,
     )
 
 

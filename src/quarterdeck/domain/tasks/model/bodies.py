@@ -179,9 +179,9 @@ class ListQuery(msgspec.Struct, frozen=True, rename="camel"):
     min_priority: Annotated[Priority | None, Meta(description="`priority>=8`")] = msgspec.field(
         default=None, name="priority>"
     )
-    tags: Annotated[str, Meta(min_length=1, max_length=2_000, description="all of these, separated by commas")] | None = (
-        None
-    )
+    tags: (
+        Annotated[str, Meta(min_length=1, max_length=2_000, description="all of these, by commas")] | None
+    ) = None
     task_type: Name | None = None
     agent_id: PathId | None = None
     created_after: Annotated[datetime, Meta(tz=True)] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -10,17 +11,19 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.tasks.model.commands import Claim, Command, Create, Outcome
+from quarterdeck.domain.tasks.model.commands import Claim, Command, Create, Named, Outcome
 from quarterdeck.domain.tasks.model.rows import AgentRef, Content, Leased, Leases, Ref, TaskSettings
 from quarterdeck.domain.tasks.operations import loading, writing
 from quarterdeck.domain.tasks.rules.board import Board
 from quarterdeck.domain.tasks.rules.known import Kind, Windows
+from quarterdeck.domain.tasks.rules.lives import HELD
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.leases import LeaseLost
 from quarterdeck.engine.tx import Tx
 from quarterdeck.engine.waiting import Waiter, Waiters
 
+log = logging.getLogger("quarterdeck.tasks")
 NOTHING = Leases(())
 TaskWaiter = Waiter[Claim, str, Leased]
 TaskWaiters = Waiters[Claim, str, Leased]
@@ -55,6 +58,7 @@ class Exchange:
         outcomes: list[Outcome | Problem | Busy] = [
             sessions.held_up(ask, why_not) or _too_late(ask, loaded) or board.decide(ask) for ask in asks
         ]
+        _note_conflicts(asks, outcomes)
         self._park(tx, asks, outcomes, board)
         handed = self._hand_over(board, hungry, loaded.locked)
         given = [outcome for outcome in outcomes if isinstance(outcome, Leases)] + [*handed.values()]
@@ -124,6 +128,16 @@ class Exchange:
 def wants(claim: Claim, kind: Kind, now: float) -> bool:
     """Whether one who waits may be given what is of this kind, as far as is known without asking."""
     return claim.not_before <= now and kind.suits(claim.capabilities or frozenset(), claim.task_types)
+
+
+def _note_conflicts(asks: Sequence[Command], outcomes: Sequence[Outcome | Problem | Busy]) -> None:
+    """Two believe that they hold the same task: one stood still for too long, or a backup was restored. The later one
+    does hold it; that there is another is worth a line."""
+    for ask, outcome in zip(asks, outcomes, strict=True):
+        if not isinstance(outcome, Problem) or outcome.code != "stale_attempt" or not isinstance(ask, Named):
+            continue
+        if outcome.members.get("taskStatus") in HELD:
+            log.warning("a word of an older attempt about %s was refused: another holds it", ask.id)
 
 
 def _too_late(ask: Command, loaded: loading.Loaded) -> Problem | None:

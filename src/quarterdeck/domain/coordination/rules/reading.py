@@ -1,0 +1,71 @@
+"""What happened to tasks and agents, and what the coordinator was told, as lines: a view over the log of events."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quarterdeck.core.clock import iso
+from quarterdeck.domain.coordination.model import CoordinatorLogView
+from quarterdeck.domain.tasks.model.lines import Level
+from quarterdeck.domain.tasks.rules import telling
+from quarterdeck.engine.events import Event
+
+KINDS: dict[str, Level] = {
+    **{name: level for name, (level, _) in telling.KINDS.items()},
+    "agent.stale": Level.ERROR,
+    "agent.degraded": Level.WARN,
+    "agent.revived": Level.INFO,
+    "agent.recovered": Level.INFO,
+    "agent.registered": Level.INFO,
+    "agent.changed": Level.INFO,
+    "agent.draining": Level.INFO,
+    "agent.terminated": Level.INFO,
+    "coordinator.strategy": Level.INFO,
+}
+"""How each reads, before its data is looked at."""
+WORTH_A_LOOK = (Level.WARN, Level.ERROR, Level.CRITICAL)
+SENTENCES = {
+    "agent.stale": "It was not heard of for too long.",
+    "agent.degraded": "It says that it fares badly.",
+    "agent.revived": "It was heard of again.",
+    "agent.recovered": "It says that it fares well again.",
+    "agent.registered": "It was registered.",
+    "agent.changed": "What is said of it was changed.",
+    "agent.draining": "It is to end with its last task.",
+    "agent.terminated": "It was terminated.",
+    "coordinator.strategy": "Tasks are handed out in another order.",
+}
+
+
+class _Told(msgspec.Struct, frozen=True, rename="camel"):
+    agent_id: str | None = None
+
+
+def types_of(level: Level | None) -> tuple[str, ...]:
+    """The events to look through; without a level those that somebody should look at."""
+    wanted = WORTH_A_LOOK if level is None else (Level.ERROR,) if level is Level.CRITICAL else (level,)
+    return tuple(name for name, of in KINDS.items() if of in wanted)
+
+
+def view(event: Event) -> CoordinatorLogView:
+    room, _, _ = event.type.partition(".")
+    if room == "task":
+        fields = (event.type, event.actor, event.from_state, event.to_state, event.data, event.at)
+        entry = telling.read_as(telling.Transition(event.pos, event.id, *fields))
+        level, message, agent_id = entry.level, entry.message or "", entry.agent_id
+    else:
+        level, message = KINDS.get(event.type, Level.INFO), SENTENCES.get(event.type, f"{event.type}.")
+        agent_id = event.subject if room == "agent" else None
+    return CoordinatorLogView(
+        id=event.id,
+        zone_id=event.zone_id,
+        level=level,
+        event=event.type,
+        task_id=event.subject if room == "task" else None,
+        agent_id=agent_id,
+        message=message,
+        details=msgspec.Raw(event.data.encode()),
+        previous_status=event.from_state,
+        new_status=event.to_state,
+        created_at=iso(event.at),
+    )

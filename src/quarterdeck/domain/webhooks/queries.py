@@ -1,0 +1,5 @@
+"""The statements of webhooks."""
+
+from quarterdeck.store.sql import load
+
+Q = load(__package__)

@@ -1,0 +1,21 @@
+"""The pure part of webhooks: no clock, no chance, no I/O.
+
+| module    | what it decides                                                    |
+|-----------|---------------------------------------------------------------------|
+| types     | what an endpoint may hear of, and what an event counts as            |
+| messages  | the body of a delivery                                              |
+| lives     | the states of a delivery, when the next attempt is due, what an answer means |
+| endpoints | which endpoints there may be, and how they change                   |
+| showing   | how both are shown                                                  |
+"""
+
+from quarterdeck.domain.webhooks.rules.endpoints import (
+    Terms,
+    asked_types,
+    not_found,
+    types_problem,
+    url_problem,
+)
+from quarterdeck.domain.webhooks.rules.lives import DELIVERY
+
+__all__ = ["DELIVERY", "Terms", "asked_types", "not_found", "types_problem", "url_problem"]

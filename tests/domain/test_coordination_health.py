@@ -1,0 +1,90 @@
+"""How coordination says that it fares: asked by anybody, bounded, and never hanging."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quarterdeck.domain.coordination import health
+from quarterdeck.domain.coordination.figures import Figures
+from quarterdeck.domain.coordination.health import CONNECTED, REACHABLE, Check, CoordinationHealth
+from quarterdeck.engine.duties import Duty
+from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.wake import Wakes
+from tests.domain.test_recovery_patterns import Failing
+from tests.support.keel import Keel
+
+
+class Other:
+    """Somebody that is asked; counts how often."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.is_away = False
+        self.hangs = False
+
+    async def __call__(self) -> None:
+        self.asked += 1
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.is_away:
+            raise OSError("away")
+
+
+async def test_others_are_asked_now_and_then_however_often_somebody_asks() -> None:
+    other = Other()
+    check = Check(other, CONNECTED)
+    assert [await check.said() for _ in range(50)] == ["connected"] * 50
+    assert other.asked == 1
+
+
+async def test_one_that_is_away_or_does_not_answer_is_said_to_be_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health, "PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
+    other = Other()
+    check = Check(other, REACHABLE)
+    assert await check.said() == "reachable"
+    other.is_away = True
+    assert await check.said() == "unreachable"
+    other.is_away, other.hangs = False, True
+    answers = await asyncio.gather(*(check.said() for _ in range(20)))
+    assert {*answers} == {"unreachable"}
+    assert other.asked == 3, "one that does not answer is not asked again before it has"
+    await check.close()
+
+
+async def test_it_is_unhealthy_while_the_coordinator_cannot_go_on_and_degraded_without_its_gateway(
+    keel: Keel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
+    work, gateway = Failing(), Other()
+    duty = Duty("coordinator", keel.everywhere, Wakes(), 60_000, work)
+    told = CoordinationHealth(
+        duty, Figures(), Check(keel.store.ping, CONNECTED), None, Check(gateway, REACHABLE)
+    )
+    work.is_away = False
+    duty.start()
+    try:
+        view = await told.view()
+        assert (view.status, view.database, view.valkey, view.gateway) == (
+            "healthy", "connected", "not_configured", "reachable"
+        )  # fmt: skip
+        gateway.is_away = True
+        assert (await told.view()).status == "degraded"
+        duty.error = "the database is away"
+        assert ((await told.view()).status, (await told.view()).coordinator.active) == ("unhealthy", False)
+    finally:
+        await duty.stop()
+        await told.stop()
+    assert (await told.view()).status == "unhealthy", "one that does not run does not coordinate"
+
+
+def test_failures_are_counted_by_what_they_mean() -> None:
+    figures = Figures()
+    data = ('{"final":false}', '{"final":true}', '{"final":true,"exhausted":true}')
+    figures.committed([NewEvent("task.failed", "z", "t", "server", data=each) for each in data])
+    figures.committed([NewEvent("task.completed", "z", "t", "server", data="{}")])
+    assert (figures.tasks_failed, figures.retries_exhausted) == (2, 1)

@@ -1,0 +1,310 @@
+"""Launching for real: processes of this machine and a gateway on loopback, and what becomes of their attempts."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from quarterdeck.domain.coordination.model import HttpLauncher, Launcher, ProcessLauncher
+from quarterdeck.domain.tasks.asking import sealed
+from quarterdeck.domain.tasks.model.commands import Cancel, Create, Pause
+from quarterdeck.domain.tasks.model.rows import State
+from tests.support.asking import ZONE, admin
+from tests.support.coordinating import Coordinating, coordinating
+from tests.support.endpoint import Endpoint, endpoint, json_answer
+from tests.support.eventually import eventually
+from tests.support.keel import Keel, keel_on
+
+CANARY = "canary-of-the-input"
+
+
+@pytest.fixture
+async def keel(sqlite_url: str) -> AsyncIterator[Keel]:
+    async with keel_on(sqlite_url) as laid:
+        await laid.zone()
+        yield laid
+
+
+def script(text: str, **said: object) -> ProcessLauncher:
+    command = (sys.executable, "-c", f"import os, sys, time, json\n{text}")
+    return ProcessLauncher(command=command, **said)  # type: ignore[arg-type]
+
+
+async def began(here: Coordinating, task_id: str = "t", **asked: object) -> None:
+    """An agent that `local` starts, and a task for it that holds a secret."""
+    await here.agency.register("a", launcher="local", max_concurrent_tasks=4)
+    await here.work.creation(secretive(here, task_id, **asked))
+    await here.turns()
+
+
+def secretive(here: Coordinating, task_id: str, **asked: object) -> Create:
+    ask = here.work.asking(task_id, **asked)
+    text = sealed(here.safe, ZONE, task_id, "input_context", {"password": CANARY, "x": 1})
+    return msgspec.structs.replace(ask, content=msgspec.structs.replace(ask.content, input_context=text))
+
+
+async def until(here: Coordinating, state: State, task_id: str = "t") -> None:
+    async def there() -> bool:
+        return (await here.task(task_id)).status is state
+
+    await eventually(there, f"{task_id} is {state}")
+
+
+async def until_written(path: Path) -> str:
+    async def there() -> bool:
+        return written(path).endswith("\n")
+
+    await eventually(there, f"{path.name} is written")
+    return written(path)
+
+
+def written(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def until_gone(pid: int) -> None:
+    async def gone() -> bool:
+        return not is_alive(pid)
+
+    await eventually(gone, f"the process {pid} has ended")
+
+
+# -- processes
+
+
+async def test_a_process_is_told_its_task_and_sees_nothing_of_the_server_but_what_is_allowed(
+    keel: Keel, tmp_path: Path
+) -> None:
+    heard = tmp_path / "heard"
+    told = (
+        "{'env': dict(os.environ), 'task': json.load(sys.stdin), 'cwd': os.getcwd(), 'group': os.getpgrp()}"
+    )
+    local = script(
+        f"said = {told}\nopen({str(heard)!r}, 'w').write(json.dumps(said) + '\\n')\ntime.sleep(60)",
+        environment=("PATH", "SEEN", "QD_SECRET_KEYS", "MISSING"),
+        cwd=str(tmp_path),
+    )
+    own = {"PATH": "/bin", "SEEN": "yes", "UNSEEN": "no", "QD_SECRET_KEYS": "k", "DATABASE_URL": "d"}
+    here = Coordinating(keel, {"local": local}, own, "http://127.0.0.1:4000")
+    here.pad.start()
+    try:
+        await began(here)
+        said = json.loads(await until_written(heard))
+        row = await here.task("t")
+        token = f"token of a for {row.attempt_token}"
+        place = "http://127.0.0.1:4000"
+        assert {name: value for name, value in said["env"].items() if name != "LC_CTYPE"} == {
+            "PATH": "/bin", "SEEN": "yes", "QD_TOKEN": token, "QD_SERVER": place, "QD_URL": place
+        }  # fmt: skip
+        assert said["cwd"] == str(tmp_path)
+        assert said["group"] != os.getpgrp()
+        assert said["task"]["context"] == {
+            "taskTitle": "title",
+            "taskDescription": None,
+            "inputContext": {"password": CANARY, "x": 1},
+            "checkpointData": {},
+        }
+        assert said["task"]["attemptToken"] == row.attempt_token
+        assert (row.status, row.agent_id) == (State.RUNNING, "a")
+        assert row.session_key is not None
+        assert row.session_key.startswith("process:")
+        assert here.pad.spawned == 1
+    finally:
+        await here.pad.stop()
+
+
+async def test_a_process_that_ends_without_completing_has_failed_with_its_last_words_and_no_secret(
+    keel: Keel,
+) -> None:
+    local = script("task = json.load(sys.stdin)\nprint('x' * 50_000)\nprint('it broke:', task)\nsys.exit(3)")
+    async with coordinating(keel, {"local": local}) as here:
+        await began(here, retry_backoff_seconds=300)
+        await until(here, State.FAILED)
+        whole = await here.work.show("t")
+        assert (
+            whole.content.last_error == "The process ended with exit code 3 and had not completed its task."
+        )
+        assert (whole.task.final, whole.task.retry_count) == (0, 1)
+        [[words]] = keel.side.run("select stack_trace from task_log_lines where task_id = 't'")
+        assert isinstance(words, str)
+        assert "it broke:" in words
+        assert CANARY not in words
+        assert (whole.task.attempt_token or "?") not in words
+        assert len(words) < 9_000
+        assert here.work.held() == 0
+
+
+@pytest.mark.parametrize("how", ["cancel", "pause"])
+async def test_a_process_whose_attempt_is_over_is_ended_with_all_it_has_started(
+    keel: Keel, tmp_path: Path, how: str
+) -> None:
+    pids = tmp_path / "pids"
+    deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    says = f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child}}\\n')"
+    text = f"child = os.fork()\nif child: {says}\ntime.sleep(60)"
+    async with coordinating(keel, {"local": script(deaf + text, grace_seconds=0.1)}) as here:
+        await began(here)
+        started = [int(pid) for pid in (await until_written(pids)).split()]
+        ask = Cancel(zone_id=ZONE, caller=admin(), id="t", reason="no more")
+        await here.work.moved(ask if how == "cancel" else Pause(zone_id=ZONE, caller=admin(), id="t"))
+        here.wakes.committed()
+        for pid in started:
+            await until_gone(pid)
+        row = await here.task("t")
+        assert row.status is (State.ABORTED if how == "cancel" else State.PAUSED), (
+            "and nothing more is said of it"
+        )
+
+
+async def test_a_server_that_stops_ends_its_processes_and_gives_their_attempts_back(
+    keel: Keel, tmp_path: Path
+) -> None:
+    pid = tmp_path / "pid"
+    async with coordinating(
+        keel, {"local": script(f"open({str(pid)!r}, 'w').write(f'{{os.getpid()}}\\n')\ntime.sleep(60)")}
+    ) as here:
+        await began(here)
+        number = int(await until_written(pid))
+    assert not is_alive(number)
+    row = await here.task("t")
+    assert (row.status, row.attempt, row.retry_count) == (State.PENDING, 0, 0), "the attempt does not count"
+
+
+async def test_what_cannot_be_started_has_failed_and_is_tried_again(keel: Keel) -> None:
+    missing = ProcessLauncher(command=("no such command on any machine",))
+    async with coordinating(keel, {"local": missing}) as here:
+        await began(here, max_retries=0)
+        await until(here, State.FAILED)
+        whole = await here.work.show("t")
+        assert whole.content.last_error is not None
+        assert "cannot be started" in whole.content.last_error
+        assert whole.task.final == 1
+        assert here.pad.failed == 1
+
+
+async def test_a_process_beats_for_its_agent(keel: Keel, tmp_path: Path) -> None:
+    async with coordinating(keel, {"local": script("time.sleep(60)")}) as here:
+        await here.agency.register("a", launcher="local", heartbeat_interval_seconds=1)
+        await here.work.make("t")
+        await here.turns()
+        await until(here, State.RUNNING)
+        keel.side.run("update agent_pulses set last_seen_at = 1")
+
+        async def heard() -> bool:
+            return keel.side.count("agent_pulses", "last_seen_at > 1") == 1
+
+        await eventually(heard, "the agent is heard of")
+
+
+async def test_no_more_processes_run_at_once_than_the_launcher_allows(keel: Keel) -> None:
+    async with coordinating(keel, {"local": script("time.sleep(60)", max_concurrent=2)}) as here:
+        await here.agency.register("a", launcher="local", max_concurrent_tasks=10)
+        await here.work.make_many([here.work.asking(f"t{number}") for number in range(5)])
+        await here.turns()
+        assert keel.side.count("agent_tasks", "agent_id = 'a'") == 2
+        assert len(here.pad) == 2
+
+
+async def test_a_launch_that_comes_too_late_starts_nothing(keel: Keel, tmp_path: Path) -> None:
+    """As of a server that stood still between the commit and the launch."""
+    mark = tmp_path / "mark"
+    local = script(f"if sys.stdin.read(): open({str(mark)!r}, 'w').write('x')")
+    async with coordinating(keel, {"local": local}) as here:
+        await here.agency.register("a", launcher="local")
+        await here.work.make("t", retry_backoff_seconds=300)
+        begin = here.pad.begin
+        held: list[object] = []
+        here.pad.begin = held.append  # type: ignore[method-assign, assignment]
+        await here.turns()
+        here.pass_by("t", "timeout_at")
+        await here.turns()
+        assert (await here.task("t")).reason == "launch_lost"
+        begin(held[0])  # type: ignore[arg-type]
+
+        async def is_over() -> bool:
+            return len(here.pad) == 0
+
+        await eventually(is_over, "the late launch is over")
+        assert not mark.exists()
+        assert (await here.task("t")).reason == "launch_lost"
+
+
+# -- a gateway
+
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[Endpoint]:
+    async with endpoint() as made:
+        yield made
+
+
+def http(gateway: Endpoint, **said: object) -> dict[str, Launcher]:
+    url = f"http://127.0.0.1:{gateway.port}/"
+    return {"local": HttpLauncher(url=url, **said)}  # type: ignore[arg-type]
+
+
+async def test_a_gateway_is_asked_as_in_the_seed_and_its_session_is_kept(
+    keel: Keel, gateway: Endpoint
+) -> None:
+    gateway.answer = json_answer(b'{"session": {"sessionKey": "s-1"}}')
+    launchers = http(gateway, headers={"Authorization": "GATEWAY_TOKEN"})
+    here = Coordinating(keel, launchers, {"GATEWAY_TOKEN": "Bearer g"})
+    try:
+        await began(here)
+        asked = await gateway.received()
+        assert asked.path == "/api/agents/spawn"
+        assert asked.headers["authorization"] == "Bearer g"
+        body = json.loads(asked.body)
+        await until(here, State.RUNNING)
+        row = await here.task("t")
+        assert row.session_key == "s-1"
+        assert {
+            name: body[name] for name in ("workspaceId", "agentId", "taskId", "label", "attemptToken")
+        } == {
+            "workspaceId": ZONE,
+            "agentId": "a",
+            "taskId": "t",
+            "label": "task:t:title",
+            "attemptToken": row.attempt_token,
+        }
+        assert body["context"]["inputContext"]["password"] == CANARY, "it does not leave the machine"
+        assert (await here.work.complete(row)).status is State.COMPLETED
+    finally:
+        await here.pad.stop()
+
+
+@pytest.mark.parametrize("answer", [b"", json_answer(b"{}"), json_answer(b"{}", "503 Service Unavailable")])
+async def test_a_gateway_that_starts_no_session_has_failed_the_attempt(
+    keel: Keel, gateway: Endpoint, answer: bytes
+) -> None:
+    gateway.answer = answer
+    here = Coordinating(keel, http(gateway))
+    try:
+        await began(here, retry_backoff_seconds=300)
+        await until(here, State.FAILED)
+        row = await here.task("t")
+        assert (row.retry_count, row.final, here.work.held()) == (1, 0, 0)
+    finally:
+        await here.pad.stop()
+
+
+async def test_an_agent_without_a_launcher_is_assigned_nothing(keel: Keel) -> None:
+    async with coordinating(keel, {"local": script("time.sleep(60)")}) as here:
+        await here.work.agent("a")
+        await here.work.make("t")
+        await here.turns()
+        assert (await here.task("t")).status is State.PENDING, "it asks for work itself"

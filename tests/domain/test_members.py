@@ -1,0 +1,314 @@
+"""Members of a workspace, and who is heard in it, on both engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from quarterdeck.core.errors import Problem
+from quarterdeck.core.ids import new_id
+from quarterdeck.core.wire import COORDINATOR_ADMIN, Bearer, Caller, Role
+from quarterdeck.domain.agents.operations import members as operations
+from quarterdeck.domain.agents.operations.speaking import Speakers, require_power
+from quarterdeck.domain.zones.model import (
+    MEMBERS_MAX,
+    ChangeMember,
+    Member,
+    MemberChange,
+    MemberFilter,
+    MemberRef,
+)
+from quarterdeck.engine.lanes import Busy, Lane
+from quarterdeck.engine.tx import Tx
+from tests.support.asking import ZONE
+from tests.support.keel import Cell, Keel, codes, keel_on
+
+T = TypeVar("T")
+OTHER = "other"
+CROSSING = Caller("root", "console", "default", frozenset(), is_admin=True)
+
+
+def person(subject: str, **said: object) -> Caller:
+    """Somebody of the zone whose issuer says nothing of roles, unless it is said here."""
+    plain: dict[str, object] = {
+        "subject": subject,
+        "client_id": "app",
+        "zone_id": ZONE,
+        "scopes": frozenset(),
+    }
+    return Caller(**(plain | said))  # type: ignore[arg-type]
+
+
+OWNER = person("olga", role=Role.OWNER)
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """Anything that is asked in a zone."""
+
+    zone_id: str
+    caller: Caller | None
+
+    @property
+    def bearer(self) -> Bearer | None:
+        return self.caller.bearer if self.caller else None
+
+
+class Membership:
+    def __init__(self, keel: Keel) -> None:
+        self.keel = keel
+        self.lane: Lane[ChangeMember, MemberChange] = keel.lanes.writing("member", operations.change_members)
+
+    async def put(self, subject: str, role: Role | None, by: Caller = OWNER) -> MemberChange:
+        return await self.lane.submit(ChangeMember(ZONE, subject, role, by))
+
+    async def put_all(self, *asks: tuple[str, Role | None, Caller]) -> list[MemberChange | Problem | Busy]:
+        """In one transaction, in this order."""
+        batch = [ChangeMember(ZONE, subject, role, by) for subject, role, by in asks]
+        return await self.keel.engine.transact(
+            lambda tx: operations.change_members(tx, batch), zones=[ZONE, OTHER, "default"]
+        )
+
+    async def page(self, limit: int = 10, after: str = "") -> list[Member]:
+        wanted = MemberFilter(ZONE, OWNER, limit, after)
+        return await self._read(lambda tx: operations.page_of_members(tx, wanted))
+
+    async def show(self, subject: str, by: Caller = OWNER) -> Member:
+        return await self._read(lambda tx: operations.show_member(tx, MemberRef(ZONE, subject, by)))
+
+    async def may(self, caller: Caller, power: str, zone_id: str = ZONE) -> str:
+        """What comes of asking for a power: the code of its refusal, or nothing."""
+        try:
+            await self._read(lambda tx: require_power(tx, caller, zone_id, power))
+        except Problem as problem:
+            return problem.code
+        return ""
+
+    async def _read(self, operation: Callable[[Tx], Awaitable[T]]) -> T:
+        return await self.keel.engine.read(operation, zones=[ZONE, OTHER, "default"])
+
+    def events(self) -> list[tuple[Cell, ...]]:
+        return self.keel.side.run(
+            "select type, subject, actor, from_state, to_state from events where type like 'member.%' order by pos"
+        )
+
+
+@pytest.fixture
+async def members(keel: Keel) -> AsyncIterator[Membership]:
+    await keel.zone(OTHER)
+    yield Membership(keel)
+
+
+async def test_a_member_is_made_changed_and_removed_and_each_is_told_once(members: Membership) -> None:
+    made = await members.put("alice", Role.MEMBER)
+    assert (made.before, made.after) == (None, await members.show("alice"))
+    again = await members.put("alice", Role.MEMBER)
+    assert again.before == again.after == made.after
+    changed = await members.put("alice", Role.ADMIN)
+    assert (await members.show("alice")).role is Role.ADMIN
+    assert changed.after is not None
+    assert (changed.after.created_at, changed.after.added_by) == (
+        made.after.created_at if made.after else None,
+        "olga",
+    )
+    await members.put("alice", None)
+    with pytest.raises(Problem, match="no member"):
+        await members.show("alice")
+    assert members.events() == [
+        ("member.added", "alice", "olga", None, "MEMBER"),
+        ("member.changed", "alice", "olga", "MEMBER", "ADMIN"),
+        ("member.removed", "alice", "olga", "ADMIN", None),
+    ]
+
+
+async def test_whoever_comes_later_in_a_batch_is_heard_as_what_they_are_by_then(members: Membership) -> None:
+    alice, bert = person("alice"), person("bert", role=Role.ADMIN)
+    outcomes = await members.put_all(
+        ("alice", Role.OWNER, OWNER),
+        ("alice", Role.MEMBER, bert),
+        ("bert", Role.MEMBER, alice),
+        ("carl", Role.MEMBER, bert),
+        ("alice", None, alice),
+        ("bert", None, alice),
+        ("carl", Role.MEMBER, bert),
+        ("alice", None, alice),
+    )
+    assert codes(outcomes) == [
+        "MemberChange",
+        "forbidden_role",
+        "MemberChange",
+        "forbidden_role",
+        "last_owner",
+        "MemberChange",
+        "MemberChange",
+        "last_owner",
+    ]
+    assert [(one.subject, one.role) for one in await members.page()] == [
+        ("alice", "OWNER"),
+        ("carl", "MEMBER"),
+    ]
+    stored = members.keel.side.run("select subject, role from members order by subject")
+    assert stored == [("alice", "OWNER"), ("carl", "MEMBER")]
+    assert len(members.events()) == 4
+
+
+async def test_made_and_removed_in_one_batch_leaves_no_row_and_two_events(members: Membership) -> None:
+    outcomes = await members.put_all(("alice", Role.MEMBER, OWNER), ("alice", None, OWNER))
+    assert codes(outcomes) == ["MemberChange", "MemberChange"]
+    assert await members.page() == []
+    assert [event[0] for event in members.events()] == ["member.added", "member.removed"]
+
+
+async def test_removed_and_made_in_one_batch_is_a_new_member(members: Membership) -> None:
+    await members.put("alice", Role.MEMBER)
+    await members.put_all(("alice", None, OWNER), ("alice", Role.AGENT, CROSSING))
+    assert (await members.show("alice")).role is Role.AGENT
+
+
+async def test_members_are_listed_by_name_page_by_page_and_zones_are_apart(members: Membership) -> None:
+    for subject in ("c", "a", "auth0|b@example.com"):
+        await members.put(subject, Role.MEMBER)
+    await members.lane.submit(ChangeMember(OTHER, "z", Role.OWNER, CROSSING))
+    assert [one.subject for one in await members.page(2)] == ["a", "auth0|b@example.com"]
+    assert [one.subject for one in await members.page(2, "auth0|b@example.com")] == ["c"]
+
+
+async def test_owners_of_many_replicas_who_unmake_each_other_leave_one(engine_url: str) -> None:
+    async with keel_on(engine_url) as one, keel_on(engine_url) as two:
+        await one.zone()
+        first, second = Membership(one), Membership(two)
+        for subject in ("a", "b"):
+            await first.put(subject, Role.OWNER)
+        outcomes = await asyncio.gather(
+            first.put("b", Role.MEMBER, person("a")),
+            second.put("a", Role.MEMBER, person("b")),
+            return_exceptions=True,
+        )
+        # Whoever comes second is no owner any more, or unmakes the last one.
+        assert codes(outcomes).count("MemberChange") == 1
+        assert one.side.count("members", "role = 'OWNER'") == 1
+
+
+async def test_a_workspace_has_at_most_so_many_members(members: Membership) -> None:
+    for begin in range(0, MEMBERS_MAX - 1, 1_000):
+        values = ", ".join(
+            f"('{ZONE}', 'm{number}', 'MEMBER', 'x', 1, 1)"
+            for number in range(begin, min(begin + 1_000, MEMBERS_MAX - 1))
+        )
+        members.keel.side.run(f"insert into members values {values}")
+    outcomes = await members.put_all(("one", Role.MEMBER, OWNER), ("more", Role.MEMBER, OWNER))
+    assert codes(outcomes) == ["MemberChange", "too_many_members"]
+    await members.put("m0", None)
+    await members.put("more", Role.MEMBER)
+
+
+async def test_nobody_becomes_a_member_of_a_zone_that_has_ended_or_never_was(members: Membership) -> None:
+    await members.keel.stop(ends=True)
+    with pytest.raises(Problem, match="has ended"):
+        await members.put("alice", Role.MEMBER)
+    with pytest.raises(Problem, match="no zone"):
+        await members.lane.submit(ChangeMember("nowhere", "alice", Role.MEMBER, CROSSING))
+
+
+# -- who is heard
+
+
+async def test_a_role_counts_from_the_commit_that_gives_it_to_the_commit_that_takes_it(
+    members: Membership,
+) -> None:
+    alice = person("alice")
+    assert await members.may(alice, "tasks.read") == "not_a_member"
+    await members.put("alice", Role.MEMBER)
+    assert await members.may(alice, "tasks.read") == ""
+    assert await members.may(alice, "coordinator.use") == "forbidden_role"
+    await members.put("alice", Role.ADMIN)
+    assert await members.may(alice, "coordinator.use") == ""
+    await members.put("alice", None)
+    assert await members.may(alice, "tasks.read") == "not_a_member"
+
+
+async def test_a_row_of_one_zone_is_nothing_in_another(members: Membership) -> None:
+    await members.lane.submit(ChangeMember(OTHER, "alice", Role.OWNER, CROSSING))
+    alice = person("alice")
+    assert await members.may(alice, "tasks.read") == "not_a_member"
+    assert await members.may(alice, "tasks.read", OTHER) == "workspace_not_found"
+    assert await members.may(person("alice", zone_id=OTHER), "members.change", OTHER) == ""
+    assert await members.may(CROSSING, "members.change", OTHER) == ""
+
+
+async def test_what_a_bearer_is_without_a_row(members: Membership) -> None:
+    assert await members.may(person("x", is_local=True), "tasks.change") == ""
+    assert await members.may(person("x", is_local=True), "members.read") == "forbidden_role"
+    assert await members.may(person("x", scopes=frozenset({COORDINATOR_ADMIN})), "members.read") == ""
+    assert await members.may(person("x", role=Role.ADMIN), "members.read") == ""
+
+
+async def test_a_token_that_speaks_for_a_session_counts_while_that_session_lives(members: Membership) -> None:
+    session = await members.keel.spawn()
+    speaker = person("olga", role=Role.OWNER, session_id=session.id)
+    await members.put("alice", Role.MEMBER, by=speaker)
+    await members.keel.end(session)
+    assert await members.may(speaker, "tasks.read") == "session_ended"
+    with pytest.raises(Problem, match="has ended"):
+        await members.put("alice", None, by=speaker)
+
+
+async def test_an_agents_token_counts_as_its_agents_until_that_is_terminated(members: Membership) -> None:
+    agent_id = new_id()
+    agent = person("olga", agent_id=agent_id, role=Role.OWNER, is_local=True)
+    await members.put("olga", Role.OWNER)
+    assert await members.may(agent, "tasks.work") == ""
+    assert await members.may(agent, "tasks.change") == "forbidden_role"
+    members.keel.side.run(
+        "insert into agents (zone_id, id, name, capabilities, max_concurrent_tasks, heartbeat_interval_seconds,"
+        " stale_threshold_seconds, coordinator_enabled, labels, status, draining, created_by, created_at, updated_at)"
+        " values (?, ?, 'a', '[]', 1, 30, 180, 1, '{}', 'IDLE', 0, 'x', 1, 1)",
+        ZONE,
+        agent_id,
+    )
+    assert await members.may(agent, "tasks.work") == ""
+    assert await members.may(agent, "tasks.work", OTHER) == "workspace_not_found"
+    members.keel.side.run("update agents set status = 'TERMINATED' where id = ?", agent_id)
+    assert await members.may(agent, "tasks.work") == "agent_ended"
+    # The same name in another zone is another agent.
+    there = msgspec.structs.replace(agent, zone_id=OTHER)
+    assert await members.may(there, "tasks.work", OTHER) == ""
+
+
+async def test_of_a_batch_each_is_heard_for_itself_and_the_server_always(members: Membership) -> None:
+    session = await members.keel.spawn()
+    await members.keel.end(session)
+    await members.put("alice", Role.MEMBER)
+    asks = [
+        Asked(ZONE, None),
+        Asked(ZONE, person("alice")),
+        Asked(ZONE, person("bert")),
+        Asked(ZONE, person("alice", session_id=session.id)),
+        Asked(OTHER, CROSSING),
+        Asked(ZONE, person("agent", agent_id="a1")),
+    ]
+
+    async def hear(tx: Tx) -> list[tuple[str | None, Role | None]]:
+        speakers = Speakers(asks)
+        heard = speakers.heard(await tx.read(*speakers.statements()), tx.now)
+        found = []
+        for ask in asks:
+            problem = heard.problem(ask, "tasks.change")
+            found.append((problem.code if problem else None, heard.role(ask)))
+        return found
+
+    assert await members.keel.engine.read(hear, zones=[ZONE, OTHER, "default"]) == [
+        (None, None),
+        (None, Role.MEMBER),
+        ("not_a_member", None),
+        ("session_ended", Role.MEMBER),
+        (None, Role.OWNER),
+        ("forbidden_role", Role.AGENT),
+    ]
+
+
+def test_where_only_the_server_speaks_nothing_is_asked() -> None:
+    assert Speakers([Asked(ZONE, None), Asked(OTHER, CROSSING)]).statements() == []

@@ -1,0 +1,387 @@
+"""What Redis shows of tasks and agents: as the rows say, whatever was there before, and put right when it is not so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.client import PubSub
+
+from quarterdeck.bus import keys
+from quarterdeck.bus.port import Away, Fenced
+from quarterdeck.bus.redis import Errors
+from quarterdeck.core.wire import Caller
+from quarterdeck.domain.tasks.model.commands import Patch
+from quarterdeck.domain.tasks.operations.mirrored import pulse_of
+from quarterdeck.engine import beats
+from quarterdeck.engine.beats import BeatWriter
+from tests.support.agency import Agency
+from tests.support.asking import ZONE, admin
+from tests.support.keel import Keel
+from tests.support.mirroring import Mirroring, board_on, old, shown, status_key
+from tests.support.redis import RedisServer, RedisSide
+from tests.support.working import Working
+
+PENDING, ACTIVE, RECOVERY = (
+    f"tasks:pending:{ZONE}",
+    f"tasks:active:{ZONE}",
+    f"coordinator:recovery_queue:{ZONE}",
+)
+OF_AGENT, STATUS = f"agent:tasks:{ZONE}/a", status_key("a", ZONE)
+
+
+@pytest.fixture
+async def mirroring(keel: Keel, redis: RedisSide) -> AsyncIterator[Mirroring]:
+    made = Mirroring(keel, redis.url)
+    await made.mirror.sink.begin()
+    await made.turns()
+    yield made
+    await made.board.close()
+
+
+@pytest.fixture
+def work(keel: Keel) -> Working:
+    return Working(keel)
+
+
+def told(redis: RedisSide) -> PubSub:
+    """Whoever subscribes, from here on."""
+    listening: PubSub = redis.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+    listening.psubscribe("*:events:*")
+    listening.get_message(timeout=5)
+    return listening
+
+
+def heard(listening: PubSub) -> list[tuple[str, dict[str, str]]]:
+    found = []
+    while (message := listening.get_message(timeout=0.2)) is not None:
+        found.append((message["channel"], json.loads(message["data"])))
+    return found
+
+
+# -- each key
+
+
+async def test_a_task_is_pending_by_priority_and_age_until_somebody_takes_it(
+    mirroring: Mirroring, work: Working, redis: RedisSide
+) -> None:
+    await work.agent()
+    low, high = await work.make(priority=3), await work.make(priority=8)
+    await work.make(depends_on=(low.id,))
+    await work.make(run_at=9_000_000_000_000)
+    await mirroring.turns()
+    assert redis.client.zrange(PENDING, 0, -1, withscores=True) == [
+        (high.id, keys.score(8, high.created_at)),
+        (low.id, keys.score(3, low.created_at)),
+    ]
+    [leased] = await work.claim()
+    assert leased.task.id == high.id
+    await work.moved(Patch(zone_id=ZONE, caller=work.caller, id=low.id, priority=10))
+    await mirroring.turns()
+    assert redis.client.zrange(PENDING, 0, -1, withscores=True) == [(low.id, keys.score(10, low.created_at))]
+
+
+async def test_what_an_agent_holds_is_seen_with_its_session_and_gone_when_it_is_given_back(
+    mirroring: Mirroring, work: Working, redis: RedisSide
+) -> None:
+    await work.agent()
+    session = await work.keel.spawn()
+    bearer = Caller("someone", "app", ZONE, admin().scopes, session_id=session.id)
+    for _ in range(2):
+        await work.make()
+    first, second = await work.claim(most=2, caller=bearer)
+    await mirroring.turns()
+    held = {each.task.id: str(each.task.assigned_at) for each in (first, second)}
+    assert redis.client.hgetall(OF_AGENT) == held
+    assert redis.client.smembers(ACTIVE) == {f"{task}:{session.id}" for task in held}
+    assert redis.client.zcard(PENDING) == 0
+    context = f"session:context:{session.id}"
+    assert redis.client.hgetall(context) == {
+        "workspace_id": ZONE,
+        "agent_id": "a",
+        "task_id": first.task.id,
+        "started_at": str(first.task.started_at),
+    }
+    assert 3_500 < redis.client.ttl(context) <= 3_600
+    assert redis.client.hget(STATUS, "status") == "running"
+    assert redis.client.hget(STATUS, "current_task") == second.task.id
+    await work.complete(first.task)
+    await work.release(second.task)
+    await mirroring.turns()
+    assert not redis.client.exists(OF_AGENT, ACTIVE)
+    assert redis.client.zrange(PENDING, 0, -1) == [second.task.id]
+    assert redis.client.hgetall(STATUS)["status"] == "idle"
+    assert redis.client.hgetall(STATUS)["current_task"] == ""
+    assert await mirroring.compare() == 0
+
+
+async def test_a_task_that_waits_for_its_backoff_stands_in_the_recovery_queue_until_it_is_due(
+    mirroring: Mirroring, work: Working, redis: RedisSide
+) -> None:
+    await work.agent()
+    made = await work.make(max_retries=1, retry_backoff_seconds=1_000)
+    [leased] = await work.claim()
+    await work.fail(leased.task)
+    await mirroring.turns()
+    assert redis.client.lrange(RECOVERY, 0, -1) == [made.id]
+    assert not redis.client.exists(PENDING, ACTIVE, OF_AGENT)
+    work.keel.side.run("update agent_tasks set available_at = 1")
+    await work.due(made.id)
+    await mirroring.turns()
+    assert not redis.client.exists(RECOVERY)
+    assert redis.client.zrange(PENDING, 0, -1) == [made.id]
+    [leased] = await work.claim()
+    await work.fail(leased.task)
+    await mirroring.turns()
+    assert not redis.client.exists(RECOVERY, PENDING, ACTIVE)
+
+
+async def test_an_agent_that_is_lost_is_among_the_stale_and_one_that_has_ended_is_nowhere(
+    mirroring: Mirroring, keel: Keel, redis: RedisSide
+) -> None:
+    agency = Agency(keel)
+    await agency.register("a")
+    await agency.register("b")
+    await mirroring.turns()
+    assert redis.client.hget(STATUS, "status") == "idle"
+    keel.side.run("update agent_pulses set last_seen_at = 5000 where agent_id = 'a'")
+    await agency.look("a")
+    await mirroring.turns()
+    assert redis.client.hgetall(STATUS) == {"status": "error", "current_task": "", "last_heartbeat": "5000"}
+    assert redis.client.zrange(keys.STALE, 0, -1, withscores=True) == [(f"{ZONE}/a", 5_000.0)]
+    await agency.beat("a")
+    await mirroring.turns()
+    assert redis.client.hget(STATUS, "status") == "idle"
+    assert not redis.client.exists(keys.STALE)
+    await agency.terminate("a")
+    await mirroring.turns()
+    assert [*shown(redis)] == [status_key("b", ZONE)]
+
+
+async def test_agents_of_the_same_id_in_two_zones_do_not_share_a_key(
+    mirroring: Mirroring, keel: Keel, redis: RedisSide
+) -> None:
+    await keel.zone(keys.PLAIN_ZONE)
+    for zone_id in (ZONE, keys.PLAIN_ZONE):
+        await Working(keel, zone_id).agent()
+    await mirroring.turns()
+    assert [*shown(redis)] == ["agent:status:a", f"agent:status:{ZONE}/a"]
+    await Working(keel).terminate()
+    await mirroring.turns()
+    assert [*shown(redis)] == ["agent:status:a"]
+
+
+async def test_what_has_happened_is_published_once_in_order_though_the_holder_is_killed_after_telling(
+    mirroring: Mirroring, work: Working, redis: RedisSide
+) -> None:
+    listening = told(redis)
+    await work.agent()
+    made = await work.make()
+    await mirroring.turns()
+    [leased] = await work.claim()
+    await work.complete(leased.task)
+    await mirroring.turns()
+    # As if the position had never been written down.
+    work.keel.side.run("update sinks set position = 0 where name = 'redis-keys'")
+    second = Mirroring(work.keel, redis.url)
+    await second.take_over()
+    await second.turns()
+    await second.board.close()
+    assert heard(listening) == [
+        (f"agents:events:{ZONE}", {"event": "agent_registered", "agent_id": "a"}),
+        (f"tasks:events:{ZONE}", {"event": "task_created", "task_id": made.id}),
+        (f"tasks:events:{ZONE}", {"event": "task_started", "task_id": made.id}),
+        (f"tasks:events:{ZONE}", {"event": "task_completed", "task_id": made.id}),
+    ]
+    listening.close()
+
+
+async def test_heartbeats_are_seen_for_a_minute_and_make_nothing_of_an_agent_that_has_ended(
+    mirroring: Mirroring, keel: Keel, redis: RedisSide
+) -> None:
+    agency, writer = Agency(keel), BeatWriter(mirroring.board)
+    agency.beater.hears.append(lambda agents: writer.heard(map(pulse_of, agents)))
+    await agency.register("a")
+    await mirroring.turns()
+    beaten = await agency.beat("a")
+    await writer.write()
+    seen_at = beaten.agent.last_seen_at
+    heartbeat = f"agent:heartbeat:{ZONE}/a"
+    assert json.loads(str(redis.client.get(heartbeat))) == {
+        "status": "idle",
+        "task_id": "",
+        "timestamp": seen_at,
+    }
+    assert 50 < redis.client.ttl(heartbeat) <= 60
+    assert redis.client.hget(STATUS, "last_heartbeat") == str(seen_at)
+    redis.wipe()
+    writer.heard([pulse_of(beaten.agent)])
+    await writer.write()
+    assert [*shown(redis)] == [heartbeat]
+
+
+async def test_heartbeats_are_lost_and_counted_where_there_is_no_room_for_them(
+    mirroring: Mirroring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beats, "AGENTS_MAX", 2)
+    writer = BeatWriter(mirroring.board)
+    writer.heard([keys.Pulse(ZONE, name, "idle", "", at) for at in (1, 2) for name in ("a", "b", "c")])
+    assert (writer.lost, {pulse.at for pulse in writer._newest.values()}) == (2, {2})
+
+
+# -- whatever happens to it
+
+
+async def busy(work: Working) -> None:
+    """Something of every kind."""
+    for name in ("a", "b"):
+        await work.agent(name)
+    for _ in range(6):
+        await work.make(retry_backoff_seconds=1_000)
+    first, *_ = await work.claim("a", most=3)
+    await work.claim("b", most=1)
+    await work.fail(first.task)
+    await Agency(work.keel).register("lost")
+    work.keel.side.run("update agent_pulses set last_seen_at = 5000 where agent_id = 'lost'")
+    await Agency(work.keel).look("lost")
+
+
+async def test_a_wiped_redis_is_written_anew_and_says_so_when_it_is_whole(
+    mirroring: Mirroring, work: Working, redis: RedisSide
+) -> None:
+    await busy(work)
+    await mirroring.turns()
+    old(work.keel)
+    await mirroring.compare()
+    before = shown(redis)
+    assert {key.rpartition(":")[0] for key in before} == {
+        "agent:status", "agent:tasks", "coordinator", "coordinator:recovery_queue", "tasks:active", "tasks:pending",
+    }  # fmt: skip
+    assert await mirroring.compare() == 0
+    redis.wipe()
+    mirroring.due()
+    assert await mirroring.mirror.is_due()
+    await mirroring.turns()
+    assert shown(redis) == before
+    assert (await mirroring.board.state()).startswith("whole ")
+
+
+async def test_lies_are_found_by_whoever_looks_and_put_right_and_counted(
+    mirroring: Mirroring, work: Working, redis: RedisSide
+) -> None:
+    await busy(work)
+    await mirroring.turns()
+    old(work.keel)
+    await mirroring.compare()
+    before, client = shown(redis), redis.client
+    client.zadd(PENDING, {"ghost": 1, "no id": 3})
+    client.zadd(PENDING, {b"\xff\x00": 2})
+    client.zadd("tasks:pending:nowhere", {"ghost": 1})
+    client.sadd(ACTIVE, "ghost:s", "nothing")
+    client.hset(OF_AGENT, "ghost", "1")
+    client.delete(f"agent:tasks:{ZONE}/b")
+    client.hset(STATUS, mapping={"status": "idle", "last_heartbeat": "9999999999999"})
+    client.hset("agent:status:ghost", "status", "running")
+    client.set("agent:status:no one", "of another type")
+    client.zadd(keys.STALE, {f"{ZONE}/a": 1})
+    client.delete(RECOVERY)
+    client.set(RECOVERY, "of another type")
+    mirroring.due()
+    assert await mirroring.mirror.is_due()
+    assert await mirroring.compare() >= 13
+    assert shown(redis) == before
+    assert await mirroring.compare() == 0
+
+
+async def test_what_has_changed_a_moment_ago_is_written_and_is_no_repair(
+    mirroring: Mirroring, work: Working, redis: RedisSide
+) -> None:
+    await mirroring.turns()
+    await busy(work)
+    # As if the round came by before the sink has told of it.
+    mirroring.keel.side.run(
+        "update sinks set position = (select pos from log_head) where name = 'redis-keys'"
+    )
+    other = Mirroring(mirroring.keel, redis.url)
+    await other.take_over()
+    assert await other.compare() == 0
+    assert redis.client.zcard(PENDING) == 2
+    await other.board.close()
+
+
+async def test_whoever_was_frozen_while_another_took_over_writes_nothing(
+    mirroring: Mirroring, work: Working, redis: RedisSide
+) -> None:
+    other = Mirroring(work.keel, redis.url)
+    await other.take_over()
+    await other.turns()
+    made = await work.make()
+    await other.turns()
+    hold = mirroring.mirror._outlet.hold
+    assert hold is not None
+    with pytest.raises(Fenced):
+        await mirroring.board.write(hold, [keys.TaskMark(ZONE, made.id)])
+    assert redis.client.zrange(PENDING, 0, -1) == [made.id]
+    await other.board.close()
+
+
+async def test_a_redis_that_is_wiped_in_the_middle_of_a_rebuild_is_not_taken_for_whole(
+    mirroring: Mirroring, work: Working, redis: RedisSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await busy(work)
+    await mirroring.turns()
+    before = shown(redis)
+    monkeypatch.setattr("quarterdeck.engine.mirror.STEPS_MAX", 1)
+    await mirroring.board.unsay()
+    fence = await mirroring.fence()
+    mirroring.due()
+    for _ in range(6):
+        assert await mirroring.mirror.turn(fence) == 0
+    assert (await mirroring.board.state()).startswith("building ")
+    redis.wipe()
+    await mirroring.turns()
+    assert shown(redis) == before
+    assert (await mirroring.board.state()).startswith("whole ")
+
+
+async def test_with_redis_away_nothing_is_forgotten_and_no_half_is_called_whole(
+    keel: Keel, own_redis: RedisServer
+) -> None:
+    mirroring, work = Mirroring(keel, own_redis.url), Working(keel)
+    await mirroring.mirror.sink.begin()
+    await mirroring.turns()
+    own_redis.kill()
+    await busy(work)
+    for _ in range(2):
+        with pytest.raises(Away):
+            await mirroring.turns()
+    own_redis.start()
+    await mirroring.turns()
+    assert own_redis.side.client.zcard(PENDING) == 2
+    own_redis.kill()
+    mirroring.due()
+    with pytest.raises(Away):
+        await mirroring.turns()
+    own_redis.start()
+    own_redis.side.wipe()
+    await mirroring.turns()
+    old(keel)
+    assert await mirroring.compare() > 0  # what was heard of agents has become old, and nothing else is wrong
+    assert await mirroring.compare() == 0
+    assert own_redis.side.client.zcard(PENDING) == 2
+    assert own_redis.side.client.llen(RECOVERY) == 1
+    await mirroring.board.close()
+
+
+async def test_every_unreachable_moment_is_counted(own_redis: RedisServer) -> None:
+    errors = Errors()
+    board = board_on(own_redis.url, errors)
+    await board.ping()
+    assert errors.count == 0
+    own_redis.kill()
+    for count in (1, 2):
+        with pytest.raises(Away):
+            await board.ping()
+        assert errors.count == count
+    await board.close()

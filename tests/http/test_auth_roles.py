@@ -1,0 +1,60 @@
+"""What a token says of its bearer beyond who it is: a role, an attempt, an agent. Whose word it is, stays known."""
+
+from __future__ import annotations
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+
+from quarterdeck.core.wire import LIFECYCLE, Caller, Role
+from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, LocalIssuer
+from tests.http.auth_support import Bench, Clock, Signer, bearer, claims_of, issuer_server
+
+KEY = generate_private_key(SECP256R1())
+LOCAL = LocalIssuer(KEY, None, Clock())
+SIGNER = Signer(LOCAL.kid, "ES256", KEY)
+
+
+async def believed(**claims: object) -> Caller:
+    """Who a token of the local issuer with these claims is."""
+    judge = Authenticator(AuthSettings(), LOCAL, Clock())
+    return await judge.verify(bearer(SIGNER.sign(claims_of(LOCAL.issuer, **claims))))
+
+
+async def test_a_role_and_an_attempt_are_believed_as_the_issuers_word() -> None:
+    caller = await believed(agent_id="a1", role="AGENT", attempt="t")
+    assert (caller.agent_id, caller.role, caller.attempt) == ("a1", Role.AGENT, "t")
+    assert caller.is_local
+
+
+@pytest.mark.parametrize("role", ["owner", "ROOT", "", " OWNER", None, 1, ["OWNER"], {"OWNER": True}])
+async def test_a_role_that_is_none_of_ours_is_no_role_and_no_reason_to_refuse(role: object) -> None:
+    assert (await believed(role=role)).role is None
+
+
+@pytest.mark.parametrize("attempt", ["", "a\n", "a" * 256, 7, ["t"]])
+async def test_an_attempt_that_is_not_of_the_form_of_a_name_is_none(attempt: object) -> None:
+    assert (await believed(attempt=attempt)).attempt is None
+
+
+async def test_the_local_issuer_mints_what_agents_are_given() -> None:
+    grant = Grant(
+        zone_id="z",
+        client_id="app",
+        subject="agent:a1",
+        scopes=(LIFECYCLE,),
+        agent_id="a1",
+        role=Role.AGENT,
+        attempt="t",
+    )
+    caller = await Authenticator(AuthSettings(), LOCAL, Clock()).verify(bearer(LOCAL.mint(grant, 60)))
+    assert (caller.agent_id, caller.role, caller.attempt, caller.is_local) == ("a1", Role.AGENT, "t", True)
+
+
+async def test_an_external_issuer_gives_roles_and_is_not_taken_for_the_local_one() -> None:
+    async with issuer_server() as issuer:
+        signer, bench = Signer("k1"), Bench(issuer)
+        issuer.keys = [signer.jwk()]
+        said = await bench.verify(signer, role="ADMIN")
+        silent = await bench.verify(signer, role="administrator")
+    assert (said.role, said.is_local) == (Role.ADMIN, False)
+    assert (silent.role, silent.is_local) == (None, False)

@@ -1,0 +1,213 @@
+"""Agents, the pure part: how they stand by what was heard of them, and what may be said of them by whom."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quarterdeck.core.errors import Problem
+from quarterdeck.core.wire import Caller, Role
+from quarterdeck.domain.agents import rules
+from quarterdeck.domain.agents.model import (
+    KEPT_EVERY,
+    Agent,
+    Beat,
+    Health,
+    Register,
+    RegisterBody,
+    Said,
+    Shown,
+    State,
+    Watched,
+)
+from quarterdeck.domain.agents.rules import AGENT as MACHINE
+from quarterdeck.domain.agents.rules import Moved, Speaker
+from tests.support.agency import AGENT, LAUNCHERS, agent, agent_caller, person
+from tests.support.asking import NOW, ZONE
+
+replace = msgspec.structs.replace
+STATES = st.sampled_from([State.IDLE, State.DEGRADED, State.ERROR, State.TERMINATED])
+
+
+@st.composite
+def some_agent(draw: st.DrawFn) -> Agent:
+    status = draw(STATES)
+    return agent(
+        status=status,
+        status_reason=draw(st.sampled_from(["stale", None])) if status is State.ERROR else None,
+        terminated_at=NOW - 1 if status is State.TERMINATED else None,
+        pulse_status=draw(st.sampled_from([*Health])),
+        held=draw(st.integers(0, 3)),
+        max_concurrent_tasks=draw(st.integers(1, 3)),
+        draining=draw(st.integers(0, 1)) if status is not State.TERMINATED else 0,
+        launcher=draw(st.sampled_from([None, "local"])),
+        stale_threshold_seconds=draw(st.integers(1, 400)),
+        heartbeat_interval_seconds=draw(st.integers(1, 400)),
+        last_seen_at=NOW - draw(st.integers(0, 500)) * 1_000,
+        look_at=draw(st.sampled_from([None, NOW])),
+    )
+
+
+def by(caller: Caller | None = None, role: Role | None = Role.MEMBER) -> Speaker:
+    return Speaker(caller or person(), role, LAUNCHERS.__contains__)
+
+
+def register(before: Agent | None, speaker: Speaker, **said: object) -> Moved | Agent | Problem:
+    ask = Register(zone_id=ZONE, agent_id=AGENT, caller=speaker.caller, said=Said(**said))  # type: ignore[arg-type]
+    return rules.register(ask, before, speaker, NOW)
+
+
+# -- how it stands -----------------------------------------------------------------------------------------------
+
+
+@given(some_agent())
+def test_a_look_moves_by_an_arrow_or_not_at_all_and_a_second_one_moves_nothing(one: Agent) -> None:
+    moved = rules.judged(one, NOW)
+    arrows = [verb for verb in MACHINE.moves if MACHINE.target(verb, one.status) is moved.after.status]
+    assert bool(arrows) == (moved.after.status is not one.status) == (moved.told is not None)
+    again = rules.judged(moved.after, NOW)
+    assert (again.after, again.told) == (moved.after, None)
+
+
+@given(some_agent())
+def test_after_a_look_an_agent_is_lost_exactly_if_it_was_silent_and_looked_at_again_if_it_may_be(
+    one: Agent,
+) -> None:
+    after = rules.judged(one, NOW).after
+    if one.status is State.TERMINATED:
+        assert (after.status, after.look_at) == (State.TERMINATED, None)
+        return
+    assert (after.status is State.ERROR) == rules.is_silent(one, NOW)
+    if after.status is State.ERROR:
+        assert after.status_reason == one.status_reason if one.status is State.ERROR else "stale"
+        # Nobody looks at one that only a heartbeat brings back; one that is launched is given another chance.
+        assert (after.look_at is None) == (one.launcher is None)
+    else:
+        assert after.look_at is not None and after.look_at > NOW
+        assert after.status_reason is None
+
+
+@given(some_agent(), st.sampled_from([*Health]))
+def test_one_that_was_just_heard_of_is_never_lost(one: Agent, health: Health) -> None:
+    beat = Beat(zone_id=ZONE, agent_id=AGENT, status=health)
+    after = rules.judged(rules.beaten(one, beat, NOW), NOW).after
+    if one.status is not State.TERMINATED:
+        assert after.status is (State.DEGRADED if health is Health.DEGRADED else State.IDLE)
+
+
+@given(some_agent(), st.booleans())
+def test_terminating_twice_is_terminating_once(one: Agent, graceful: bool) -> None:
+    moved = rules.terminated(one, "over", NOW, graceful=graceful)
+    waits = graceful and one.held > 0 and one.status is not State.TERMINATED
+    assert (moved.after.status is State.TERMINATED) != waits
+    again = rules.terminated(moved.after, "again", NOW + 1, graceful=graceful)
+    assert (again.after, again.told) == (moved.after, None)
+    if not waits:
+        assert (moved.after.draining, rules.free_slots(moved.after)) == (0, 0)
+
+
+@given(some_agent())
+def test_nothing_is_given_to_one_that_is_lost_ended_draining_or_full(one: Agent) -> None:
+    gone = one.status in (State.ERROR, State.TERMINATED) or bool(one.draining)
+    expected = 0 if gone else max(0, one.max_concurrent_tasks - one.held)
+    assert rules.free_slots(one) == expected
+    problem = rules.claim_problem(one)
+    assert (problem is None) == (one.status is not State.TERMINATED and not one.draining)
+
+
+@given(some_agent())
+def test_it_is_to_be_heard_of_well_before_its_silence_counts(one: Agent) -> None:
+    within = rules.expected_within(one)
+    assert 1 <= within <= max(1, min(one.heartbeat_interval_seconds, one.stale_threshold_seconds // 2))
+
+
+def test_working_is_shown_of_one_that_is_well_and_holds_something() -> None:
+    assert rules.shown(agent(held=1)) is Shown.WORKING
+    for status in (State.DEGRADED, State.ERROR, State.TERMINATED):
+        assert rules.shown(agent(held=1, status=status)).value == status.value
+
+
+def test_health_tells_of_silence_before_anybody_has_looked() -> None:
+    silent = agent(last_seen_at=NOW - 200_000, held=1)
+    for watched, stale in (
+        (silent, True),
+        (replace(silent, last_seen_at=NOW), False),
+        (replace(silent, launcher="local", held=0), False),
+        (replace(silent, status=State.TERMINATED), False),
+    ):
+        told = rules.health_view(Watched(watched, NOW, ()))
+        assert told.is_stale is stale
+        assert told.age_seconds == (NOW - watched.last_seen_at) / 1_000
+
+
+def test_a_heartbeat_is_kept_if_it_tells_of_a_change_or_the_last_one_is_old() -> None:
+    one = agent(kept_at=NOW - KEPT_EVERY + 1)
+    beat = Beat(zone_id=ZONE, agent_id=AGENT)
+    assert not rules.kept(one, beat, NOW)
+    assert rules.kept(one, beat, NOW + 1)
+    assert rules.kept(one, replace(beat, status=Health.DEGRADED), NOW)
+    assert rules.kept(one, replace(beat, current_task_id="t"), NOW)
+    assert not rules.kept(one, replace(beat, progress_percent=3), NOW)
+
+
+# -- what may be said --------------------------------------------------------------------------------------------
+
+
+def test_a_body_says_what_it_says_and_nothing_else() -> None:
+    assert rules.said_of(RegisterBody()) == Said()
+    said = rules.said_of(RegisterBody(capabilities=["b", "a", "b"], coordinator_enabled=False, model=None))
+    assert said == Said(capabilities='["b","a"]', coordinator_enabled=0, model=None)
+
+
+@given(
+    st.sets(st.sampled_from("abcd")),
+    st.sets(st.sampled_from("abcd")),
+    st.sampled_from([Role.AGENT, Role.MEMBER, Role.ADMIN, Role.OWNER]),
+)
+def test_an_agent_never_has_more_by_its_own_word(had: set[str], asked: set[str], role: Role) -> None:
+    before = agent(capabilities=_text(sorted(had)))
+    speaker = by(agent_caller(), role)
+    outcome = register(before, speaker, capabilities=_text(sorted(asked)))
+    refused = isinstance(outcome, Problem)
+    assert refused == (role is Role.AGENT and not asked <= had)
+
+
+@pytest.mark.parametrize(
+    ("role", "before", "asked"),
+    list(itertools.product([*Role], [None, "gateway", "gone"], [None, "local", "gone"])),
+)
+def test_a_launcher_is_changed_by_rulers_to_what_the_server_names(
+    role: Role, before: str | None, asked: str | None
+) -> None:
+    outcome = register(agent(launcher=before), by(agent_caller(), role), launcher=asked)
+    if asked == before:
+        assert isinstance(outcome, Moved)
+    elif role not in (Role.OWNER, Role.ADMIN):
+        assert isinstance(outcome, Problem) and outcome.code == "forbidden_role"
+    elif asked is not None and asked not in LAUNCHERS:
+        assert isinstance(outcome, Problem) and outcome.code == "unknown_launcher"
+    else:
+        assert isinstance(outcome, Moved) and outcome.after.launcher == asked
+
+
+@given(some_agent())
+def test_to_register_is_to_be_heard_of_and_what_is_held_stays_held(one: Agent) -> None:
+    outcome = register(one, by(role=Role.OWNER))
+    assert isinstance(outcome, Moved)
+    after = outcome.after
+    assert (after.last_seen_at, after.held) == (NOW, one.held)
+    assert after.look_at == NOW + after.stale_threshold_seconds * 1_000
+    assert after.status not in (State.ERROR, State.TERMINATED)
+    if one.status is State.TERMINATED:
+        assert (after.capabilities, after.launcher, after.terminated_at) == ("[]", None, None)
+    assert outcome.told == {State.TERMINATED: "agent.registered", State.ERROR: "agent.revived"}.get(
+        one.status
+    )
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,130 @@
+"""What a turn asks for about what it has seen, and what launchers are told: without any I/O."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quarterdeck.domain.coordination.rules import launching, recovery
+from quarterdeck.domain.coordination.rules.recovery import Seen
+from quarterdeck.domain.tasks.model.commands import Abort, Due, Spread, Warn
+from quarterdeck.domain.tasks.model.rows import Attempt, Overdue, State, Whole
+from tests.support.asking import ZONE
+from tests.support.tasking import CONTENT, row
+
+FENCE = ("coordinator", 7)
+
+
+def test_each_thing_seen_is_asked_for_once_under_the_term_and_with_a_chance_of_its_own() -> None:
+    seen = Seen(
+        timed_out=[Attempt("z", "t1", 3, State.RUNNING), Attempt("z", "t2", 1, State.ASSIGNED)],
+        overdue=[Overdue("z", "t3", 2, 0), Overdue("z", "t4", 2, 1)],
+        due=[("z", "t5")],
+        spreading=[("y", "t6")],
+    )
+    numbers = itertools.count(1)
+    asked = recovery.steps(seen, FENCE, lambda: next(numbers) / 10)
+    assert asked == [
+        Abort(zone_id="z", id="t1", fence=FENCE, attempt=3, reason="timeout", chance=0.1),
+        Abort(zone_id="z", id="t2", fence=FENCE, attempt=1, reason="launch_lost", chance=0.2),
+        Warn(zone_id="z", id="t3", fence=FENCE),
+        Abort(zone_id="z", id="t4", fence=FENCE, attempt=2, reason="hung", chance=0.4, raises_priority=True),
+        Spread(zone_id="y", id="t6", fence=FENCE),
+        Due(zone_id="z", id="t5", fence=FENCE),
+    ]
+    assert [each.id for each in recovery.steps(seen.in_zone("y"), None, lambda: 0.0)] == ["t6"]
+
+
+def test_those_in_a_cycle_are_cut_and_those_that_wait_for_it_are_not() -> None:
+    depends_on = {
+        "a": ["b"], "b": ["c"], "c": ["a"], "waits": ["a"], "x": ["x"], "fine": ["done"], "p": ["q"], "q": ["p", "a"]
+    }  # fmt: skip
+    cut = {each.id: each.cycle for each in recovery.cuts(ZONE, depends_on, FENCE)}
+    assert {*cut} == {"a", "b", "c", "x", "p", "q"}
+    assert cut["x"] == ("x", "x")
+    assert cut["a"] == cut["b"] == cut["c"] == ("a", "b", "c", "a")
+
+
+names = st.sampled_from("abcdefgh")
+
+
+@given(st.dictionaries(names, st.lists(names, unique=True, max_size=4), max_size=8))
+def test_exactly_those_are_cut_that_can_be_reached_from_themselves(graph: dict[str, list[str]]) -> None:
+    def reaches(start: str) -> bool:
+        seen: set[str] = set()
+        ahead = [*graph.get(start, ())]
+        while ahead:
+            at = ahead.pop()
+            if at == start:
+                return True
+            if at not in seen:
+                seen.add(at)
+                ahead += graph.get(at, ())
+        return False
+
+    assert {cut.id for cut in recovery.cuts(ZONE, graph, None)} == {name for name in graph if reaches(name)}
+
+
+# -- launching
+
+
+def whole() -> Whole:
+    content = msgspec.structs.replace(CONTENT, title="A title that is longer than a label's part of it")
+    return Whole(row(State.ASSIGNED), content)
+
+
+def test_a_launcher_is_told_the_body_of_the_seed() -> None:
+    said = json.loads(launching.told(whole(), '{"a":1}', '{"page":2}'))
+    assert said["label"] == "task:t:A title that is longer than a "
+    assert (said["workspaceId"], said["agentId"], said["taskId"]) == (ZONE, "a", "t")
+    assert said["context"] == {
+        "taskTitle": "A title that is longer than a label's part of it",
+        "taskDescription": None,
+        "inputContext": {"a": 1},
+        "checkpointData": {"page": 2},
+    }
+    assert said["attemptToken"] == "k"
+
+
+@pytest.mark.parametrize(
+    ("body", "key"),
+    [
+        (b'{"session":{"sessionKey":"s"}}', "s"), (b'{"session":{"sessionKey":"s","more":1}}', "s"),
+        (b'{"session":{"sessionKey":""}}', None), (b'{"session":{"sessionKey":5}}', None), (b"{}", None), (b"", None),
+        (b"null", None), (b'{"session":{"sessionKey":"a\\u0000b"}}', None), (b"\xff", None), (b"[" * 5_000, None),
+        (b'{"session":{"sessionKey":"' + b"x" * 256 + b'"}}', None),
+    ],
+)  # fmt: skip
+def test_a_gateway_names_a_session_or_has_started_none(body: bytes, key: str | None) -> None:
+    assert launching.session_key(body) == key
+
+
+@pytest.mark.parametrize(
+    ("url", "may"),
+    [
+        ("https://gateway.example", True), ("http://127.0.0.1:4000", True), ("http://localhost/x", True),
+        ("http://[::1]:80/", True), ("http://10.0.0.5", False), ("http://gateway.example", False),
+        ("http://127.0.0.1.example", False), ("http://localhost.example", False), ("http://evil@127.0.0.1.x", False),
+        ("http://127.0.0.1@evil.example", False),
+    ],
+)  # fmt: skip
+def test_secrets_are_told_where_nobody_between_can_read_them(url: str, may: bool) -> None:
+    assert launching.may_see_secrets(url) is may
+
+
+def test_a_process_sees_what_is_named_and_nothing_that_stands_for_the_server() -> None:
+    own = {"PATH": "/bin", "HOME": "/root", "QD_SECRET_KEYS": "k", "QD_DATABASE_URL": "d"}
+    seen = launching.environment(["PATH", "QD_SECRET_KEYS", "ABSENT"], own, "token", None)
+    assert seen == {"PATH": "/bin", "QD_TOKEN": "token"}
+
+
+def test_of_what_a_process_says_the_end_is_kept() -> None:
+    words = launching.last_words(b"x" * 50_000 + "the end\0 \u00e9".encode() + b"\xff\n")
+    assert len(words) == launching.TAIL_MAX + 1
+    assert words.startswith("…x")
+    assert words.endswith("the end\N{REPLACEMENT CHARACTER} \u00e9\N{REPLACEMENT CHARACTER}")

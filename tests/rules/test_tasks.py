@@ -1,0 +1,378 @@
+"""The board of tasks: every command in every state, whose word counts, and what is counted."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from quarterdeck.core.errors import Conflict
+from quarterdeck.core.keys import Binding, Key
+from quarterdeck.domain.tasks.model.commands import (
+    Abort,
+    Archive,
+    Assign,
+    Cancel,
+    Due,
+    Launched,
+    Patch,
+    Pause,
+    Progress,
+    Release,
+    Resume,
+    Retry,
+    Start,
+    Warn,
+)
+from quarterdeck.domain.tasks.model.rows import Created, State, Strategy, Waits
+from quarterdeck.domain.tasks.rules import lives
+from quarterdeck.domain.tasks.rules.board import CREATING
+from tests.support.asking import NOW, ZONE, caller
+from tests.support.tasking import (
+    AGENT,
+    CREATOR,
+    WINDOWS,
+    board,
+    claim,
+    code,
+    complete,
+    create,
+    fail,
+    given,
+    made,
+    row,
+    task,
+    told,
+    worker,
+)
+
+NAMED = {"zone_id": ZONE, "caller": CREATOR, "id": "t"}
+BY_SERVER = {"zone_id": ZONE, "id": "t"}
+NO_MOVE = "task_state_conflict"
+
+
+def test_what_is_made_may_begin_at_once_unless_it_was_to_wait() -> None:
+    here = board()
+    first, second = made(here, create("t1"), create("t2", run_at=NOW + 1))
+    assert (first.status, first.waits) == (State.PENDING, Waits.NOTHING)
+    assert (second.waits, second.available_at) == (Waits.A_MOMENT, NOW + 1)
+    assert given(here, claim(5)) == ["t1"]
+
+
+def test_the_same_key_stands_for_the_same_task_and_for_no_other_request() -> None:
+    key = Key(ZONE, CREATOR.client_id, CREATING, "k")
+    here = board(row(task_id="old"), keys={key: Binding(ZONE, CREATOR.client_id, CREATING, "k", "d", "old")})
+    again = here.decide(create("new", key="k"))
+    assert isinstance(again, Created)
+    assert (again.task.id, again.made) == ("old", False)
+    assert code(here.decide(create("new", key="k", digest="other"))) == "idempotency_key_conflict"
+    assert not here.created
+
+
+def test_within_a_batch_a_key_makes_one_task() -> None:
+    here = board()
+    [first] = made(here, create("t1", key="k"))
+    again = here.decide(create("t2", key="k"))
+    assert isinstance(again, Created)
+    assert (again.task.id, again.made) == (first.id, False)
+    assert [each.subject_id for each in here.bindings] == ["t1"]
+
+
+def test_an_id_that_is_taken_is_refused() -> None:
+    assert code(board(row()).decide(create("t"))) == "task_exists"
+
+
+def test_an_ended_zone_takes_no_task() -> None:
+    assert code(board(zones={ZONE: Conflict("zone_ended", "")}).decide(create())) == "zone_ended"
+
+
+def test_an_ended_zone_gives_nothing_out() -> None:
+    here = board(row(), zones={ZONE: Conflict("zone_ended", "")})
+    assert code(here.decide(claim())) == "zone_ended"
+    assert code(here.decide(Assign(**BY_SERVER, agent_id=AGENT, token="k"))) == NO_MOVE
+
+
+def test_the_more_urgent_goes_first_and_among_equals_the_older() -> None:
+    here = board()
+    made(here, create("t1"), create("t2", priority=9), create("t3", priority=9), create("t4", priority=1))
+    assert given(here, claim(4)) == ["t2", "t3", "t1", "t4"]
+
+
+def test_a_claim_gets_what_its_agent_can_do_and_no_more_than_it_may_hold() -> None:
+    here = board(workers={(ZONE, AGENT): worker("python", free=2)})
+    made(
+        here,
+        create("t1", required=("python", "rust")),
+        *(create(f"t{n}", required=("python",)) for n in (2, 3, 4)),
+    )
+    assert given(here, claim(10)) == ["t2", "t3"]
+    assert given(here, claim(10, token="again")) == []
+    assert here.held == {(ZONE, AGENT): 2}
+
+
+def test_a_claim_may_name_types_and_use_fewer_capabilities_than_its_agent_has() -> None:
+    here = board(workers={(ZONE, AGENT): worker("python", "rust")})
+    made(here, create("t1", required=("rust",)), create("t2", task_type="research"))
+    assert (
+        given(here, claim(5, capabilities=frozenset({"python"}), task_types=frozenset({"development"}))) == []
+    )
+    assert given(here, claim(5, task_types=frozenset({"research"}))) == ["t2"]
+
+
+def test_a_claim_of_an_unknown_a_terminated_or_anothers_agent_is_refused() -> None:
+    assert code(board().decide(claim(agent="nobody"))) == "agent_not_found"
+    ended = worker(problem=Conflict("agent_terminated", ""))
+    assert code(board(workers={(ZONE, AGENT): ended}).decide(claim())) == "agent_terminated"
+    stranger = msgspec.structs.replace(caller("other"), agent_id="b")
+    assert code(board().decide(msgspec.structs.replace(claim(), caller=stranger))) == "agent_required"
+
+
+def test_the_same_claim_id_gives_the_same_tasks_again_also_to_one_who_may_get_no_more() -> None:
+    held = msgspec.structs.replace(row(State.RUNNING), claim_id="c")
+    ended = worker(problem=Conflict("agent_draining", ""))
+    here = board(held, row(task_id="t2"), workers={(ZONE, AGENT): ended})
+    assert given(here, claim(1, claim_id="c")) == ["t"]
+    assert not here.told
+
+
+def test_what_a_budget_does_not_allow_waits_and_hides_nothing() -> None:
+    here = board(spent=lambda row: row.id == "t1")
+    made(here, create("t1"), create("t2"))
+    assert given(here, claim(2)) == ["t2"]
+    assert here.row((ZONE, "t1")).status is State.PENDING
+
+
+def test_creators_take_turns_where_turns_are_fair() -> None:
+    here = board(strategies={ZONE: Strategy.FAIR})
+    many, few, late_comer = (
+        msgspec.structs.replace(CREATOR, subject=name) for name in ("many", "few", "late")
+    )
+    made(here, *(create(f"m{n}", by=many) for n in range(4)), create("f1", by=few), create("f2", by=few))
+    assert given(here, claim(6)) == ["f1", "m0", "f2", "m1", "m2", "m3"]
+    [late] = made(here, create("l", by=late_comer))
+    assert late.turn == 5, "one who comes late does not wait for what was served before it came"
+
+
+def test_the_shortest_goes_first_where_that_is_asked_for() -> None:
+    here = board(strategies={ZONE: Strategy.SJF})
+    made(
+        here,
+        create("none"),
+        create("long", estimated_duration_minutes=9),
+        create("short", estimated_duration_minutes=1),
+    )
+    assert given(here, claim(3)) == ["short", "long", "none"]
+
+
+# -- whose word counts -------------------------------------------------------------------------------------------
+
+SPEAKING = {
+    "complete": lambda token: complete(token=token),
+    "fail": lambda token: fail(token=token),
+    "progress": lambda token: Progress(**NAMED, token=token, percent=1, step=None, checkpoint=None),
+    "start": lambda token: Start(**NAMED, token=token),
+}
+
+
+@pytest.mark.parametrize("verb", SPEAKING)
+@pytest.mark.parametrize("status", [State.ASSIGNED, State.RUNNING])
+def test_only_the_token_of_the_present_attempt_counts(verb: str, status: State) -> None:
+    for token, expected in ((None, "attempt_token_required"), ("older", "stale_attempt")):
+        here = board(row(status))
+        assert code(here.decide(SPEAKING[verb](token))) == expected
+        assert not here.changed
+        assert not here.told
+    assert task(board(row(status)).decide(SPEAKING[verb]("k"))).id == "t"
+
+
+@pytest.mark.parametrize("verb", SPEAKING)
+def test_an_agents_token_says_nothing_about_anothers_task(verb: str) -> None:
+    stranger = msgspec.structs.replace(caller("other"), agent_id="b")
+    ask = msgspec.structs.replace(SPEAKING[verb]("k"), caller=stranger)
+    assert code(board(row(State.RUNNING)).decide(ask)) == "stale_attempt"
+
+
+def test_a_completion_that_is_said_twice_is_answered_twice_and_told_once() -> None:
+    here = board(row(State.RUNNING))
+    assert task(here.decide(complete())).status is State.COMPLETED
+    assert task(here.decide(complete())).status is State.COMPLETED
+    assert told(here) == [("task.completed", "t")]
+    assert here.held == {(ZONE, AGENT): -1}
+    assert code(here.decide(fail())) == "stale_attempt"
+
+
+def test_a_failure_that_is_said_twice_is_answered_twice_and_counted_once() -> None:
+    here = board(row(State.RUNNING))
+    assert task(here.decide(fail())).retry_count == 1
+    assert task(here.decide(fail())).retry_count == 1
+    assert told(here) == [("task.failed", "t")]
+
+
+def test_a_paused_task_is_completed_by_hand_by_those_who_may() -> None:
+    assert task(board(row(State.PAUSED)).decide(complete(token=None))).status is State.COMPLETED
+    refuse = Conflict("forbidden_role", "")
+    here = board(
+        row(State.PAUSED), problem_of=lambda ask, power: refuse if power == "tasks.complete_paused" else None
+    )
+    assert code(here.decide(complete(token=None))) == "forbidden_role"
+
+
+# -- attempts ----------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_attempt_is_followed_by_another_after_a_growing_backoff_and_then_by_none() -> None:
+    here = board(row(State.RUNNING))
+    first = task(here.decide(fail()))
+    assert (first.status, first.waits, first.available_at) == (State.FAILED, Waits.A_MOMENT, NOW + 10_000)
+    later = board(first, now=first.available_at)
+    assert task(later.decide(Due(**BY_SERVER))).status is State.PENDING
+    assert given(later, claim(token="k2")) == ["t"]
+    second = task(later.decide(fail(token="k2")))
+    assert second.available_at == first.available_at + 20_000
+    last = board(second, now=second.available_at)
+    last.decide(Due(**BY_SERVER))
+    given(last, claim(token="k3"))
+    ended = task(last.decide(fail(token="k3")))
+    assert (ended.status, ended.final, ended.spreads) == (State.FAILED, 1, 1)
+    assert last.told[-1].exhausted
+    assert task(last.decide(Due(**BY_SERVER))) == ended
+
+
+def test_a_failure_that_cannot_be_mended_is_final_and_alerts_nobody() -> None:
+    here = board(row(State.RUNNING))
+    assert task(here.decide(fail(retryable=False))).final == 1
+    assert not here.told[-1].exhausted
+
+
+def test_nothing_is_due_before_its_moment() -> None:
+    waiting = row(State.FAILED)
+    assert task(board(waiting).decide(Due(**BY_SERVER))) == waiting
+
+
+def test_an_attempt_is_aborted_once_and_only_if_it_is_still_that_one() -> None:
+    here = board(row(State.RUNNING))
+    late = Abort(**BY_SERVER, attempt=0, reason="timeout", chance=0.0)
+    assert task(here.decide(late)).status is State.RUNNING
+    aborted = task(here.decide(msgspec.structs.replace(late, attempt=1)))
+    assert (aborted.status, aborted.retry_count, aborted.waits) == (State.ABORTED, 1, Waits.A_MOMENT)
+    assert task(here.decide(msgspec.structs.replace(late, attempt=1))) == aborted
+    assert here.held == {(ZONE, AGENT): -1}
+
+
+def test_a_hung_task_comes_back_one_priority_higher() -> None:
+    here = board(row(State.RUNNING))
+    hung = Abort(**BY_SERVER, attempt=1, reason="hung", chance=0.0, raises_priority=True)
+    after = task(here.decide(hung))
+    assert after.priority == 6
+    assert after.turn < row().turn
+
+
+def test_a_task_that_is_given_back_is_as_if_it_had_never_been_given() -> None:
+    here = board(row(State.RUNNING))
+    back = task(here.decide(Release(**NAMED, token="k")))
+    assert (back.status, back.attempt, back.agent_id, back.retry_count) == (State.PENDING, 0, None, 0)
+    assert here.held == {(ZONE, AGENT): -1}
+    assert given(here, claim(token="k2")) == ["t"]
+
+
+def test_progress_never_falls_within_an_attempt_unless_it_is_said_so() -> None:
+    here = board(row(State.RUNNING))
+    say = Progress(**NAMED, token="k", percent=50, step="half", checkpoint='{"at":1}')
+    assert task(here.decide(say)).progress_percent == 50
+    assert task(here.decide(msgspec.structs.replace(say, percent=20))).progress_percent == 50
+    assert task(here.decide(msgspec.structs.replace(say, percent=20, resets=True))).progress_percent == 20
+    assert here.said[ZONE, "t"].checkpoint_data == '{"at":1}'
+    assert told(here) == [("task.progressed", "t")] * 2, "what moved nothing is not told"
+
+
+def test_an_assigned_task_begins_when_it_was_launched_and_keeps_its_session() -> None:
+    here = board(row(), workers={(ZONE, AGENT): worker(free=1)})
+    assign = Assign(**BY_SERVER, agent_id=AGENT, token="k")
+    assert task(here.decide(assign)).status is State.ASSIGNED
+    assert code(here.decide(assign)) == NO_MOVE
+    running = task(here.decide(Launched(**BY_SERVER, token="k", session_key="s")))
+    assert (running.status, running.session_key) == (State.RUNNING, "s")
+    assert here.held == {(ZONE, AGENT): 1}
+
+
+def test_an_overdue_task_is_warned_of_once_and_watched_while_it_moves() -> None:
+    late = msgspec.structs.replace(row(State.RUNNING), overdue_at=NOW)
+    here = board(late)
+    warned = task(here.decide(Warn(**BY_SERVER)))
+    assert (warned.warned_at, warned.overdue_at) == (NOW, NOW + WINDOWS.hung_ms)
+    assert task(here.decide(Warn(**BY_SERVER))) == warned
+    later = board(warned, now=NOW + 1_000)
+    moved = task(later.decide(Progress(**NAMED, token="k", percent=1, step=None, checkpoint=None)))
+    assert moved.overdue_at == NOW + 1_000 + WINDOWS.hung_ms
+
+
+# -- by hand -----------------------------------------------------------------------------------------------------
+
+BY_HAND = {
+    "cancel": (Cancel(**NAMED, reason="r"), State.ABORTED, "PENDING ASSIGNED RUNNING PAUSED FAILED ABORTED"),
+    "retry": (Retry(**NAMED), State.PENDING, "FAILED ABORTED"),
+    "pause": (Pause(**NAMED), State.PAUSED, "PENDING ASSIGNED RUNNING PAUSED"),
+    "resume": (Resume(**NAMED), State.PENDING, "PENDING PAUSED"),
+    "archive": (Archive(**NAMED), State.ARCHIVED, "COMPLETED ABORTED ARCHIVED"),
+}
+
+
+@pytest.mark.parametrize("verb", BY_HAND)
+@pytest.mark.parametrize("status", State)
+def test_every_verb_in_every_state_moves_or_is_refused(verb: str, status: State) -> None:
+    ask, target, allowed = BY_HAND[verb]
+    here = board(row(status))
+    outcome = here.decide(ask)
+    if status in allowed.split():
+        assert task(outcome).status is target
+        expected = (
+            [] if status is target and not (verb == "cancel" and status is not State.ABORTED) else [status]
+        )
+        assert [each.before for each in here.told] == expected
+    else:
+        assert code(outcome) == NO_MOVE
+        assert not here.changed
+
+
+def test_a_task_that_is_taken_from_its_agent_leaves_it_a_free_place_and_a_stale_token() -> None:
+    for ask in (BY_HAND["cancel"][0], BY_HAND["pause"][0]):
+        here = board(row(State.RUNNING))
+        here.decide(ask)
+        assert here.held == {(ZONE, AGENT): -1}
+        assert code(here.decide(complete())) == "stale_attempt"
+
+
+def test_a_canceled_task_is_over_for_good_and_a_retry_by_hand_begins_it_anew() -> None:
+    here = board(row(State.FAILED))
+    canceled = task(here.decide(Cancel(**NAMED, reason="no more")))
+    assert (canceled.status, canceled.final, canceled.reason) == (State.ABORTED, 1, "no more")
+    assert task(here.decide(Due(**BY_SERVER))) == canceled
+    anew = task(here.decide(Retry(**NAMED)))
+    assert (anew.status, anew.final, anew.retry_count, anew.waits) == (State.PENDING, 0, 0, Waits.NOTHING)
+    assert given(here, claim(token="k2")) == ["t"]
+
+
+def test_a_higher_priority_by_hand_moves_a_task_ahead() -> None:
+    here = board(row(task_id="t1"), row(task_id="t"))
+    here.decide(Patch(**NAMED, priority=9))
+    assert given(here, claim(2)) == ["t", "t1"]
+
+
+def test_a_change_is_made_whole_or_not_at_all() -> None:
+    here = board(row(State.RUNNING))
+    after = task(here.decide(Patch(**NAMED, priority=9, holds="pause")))
+    assert (after.status, after.priority) == (State.PAUSED, 9)
+    done = board(row(State.COMPLETED))
+    assert code(done.decide(Patch(**NAMED, priority=9, holds="pause"))) == NO_MOVE
+    assert not done.changed
+    cyclic = board(row())
+    assert code(cyclic.decide(Patch(**NAMED, depends_on=("t",), holds="pause"))) == "dependency_cycle"
+    assert not cyclic.changed
+
+
+def test_every_transition_that_is_told_is_an_arrow_of_the_machine() -> None:
+    arrows = {(source, target) for of in lives.TASK.moves.values() for source, target in of.items()}
+    for status in State:
+        for ask, _, _ in BY_HAND.values():
+            here = board(row(status))
+            here.decide(ask)
+            assert {(each.before, each.row.status) for each in here.told} <= arrows

@@ -1,0 +1,226 @@
+"""The pure part of webhooks: what is told, when it is tried again, what an answer means, which URLs there may be."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from quarterdeck.core.clock import DAY, MINUTE, SECOND
+from quarterdeck.domain.webhooks import rules
+from quarterdeck.domain.webhooks.model import Delivery, Endpoint, Report, State, Verb, Why
+from quarterdeck.domain.webhooks.rules import lives, types
+from quarterdeck.domain.webhooks.rules.endpoints import host_of
+from quarterdeck.domain.webhooks.rules.lives import DELIVERY, Schedule
+from quarterdeck.domain.webhooks.rules.messages import Message, message_of
+from quarterdeck.engine.events import Event
+
+NOW = 1_738_161_000_000
+HOUR = 60 * MINUTE
+
+
+def happened(kind: str, before: str | None = None, after: str | None = None, **data: object) -> Message:
+    event = Event(7, "e1", "ws-1", kind, "task-123", "tester", before, after, json.dumps(data), None, NOW)
+    message = message_of(event)
+    assert message is not None
+    return message
+
+
+ENDPOINT = Endpoint(
+    "ws-1", "w1", "https://example.com/", None, '["*"]', 2, None, 1, None, 0, None, "tester", NOW, NOW, None
+)
+
+
+def sent(**row: object) -> Delivery:
+    made = lives.made(ENDPOINT, happened("task.started", "ASSIGNED", "RUNNING"), ("e1", 7, None), NOW)
+    return msgspec.structs.replace(made, **row)
+
+
+def report(**said: object) -> Report:
+    plain = {"zone_id": "ws-1", "endpoint_id": "w1", "id": "e1", "until": 0, "attempt": 1}
+    return Report(**(plain | said))  # type: ignore[arg-type]
+
+
+# -- what is told
+
+
+def test_a_change_of_status_is_told_as_published() -> None:
+    told = happened("task.completed", "RUNNING", "COMPLETED", taskType="review", agentId="a1", priority=5)
+    assert json.loads(told.body) == {
+        "event": "task.status_changed",
+        "taskId": "task-123",
+        "previousStatus": "RUNNING",
+        "newStatus": "COMPLETED",
+        "workspaceId": "ws-1",
+        "timestamp": "2025-01-29T14:30:00.000Z",
+        "eventId": "e1",
+        "type": "task.completed",
+        "taskType": "review",
+        "agentId": "a1",
+    }
+    assert told.words == {"*", "task.completed", "task.status_changed"}
+
+
+def test_what_is_no_change_of_status_is_told_as_the_log_has_it() -> None:
+    told = happened("task.created", None, "PENDING", priority=5)
+    assert told.event == "task.created"
+    assert told.words == {"*", "task.created"}
+    assert json.loads(told.body)["data"] == {"priority": 5}
+    agent = json.loads(happened("agent.registered", None, "IDLE").body)
+    assert (agent["event"], agent["agentId"], agent["type"]) == (
+        "agent.registered",
+        "task-123",
+        "agent.registered",
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "alert"),
+    [
+        ("task.failed", {"exhausted": True}, "retries_exhausted"),
+        ("task.failed", {"reason": "dependency_cycle", "cycle": ["a", "b"]}, "dependency_cycle"),
+        ("agent.stale", {}, "agent_stale"),
+        ("webhook.disabled", {"reason": "gone"}, "webhook_disabled"),
+    ],
+)
+def test_what_somebody_ought_to_look_at_is_an_alert(kind: str, data: dict[str, object], alert: str) -> None:
+    told = happened(kind, "RUNNING", "FAILED", **data)
+    assert json.loads(told.body)["alert"] == alert
+    assert types.ALERT in told.words
+    assert json.loads(told.body).get("cycle") == data.get("cycle")
+
+
+def test_a_failure_that_is_tried_again_is_no_alert_and_nothing_else_is_told_at_all() -> None:
+    assert types.ALERT not in happened("task.failed", "RUNNING", "FAILED", exhausted=False).words
+    for kind in ("session.spawn", "webhook.created", "zone.end", "key.create"):
+        event = Event(1, "e", "z", kind, "s", "a", None, None, "{}", None, NOW)
+        assert message_of(event) is None
+
+
+def test_only_what_there_is_may_be_named_each_once() -> None:
+    assert rules.asked_types(None) == ("task.status_changed", "alert")
+    assert rules.asked_types(["*", "*", "agent.stale"]) == ("*", "agent.stale")
+    assert rules.types_problem(types.KNOWN) is None
+    refused = rules.types_problem(["*", "task.finished"])
+    assert refused is not None
+    assert (refused.code, refused.members["field"]) == ("invalid_webhook_type", "types")
+
+
+# -- when it is tried again
+
+
+def test_the_schedule_is_the_standards_and_chance_only_adds_to_it() -> None:
+    schedule = Schedule()
+    pauses = [schedule.pause(attempt, 0.0) for attempt in range(1, 11)]
+    assert pauses == [
+        5 * SECOND, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR, None,
+    ]  # fmt: skip
+    assert schedule.pause(1, 0.999) == 5_500
+    assert sum(filter(None, pauses)) > 3 * DAY
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "pause"),
+    [
+        ({"answer_status": 200}, State.DELIVERED, None),
+        ({"answer_status": 500, "error": "it answered 500"}, State.PENDING, 5 * SECOND),
+        ({"error": "no answer within 15 s", "attempt": 3}, State.PENDING, 30 * MINUTE),
+        ({"answer_status": 429, "error": "…", "wait_ms": 60 * SECOND}, State.PENDING, 60 * SECOND),
+        ({"answer_status": 503, "error": "…", "wait_ms": SECOND}, State.PENDING, 5 * SECOND),
+        ({"answer_status": 503, "error": "…", "wait_ms": 9 * DAY}, State.PENDING, DAY),
+        ({"answer_status": 500, "error": "…", "attempt": 10}, State.FAILED, None),
+        ({"answer_status": 410, "error": "it answered 410"}, State.FAILED, None),
+    ],
+)
+def test_what_a_delivery_is_after_an_attempt(
+    said: dict[str, object], state: State, pause: int | None
+) -> None:
+    after = lives.reported(sent(), report(**said), NOW, Schedule())
+    assert (after.status, after.next_at) == (state, None if pause is None else NOW + pause)
+    assert (after.queue is not None) == (state is State.PENDING)
+    assert (after.delivered_at is not None) == (state is State.DELIVERED)
+
+
+def test_every_verb_leads_where_the_table_says() -> None:
+    assert DELIVERY.target(Verb.DELIVER, State.DELIVERED) is None
+    assert DELIVERY.target(Verb.GIVE_UP, State.FAILED) is None
+    assert {DELIVERY.target(Verb.REPLAY, state) for state in State} == {State.PENDING}
+    assert lives.replayed(sent(status=State.FAILED, attempts=10), NOW).attempts == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "pause"),
+    [
+        (503, "120", 120 * SECOND),
+        (429, "Wed, 29 Jan 2025 14:31:00 GMT", MINUTE),
+        (429, "Wed, 29 Jan 2025 14:31:00", MINUTE),
+        (429, "99999999999999999999", DAY),
+        (429, "Wed, 29 Jan 2020 14:31:00 GMT", 0),
+        (429, "soon", 0),
+        (429, "-5", 0),
+        (429, "٣", 0),
+        (429, None, 0),
+        (500, "120", 0),
+    ],
+)
+def test_a_pause_is_kept_where_it_may_be_asked_for_and_can_be_read(
+    status: int, said: str | None, pause: int
+) -> None:
+    assert lives.wait_of(status, said, NOW) == pause
+
+
+@pytest.mark.parametrize(
+    ("since", "said", "why"),
+    [
+        (None, {"answer_status": 410, "error": "…"}, Why.GONE),
+        (NOW - 5 * DAY, {"error": "…"}, Why.FAILING),
+        (NOW - 5 * DAY + 1, {"error": "…"}, None),
+        (None, {"error": "…"}, None),
+        (NOW - 9 * DAY, {"answer_status": 200}, None),
+    ],
+)
+def test_when_an_endpoint_is_to_hear_of_nothing_more(
+    since: int | None, said: dict[str, object], why: Why | None
+) -> None:
+    endpoint = msgspec.structs.replace(ENDPOINT, failing_since=since)
+    assert lives.ends(endpoint, report(**said), NOW, 5 * DAY) is why
+
+
+# -- which URLs there may be
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.com/", "https://127.0.0.1/", "https://10.0.0.1/x", "https://169.254.169.254/", "https://[::1]/",
+        "https://localhost/", "https://2130706433/", "https://user:pass@example.com/", "ftp://example.com/",
+        "https://exa mple.com/", "https://example.com/#x", "//example.com", "", "https://[::ffff:127.0.0.1]/",
+        "https://metadata.google.internal/", "https://example.com:0/", "https://" + "x" * 3_000,
+    ],
+)  # fmt: skip
+def test_a_url_that_leads_into_a_network_of_ours_or_is_no_plain_https_is_refused(url: str) -> None:
+    problem = rules.url_problem(url, private_allowed=False)
+    assert problem is not None
+    assert (problem.code, problem.members["field"]) == ("invalid_webhook_url", "url")
+    assert problem.detail.endswith(".") and ".." not in problem.detail
+
+
+def test_public_https_is_taken_and_in_a_lab_everything_of_plain_form() -> None:
+    for url in ("https://example.com/hook?x=1", "https://93.184.216.34:8443/", "HTTPS://Example.com"):
+        assert rules.url_problem(url, private_allowed=False) is None
+    assert rules.url_problem("http://127.0.0.1:9/", private_allowed=True) is None
+    assert rules.url_problem("ftp://127.0.0.1/", private_allowed=True) is not None
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://example.com/secret", "example.com"),
+        ("https://example.com:8443?token=x", "example.com"),
+        ("https://[2606:4700::1111]:1/x", "[2606:4700::1111]"),
+        ("https://example.com", "example.com"),
+    ],
+)
+def test_of_a_url_only_its_host_is_told(url: str, host: str) -> None:
+    assert host_of(url) == host

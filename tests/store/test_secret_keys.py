@@ -1,0 +1,222 @@
+"""Keys and their database: who lacks one does not serve, and what an older one has sealed is sealed anew."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+import traceback
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from quarterdeck.engine.secrets import Key, Ring, RingError, checks
+from quarterdeck.engine.secrets import rotation as steps
+from quarterdeck.engine.secrets.rotation import Rotation, Step
+from quarterdeck.engine.secrets.safe import key_ids_in
+from quarterdeck.engine.tx import Engine
+from quarterdeck.safekeeping import open_ring
+from quarterdeck.settings import SettingsError, load
+from quarterdeck.store.port import ContentError
+from quarterdeck.store.sql import Statement, Statements, parse
+from tests.support.asking import ZONE
+from tests.support.keel import Keel
+from tests.support.sealing import NEW, OLD, kept, plant, rotation_of, safe_of
+
+MORE = "another"
+
+
+async def start(keel: Keel, *keys: Key, lost: Collection[str] = ()) -> None:
+    await keel.engine.transact(lambda tx: checks.check(tx, Ring(keys), lost))
+
+
+async def whole(rotation: Rotation) -> Step:
+    """A round from the beginning to the end, as its steps add up."""
+    done = Step(next=rotation.begins())
+    while done.next is not None:
+        step = await rotation.rotate(done.next)
+        done.looked += step.looked
+        done.counts += step.counts
+        done.resealed += step.resealed
+        done.unopened += step.unopened
+        done.moved += step.moved
+        done.next = step.next
+    return done
+
+
+# -- whether these are the database's keys
+
+
+async def test_a_server_with_the_keys_of_its_database_starts_again_and_again(keel: Keel) -> None:
+    await start(keel, OLD)
+    await start(keel, OLD)
+    await start(keel, NEW, OLD)
+    assert await keel.everywhere.read(checks.names) == ["new", "old"]
+
+
+async def test_a_server_that_lacks_a_key_of_its_database_does_not_start(keel: Keel) -> None:
+    await start(keel, OLD)
+    with pytest.raises(RingError, match="'old', which this server lacks"):
+        await start(keel, NEW)
+    assert await keel.everywhere.read(checks.names) == ["old"], "what was refused has left nothing behind"
+
+
+async def test_a_server_with_another_key_of_the_same_name_does_not_start(keel: Keel) -> None:
+    await start(keel, OLD)
+    with pytest.raises(RingError, match="another key of the name 'old'"):
+        await start(keel, Key("old", b"x" * 32))
+
+
+async def test_a_key_that_is_said_to_be_lost_is_gone_on_without(keel: Keel) -> None:
+    await start(keel, OLD)
+    await start(keel, NEW, lost=["old"])
+
+
+async def test_of_two_who_bring_different_keys_to_a_fresh_database_at_once_one_starts(keel: Keel) -> None:
+    done = await asyncio.gather(start(keel, OLD), start(keel, NEW), return_exceptions=True)
+    assert [type(outcome) for outcome in done if outcome is not None] == [RingError]
+
+
+async def test_a_key_that_was_forgotten_is_needed_no_more(keel: Keel) -> None:
+    await start(keel, OLD)
+    assert await keel.engine.transact(lambda tx: checks.forget(tx, "old"))
+    assert not await keel.engine.transact(lambda tx: checks.forget(tx, ""))
+    await start(keel, NEW)
+
+
+# -- rotation
+
+
+async def test_everything_an_older_key_has_sealed_is_sealed_anew_and_says_the_same(keel: Keel) -> None:
+    await keel.zone(MORE)
+    await plant(keel, "a", "b")
+    await plant(keel, "a", zone_id=MORE)
+    await plant(keel, "c", key=NEW)
+    before = kept(keel, "c")
+    done = await whole(rotation_of(keel, NEW, OLD))
+    assert (done.looked, done.resealed, done.unopened, done.moved) == (4, 9, 0, 0)
+    for zone_id, task_id in ((ZONE, "a"), (ZONE, "b"), (MORE, "a")):
+        for field, text in kept(keel, task_id, zone_id).items():
+            assert key_ids_in(text) == ["new"]
+            opened = safe_of(NEW).open(text, (zone_id, "agent_tasks", task_id, field))
+            assert json.loads(opened) == {"password": f"{field} of {task_id}"}
+    assert kept(keel, "c") == before
+    again = await whole(rotation_of(keel, NEW, OLD))
+    assert (again.resealed, again.counts) == (0, {"new": 12})
+
+
+async def test_a_rotation_goes_on_where_a_killed_one_ended(
+    keel: Keel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "PAGE", 2)
+    monkeypatch.setattr(steps, "PAGES", 1)
+    await plant(keel, *"abcde")
+    first = await rotation_of(keel, NEW, OLD).rotate(None)
+    assert (first.looked, first.resealed) == (2, 6)
+    assert first.next is not None
+    counted = await rotation_of(keel, NEW, OLD).look(None)
+    assert (counted.looked, counted.counts) == (2, {"new": 6})
+    done = await whole(rotation_of(keel, NEW, OLD))
+    assert (done.looked, done.resealed) == (5, 9)
+
+
+async def test_what_is_said_while_a_row_is_sealed_anew_stays_said(keel: Keel) -> None:
+    await plant(keel, "a", "b")
+    rotation = rotation_of(keel, NEW, OLD)
+
+    class Interrupted(Engine):
+        async def read(self, *args: object, **named: object) -> object:  # type: ignore[override]
+            rows: object = await keel.everywhere.read(*args, **named)  # type: ignore[arg-type]
+            keel.side.run("update agent_tasks set checkpoint_data = '{\"new\":1}' where id = 'a'")
+            return rows
+
+    beside = Rotation(
+        rotation.engine, Interrupted(keel.everywhere.store), rotation.safe, rotation.shelves, rotation.lock
+    )
+    done = await beside.rotate(None)
+    assert (done.resealed, done.moved) == (3, 1)
+    assert kept(keel, "a")["checkpoint_data"] == '{"new":1}'
+    assert key_ids_in(kept(keel, "a")["input_context"]) == ["old"], "the next round looks at it again"
+    assert (await whole(rotation)).resealed == 2
+
+
+async def test_what_does_not_open_stays_as_it_is_and_is_counted(keel: Keel) -> None:
+    await plant(keel, "a", key=Key("gone", b"g" * 32))
+    await plant(keel, "b")
+    before = kept(keel, "a")
+    done = await whole(rotation_of(keel, NEW, OLD))
+    assert (done.resealed, done.unopened) == (3, 3)
+    assert kept(keel, "a") == before
+
+
+# -- the file
+
+
+def test_the_first_start_makes_a_key_file_that_only_its_owner_reads(tmp_path: Path) -> None:
+    settings = load(tmp_path, {}, {})
+    with pytest.raises(SettingsError, match="no key for secrets"):
+        open_ring(settings, makes=False)
+    first = open_ring(settings, makes=True)
+    assert stat.S_IMODE(settings.secret_keys.stat().st_mode) == 0o600
+    assert open_ring(settings, makes=True).ids == first.ids
+    assert open_ring(settings, makes=False).ids == first.ids
+
+
+def test_of_many_who_start_at_once_all_have_the_same_key(tmp_path: Path) -> None:
+    async def at_once() -> set[tuple[str, ...]]:
+        settings = load(tmp_path, {}, {})
+        rings = [asyncio.to_thread(open_ring, settings, makes=True) for _ in range(8)]
+        return {ring.ids for ring in await asyncio.gather(*rings)}
+
+    assert len(asyncio.run(at_once())) == 1
+
+
+def test_keys_that_are_told_are_used_and_no_file_is_made(tmp_path: Path) -> None:
+    settings = load(tmp_path, {}, {"QD_SECRET_KEYS": f"{NEW.told()},{OLD.told()}"})
+    assert open_ring(settings, makes=True).ids == ("new", "old")
+    assert not settings.secret_keys.exists()
+    assert settings.found["secret_keys"].shown() == "***"
+
+
+@pytest.mark.parametrize(
+    ("content", "mode"), [(b"\xff\xfe", 0o600), (b"hush", 0o600), (b"", 0o600), (b"x", 0o644)]
+)
+def test_a_key_file_that_cannot_serve_is_named_and_not_told(
+    tmp_path: Path, content: bytes, mode: int
+) -> None:
+    settings = load(tmp_path, {}, {})
+    settings.secret_keys.write_bytes(content)
+    settings.secret_keys.chmod(mode)
+    with pytest.raises(SettingsError, match="secret-keys") as refused:
+        open_ring(settings, makes=True)
+    assert "hush" not in str(refused.value)
+
+
+# -- what the database says of what it refuses
+
+REFUSED = Statements(
+    parse("""
+-- name: as_number
+select cast(:said as bigint);
+
+-- name: twice
+insert into secret_checks (key_id, sealed, created_at) values (:said, '', 1), (:said, '', 1);
+""")
+)
+
+
+@pytest.mark.parametrize("statement", [*REFUSED], ids=lambda statement: statement.name)
+async def test_a_value_that_the_database_refuses_is_not_in_what_is_logged_of_it(
+    keel: Keel, statement: Statement
+) -> None:
+    secret = f"canary{len(statement.name)}"
+    try:
+        await keel.engine.transact(lambda tx: tx.read(statement(said=secret)))
+    except ContentError as refused:
+        told = "".join(traceback.format_exception(refused))
+        assert secret not in told
+    else:
+        assert (keel.store.kind, statement.name) == ("sqlite", "as_number"), (
+            "SQLite makes a number of any text"
+        )

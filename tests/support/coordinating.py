@@ -1,0 +1,115 @@
+"""Coordination as tests of the rooms write it: a coordinator on a keel, whose turns a test takes by hand, and launchers
+that start what the test says."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from quarterdeck.core.clock import system_now
+from quarterdeck.domain.coordination import coordinator as coordinators
+from quarterdeck.domain.coordination import launching
+from quarterdeck.domain.coordination.coordinator import Coordinator
+from quarterdeck.domain.coordination.figures import Figures
+from quarterdeck.domain.coordination.launching import Launching, Mandate
+from quarterdeck.domain.coordination.model import LEASE, CoordinationSettings, Launchers
+from quarterdeck.domain.tasks import operations as tasks
+from quarterdeck.domain.tasks.model.rows import Task
+from quarterdeck.domain.tasks.operations import ranking
+from quarterdeck.engine.leases import Fence, Lease
+from quarterdeck.engine.outward import OWN, Outward
+from quarterdeck.engine.wake import Wakes
+from tests.support.agency import Agency
+from tests.support.keel import Keel
+from tests.support.sealing import NEW, safe_of
+from tests.support.working import Working
+
+TURNS_MAX = 50
+
+
+class Coordinating:
+    """One process that coordinates. Several on one database are several of these."""
+
+    def __init__(
+        self,
+        keel: Keel,
+        launchers: Launchers | None = None,
+        environment: dict[str, str] | None = None,
+        server: str | None = None,
+    ) -> None:
+        self.keel = keel
+        self.work = Working(keel)
+        self.agency = Agency(keel)
+        self.wakes = Wakes()
+        self.safe = safe_of(NEW)
+        settings = CoordinationSettings(launchers=launchers)
+        means = launching.Means(
+            keel.everywhere,
+            self.wakes,
+            keel.tasks.submit,
+            keel.lanes.reading("launch-show", tasks.show).submit,
+            self.agency.beats.submit,
+            self.safe,
+            _token,
+            Outward(OWN),
+            environment or {},
+            server,
+        )
+        self.pad = Launching(means, settings, 10.0)
+        self.ranks = keel.lanes.writing("task-rank", ranking.rank)
+        self.figures = Figures()
+        self.took: list[float] = []
+        acts = coordinators.Means(
+            keel.everywhere, keel.tasks.submit, self.agency.looks.submit, self.ranks.submit, self.took.append
+        )
+        self.coordinator = Coordinator(acts, self.pad, settings, self.figures)
+        self.lease = Lease(keel.everywhere, LEASE, "tester", 60_000)
+
+    async def fence(self) -> Fence:
+        held = await self.lease.hold()
+        assert held is not None
+        return held
+
+    async def turn(self) -> float | None:
+        """One turn, and in how many seconds there is more."""
+        return await self.coordinator.turn(await self.fence())
+
+    async def turns(self) -> float | None:
+        """Turns until there is nothing to do for now; in how many seconds there is."""
+        for _ in range(TURNS_MAX):
+            again = await self.turn()
+            if again is None or again > coordinators.AGAIN_SECONDS:
+                return again
+        raise AssertionError(f"after {TURNS_MAX} turns the coordinator still finds something")
+
+    async def task(self, task_id: str) -> Task:
+        return (await self.work.show(task_id)).task
+
+    async def told(self, task_id: str) -> list[str]:
+        return [event.type for event in await self.keel.log() if event.subject == task_id]
+
+    # -- time, from the side
+
+    def pass_by(self, task_id: str, *columns: str) -> None:
+        """Lets the moments that a task waits for have come a while ago."""
+        for column in columns:
+            self.keel.side.run(
+                f"update agent_tasks set {column} = ? where id = ? and {column} is not null",
+                system_now() - 60_000,
+                task_id,
+            )
+
+
+def _token(mandate: Mandate) -> str:
+    return f"token of {mandate.agent_id} for {mandate.attempt_token}"
+
+
+@contextlib.asynccontextmanager
+async def coordinating(keel: Keel, launchers: Launchers) -> AsyncIterator[Coordinating]:
+    """With launchers whose processes end with the test."""
+    made = Coordinating(keel, launchers)
+    made.pad.start()
+    try:
+        yield made
+    finally:
+        await made.pad.stop()

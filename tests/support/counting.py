@@ -1,0 +1,113 @@
+"""A store that counts what goes through it: how often each statement is sent, with how many rows, and how many come
+back. What is counted does not depend on the clock, nor on who else uses the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from quarterdeck.store.migrate import sqlite_path
+from quarterdeck.store.port import Row, Store, StoreTx, T, Work
+from quarterdeck.store.sql import Bound
+from tests.support.plans import Planner
+
+
+@dataclass
+class Counts:
+    """Of a while."""
+
+    sent: Counter[str] = field(default_factory=Counter)
+    """By the name of the statement."""
+    given: int = 0
+    """Rows that were sent along."""
+    found: int = 0
+    """Rows that came back."""
+    last: dict[str, Bound] = field(default_factory=dict)
+
+    def note(self, bound: Bound) -> None:
+        name = bound.statement.name
+        self.sent[name] += 1
+        self.last[name] = bound
+        batch = bound.params.get("batch")
+        self.given += len(batch) if isinstance(batch, Sequence) and not isinstance(batch, str) else 0
+
+
+class Counting:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.kind: Literal["sqlite", "postgresql"] = store.kind
+        self._counts = Counts()
+
+    def taken(self) -> Counts:
+        """What was counted since it was last asked."""
+        counts, self._counts = self._counts, Counts()
+        return counts
+
+    async def transact(self, work: Work[T], key: int | None = None, zones: Collection[str] = ()) -> T:
+        return await self._store.transact(lambda tx: work(_CountingTx(tx, self._counts)), key, zones)
+
+    async def read(self, work: Work[T], zones: Collection[str] = (), *, for_a_writer: bool = False) -> T:
+        return await self._store.read(lambda tx: work(_CountingTx(tx, self._counts)), zones)
+
+    async def settled(self, key: int) -> None:
+        await self._store.settled(key)
+
+    async def ping(self) -> None:
+        await self._store.ping()
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+class _CountingTx:
+    def __init__(self, tx: StoreTx, counts: Counts) -> None:
+        self._tx = tx
+        self._counts = counts
+
+    async def read(self, *statements: Bound) -> list[list[Row]]:
+        for bound in statements:
+            self._counts.note(bound)
+        answers = await self._tx.read(*statements)
+        self._counts.found += sum(map(len, answers))
+        return answers
+
+    def write(self, statement: Bound) -> None:
+        self._counts.note(statement)
+        self._tx.write(statement)
+
+
+# -- what each of them costs the database
+
+
+def pages(url: str, counts: Counts) -> dict[str, int]:
+    """Of each statement that was sent and adds nothing, as it was last sent: the pages that PostgreSQL touches for it
+    now. (What adds rows finds them there already, and is refused.)"""
+    planner = Planner(url, "force_generic_plan")
+    kept = {
+        name: bound for name, bound in counts.last.items() if "insert into" not in bound.statement.postgresql
+    }
+    try:
+        return {name: planner.run(bound).pages for name, bound in kept.items()}
+    finally:
+        planner.close()
+
+
+def scans(url: str, counts: Counts) -> dict[str, list[str]]:
+    """Of each statement, where SQLite walks over a whole table instead of searching it."""
+    path = sqlite_path(url)
+    assert path is not None
+    found: dict[str, list[str]] = {}
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.create_function("now_ms", 0, lambda: 0)
+        for name, bound in counts.last.items():
+            steps = connection.execute(f"explain query plan {bound.statement.sqlite}", bound.named())
+            walks = [str(step[3]) for step in steps if str(step[3]).startswith("SCAN")]
+            # A batch is a list of its own, and what is walked step by step is what was found.
+            own = [walk for walk in walks if "VIRTUAL TABLE" not in walk and "CONSTANT ROW" not in walk]
+            if own:
+                found[name] = own
+    return found
