@@ -24,6 +24,7 @@ import msgspec
 
 from quarterdeck.client.place import place_of
 from quarterdeck.core.errors import EXIT_FAILED, Problem
+from quarterdeck.core.wire import Role
 from quarterdeck.http.auth import KeyFileError
 from quarterdeck.settings import SHARED_NAMES, Settings, SettingsError, environment, load, mask
 from quarterdeck.store.port import StoreError
@@ -108,6 +109,8 @@ def _parser() -> argparse.ArgumentParser:
     token.add_argument("--scope", action="append")
     token.add_argument("--ttl", type=int, default=3600)
     token.add_argument("--session")
+    token.add_argument("--agent")
+    token.add_argument("--role", type=Role, choices=[*Role], metavar="ROLE")
     token.set_defaults(run=_token)
     return parser
 
@@ -214,14 +217,18 @@ def _token(asked: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.run import open_issuer
 
     lifecycle = settings.section(AuthSettings).lifecycle_scope
-    usual = (lifecycle, COORDINATOR_ADMIN) if asked.app == "local" else (lifecycle,)
+    # Whoever asks for an agent's token, or names a role, asks for no more than that.
+    plain = asked.agent is None and asked.role is None
+    usual = (lifecycle, COORDINATOR_ADMIN) if asked.app == "local" and plain else (lifecycle,)
     scopes = tuple(asked.scope) if asked.scope else usual
     grant = Grant(
         zone_id=asked.zone,
         client_id=asked.app,
-        subject=asked.app,
+        subject=asked.app if asked.agent is None else f"agent:{asked.agent}",
         sid=asked.session or asked.app,
         session_id=asked.session,
+        agent_id=asked.agent,
+        role=asked.role,
         scopes=scopes,
     )
     token = open_issuer(settings).mint(grant, asked.ttl)

@@ -77,6 +77,25 @@ async def test_a_worker_serves_its_caller_until_it_is_told_to_stop(
             assert await worker.wait() == 0
 
 
+async def test_an_agent_reads_books_until_it_is_told_to_stop(zone: FreshZone) -> None:
+    async with running("tasks/worker.py", zone) as worker:
+        assert await first_line(worker) == printed_by("tasks/worker.py").strip()
+        assert await output_of("tasks/caller.py", zone) == printed_by("tasks/caller.py")
+        worker.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(LIMIT):
+            assert await worker.wait() == 0
+
+
+async def test_a_program_with_a_server_inside_needs_no_other() -> None:
+    program = [sys.executable, "-u", str(EXAMPLES / "embedded.py")]
+    process = await asyncio.create_subprocess_exec(
+        *program, stdout=PIPE, stderr=PIPE, env=plain_environment()
+    )
+    told, wrong = await asyncio.wait_for(process.communicate(), LIMIT)
+    assert process.returncode == 0, wrong.decode()
+    assert told.decode() == printed_by("embedded.py")
+
+
 async def test_a_caller_without_a_worker_is_told_that_nobody_serves(zone: FreshZone) -> None:
     async with running("summarise/caller.py", zone) as caller:
         _, wrong = await asyncio.wait_for(caller.communicate(), LIMIT)

@@ -55,7 +55,7 @@ MALFORMED = {
     % (b"9" * 5000, b"9" * 5000),
     "a number beyond a float": b'{"application_id":"app","metadata":{"x":1e999},"quotas":{"max_depth":1e999},'
     b'"ttl_seconds":1e999,"reason":1e999,"cursor":1e999,"attempt_token":1e999,"claim_id":1e999,"max":1e999,'
-    b'"name":1e999,"ttlSeconds":1e999,"attemptToken":1e999,"workspaceId":1e999}',
+    b'"name":1e999,"ttlSeconds":1e999,"attemptToken":1e999,"description":1e999,"workspaceId":1e999}',
     "65 levels": b'{"application_id":"app","metadata":{"x":%s}}' % nested(63),
     "1,000 levels": nested(1_000),
     "100,000 levels": nested(100_000),

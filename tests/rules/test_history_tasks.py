@@ -17,7 +17,7 @@ from quarterdeck.upkeep.history.reading import read
 from quarterdeck.upkeep.history.task_replay import ARROWS
 from tests.support.histories import ZONE
 from tests.support.histories_tasks import Labour, TaskPlant, a_true_history_of_tasks
-from tests.support.planted_tasks import PLANTED_TASKS, _given
+from tests.support.planted_tasks import PLANTED_TASKS, given
 
 replace = msgspec.structs.replace
 
@@ -90,7 +90,7 @@ def test_the_judge_and_the_room_know_the_same_arrows() -> None:
 def test_a_checkpoint_whose_fate_nobody_knows_may_have_been_kept_or_not() -> None:
     for content in (b'{"at":2}', b'{"at":3}', b'{ "at" : 3 }'):
         written = a_true_history_of_tasks()
-        _given(written, content)
+        given(written, content)
         assert found(written) == []
 
 

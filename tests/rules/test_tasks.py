@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypedDict
+
 import msgspec
 import pytest
 
 from quarterdeck.core.errors import Conflict
 from quarterdeck.core.keys import Binding, Key
+from quarterdeck.core.wire import Caller
 from quarterdeck.domain.tasks.model.commands import (
     Abort,
     Archive,
     Assign,
     Cancel,
+    Complete,
     Due,
+    Fail,
     Launched,
     Patch,
     Pause,
@@ -45,8 +51,20 @@ from tests.support.tasking import (
     worker,
 )
 
-NAMED = {"zone_id": ZONE, "caller": CREATOR, "id": "t"}
-BY_SERVER = {"zone_id": ZONE, "id": "t"}
+
+class Named(TypedDict):
+    zone_id: str
+    caller: Caller
+    id: str
+
+
+class Ours(TypedDict):
+    zone_id: str
+    id: str
+
+
+NAMED: Named = {"zone_id": ZONE, "caller": CREATOR, "id": "t"}
+BY_SERVER: Ours = {"zone_id": ZONE, "id": "t"}
 NO_MOVE = "task_state_conflict"
 
 
@@ -165,7 +183,7 @@ def test_the_shortest_goes_first_where_that_is_asked_for() -> None:
 
 # -- whose word counts -------------------------------------------------------------------------------------------
 
-SPEAKING = {
+SPEAKING: dict[str, Callable[[str | None], Complete | Fail | Progress | Start]] = {
     "complete": lambda token: complete(token=token),
     "fail": lambda token: fail(token=token),
     "progress": lambda token: Progress(**NAMED, token=token, percent=1, step=None, checkpoint=None),
@@ -307,7 +325,7 @@ def test_an_overdue_task_is_warned_of_once_and_watched_while_it_moves() -> None:
 
 # -- by hand -----------------------------------------------------------------------------------------------------
 
-BY_HAND = {
+BY_HAND: dict[str, tuple[Cancel | Retry | Pause | Resume | Archive, State, str]] = {
     "cancel": (Cancel(**NAMED, reason="r"), State.ABORTED, "PENDING ASSIGNED RUNNING PAUSED FAILED ABORTED"),
     "retry": (Retry(**NAMED), State.PENDING, "FAILED ABORTED"),
     "pause": (Pause(**NAMED), State.PAUSED, "PENDING ASSIGNED RUNNING PAUSED"),

@@ -276,6 +276,7 @@ def grow_tasks(side: Side) -> None:
 
 
 WALKS = {
+    "tasks_sealed": "a slice of so many tasks, by their key, and the next slice after it",
     "tasks_slice": "a slice of so many tasks, by its index, and the next slice after it",
     "counts_wrong": "all that lives in one zone, now and then: it is what is counted",
     "sinks_needed": "all sinks there are, of which there are a few",

@@ -14,6 +14,8 @@
 | duties       | who alone does what follows a commit, and when it tries again                                  |
 | sinks        | what is told to other systems, once and in order, and what becomes of what they refuse          |
 | slots        | what others are shown of a zone's slots, and that it is put right                              |
+| mirror       | what others are shown of tasks and agents, and that it is as their rows say                    |
+| beats        | which heartbeats others are shown, and which are lost                                          |
 | idempotency  | whether a key has been used, and for what                                                    |
 | waiting      | who waits for work in this process, and who tells them that there is some                      |
 | leases       | who alone may run a pass, by numbered terms that fence the ones before                       |

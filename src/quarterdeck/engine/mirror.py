@@ -29,6 +29,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from quarterdeck.bus import keys
 from quarterdeck.bus.keys import AgentMark, KeyBoard, Op, Page, Ref, Strike, TaskMark
 from quarterdeck.bus.port import Entry, Hold, Rejected
@@ -40,6 +42,8 @@ from quarterdeck.engine.tx import Engine, Tx
 
 log = logging.getLogger("quarterdeck.mirror")
 NAME = "redis-keys"
+EVENTS_MIN = 500
+"""That are told in one go at least: what several of them are about is read and written once."""
 SLICE = 250
 """Of each kind that one step compares."""
 STEPS_MAX = 40
@@ -47,7 +51,8 @@ STEPS_MAX = 40
 ZONES_MAX = 200
 RECOVERING_MAX = 10_000
 WHOLE, BUILDING = "whole", "building"
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 14.0
+"""Less than a server that drains has."""
 ASK_SECONDS = 0.1
 Places = tuple[str | None, ...]
 
@@ -219,7 +224,10 @@ class Mirror:
         self._source = source
         self._board = board
         self._outlet = _Outlet(everywhere, source, board)
-        self.sink = Sink(everywhere, NAME, Channel(self._outlet, keys.entries_of, lambda _: False), settings)
+        channel = Channel(self._outlet, keys.entries_of, lambda _: False)
+        batch = max(EVENTS_MIN, settings.outbox_batch_size)
+        told = msgspec.structs.replace(settings, outbox_batch_size=batch)
+        self.sink = Sink(everywhere, NAME, channel, told)
         self._every_seconds = settings.keys_reconcile_interval_ms / 1000
         self._due_at = 0.0
         self._round: AsyncIterator[Asked] | None = None

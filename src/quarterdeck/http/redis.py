@@ -3,6 +3,7 @@ administrators of the whole server: the keys are of every zone."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated
@@ -19,7 +20,10 @@ from quarterdeck.engine.mirror import BUILDING, WHOLE, Mirror
 class RedisView(msgspec.Struct, frozen=True):
     state: Annotated[
         str,
-        Meta(description="`whole`: everything was written; `building`: somebody is at it; `missing`"),
+        Meta(
+            description="`whole`: everything was written; `building`: somebody is at it; `missing`: nobody is yet; "
+            "`not_configured`: the server was told of no Redis"
+        ),
     ]
     written: Annotated[
         int | None, Meta(description="how much was missing or wrong when everything was last written")
@@ -36,41 +40,44 @@ class RedisDesk:
 
     async def show(self, call: Call) -> RedisView:
         await self.check_bearer(call.caller)
-        return await self._viewed(lambda mirror: mirror.state())
+        if self.mirror is None:
+            return RedisView("not_configured", None, 0)
+        return await _viewed(self.mirror, self.mirror.state())
 
     async def rebuild(self, call: Call) -> RedisView:
         await self.check_bearer(call.caller)
-        return await self._viewed(lambda mirror: mirror.rebuild(self.wake))
-
-    async def _viewed(self, ask: Callable[[Mirror], Awaitable[str]]) -> RedisView:
         if self.mirror is None:
             raise Conflict("redis_not_configured", "This server was not told of a Redis (REDIS_URL).")
-        try:
-            state = await ask(self.mirror)
-        except Away as error:
-            # What Redis says of itself may name its address, which is nobody's business here.
-            raise Unavailable("redis_away", "Redis cannot be reached, or takes nothing just now.") from error
-        word, _, rest = state.partition(" ")
-        written = rest.rpartition(" ")[2]
-        return RedisView(
-            word if word in (WHOLE, BUILDING) else "missing",
-            int(written) if word == WHOLE and written.isascii() and written.isdigit() else None,
-            self.mirror.repairs,
-        )
+        return await _viewed(self.mirror, self.mirror.rebuild(self.wake))
+
+
+async def _viewed(mirror: Mirror, asked: Awaitable[str]) -> RedisView:
+    try:
+        state = await asked
+    except Away as error:
+        # What Redis says of itself may name its address, which is nobody's business here.
+        raise Unavailable("redis_away", "Redis cannot be reached, or takes nothing just now.") from error
+    word, _, rest = state.partition(" ")
+    written = rest.rpartition(" ")[2]
+    return RedisView(
+        word if word in (WHOLE, BUILDING) else "missing",
+        int(written) if word == WHOLE and re.fullmatch("[0-9]{1,18}", written) else None,
+        mirror.repairs,
+    )
 
 
 def routes(desk: RedisDesk) -> list[Route]:
-    tags, refusals = ("sinks",), ("redis_not_configured", "redis_away")
+    tags, away = ("sinks",), ("redis_away",)
     return [
         Route(
             "GET", "/redis", desk.show, "Show whether the keys in Redis are all there", ADMIN, answer=RedisView,
-            refusals=refusals, tags=tags,
+            refusals=away, tags=tags,
         ),
         Route(
             "POST", "/redis/rebuild", desk.rebuild, "Write the keys of tasks and agents in Redis anew", ADMIN,
-            answer=RedisView, refusals=refusals, tags=tags,
+            answer=RedisView, refusals=("redis_not_configured", *away), tags=tags,
             description="Everything is written as the database has it, and what the database does not know is taken "
-            "away, beside all other work. Answers when that is done, or after 20 seconds with `building`: then it goes "
+            "away, beside all other work. Answers when that is done, or after 14 seconds with `building`: then it goes "
             "on by itself.",
         ),
     ]  # fmt: skip

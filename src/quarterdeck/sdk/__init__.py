@@ -9,13 +9,15 @@
 |-------------|--------------------------------------------------------------------------------------------|
 | client      | the client: its nouns, its zone, from where to where it lives                               |
 | sessions, services, invocations, delegations, events, zones | the calls, one file per noun                |
-| model, asks | what the server shows, and what may be said to it: types                                    |
+| agents, tasks, members, coordinator, costs, webhooks | the same of the work plane                         |
+| model, work, asks | what the server shows, and what may be said to it: types                              |
 | errors      | every way a call can fail                                                                  |
 | remote      | one call: found, sent, sent again, understood                                              |
 | retrying    | whether a call is made again, and when                                                     |
 | following   | events over whatever cuts the connection                                                   |
-| waiting     | the end of an invocation, without asking over and over                                     |
+| waiting     | the end of an invocation or a task, without asking over and over                           |
 | worker      | serving the methods of a service                                                           |
+| tasking     | doing the tasks of an agent                                                                |
 | sync        | the client for code without a loop; written by `generate`, never by hand                   |
 | background  | the loop in a thread that `sync` runs on                                                   |
 
@@ -31,13 +33,19 @@ a full queue — is tried again by itself within `Options.patience`.
 """
 
 from quarterdeck.sdk.client import Quarterdeck
-from quarterdeck.sdk.errors import Canceled, Fatal, LogReset, NotSucceeded, Problem
+from quarterdeck.sdk.errors import Canceled, Fail, Fatal, LogReset, NotSucceeded, Problem, Release
 from quarterdeck.sdk.remote import Options
+from quarterdeck.sdk.tasking import Attempt, Done, TaskWorker, ThreadAttempt, WorkerOptions
+from quarterdeck.sdk.work import Cost
 from quarterdeck.sdk.worker import Context, Offer, Worker
 
 __all__ = [
+    "Attempt",
     "Canceled",
     "Context",
+    "Cost",
+    "Done",
+    "Fail",
     "Fatal",
     "LogReset",
     "NotSucceeded",
@@ -45,5 +53,9 @@ __all__ = [
     "Options",
     "Problem",
     "Quarterdeck",
+    "Release",
+    "TaskWorker",
+    "ThreadAttempt",
     "Worker",
+    "WorkerOptions",
 ]

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Literal, TypedDict
 
 from quarterdeck.sdk.model import Delivery, Health
+from quarterdeck.sdk.work import AgentStatus, TaskStatus
 
 
 class SpawnOptions(TypedDict, total=False):
@@ -56,6 +57,91 @@ class DelegateOptions(TypedDict, total=False):
     parent_edge_id: str | None
 
 
+class TaskOptions(TypedDict, total=False):
+    id: str
+    description: str | None
+    priority: int
+    input_context: Mapping[str, object]
+    depends_on: Sequence[str]
+    on_dependency_failure: Literal["fail", "run"]
+    max_retries: int
+    retry_backoff_seconds: int
+    estimated_duration_minutes: int | None
+    run_at: datetime | None
+    timeout_seconds: int | None
+    required_capabilities: Sequence[str]
+    metadata: Mapping[str, object]
+    tags: Sequence[str]
+
+
+class NewTask(TaskOptions):
+    """One of many: what must be said of each, beside what may be."""
+
+    title: str
+    task_type: str
+
+
+class TaskChanges(TypedDict, total=False):
+    priority: int
+    tags: Sequence[str]
+    metadata: Mapping[str, object]
+    estimated_completion_at: datetime | None
+    depends_on: Sequence[str]
+
+
+class TaskFilter(TypedDict, total=False):
+    status: TaskStatus | None
+    priority: int | None
+    min_priority: int | None
+    tags: Sequence[str]
+    task_type: str | None
+    agent_id: str | None
+    created_after: datetime | None
+
+
+class AgentOptions(TypedDict, total=False):
+    name: str
+    model: str | None
+    description: str | None
+    capabilities: Sequence[str]
+    max_concurrent_tasks: int
+    heartbeat_interval_seconds: int
+    stale_threshold_seconds: int
+    coordinator_enabled: bool
+    launcher: str | None
+    labels: Mapping[str, str]
+    pool: str | None
+
+
+class AgentFilter(TypedDict, total=False):
+    status: AgentStatus | None
+    capability: str | None
+    coordinator_enabled: bool | None
+
+
+class BeatOptions(TypedDict, total=False):
+    status: Literal["healthy", "degraded"]
+    current_task_id: str | None
+    progress_percent: int | None
+    current_step: str | None
+    memory_mb: float | None
+    cpu_percent: float | None
+    checkpoint_data: Mapping[str, object]
+    metadata: Mapping[str, object]
+    task_ids: Sequence[str]
+    attempt_token: str | None
+
+
+class WebhookOptions(TypedDict, total=False):
+    description: str | None
+    types: Sequence[str]
+
+
+class WebhookChanges(WebhookOptions, total=False):
+    url: str
+    enabled: bool
+
+
 def told(kind: type, given: Mapping[str, object]) -> dict[str, object]:
     """What was said, without what was left open; a name that does not exist is a TypeError, as of any function."""
     unknown = given.keys() - kind.__annotations__.keys()
@@ -63,3 +149,14 @@ def told(kind: type, given: Mapping[str, object]) -> dict[str, object]:
         known = ", ".join(sorted(kind.__annotations__))
         raise TypeError(f"there is no {', '.join(sorted(unknown))} here; there is {known}")
     return {name: value for name, value in given.items() if value is not None}
+
+
+def told_in_camel(kind: type, given: Mapping[str, object], *, clears: bool = False) -> dict[str, object]:
+    """The same as the work plane spells it: `task_type` is `taskType`. Where None `clears` something, it is said."""
+    said = {**told(kind, given), **({name: None for name in given if given[name] is None} if clears else {})}
+    return {camel(name): value for name, value in said.items()}
+
+
+def camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(other.capitalize() for other in others)

@@ -7,12 +7,18 @@ from typing import Self
 
 from quarterdeck.client.find import Where
 from quarterdeck.client.locate import zone_named
+from quarterdeck.sdk.agents import Agents
+from quarterdeck.sdk.coordinator import Coordinator
+from quarterdeck.sdk.costs import Budgets, Costs
 from quarterdeck.sdk.delegations import Delegations
 from quarterdeck.sdk.events import Events
 from quarterdeck.sdk.invocations import Invocations
+from quarterdeck.sdk.members import Members
 from quarterdeck.sdk.remote import Options, Remote, TokenSource
 from quarterdeck.sdk.services import Services
 from quarterdeck.sdk.sessions import Sessions
+from quarterdeck.sdk.tasks import Tasks
+from quarterdeck.sdk.webhooks import Webhooks
 from quarterdeck.sdk.zones import Zones
 
 
@@ -25,6 +31,13 @@ class Quarterdeck:
     invocations: Invocations
     delegations: Delegations
     events: Events
+    agents: Agents
+    tasks: Tasks
+    members: Members
+    coordinator: Coordinator
+    costs: Costs
+    budgets: Budgets
+    webhooks: Webhooks
 
     def __init__(self, remote: Remote, zone: str) -> None:
         self._remote = remote
@@ -35,6 +48,13 @@ class Quarterdeck:
         self.invocations = Invocations(remote, zone)
         self.delegations = Delegations(remote, zone)
         self.events = Events(remote, zone)
+        self.agents = Agents(remote, zone)
+        self.tasks = Tasks(remote, zone)
+        self.members = Members(remote, zone)
+        self.coordinator = Coordinator(remote, zone)
+        self.costs = Costs(remote, zone)
+        self.budgets = Budgets(remote, zone)
+        self.webhooks = Webhooks(remote, zone)
 
     @classmethod
     def connect(

@@ -22,6 +22,8 @@ Problem                     code, detail, members; bound, limit, used, frees, re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quarterdeck.client.http import Lost, TimedOut, Unreachable
 from quarterdeck.core.errors import (
     Conflict,
@@ -41,10 +43,12 @@ from quarterdeck.core.errors import (
     Unavailable,
 )
 from quarterdeck.sdk.model import Invocation
+from quarterdeck.sdk.work import Cost
 
 __all__ = [
     "Canceled",
     "Conflict",
+    "Fail",
     "Fatal",
     "Fault",
     "Forbidden",
@@ -60,6 +64,7 @@ __all__ = [
     "OutcomeUnknown",
     "Problem",
     "Refusal",
+    "Release",
     "TimedOut",
     "TooLarge",
     "Unauthenticated",
@@ -110,3 +115,16 @@ class Fatal(Exception):
 
 class Canceled(Exception):
     """Raised by a method: it has stopped because that was asked for."""
+
+
+class Fail(Exception):
+    """Raised by a task's function: the attempt has failed. Another follows, unless it is not `retryable`."""
+
+    def __init__(self, message: str, *, retryable: bool = True, costs: Sequence[Cost] = ()) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        self.costs = costs
+
+
+class Release(Exception):
+    """Raised by a task's function: the task is given back as if it had never been begun. The attempt does not count."""

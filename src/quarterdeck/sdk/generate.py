@@ -1,7 +1,7 @@
-"""Writes `sync.py`, the client for code without a loop, from the classes that need one.
+"""Writes the modules of `sync`, the client for code without a loop, from the classes that need one.
 
 `make sdk`, or `python -m quarterdeck.sdk.generate`. So nothing is written twice and nothing can be forgotten: a test
-compares the file with what this would write. Each class becomes one that holds the other and a loop in a thread:
+compares each file with what this would write. Each class becomes one that holds the other and a loop in a thread:
 
 | there                            | here                                                          |
 |----------------------------------|---------------------------------------------------------------|
@@ -19,18 +19,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = ("sessions", "services", "invocations", "delegations", "events", "zones", "client")
-TARGET = HERE / "sync.py"
+SOURCES = (
+    *("sessions", "services", "invocations", "delegations", "events", "zones"),
+    *("agents", "tasks", "members", "coordinator", "costs", "webhooks"),
+    "client",
+)
+TARGET = HERE / "sync"
 WIDTH = 110
 HEAD = '''\
-"""The client for code without a loop. Written by `make sdk`: change `generate`, or the classes it reads, and not this.
-
-    with Quarterdeck.connect() as qd:
-        planner = qd.sessions.spawn("planner")
-
-Every class here stands for the one of the same name that has a loop, and every method waits for its own. Calls of any
-number of threads run side by side.
-"""
+"""Written by `make sdk` from `sdk/{source}.py`: change that, or `generate`, and not this."""
 
 from __future__ import annotations
 '''
@@ -39,21 +36,28 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def main() -> None:
-    TARGET.write_text(generated(), encoding="utf-8")
+    for name, text in generated().items():
+        (TARGET / f"{name}.py").write_text(text, encoding="utf-8")
 
 
-def generated() -> str:
-    """The whole file."""
+def generated() -> dict[str, str]:
+    """The text of every file, by the module it is made from."""
     trees = {name: ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8")) for name in SOURCES}
-    classes = {
-        node.name: (module, node)
-        for module, tree in trees.items()
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    }
-    written = [_Facade(module, node, frozenset(classes)).text() for module, node in classes.values()]
-    body = "\n\n\n".join(written)
-    return f"{HEAD}\n{_imports(trees.values(), body, frozenset(classes))}\n\n\n{body}\n"
+    classes = {name: [*_public(tree)] for name, tree in trees.items()}
+    known = frozenset(node.name for nodes in classes.values() for node in nodes)
+    return {name: _module(name, tree, classes[name], known) for name, tree in trees.items()}
+
+
+def _public(tree: ast.Module) -> Iterator[ast.ClassDef]:
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+
+
+def _module(name: str, tree: ast.Module, nodes: Sequence[ast.ClassDef], known: frozenset[str]) -> str:
+    body = "\n\n\n".join(_Facade(name, node, known).text() for node in nodes)
+    head = HEAD.format(source=name)
+    return f"{head}\n{_imports(name, tree, body, {node.name for node in nodes})}\n\n\n{body}\n"
 
 
 class _Facade:
@@ -172,8 +176,13 @@ def _parameters(arguments: ast.arguments) -> Iterator[str]:
 def _parameter(argument: ast.arg, default: ast.expr | None) -> str:
     text = argument.arg
     if argument.annotation is not None:
-        text += f": {ast.unparse(argument.annotation)}"
-    return text if default is None else f"{text} = {ast.unparse(default)}"
+        text += f": {_spelt(argument.annotation)}"
+    return text if default is None else f"{text} = {_spelt(default)}"
+
+
+def _spelt(node: ast.expr) -> str:
+    """With the formatter's quotation marks. None of ours stands within another."""
+    return ast.unparse(node).replace("'", '"')
 
 
 def _calls(outer: str, inner: str, arguments: Sequence[str], tail: str) -> list[str]:
@@ -200,23 +209,29 @@ def _context() -> str:
         self.close()"""
 
 
-def _imports(trees: Iterable[ast.Module], body: str, classes: frozenset[str]) -> str:
-    """What the text of the classes names, from where their sources have it."""
-    named = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)} - classes
+def _imports(name: str, tree: ast.Module, body: str, own_names: set[str]) -> str:
+    """What the text of the classes names, from where their source has it; of the classes of other sources, those that
+    were made of them."""
+    named = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)} - own_names
     found: dict[str, set[str]] = {
-        "collections.abc": {"Iterator"},
-        "quarterdeck.sdk": set(SOURCES),
+        "quarterdeck.sdk": {name},
         "quarterdeck.sdk.background": {"Background"},
     }
-    for tree in trees:
-        for node in tree.body:
-            if isinstance(node, ast.ImportFrom) and node.module and node.module != "__future__":
-                wanted = {alias.name for alias in node.names} & named
-                if wanted:
-                    found.setdefault(node.module, set()).update(wanted)
+    if "Iterator" in named:
+        found["collections.abc"] = {"Iterator"}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module != "__future__":
+            wanted = {alias.name for alias in node.names} & named
+            if wanted:
+                found.setdefault(_made(node.module), set()).update(wanted)
     own = {module for module in found if module.startswith("quarterdeck")}
-    groups = [sorted(set(found) - own), sorted(own)]
+    groups = [group for group in (sorted(set(found) - own), sorted(own)) if group]
     return "\n\n".join("\n".join(_import(module, found[module]) for module in group) for group in groups)
+
+
+def _made(module: str) -> str:
+    package, _, last = module.rpartition(".")
+    return f"{package}.sync.{last}" if package == "quarterdeck.sdk" and last in SOURCES else module
 
 
 def _import(module: str, names: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from typing import TypeVar, Unpack
 from quarterdeck.sdk.asks import EnqueueOptions, told
 from quarterdeck.sdk.errors import NotSucceeded, TimedOut
 from quarterdeck.sdk.model import (
+    OVER,
     Completion,
     Invocation,
     InvocationStatus,
@@ -28,7 +29,8 @@ T = TypeVar("T")
 class Invocations(Room):
     def __init__(self, remote: Remote, zone: str) -> None:
         super().__init__(remote, zone)
-        self._endings = Endings(remote, self._path("events"))
+        types = [f"invocation.{state}" for state in sorted(OVER)]
+        self._endings: Endings[Invocation] = Endings(remote, self._path("events"), types)
 
     async def enqueue(
         self,

@@ -65,6 +65,8 @@ class Ask:
     """Whether it may be made twice without being done twice, for another reason than its key or its method."""
     waits: float = 0.0
     """Seconds that the server may take on purpose."""
+    zone: str | None = None
+    """Of routes whose path does not name it."""
 
     @property
     def may_repeat(self) -> bool:
@@ -149,11 +151,7 @@ class Remote:
 
     async def _try(self, ask: Ask, body: bytes | None) -> Answer:
         pool = await self._reached()
-        headers = self._headers
-        if body is not None:
-            headers = headers | {"Content-Type": "application/json"}
-        if ask.key is not None:
-            headers = headers | {"Idempotency-Key": ask.key}
+        headers = self._headers | headers_of(ask, body)
         data = encode(Request(ask.method, with_query(ask.path, ask.query), headers, body), pool.way.address)
         seconds = self.options.timeout + ask.waits
         answer = await pool.exchange(data, seconds, may_be_stale=ask.may_repeat)
@@ -194,7 +192,7 @@ class Remote:
             )
         # Looking takes its time: whoever closed the client meanwhile has closed what there was, and nothing follows.
         self._require_open()
-        self._headers = _headers(token, found.trace)
+        self._headers = headers_with(token, found.trace)
         if self._pool is None or self._pool.way.address != found.address:
             if self._pool is not None:
                 self._pool.close()
@@ -215,11 +213,23 @@ async def _found(look: Callable[[], T]) -> T:
         raise Unreachable("server_unreachable", f"No server is found: {what}{reason_of(wrong)}.") from wrong
 
 
-def _headers(token: str, trace: str | None) -> dict[str, str]:
+def headers_with(token: str, trace: str | None) -> dict[str, str]:
     headers = {"Accept": "application/json", "User-Agent": f"quarterdeck-sdk/{__version__}"}
     # An API key begins with its mark, which no JWT does.
     headers |= {"X-API-Key": token} if token.startswith("qd_") else {"Authorization": f"Bearer {token}"}
     return headers if trace is None else headers | {"Traceparent": trace}
+
+
+def headers_of(ask: Ask, body: bytes | None) -> dict[str, str]:
+    """What one call says beside what all of them do."""
+    headers: dict[str, str] = {}
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+    if ask.key is not None:
+        headers["Idempotency-Key"] = ask.key
+    if ask.zone is not None:
+        headers["X-Workspace-ID"] = ask.zone
+    return headers
 
 
 def _understood(answer: Answer, kind: type[T]) -> T:

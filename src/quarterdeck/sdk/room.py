@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import TypeVar
 
 from quarterdeck.client.server import Query, path_of
 from quarterdeck.core.ids import new_id
 from quarterdeck.sdk.model import Page
 from quarterdeck.sdk.remote import Ask, Remote
+from quarterdeck.sdk.work import WorkPage
 
 T = TypeVar("T")
 PAGE = 100
+WORK_PAGE = 500
 
 
 class Room:
@@ -35,6 +38,30 @@ class Room:
         cursor: str | None = None
         while True:
             page = await self._call(Ask("GET", path, {**query, "limit": PAGE, "cursor": cursor}), kind)
+            for item in page.items:
+                yield item
+            if page.next_cursor is None or page.next_cursor == cursor:
+                return
+            cursor = page.next_cursor
+
+
+class WorkRoom(Room):
+    """One noun of the work plane, whose routes name their zone in a header."""
+
+    def _path(self, *segments: str) -> str:
+        return path_of("api", "v1", *segments)
+
+    async def _ask(self, ask: Ask, kind: type[T]) -> T:
+        return await self._remote.call(replace(ask, zone=self._zone), kind)
+
+    async def _tell(self, ask: Ask) -> None:
+        """For what is answered with nothing."""
+        await self._remote.ask(replace(ask, zone=self._zone))
+
+    async def _pages(self, path: str, query: Query, kind: type[WorkPage[T]]) -> AsyncGenerator[T, None]:
+        cursor: str | None = None
+        while True:
+            page = await self._ask(Ask("GET", path, {"limit": WORK_PAGE, **query, "cursor": cursor}), kind)
             for item in page.items:
                 yield item
             if page.next_cursor is None or page.next_cursor == cursor:

@@ -1,4 +1,4 @@
-"""Waiting for the end of invocations without asking over and over.
+"""Waiting for the end of invocations, or of tasks, without asking over and over.
 
 One stream for everybody who waits in a zone: it hears of every ending, and wakes whoever waits for that one, who then
 looks. Hearing is only a hint. Whoever waits looks once when the stream stands (it may have been over before), again
@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from quarterdeck.sdk.errors import Problem
 from quarterdeck.sdk.following import Following
-from quarterdeck.sdk.model import OVER, Invocation
 from quarterdeck.sdk.remote import Remote
 
 log = logging.getLogger("quarterdeck.sdk")
@@ -27,15 +27,25 @@ DEAF_SECONDS = 2.0
 """The same while there is no stream."""
 LINGER_SECONDS = 20.0
 """For how long the stream is kept when nobody waits: the next may come soon."""
-Look = Callable[[str], Awaitable[Invocation]]
 
 
-class Endings:
-    """The endings of one zone's invocations, heard by one stream."""
+class Ends(Protocol):
+    """Something that comes to an end."""
 
-    def __init__(self, remote: Remote, path: str) -> None:
+    @property
+    def is_over(self) -> bool: ...
+
+
+T = TypeVar("T", bound=Ends)
+
+
+class Endings(Generic[T]):
+    """The endings of one zone's invocations, or tasks, heard by one stream of the events that may be one."""
+
+    def __init__(self, remote: Remote, path: str, types: Sequence[str]) -> None:
         self._remote = remote
         self._path = path
+        self._types = ",".join(types)
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._task: asyncio.Task[None] | None = None
         self._stands = False
@@ -43,12 +53,12 @@ class Endings:
         """Whether it is known whether it stands."""
         self._lingering: asyncio.TimerHandle | None = None
 
-    async def wait(self, invocation_id: str, look: Look) -> Invocation:
-        """The invocation, once it is over."""
-        async with self._listening(invocation_id) as heard:
+    async def wait(self, subject: str, look: Callable[[str], Awaitable[T]]) -> T:
+        """The thing of this id, once it is over."""
+        async with self._listening(subject) as heard:
             while True:
                 heard.clear()
-                found = await look(invocation_id)
+                found = await look(subject)
                 if found.is_over:
                     return found
                 patience = LOOK_SECONDS if self._stands else DEAF_SECONDS
@@ -57,9 +67,9 @@ class Endings:
                         await heard.wait()
 
     @contextlib.asynccontextmanager
-    async def _listening(self, invocation_id: str) -> AsyncIterator[asyncio.Event]:
+    async def _listening(self, subject: str) -> AsyncIterator[asyncio.Event]:
         heard = asyncio.Event()
-        self._waiting.setdefault(invocation_id, set()).add(heard)
+        self._waiting.setdefault(subject, set()).add(heard)
         try:
             self._begin()
             # Listening before looking: what ends in between is heard of.
@@ -68,9 +78,9 @@ class Endings:
                     await self._settled.wait()
             yield heard
         finally:
-            self._waiting[invocation_id].discard(heard)
-            if not self._waiting[invocation_id]:
-                del self._waiting[invocation_id]
+            self._waiting[subject].discard(heard)
+            if not self._waiting[subject]:
+                del self._waiting[subject]
             if not self._waiting:
                 self._lingering = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._stop)
 
@@ -93,8 +103,7 @@ class Endings:
         self._remote.not_at_close(self._stop)
 
     async def _listen(self) -> None:
-        types = ",".join(f"invocation.{state}" for state in sorted(OVER))
-        following = Following(self._remote, self._path, {"types": types}, self._told)
+        following = Following(self._remote, self._path, {"types": self._types}, self._told)
         try:
             async with contextlib.aclosing(following.messages()) as messages:
                 async for message in messages:
@@ -116,13 +125,13 @@ class Endings:
         # What ended while nobody listened must be looked for.
         self._wake_all()
 
-    def _wake(self, invocation_id: str) -> None:
-        for heard in self._waiting.get(invocation_id, ()):
+    def _wake(self, subject: str) -> None:
+        for heard in self._waiting.get(subject, ()):
             heard.set()
 
     def _wake_all(self) -> None:
-        for invocation_id in self._waiting:
-            self._wake(invocation_id)
+        for subject in self._waiting:
+            self._wake(subject)
 
 
 class _Subject(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@
 | holding   | which leases run, wait or are given back; keeping them alive                                  |
 | methods   | which function is meant, what it is given, and what its return or its exception means         |
 | reporting | telling outcomes in batches until they are heard                                              |
+| signals   | the worker as a whole program                                                                 |
 | threads   | where plain functions run, and that they keep no program from ending                          |
 
 Three loops, which meet in what is held. The *claimer* asks for as many invocations as there is room for and waits for

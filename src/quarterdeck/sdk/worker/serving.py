@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -20,6 +19,7 @@ from quarterdeck.sdk.worker.claiming import Claimer
 from quarterdeck.sdk.worker.holding import Held, Holdings, Limits, parts
 from quarterdeck.sdk.worker.methods import Context, Function, Methods, failed
 from quarterdeck.sdk.worker.reporting import Reporter
+from quarterdeck.sdk.worker.signals import until_signalled
 from quarterdeck.sdk.worker.threads import Threads
 
 log = logging.getLogger("quarterdeck.sdk.worker")
@@ -96,7 +96,7 @@ class Worker:
 
     def main(self) -> None:
         """Serves until SIGTERM or SIGINT: for a program that does nothing else. A second signal does not wait."""
-        asyncio.run(self._main())
+        asyncio.run(until_signalled(self, self._client))
 
     async def run(self) -> None:
         """Serves until `stop` is called, or until it is cancelled, or until the server refuses for good, which is
@@ -119,6 +119,10 @@ class Worker:
             if wrong is not None:
                 raise wrong
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
     def stop(self) -> None:
         """Takes nothing new, finishes what runs, gives back what has not begun. To be called on the loop."""
         self._stopping.set()
@@ -128,20 +132,6 @@ class Worker:
         await self._registered.wait()
         assert self._service is not None
         return self._service
-
-    async def _main(self) -> None:
-        loop, own = asyncio.get_running_loop(), asyncio.current_task()
-
-        def told_to_stop() -> None:
-            if self._stopping.is_set() and own is not None:
-                own.cancel()
-            self.stop()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, told_to_stop)
-        with contextlib.suppress(asyncio.CancelledError):
-            async with self._client:
-                await self.run()
 
     async def _wind_down(self, claiming: asyncio.Task[None]) -> None:
         await _ended([claiming])

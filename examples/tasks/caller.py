@@ -1,0 +1,33 @@
+"""Has books read: one, fifty at once, and one that cannot be."""
+
+from __future__ import annotations
+
+from quarterdeck.sdk.sync import Quarterdeck
+from quarterdeck.sdk.work import Task
+
+TIMEOUT = 60.0
+
+
+def main() -> None:
+    with Quarterdeck.connect() as qd:
+        book = qd.tasks.create(
+            "Moby-Dick", "reading", input_context={"pages": 5}, required_capabilities=["english"]
+        )
+        [read] = qd.tasks.wait([book.id], timeout=TIMEOUT)
+        print("one:    ", read.status, read.output_result, "-", read.summary)
+        steps = [line.message for line in qd.tasks.logs(book.id, event="progress_update")]
+        print("steps:  ", len(steps))
+
+        made = qd.tasks.create_many(
+            [{"title": f"book {n}", "task_type": "reading", "input_context": {"pages": 2}} for n in range(50)]
+        )
+        ended = qd.tasks.wait([task.id for task in made if isinstance(task, Task)], timeout=TIMEOUT)
+        print("at once:", sum(task.status == "COMPLETED" for task in ended), "of", len(ended))
+
+        empty = qd.tasks.create("an empty book", "reading", input_context={"pages": 0})
+        [failed] = qd.tasks.wait([empty.id], timeout=TIMEOUT)
+        print("empty:  ", failed.status, "-", failed.last_error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""A task worker: it does the tasks of the agent `reader-1` until it is told to stop (Ctrl-C).
+
+Kill it in the middle, start another, and that goes on from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from quarterdeck.sdk import Attempt, Done, Fail, Quarterdeck, TaskWorker
+
+# Nothing is connected yet: the server is looked for when the worker starts.
+worker = TaskWorker(Quarterdeck.connect(), "reader-1", concurrency=4)
+
+
+@worker.task("reading", capabilities=["english"])
+async def read(task: Attempt) -> Done:
+    """Reads page after page; a model would take longer."""
+    pages = int(str(task.input["pages"]))
+    if pages < 1:
+        # Nobody should try this again: there is nothing to read.
+        raise Fail("the book is empty", retryable=False)
+    done = int(str(task.checkpoint.get("done", 0)))
+    for page in range(done + 1, pages + 1):
+        task.check()  # somebody may have canceled it
+        await asyncio.sleep(0)
+        await task.progress(100 * page // pages, f"page {page}", checkpoint={"done": page})
+    await task.log("INFO", "read to the end", pages=pages)
+    return Done({"pages": pages}, summary=f"{pages} pages read")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    worker.main()

@@ -1,0 +1,47 @@
+"""What tasks have cost, and what they may cost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import date
+
+from quarterdeck.sdk.remote import Ask
+from quarterdeck.sdk.room import WorkRoom
+from quarterdeck.sdk.work import Budget, CostSum, GroupBy, Period, Scope, WorkPage
+
+
+class Costs(WorkRoom):
+    def list(
+        self, group_by: GroupBy = "workspace", *, since: date | None = None, until: date | None = None
+    ) -> AsyncIterator[CostSum]:
+        """Sums, from one day to before another, in UTC."""
+        query = {
+            "groupBy": group_by,
+            "since": None if since is None else since.isoformat(),
+            "until": None if until is None else until.isoformat(),
+        }
+        return self._pages(self._path("costs"), query, WorkPage[CostSum])
+
+
+class Budgets(WorkRoom):
+    def list(self) -> AsyncIterator[Budget]:
+        return self._pages(self._path("budgets"), {}, WorkPage[Budget])
+
+    async def put(
+        self,
+        scope: Scope,
+        period: Period,
+        *,
+        key: str | None = None,
+        usd: float | None = None,
+        tokens: int | None = None,
+    ) -> Budget:
+        """Sets a budget. Where it is spent nothing more is given out, until it begins anew."""
+        said = {"scope": scope, "period": period, "key": key, "usd": usd, "tokens": tokens}
+        body = {name: value for name, value in said.items() if value is not None}
+        return await self._ask(Ask("PUT", self._path("budgets"), body=body, repeats=True), Budget)
+
+    async def remove(self, scope: Scope, period: Period, *, key: str | None = None) -> None:
+        """Not repeated after a lost answer: it would not be found."""
+        query = {"scope": scope, "period": period, "key": key}
+        await self._tell(Ask("DELETE", self._path("budgets"), query))

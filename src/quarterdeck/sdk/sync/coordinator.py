@@ -1,0 +1,33 @@
+"""Written by `make sdk` from `sdk/coordinator.py`: change that, or `generate`, and not this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quarterdeck.sdk import coordinator
+from quarterdeck.sdk.background import Background
+from quarterdeck.sdk.work import CoordinatorLine, CoordinatorStatus, Level, Recovered, Strategy
+
+
+class Coordinator:
+    def __init__(self, inner: coordinator.Coordinator, background: Background) -> None:
+        self._inner = inner
+        self._background = background
+
+    def status(self) -> CoordinatorStatus:
+        return self._background.run(self._inner.status())
+
+    def recover(self) -> Recovered:
+        """Looks now for whatever is to be put right in this zone, and says how much was."""
+        return self._background.run(self._inner.recover())
+
+    def logs(self, *, level: Level | None = None) -> Iterator[CoordinatorLine]:
+        """Newest first."""
+        return self._background.iterate(self._inner.logs(level=level))
+
+    def strategy(self) -> Strategy:
+        """In which order tasks are given out."""
+        return self._background.run(self._inner.strategy())
+
+    def choose(self, strategy: Strategy) -> Strategy:
+        return self._background.run(self._inner.choose(strategy))

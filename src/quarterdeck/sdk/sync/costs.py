@@ -1,0 +1,47 @@
+"""Written by `make sdk` from `sdk/costs.py`: change that, or `generate`, and not this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+
+from quarterdeck.sdk import costs
+from quarterdeck.sdk.background import Background
+from quarterdeck.sdk.work import Budget, CostSum, GroupBy, Period, Scope
+
+
+class Costs:
+    def __init__(self, inner: costs.Costs, background: Background) -> None:
+        self._inner = inner
+        self._background = background
+
+    def list(
+        self, group_by: GroupBy = "workspace", *, since: date | None = None, until: date | None = None
+    ) -> Iterator[CostSum]:
+        """Sums, from one day to before another, in UTC."""
+        return self._background.iterate(self._inner.list(group_by, since=since, until=until))
+
+
+class Budgets:
+    def __init__(self, inner: costs.Budgets, background: Background) -> None:
+        self._inner = inner
+        self._background = background
+
+    def list(self) -> Iterator[Budget]:
+        return self._background.iterate(self._inner.list())
+
+    def put(
+        self,
+        scope: Scope,
+        period: Period,
+        *,
+        key: str | None = None,
+        usd: float | None = None,
+        tokens: int | None = None,
+    ) -> Budget:
+        """Sets a budget. Where it is spent nothing more is given out, until it begins anew."""
+        return self._background.run(self._inner.put(scope, period, key=key, usd=usd, tokens=tokens))
+
+    def remove(self, scope: Scope, period: Period, *, key: str | None = None) -> None:
+        """Not repeated after a lost answer: it would not be found."""
+        self._background.run(self._inner.remove(scope, period, key=key))

@@ -1,0 +1,41 @@
+"""Written by `make sdk` from `sdk/delegations.py`: change that, or `generate`, and not this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Unpack
+
+from quarterdeck.sdk import delegations
+from quarterdeck.sdk.asks import DelegateOptions
+from quarterdeck.sdk.background import Background
+from quarterdeck.sdk.model import Authority, Delegation, DelegationStatus, Revoked
+
+
+class Delegations:
+    def __init__(self, inner: delegations.Delegations, background: Background) -> None:
+        self._inner = inner
+        self._background = background
+
+    def create(
+        self, source: str, target: str, *, key: str | None = None, **options: Unpack[DelegateOptions]
+    ) -> Delegation:
+        """Lends authority of the session `source` to the session `target`: never more than it has."""
+        return self._background.run(self._inner.create(source, target, key=key, **options))
+
+    def get(self, edge_id: str) -> Delegation:
+        return self._background.run(self._inner.get(edge_id))
+
+    def list(
+        self, *, source: str | None = None, target: str | None = None, status: DelegationStatus | None = None
+    ) -> Iterator[Delegation]:
+        """Newest first."""
+        return self._background.iterate(self._inner.list(source=source, target=target, status=status))
+
+    def revoke(self, edge_id: str, *, keep_sessions: bool = False) -> Revoked:
+        """Takes an edge back, with all that are derived from it, and ends whoever is left without authority. With
+        `keep_sessions` they run on without it."""
+        return self._background.run(self._inner.revoke(edge_id, keep_sessions=keep_sessions))
+
+    def authority(self, session_id: str) -> Authority:
+        """By which edges a session holds what."""
+        return self._background.run(self._inner.authority(session_id))

@@ -1,0 +1,29 @@
+"""Written by `make sdk` from `sdk/events.py`: change that, or `generate`, and not this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from quarterdeck.sdk import events
+from quarterdeck.sdk.background import Background
+from quarterdeck.sdk.model import Event
+
+
+class Events:
+    def __init__(self, inner: events.Events, background: Background) -> None:
+        self._inner = inner
+        self._background = background
+
+    def list(
+        self, *, after: int = 0, types: Sequence[str] = (), subject: str | None = None
+    ) -> Iterator[Event]:
+        """What is in the log, oldest first, from behind a position to the end there is now."""
+        return self._background.iterate(self._inner.list(after=after, types=types, subject=subject))
+
+    def follow(
+        self, *, after: int | None = None, types: Sequence[str] = (), subject: str | None = None
+    ) -> Iterator[Event]:
+        """What happens, as it happens, without an end: from behind a position, or from now on. Connections that are cut
+        are made again, and nothing is missed by it; where the log no longer holds what was missed, `LogReset` is
+        raised."""
+        return self._background.iterate(self._inner.follow(after=after, types=types, subject=subject))

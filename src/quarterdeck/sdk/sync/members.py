@@ -1,0 +1,30 @@
+"""Written by `make sdk` from `sdk/members.py`: change that, or `generate`, and not this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quarterdeck.sdk import members
+from quarterdeck.sdk.background import Background
+from quarterdeck.sdk.work import Member, Role
+
+
+class Members:
+    def __init__(self, inner: members.Members, background: Background) -> None:
+        self._inner = inner
+        self._background = background
+
+    def list(self) -> Iterator[Member]:
+        """In the order of their names."""
+        return self._background.iterate(self._inner.list())
+
+    def get(self, subject: str) -> Member:
+        return self._background.run(self._inner.get(subject))
+
+    def put(self, subject: str, role: Role) -> Member:
+        """Makes somebody a member, or gives them another role. Only an OWNER makes or unmakes an OWNER."""
+        return self._background.run(self._inner.put(subject, role))
+
+    def remove(self, subject: str) -> None:
+        """Not repeated after a lost answer: it would not be found."""
+        self._background.run(self._inner.remove(subject))

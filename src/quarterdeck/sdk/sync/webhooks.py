@@ -1,0 +1,54 @@
+"""Written by `make sdk` from `sdk/webhooks.py`: change that, or `generate`, and not this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, Unpack
+
+from quarterdeck.sdk import webhooks
+from quarterdeck.sdk.asks import WebhookChanges, WebhookOptions
+from quarterdeck.sdk.background import Background
+from quarterdeck.sdk.work import Webhook, WebhookDelivery
+
+
+class Webhooks:
+    def __init__(self, inner: webhooks.Webhooks, background: Background) -> None:
+        self._inner = inner
+        self._background = background
+
+    def create(self, url: str, **described: Unpack[WebhookOptions]) -> Webhook:
+        """Has an endpoint told from now on. The answer holds the secret that deliveries are signed with, this once.
+        Not repeated after a lost answer: there might be two."""
+        return self._background.run(self._inner.create(url, **described))
+
+    def get(self, webhook_id: str) -> Webhook:
+        return self._background.run(self._inner.get(webhook_id))
+
+    def list(self) -> Iterator[Webhook]:
+        """Newest first."""
+        return self._background.iterate(self._inner.list())
+
+    def patch(self, webhook_id: str, **changes: Unpack[WebhookChanges]) -> Webhook:
+        return self._background.run(self._inner.patch(webhook_id, **changes))
+
+    def rotate_secret(self, webhook_id: str) -> Webhook:
+        """The answer holds the new secret, this once. Not repeated after a lost answer."""
+        return self._background.run(self._inner.rotate_secret(webhook_id))
+
+    def remove(self, webhook_id: str) -> None:
+        """Not repeated after a lost answer: it would not be found."""
+        self._background.run(self._inner.remove(webhook_id))
+
+    def test(self, webhook_id: str) -> WebhookDelivery:
+        """Sends a `webhook.test`. Not repeated after a lost answer."""
+        return self._background.run(self._inner.test(webhook_id))
+
+    def deliveries(
+        self, webhook_id: str, *, status: Literal["pending", "delivered", "failed"] | None = None
+    ) -> Iterator[WebhookDelivery]:
+        """What was sent, newest first."""
+        return self._background.iterate(self._inner.deliveries(webhook_id, status=status))
+
+    def replay(self, webhook_id: str, delivery_id: str) -> WebhookDelivery:
+        """Sends a delivery again, with the same id."""
+        return self._background.run(self._inner.replay(webhook_id, delivery_id))

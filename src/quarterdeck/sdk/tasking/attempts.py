@@ -1,0 +1,200 @@
+"""One attempt at a task, as its function sees it.
+
+What the task holds is read when it is looked at, and what waits for its cancellation is made when somebody waits: an
+attempt that looks at nothing costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from quarterdeck.sdk.errors import Canceled
+from quarterdeck.sdk.work import Cost, Level, TaskLease, TaskProgress
+
+T = TypeVar("T")
+
+
+class Desk(Protocol):
+    """Where an attempt's words go."""
+
+    async def progress(self, said: TaskProgress) -> None: ...
+
+    async def log(self, lease: TaskLease, line: Mapping[str, object]) -> None: ...
+
+
+class Done:
+    """What a function may return instead of a plain result: the same with a summary for people, and what it cost."""
+
+    def __init__(
+        self, result: object = None, *, summary: str | None = None, costs: Sequence[Cost] = ()
+    ) -> None:
+        self.result = result
+        self.summary = summary
+        self.costs = costs
+
+
+class _Attempt:
+    __slots__ = ("_bell", "_desk", "_input", "_thread_bell", "_why", "lease")
+
+    def __init__(self, lease: TaskLease, desk: Desk) -> None:
+        self.lease = lease
+        self._desk = desk
+        self._input: dict[str, object] | None = None
+        self._why: str | None = None
+        self._bell: asyncio.Event | None = None
+        self._thread_bell: threading.Event | None = None
+
+    @property
+    def id(self) -> str:
+        return self.lease.id
+
+    @property
+    def title(self) -> str:
+        return self.lease.title
+
+    @property
+    def task_type(self) -> str:
+        return self.lease.task_type
+
+    @property
+    def attempt(self) -> int:
+        """Which it is, from 1."""
+        return self.lease.attempt
+
+    @property
+    def input(self) -> dict[str, object]:
+        """The task's `inputContext`, its secrets in clear."""
+        if self._input is None:
+            self._input = msgspec.json.decode(self.lease.input_context, type=dict[str, object])
+        return self._input
+
+    def input_as(self, kind: type[T]) -> T:
+        """The same as this type; raises `msgspec.ValidationError` where it is none."""
+        return msgspec.json.decode(self.lease.input_context, type=kind)
+
+    @property
+    def checkpoint(self) -> dict[str, object]:
+        """What the last attempt left for this one; empty if none did."""
+        return msgspec.json.decode(self.lease.checkpoint_data, type=dict[str, object])
+
+    @property
+    def metadata(self) -> dict[str, object]:
+        return msgspec.json.decode(self.lease.metadata, type=dict[str, object])
+
+    @property
+    def tags(self) -> list[str]:
+        return msgspec.json.decode(self.lease.tags, type=list[str])
+
+    # -- its end, before its time ----------------------------------------------------------------------------------
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this attempt is not wanted any more. A function that takes long looks now and then, and stops by
+        raising `Canceled`; one that does not look runs to its end, and its result does not count."""
+        return self._why is not None
+
+    @property
+    def why_cancelled(self) -> str | None:
+        """`canceled`, `paused`, `lost` (it was taken from this worker) or `stopping` (the worker is)."""
+        return self._why
+
+    def check(self) -> None:
+        """Raises `Canceled` if this attempt is not wanted any more."""
+        if self._why is not None:
+            raise Canceled(f"this attempt is not wanted any more: {self._why}")
+
+    def cancel(self, why: str) -> None:
+        """By the worker, on its loop."""
+        if self._why is None:
+            self._why = why
+        if self._bell is not None:
+            self._bell.set()
+        if self._thread_bell is not None:
+            self._thread_bell.set()
+
+    def _said(
+        self,
+        percent: int | None,
+        step: str | None,
+        checkpoint: Mapping[str, object] | None,
+        costs: Sequence[Cost],
+    ) -> TaskProgress:
+        return TaskProgress(
+            id=self.lease.id,
+            attempt_token=self.lease.attempt_token,
+            progress_percent=percent,
+            current_step=step,
+            checkpoint_data=None if checkpoint is None else msgspec.Raw(msgspec.json.encode(checkpoint)),
+            costs=costs,
+        )
+
+
+class Attempt(_Attempt):
+    """For functions that are coroutines."""
+
+    __slots__ = ()
+
+    async def progress(
+        self,
+        percent: int | None = None,
+        step: str | None = None,
+        *,
+        checkpoint: Mapping[str, object] | None = None,
+        costs: Sequence[Cost] = (),
+    ) -> None:
+        """Tells how far it is; returns when the server has kept it. Another attempt goes on from the last `checkpoint`.
+        Raises `Canceled` if this attempt does not count any more."""
+        await self._desk.progress(self._said(percent, step, checkpoint, costs))
+
+    async def log(self, level: Level, message: str, **details: object) -> None:
+        """Adds a line to the task's log."""
+        await self._desk.log(self.lease, {"level": level, "message": message, "details": details})
+
+    async def until_cancelled(self) -> None:
+        """Returns when the attempt is not wanted any more."""
+        if self._bell is None:
+            self._bell = asyncio.Event()
+        if self._why is None:
+            await self._bell.wait()
+
+
+class ThreadAttempt(_Attempt):
+    """For plain functions, which run in a thread: the same calls, and they block."""
+
+    __slots__ = ("_loop",)
+
+    def __init__(self, lease: TaskLease, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(lease, desk)
+        self._loop = loop
+
+    def progress(
+        self,
+        percent: int | None = None,
+        step: str | None = None,
+        *,
+        checkpoint: Mapping[str, object] | None = None,
+        costs: Sequence[Cost] = (),
+    ) -> None:
+        """Tells how far it is; returns when the server has kept it. Another attempt goes on from the last `checkpoint`.
+        Raises `Canceled` if this attempt does not count any more."""
+        self._wait_for(self._desk.progress(self._said(percent, step, checkpoint, costs)))
+
+    def log(self, level: Level, message: str, **details: object) -> None:
+        """Adds a line to the task's log."""
+        self._wait_for(self._desk.log(self.lease, {"level": level, "message": message, "details": details}))
+
+    def wait_cancelled(self, seconds: float) -> bool:
+        """Waits so long, and tells whether the attempt is not wanted any more."""
+        bell = self._thread_bell
+        if bell is None:
+            bell = self._thread_bell = threading.Event()
+        # Looked at after the bell hangs: whoever cancels in between has seen it, or is seen here.
+        return self._why is not None or bell.wait(seconds)
+
+    def _wait_for(self, said: Coroutine[None, None, None]) -> None:
+        asyncio.run_coroutine_threadsafe(said, self._loop).result()

@@ -1,0 +1,123 @@
+"""The functions of a task worker by the types of tasks, and what becomes of what they return or raise."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import traceback
+from collections.abc import Awaitable, Callable, Iterable
+from typing import cast
+
+import msgspec
+from msgspec import UNSET
+
+from quarterdeck.sdk.errors import Canceled, Fail, Fatal, Release
+from quarterdeck.sdk.tasking.attempts import Attempt, Desk, Done, ThreadAttempt
+from quarterdeck.sdk.work import TaskCompletion, TaskFailure, TaskLease, TaskReturn
+from quarterdeck.sdk.worker.threads import Threads
+
+Function = Callable[..., object]
+Outcome = TaskCompletion | TaskFailure | TaskReturn | None
+"""None: nobody wants to hear of it."""
+RESULT_MAX = 1024 * 1024
+_ERROR_MAX = 60_000
+_TRACE_MAX = 200_000
+
+
+class Handler:
+    """One function, and what it is given."""
+
+    def __init__(self, name: str, function: Function) -> None:
+        parameters = [*inspect.signature(function).parameters.values()]
+        if len(parameters) != 1 or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+            raise TypeError(
+                f"a task's function is given the attempt and nothing else; {name} wants otherwise"
+            )
+        self._function = function
+        self._is_async = inspect.iscoroutinefunction(function)
+
+    def attempt(self, lease: TaskLease, desk: Desk) -> Attempt | ThreadAttempt:
+        if self._is_async:
+            return Attempt(lease, desk)
+        return ThreadAttempt(lease, desk, asyncio.get_running_loop())
+
+    async def run(self, attempt: Attempt | ThreadAttempt, threads: Threads) -> Outcome:
+        """What became of an attempt. Of a cancellation of this very task nothing is told: it is not the function's."""
+        lease = attempt.lease
+        try:
+            if self._is_async:
+                # Not asked whether it is one: that was seen when it was declared, and asking costs as much as calling.
+                result = await cast(Awaitable[object], self._function(attempt))
+            else:
+                result = await threads.call(self._function, attempt)
+        except Canceled as stopped:
+            return None if attempt.cancelled else failed(lease, str(stopped))
+        except Release:
+            return TaskReturn(lease.id, lease.attempt_token)
+        except Fail as fail:
+            return TaskFailure(*_named(lease), _plain(fail), None, fail.retryable, fail.costs)
+        except Fatal as fatal:
+            return failed(lease, str(fatal), retryable=False)
+        except Exception as wrong:
+            # Whatever a function raises is the outcome of its attempt, and nothing of the worker's.
+            told = f"{type(wrong).__name__}: {_plain(wrong)}"
+            trace = _clean("".join(traceback.format_exception(wrong)))
+            return TaskFailure(*_named(lease), told, trace[-_TRACE_MAX:])
+        return completed(lease, result)
+
+
+class Handlers:
+    def __init__(self) -> None:
+        self._by_type: dict[str, Handler] = {}
+        self._other: Handler | None = None
+        self.capabilities: dict[str, None] = {}
+
+    def add(self, task_type: str | None, function: Function, capabilities: Iterable[str]) -> None:
+        if task_type in self._by_type or (task_type is None and self._other is not None):
+            raise ValueError(f"there is a function for {task_type or 'all other types'} already")
+        handler = Handler(task_type or "that for all other types", function)
+        if task_type is None:
+            self._other = handler
+        else:
+            self._by_type[task_type] = handler
+        self.capabilities.update(dict.fromkeys(capabilities))
+
+    @property
+    def task_types(self) -> list[str] | None:
+        """Those to ask for; None: all."""
+        return None if self._other is not None else sorted(self._by_type)
+
+    def of(self, task_type: str) -> Handler | None:
+        return self._by_type.get(task_type, self._other)
+
+
+def completed(lease: TaskLease, result: object) -> Outcome:
+    if result is None:
+        return TaskCompletion(lease.id, lease.attempt_token)
+    done = result if isinstance(result, Done) else Done(result)
+    try:
+        encoded = msgspec.json.encode(done.result)
+    except (TypeError, ValueError, RecursionError) as wrong:
+        return failed(lease, f"the result is no JSON: {wrong}", retryable=False)
+    if len(encoded) > RESULT_MAX:
+        told = f"the result has {len(encoded)} bytes, and may have {RESULT_MAX}"
+        return failed(lease, told, retryable=False)
+    output = UNSET if done.result is None else msgspec.Raw(encoded)
+    return TaskCompletion(lease.id, lease.attempt_token, output, done.summary, done.costs)
+
+
+def failed(lease: TaskLease, error: str, *, retryable: bool = True) -> TaskFailure:
+    return TaskFailure(*_named(lease), _clean(error)[:_ERROR_MAX] or "failed", None, retryable)
+
+
+def _named(lease: TaskLease) -> tuple[str, str]:
+    return lease.id, lease.attempt_token
+
+
+def _plain(wrong: Exception) -> str:
+    return _clean(str(wrong))[:_ERROR_MAX] or type(wrong).__name__
+
+
+def _clean(text: str) -> str:
+    # Lone surrogates and U+0000, which a message may hold, are refused by the server.
+    return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")

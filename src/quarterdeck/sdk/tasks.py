@@ -1,0 +1,216 @@
+"""Tasks: durable units of work with dependencies, retries, progress and checkpoints; and what agents say of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from typing import TypeVar, Unpack
+
+import msgspec
+
+from quarterdeck.client.problems import from_document
+from quarterdeck.client.server import Query
+from quarterdeck.sdk.asks import NewTask, TaskChanges, TaskFilter, TaskOptions, told, told_in_camel
+from quarterdeck.sdk.errors import Problem, TimedOut
+from quarterdeck.sdk.model import Items
+from quarterdeck.sdk.remote import Ask, Remote
+from quarterdeck.sdk.room import Room, WorkRoom, own_key
+from quarterdeck.sdk.waiting import Endings
+from quarterdeck.sdk.work import (
+    Level,
+    LogLine,
+    Task,
+    TaskCompletion,
+    TaskExplanation,
+    TaskFailure,
+    TaskItem,
+    TaskLease,
+    TaskLeases,
+    TaskProgress,
+    TaskReturn,
+    TaskTree,
+    WorkPage,
+)
+
+T = TypeVar("T")
+ENDS = ("task.completed", "task.failed", "task.aborted", "task.archived")
+"""Events after which a task may be over."""
+
+
+class Tasks(WorkRoom):
+    def __init__(self, remote: Remote, zone: str) -> None:
+        super().__init__(remote, zone)
+        self._endings: Endings[Task] = Endings(remote, Room(remote, zone)._path("events"), ENDS)
+
+    # -- making and looking ----------------------------------------------------------------------------------------
+
+    async def create(
+        self, title: str, task_type: str, *, key: str | None = None, **options: Unpack[TaskOptions]
+    ) -> Task:
+        """Makes a task: durably, and once for each `key`."""
+        body = {"title": title, "taskType": task_type, **told_in_camel(TaskOptions, options)}
+        return await self._ask(Ask("POST", self._path("agent-tasks"), body=body, key=own_key(key)), Task)
+
+    async def create_many(
+        self, tasks: Sequence[NewTask], *, key: str | None = None
+    ) -> tuple[Task | Problem, ...]:
+        """Makes up to 1,000 at once, which may depend on each other by the ids they are given. One outcome for each, in
+        order: a task, or why it was refused."""
+        body = {"tasks": [told_in_camel(NewTask, task) for task in tasks]}
+        ask = Ask("POST", self._path("agent-tasks"), body=body, key=own_key(key))
+        made = await self._ask(ask, Items[dict[str, object]])
+        return tuple(_task_or_problem(item) for item in made.items)
+
+    async def get(self, task_id: str) -> Task:
+        return await self._ask(Ask("GET", self._path("agent-tasks", task_id)), Task)
+
+    def list(self, **wanted: Unpack[TaskFilter]) -> AsyncIterator[Task]:
+        """Newest first."""
+        return self._pages(self._path("agent-tasks"), _query(wanted), WorkPage[Task])
+
+    def logs(
+        self, task_id: str, *, level: Level | None = None, event: str | None = None
+    ) -> AsyncIterator[LogLine]:
+        """What happened to it and what its agents said, oldest first."""
+        query = {"level": level, "event": event, "order": "asc"}
+        return self._pages(self._path("agent-tasks", task_id, "logs"), query, WorkPage[LogLine])
+
+    async def explain(self, task_id: str) -> TaskExplanation:
+        """Why it is as it is, and what would move it."""
+        return await self._ask(Ask("GET", self._path("agent-tasks", task_id, "explain")), TaskExplanation)
+
+    async def tree(self, task_id: str, *, depth: int | None = None) -> TaskTree:
+        """What it depends on and what depends on it, directly or not."""
+        path = self._path("agent-tasks", task_id, "tree")
+        return await self._ask(Ask("GET", path, {"depth": depth}), TaskTree)
+
+    async def wait(self, task_ids: Sequence[str], *, timeout: float | None = None) -> tuple[Task, ...]:
+        """These tasks, once all of them are over, however they ended. If they are not within `timeout` seconds,
+        `TimedOut` is raised, and they go on."""
+        try:
+            async with asyncio.timeout(timeout), asyncio.TaskGroup() as group:
+                waits = [group.create_task(self._endings.wait(each, self.get)) for each in task_ids]
+        except TimeoutError:
+            raise TimedOut("wait_timeout", f"Not all tasks were over within {timeout:g} s.") from None
+        except ExceptionGroup as group_of_one:
+            # Whoever waits handles problems; that several were waited for at once is nobody's concern.
+            raise group_of_one.exceptions[0] from None
+        return tuple(each.result() for each in waits)
+
+    # -- by hand ---------------------------------------------------------------------------------------------------
+
+    async def patch(self, task_id: str, **changes: Unpack[TaskChanges]) -> Task:
+        """Changes what is named. `estimated_completion_at=None` takes an estimate away."""
+        body = told_in_camel(TaskChanges, changes, clears=True)
+        return await self._ask(
+            Ask("PATCH", self._path("agent-tasks", task_id), body=body, repeats=True), Task
+        )
+
+    async def cancel(self, task_id: str, *, reason: str | None = None) -> Task:
+        """Ends it for good. Whoever works on it is told with its next heartbeat."""
+        return await self._verb(task_id, "cancel", {} if reason is None else {"reason": reason})
+
+    async def retry(self, task_id: str) -> Task:
+        """Begins a task anew that has failed or was canceled. Not repeated after a lost answer."""
+        return await self._ask(Ask("POST", self._path("agent-tasks", task_id, "retry"), body={}), Task)
+
+    async def pause(self, task_id: str) -> Task:
+        """Nobody works on it until it is resumed; its checkpoint stays."""
+        return await self._hold(task_id, "PAUSED")
+
+    async def resume(self, task_id: str) -> Task:
+        return await self._hold(task_id, "PENDING")
+
+    async def archive(self, task_id: str) -> Task:
+        """Puts away a task that is over."""
+        return await self._verb(task_id, "archive", {})
+
+    async def _hold(self, task_id: str, status: str) -> Task:
+        # Repeated it finds the task where it wanted it, unless somebody moved it meanwhile: their word is the later.
+        ask = Ask("PATCH", self._path("agent-tasks", task_id), body={"status": status}, repeats=True)
+        return await self._ask(ask, Task)
+
+    async def _verb(self, task_id: str, verb: str, body: Mapping[str, object]) -> Task:
+        path = self._path("agent-tasks", task_id, verb)
+        return await self._ask(Ask("POST", path, body=body, repeats=True), Task)
+
+    # -- for workers -----------------------------------------------------------------------------------------------
+
+    async def claim(
+        self,
+        agent_id: str,
+        claim_id: str,
+        *,
+        most: int = 1,
+        wait_seconds: float = 0.0,
+        task_types: Sequence[str] | None = None,
+    ) -> tuple[TaskLease, ...]:
+        """Tasks that wait, or come within the time. The same `claim_id` gives the same tasks again, so a claim whose
+        answer was lost is made once more with its own."""
+        body: dict[str, object] = {"max": most, "waitMs": int(wait_seconds * 1000), "claimId": claim_id}
+        if task_types is not None:
+            body["taskTypes"] = task_types
+        path = self._path("agents", agent_id, "claim")
+        found = await self._ask(Ask("POST", path, body=body, repeats=True, waits=wait_seconds), TaskLeases)
+        return tuple(found.tasks)
+
+    async def progress(self, said: Sequence[TaskProgress]) -> tuple[TaskItem, ...]:
+        """How far attempts are, up to 1,000 at once."""
+        return await self._many("progress", said)
+
+    async def complete(self, said: Sequence[TaskCompletion]) -> tuple[TaskItem, ...]:
+        """Attempts that have done their tasks, up to 1,000 at once. What is said twice is answered twice."""
+        return await self._many("complete", said)
+
+    async def fail(self, said: Sequence[TaskFailure]) -> tuple[TaskItem, ...]:
+        """Attempts that have failed, up to 1,000 at once."""
+        return await self._many("fail", said)
+
+    async def release(self, said: Sequence[TaskReturn]) -> tuple[TaskItem, ...]:
+        """Gives tasks back, up to 1,000 at once: their attempts do not count."""
+        return await self._many("release", said)
+
+    async def say(
+        self, task_id: str, lines: Sequence[Mapping[str, object]], *, attempt_token: str | None = None
+    ) -> None:
+        """Adds up to 100 lines to a task's log: `message`, `level`, `event`, `details`, `stackTrace`. Not repeated
+        after a lost answer."""
+        body: dict[str, object] = {"lines": lines}
+        if attempt_token is not None:
+            body["attemptToken"] = attempt_token
+        await self._tell(Ask("POST", self._path("agent-tasks", task_id, "logs"), body=body))
+
+    async def _many(
+        self,
+        verb: str,
+        items: Sequence[TaskProgress]
+        | Sequence[TaskCompletion]
+        | Sequence[TaskFailure]
+        | Sequence[TaskReturn],
+    ) -> tuple[TaskItem, ...]:
+        ask = Ask("POST", self._path("agent-tasks", verb), body={"items": items}, repeats=True)
+        return tuple((await self._ask(ask, Items[TaskItem])).items)
+
+
+def _task_or_problem(item: dict[str, object]) -> Task | Problem:
+    if "error" in item and "taskType" not in item:
+        status = item.get("status")
+        return from_document(status if isinstance(status, int) else 400, item)
+    return msgspec.convert(item, Task)
+
+
+def _query(wanted: TaskFilter) -> Query:
+    said = told(TaskFilter, wanted)
+    after = said.get("created_after")
+    query: dict[str, str | int | bool | None] = {
+        # The server reads `priority>=8` as a parameter of this name.
+        "priority>": wanted.get("min_priority"),
+        "priority": wanted.get("priority"),
+        "status": wanted.get("status"),
+        "tags": ",".join(wanted.get("tags", ())) or None,
+        "taskType": wanted.get("task_type"),
+        "agentId": wanted.get("agent_id"),
+        "createdAfter": after.isoformat() if isinstance(after, datetime) else None,
+    }
+    return query

@@ -1,0 +1,55 @@
+"""Webhooks: endpoints that are told what happens in a zone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Literal, Unpack
+
+from quarterdeck.sdk.asks import WebhookChanges, WebhookOptions, told_in_camel
+from quarterdeck.sdk.remote import Ask
+from quarterdeck.sdk.room import WorkRoom
+from quarterdeck.sdk.work import Webhook, WebhookDelivery, WorkPage
+
+
+class Webhooks(WorkRoom):
+    async def create(self, url: str, **described: Unpack[WebhookOptions]) -> Webhook:
+        """Has an endpoint told from now on. The answer holds the secret that deliveries are signed with, this once.
+        Not repeated after a lost answer: there might be two."""
+        body = {"url": url, **told_in_camel(WebhookOptions, described)}
+        return await self._ask(Ask("POST", self._path("webhooks"), body=body), Webhook)
+
+    async def get(self, webhook_id: str) -> Webhook:
+        return await self._ask(Ask("GET", self._path("webhooks", webhook_id)), Webhook)
+
+    def list(self) -> AsyncIterator[Webhook]:
+        """Newest first."""
+        return self._pages(self._path("webhooks"), {"limit": None}, WorkPage[Webhook])
+
+    async def patch(self, webhook_id: str, **changes: Unpack[WebhookChanges]) -> Webhook:
+        body = told_in_camel(WebhookChanges, changes, clears=True)
+        ask = Ask("PATCH", self._path("webhooks", webhook_id), body=body, repeats=True)
+        return await self._ask(ask, Webhook)
+
+    async def rotate_secret(self, webhook_id: str) -> Webhook:
+        """The answer holds the new secret, this once. Not repeated after a lost answer."""
+        return await self._ask(Ask("POST", self._path("webhooks", webhook_id, "rotate-secret")), Webhook)
+
+    async def remove(self, webhook_id: str) -> None:
+        """Not repeated after a lost answer: it would not be found."""
+        await self._tell(Ask("DELETE", self._path("webhooks", webhook_id)))
+
+    async def test(self, webhook_id: str) -> WebhookDelivery:
+        """Sends a `webhook.test`. Not repeated after a lost answer."""
+        return await self._ask(Ask("POST", self._path("webhooks", webhook_id, "test")), WebhookDelivery)
+
+    def deliveries(
+        self, webhook_id: str, *, status: Literal["pending", "delivered", "failed"] | None = None
+    ) -> AsyncIterator[WebhookDelivery]:
+        """What was sent, newest first."""
+        path = self._path("webhooks", webhook_id, "deliveries")
+        return self._pages(path, {"status": status}, WorkPage[WebhookDelivery])
+
+    async def replay(self, webhook_id: str, delivery_id: str) -> WebhookDelivery:
+        """Sends a delivery again, with the same id."""
+        path = self._path("webhooks", webhook_id, "deliveries", delivery_id, "replay")
+        return await self._ask(Ask("POST", path, repeats=True), WebhookDelivery)
