@@ -9,11 +9,12 @@ everything here is a ratio to a control that ran in the same minute on the same 
 forwards and backwards (A-B-B-A), so that a machine which slows down steadily favours neither side.
 
 One file is one measurement: `spawn`, `connections`, `growth`, `latency`, `replicas`, `walls`, `cascade`, `live`,
-`streams`, `invocations`, `work`, `start`, `delegations`, `sweeps`, `shell`, `cli`, `idle`, `audit`. Each gives a `Part`
-(`results.py`): lines of runs, figures with what was asked of them, curves, notes. Around them: `plan` (how long, how
-often), `stage` (PostgreSQL, Redis, servers, zones), `meter` (who used the processors), `load` (wrk, or `loadgen` where
-wrk is not installed), `beside` (who listens or works meanwhile), `controls` (pgbench and SQLite by themselves),
-`ledger` and `calls` (is everything that was acknowledged there?).
+`streams`, `invocations`, `work`, `start`, `delegations`, `sweeps`, `tasks`, `making`, `pickup`, `agents`, `matching`,
+`claims`, `shell`, `cli`, `idle`, `audit`. Each gives a `Part` (`results.py`): lines of runs, figures with what was
+asked of them, curves, notes. Around them: `plan` (how long, how often), `stage` (PostgreSQL, Redis, servers, zones),
+`meter` (who used the processors), `load` (wrk, or `loadgen` where wrk is not installed), `beside` (who listens or works
+meanwhile), `controls` (pgbench and SQLite by themselves), `ledger` and `calls` (is everything that was acknowledged
+there?), `peers` (other queues, from PyPI).
 
 How it fails: a run that meets an answer other than 201, or after which the database holds fewer rows than were
 acknowledged, or more than were acknowledged and under way, ends the whole with a sentence, because a rate of wrong
@@ -22,6 +23,6 @@ started is stopped by its process id, on interruption too. Linux only: the share
 
     QD_BENCH_SECONDS=8    how long one run takes
     QD_BENCH_ROUNDS=3     how often each round of runs is repeated; medians are of these
-    QD_BENCH_ROWS=1000000 how far the table of sessions grows
+    QD_BENCH_ROWS=1000000 how far the tables of sessions and of tasks grow
     TMPDIR=/tmp           the disk that is measured
 """

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from bench import (
+    agents,
     audit,
     cascade,
+    claims,
     cli,
     connections,
     delegations,
@@ -18,6 +20,9 @@ from bench import (
     latency,
     live,
     machine,
+    making,
+    matching,
+    pickup,
     replicas,
     report,
     results,
@@ -26,6 +31,7 @@ from bench import (
     start,
     streams,
     sweeps,
+    tasks,
     walls,
     work,
 )
@@ -50,6 +56,12 @@ MEASUREMENTS: Mapping[str, Callable[[Stage], Findings]] = {
     "start": start.measure,
     "delegations": delegations.measure,
     "sweeps": sweeps.measure,
+    "tasks": tasks.measure,
+    "making": making.measure,
+    "pickup": pickup.measure,
+    "agents": agents.measure,
+    "matching": matching.measure,
+    "claims": claims.measure,
     "shell": shell.measure,
     "cli": cli.measure,
     "idle": idle.measure,

@@ -59,6 +59,13 @@ def calls(zone: str, service_id: str) -> Requests:
     return Requests([f"/zones/{zone}/invocations"], "POST", call_body(service_id))
 
 
+def task_body() -> str:
+    """A task, as small as the others."""
+    given: dict[str, object] = {}
+    asked: dict[str, object] = {"title": "job", "taskType": "job", "inputContext": given}
+    return _padded(asked, given)
+
+
 def row_values(zone: str) -> dict[str, str]:
     """What a spawn by that body stores, for the control that stores it without a server."""
     body: dict[str, object] = msgspec.json.decode(spawn_body())

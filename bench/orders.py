@@ -98,6 +98,20 @@ class StartTally(msgspec.Struct, frozen=True):
     """Of each round, in order."""
 
 
+class ClaimOrder(msgspec.Struct, frozen=True):
+    """How often so many tasks are made, claimed by this agent and completed."""
+
+    place: Place
+    agent: str
+    most: int
+    rounds: int
+
+
+class ClaimTally(msgspec.Struct, frozen=True):
+    seconds: list[float]
+    """Of each claim, in order."""
+
+
 class SweepOrder(msgspec.Struct, frozen=True):
     """Which sweep is to be made of which database."""
 

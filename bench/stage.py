@@ -6,6 +6,7 @@ Everything made here lies in one temporary directory and is gone, by process id,
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import shutil
@@ -28,6 +29,7 @@ from tests.support.databases import PostgresDatabases
 from tests.support.postgres import PostgresServer
 from tests.support.redis import RedisServer
 
+SECRET_KEYS = f"bench:{base64.b64encode(bytes(32)).decode()}\n"
 SERVER = ("quarterdeck", "up")
 
 
@@ -113,6 +115,15 @@ class Stage:
         finally:
             self._databases.drop(url)
 
+    @contextlib.contextmanager
+    def blank(self) -> Iterator[str]:
+        """The URL of a database with nothing in it."""
+        url = self._databases.blank()
+        try:
+            yield url
+        finally:
+            self._databases.drop(url)
+
     def postgres_version(self) -> str:
         with psycopg.connect(self.postgres.url()) as connection:
             row = connection.execute("show server_version").fetchone()
@@ -153,6 +164,10 @@ class Stage:
     ) -> Iterator[Target]:
         """A server as a user starts it, ready. On SQLite without a URL."""
         data = self.directory()
+        # The same for all: several servers may be started on one database, at once or one after the other.
+        secret_keys = data / "secret-keys"
+        secret_keys.write_text(SECRET_KEYS)
+        secret_keys.chmod(0o600)
         command = [sys.executable, "-m", *program, "--data", str(data), "--port", "0"]
         command += ["--database", database] if database else []
         with serving(command, data, variables) as it:

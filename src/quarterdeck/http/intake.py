@@ -23,6 +23,7 @@ _ESCAPED = re.compile(rb"\\u(?:0000|[dD][89abAB])")
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 19
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"?')
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{}[]")
 _WHERE = re.compile(r" - at `\$\.?(.*?)`$")
 
 
@@ -116,12 +117,13 @@ def _leaves(value: object) -> Iterator[object]:
 
 def _check_depth(raw: bytes) -> None:
     depth = 0
-    for byte in _STRINGS.sub(b"", raw):
+    # Everything but brackets is dropped first, in one go: of a body of a thousand tasks a fiftieth is left to count.
+    for byte in _STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS):
         if byte in b"{[":
             depth += 1
             if depth > DEPTH_MAX:
                 raise Invalid("invalid_body", f"The body is nested deeper than {DEPTH_MAX} levels.")
-        elif byte in b"}]":
+        else:
             depth -= 1
 
 
