@@ -7,6 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import fields
 
+from quarterdeck.domain.coordination.model import (
+    CoordinationSettings,
+    HttpLauncher,
+    ProcessLauncher,
+    launchers_of,
+)
 from quarterdeck.domain.zones.model import CEILINGS, Limits
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.http.auth import AuthSettings
@@ -23,13 +29,18 @@ EXAMPLES = {
     "lifecycle_scope": ("a", "b", "c"),
     "redis_url": ("redis://a.example", "redis://b.example", "redis://c.example"),
     "streams_hmac_key": ("a" * 16, "b" * 16, "c" * 16),
+    "gateway_url": ("https://a.example", "https://b.example", "https://c.example"),
+    "secret_keys": ("a:a", "b:b", "c:c"),
+    "secret_keys_lost": ("a", "b", "c"),
     "sweeps": ("false", "true", "false"),
     "push_private_addresses": ("false", "true", "false"),
 }
 """Three values for each setting that is no number."""
 FLAGS = {"host": "--host", "port": "--port", "database_url": "--database"}
 """What can be said on the command line, as it is said there."""
-NAMES = [field.name for section in SECTIONS for field in fields(section)]
+TABLES = {"launchers"}
+"""What is no single value, and stands only in the file."""
+NAMES = [field.name for section in SECTIONS for field in fields(section) if field.name not in TABLES]
 
 
 def values(name: str) -> tuple[str, str, str]:
@@ -58,6 +69,48 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(name: str
     assert found(load(tmp_path, {}, {variable: in_environment}), name) == (in_environment, variable)
     if flag is not None:
         assert found(load(tmp_path, {name: as_flag}, {variable: in_environment}), name) == (as_flag, flag)
+
+
+LAUNCHERS = """
+[launchers.local]
+kind = "process"
+command = ["agent", "--once"]
+environment = ["PATH"]
+
+[launchers.far]
+kind = "http"
+url = "https://gateway.example"
+headers = { Authorization = "GATEWAY_TOKEN" }
+"""
+
+
+def test_launchers_are_tables_of_the_file_and_the_gateway_is_one_of_them(tmp_path: Path) -> None:
+    write(tmp_path, LAUNCHERS)
+    told = load(tmp_path, {}, {"GATEWAY_URL": "http://gateway.example"}).section(CoordinationSettings)
+    found = launchers_of(told)
+    assert found["local"] == ProcessLauncher(command=("agent", "--once"), environment=("PATH",))
+    assert found["far"] == HttpLauncher(
+        url="https://gateway.example", headers={"Authorization": "GATEWAY_TOKEN"}
+    )
+    assert found["gateway"] == HttpLauncher(url="http://gateway.example")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        'launchers = "sh -c true"',
+        "[launchers.x]\nkind = 'shell'\ncommand = ['sh']",
+        "[launchers.x]\nkind = 'process'\ncommand = []",
+        "[launchers.x]\nkind = 'process'\ncommand = 'sh -c true'",
+        "[launchers.x]\nkind = 'process'\ncommand = ['sh']\nargs = ['x']",
+        "[launchers.x]\nkind = 'http'\nurl = 'file:///etc/passwd'",
+        "[launchers.'a b']\nkind = 'http'\nurl = 'http://a'",
+    ],
+)
+def test_a_malformed_launcher_stops_the_start_with_a_sentence(wrong: str, tmp_path: Path) -> None:
+    write(tmp_path, wrong + "\n")
+    with pytest.raises(SettingsError, match=rf"^{FILE} is "):
+        load(tmp_path, {}, {})
 
 
 @pytest.mark.parametrize(("name", "shared"), SHARED_NAMES.items())

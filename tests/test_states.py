@@ -1,4 +1,4 @@
-"""docs/states/ is drawn from the tables the code runs on; `make states` draws it again."""
+"""docs/states/ and the table of docs/roles.md are drawn from what the code runs on; `make states` draws them again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ import pytest
 
 from quarterdeck.app import MACHINES
 from quarterdeck.core.moves import Machine
+from quarterdeck.core.wire import Role
+from quarterdeck.domain.zones.rules import POWERS
 from tests.support.source import ROOT
 
 STATES = ROOT / "docs" / "states"
+ROLES = ROOT / "docs" / "roles.md"
+BEGIN = "<!-- powers: written by `make states` from the table in the code; a test compares -->"
+END = "<!-- end of powers -->"
 WRITE = bool(os.environ.get("QD_WRITE_STATES"))
 
 
@@ -30,6 +35,24 @@ def test_the_page_of_a_noun_shows_the_arrows_the_code_runs_on(machine: Machine[S
 def test_every_page_belongs_to_a_noun_that_exists() -> None:
     known = {f"{machine.name}.md" for machine in MACHINES} | {"README.md"}
     assert {file.name for file in STATES.glob("*.md")} <= known
+
+
+def test_the_page_of_roles_shows_the_powers_the_code_decides_by() -> None:
+    text = ROLES.read_text(encoding="utf-8")
+    head, rest = text.split(BEGIN)
+    told, end, tail = rest.partition(END)
+    if WRITE:
+        told = powers()
+        ROLES.write_text(head + BEGIN + told + end + tail, encoding="utf-8")
+    assert told == powers(), "run `make states`: docs/roles.md is not what the code says"
+
+
+def powers() -> str:
+    rows = [
+        [f"`{power}`", *("yes" if role in allowed else "·" for role in Role)]
+        for power, allowed in POWERS.items()
+    ]
+    return "\n".join(["", "", *table(["power", *Role], rows), "", ""])
 
 
 def page(machine: Machine[StrEnum, StrEnum]) -> str:

@@ -1,8 +1,9 @@
 """A part of the composition root: what is told to other systems, and what is built for it.
 
 Without REDIS_URL there are only the routes and the retention of sinks: one that this server is no longer told of is
-shown, and forgotten in its time. With it there is the sink `redis-streams`, whoever runs it, and the slots that this
-process keeps and compares. Nothing connects before the first is due: a server starts, and serves, with Redis away.
+shown, and forgotten in its time. With it there are the sinks `redis-streams` and `redis-keys`, whoever runs them, the
+slots that this process keeps and compares, and the heartbeats it has heard. Nothing connects before the first is due: a
+server starts, and serves, with Redis away.
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from quarterdeck.bus import streams
+from quarterdeck.bus.keys import KeyBoard
 from quarterdeck.bus.port import Board, Outlet
 from quarterdeck.core.clock import system_now
 from quarterdeck.core.wire import Route
+from quarterdeck.domain.agents.operations import Beater
 from quarterdeck.domain.sessions.operations import SlotCounts
+from quarterdeck.domain.tasks.operations import mirrored
 from quarterdeck.domain.zones.model import Limits
+from quarterdeck.engine.beats import BeatWriter
 from quarterdeck.engine.duties import Duty
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.leases import Lease
+from quarterdeck.engine.mirror import Mirror
 from quarterdeck.engine.settings import LogSettings, SinkSettings
 from quarterdeck.engine.sinks import Channel, Sink
 from quarterdeck.engine.sinks.retention import SinkRetention
@@ -27,8 +33,10 @@ from quarterdeck.engine.slots import Reconciler, SlotKeeper
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.tx import Engine
 from quarterdeck.engine.wake import Wakes
+from quarterdeck.http import redis as redis_routes
 from quarterdeck.http import sinks
 from quarterdeck.http.metrics import Metrics
+from quarterdeck.http.redis import RedisDesk
 from quarterdeck.http.sinks import SinkDesk
 from quarterdeck.http.system import CheckBearer
 from quarterdeck.settings import Settings, SettingsError, mask
@@ -42,6 +50,9 @@ class Beside:
 
     streams: Outlet
     slots: Board
+    keys: KeyBoard
+    errors: Callable[[], int]
+    """How often it could not be reached."""
 
 
 def redis_for(settings: Settings) -> Beside | None:
@@ -53,15 +64,21 @@ def redis_for(settings: Settings) -> Beside | None:
     if told.streams_hmac_key is None:
         raise SettingsError(f"{source} is set, but STREAMS_HMAC_KEY, which entries are signed with, is not.")
     try:
-        from quarterdeck.bus import redis  # the library is an extra, and costs a laptop nothing
+        from quarterdeck.bus import redis, redis_keys  # the library is an extra, and costs a laptop nothing
     except ImportError as error:
         raise SettingsError(f"{source} is set, but the extra quarterdeck[redis] is not installed.") from error
     try:
         clients = [redis.connect(told.redis_url) for _ in range(2)]
+        for_keys = redis.connect(told.redis_url, redis_keys.CONNECTIONS, "surrogateescape")
     except ValueError as error:
         raise SettingsError(f"{source} is {mask(told.redis_url)!r}: {error}.") from error
-    key = told.streams_hmac_key.encode()
-    return Beside(redis.RedisStreams(clients[0], key), redis.RedisSlots(clients[1]))
+    key, errors = told.streams_hmac_key.encode(), redis.Errors()
+    return Beside(
+        redis.RedisStreams(clients[0], key, errors),
+        redis.RedisSlots(clients[1], errors),
+        redis_keys.RedisKeys(for_keys, errors),
+        lambda: errors.count,
+    )
 
 
 class Ground(Protocol):
@@ -84,22 +101,61 @@ class Outside:
     routes: list[Route]
     sweeps: list[Sweep]
     leases: list[Lease] = field(default_factory=list)
-    runs: list[Duty | SlotKeeper] = field(default_factory=list)
+    runs: list[Duty | SlotKeeper | BeatWriter] = field(default_factory=list)
 
 
-async def lay(ground: Ground, beside: Beside | None, check_bearer: CheckBearer) -> Outside:
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What of the rooms is told to the outside besides the log, or shown with what is."""
+
+    sinks: Sequence[Duty] = ()
+    """Those that rooms run by themselves: they are shown with those that are made here."""
+    beater: Beater | None = None
+
+
+async def lay(ground: Ground, beside: Beside | None, check_bearer: CheckBearer, inside: Inside) -> Outside:
     told = ground.settings.section(SinkSettings)
     cleaning_ms = ground.settings.section(LogSettings).retention_cleanup_interval_ms
     forgetting = SinkRetention(ground.everywhere, told.outbox_retention_days, cleaning_ms)
-    duties: dict[str, Duty] = {}
+    duties = {duty.name: duty for duty in inside.sinks}
     desk = SinkDesk(ground.everywhere, duties, check_bearer, ground.wakes.committed)
     made = Outside(sinks.routes(desk), [forgetting.sweep()])
+    mirror: Mirror | None = None
     if beside is not None:
-        duty = await _streams(ground, beside.streams, told)
-        duties[duty.name] = duty
-        made.leases.append(duty.lease)
-        made.runs += [duty, _slots(ground, beside.slots, told, made.sweeps)]
+        mirror, keys = await _keys(ground, beside.keys, told)
+        for duty in (await _streams(ground, beside.streams, told), keys):
+            duties[duty.name] = duty
+            made.leases.append(duty.lease)
+            made.runs.append(duty)
+        made.runs.append(_slots(ground, beside.slots, told, made.sweeps))
+        if inside.beater is not None:
+            # First of all: when it stops, the client that it shares is still there.
+            made.runs.insert(0, _beats(ground.metrics, beside.keys, inside.beater))
+    made.routes += redis_routes.routes(RedisDesk(mirror, check_bearer, ground.wakes.committed))
+    ground.metrics.counter(
+        "valkey_connection_errors",
+        "How often Redis could not be reached",
+        "redis",
+        (lambda: 0) if beside is None else beside.errors,
+    )
     return made
+
+
+async def _keys(ground: Ground, board: KeyBoard, told: SinkSettings) -> tuple[Mirror, Duty]:
+    mirror = Mirror(ground.everywhere, mirrored.Rows(), board, told)
+    await mirror.sink.begin()
+    _watch(ground.metrics, mirror.sink)
+    ground.metrics.counter(
+        "quarterdeck_redis_keys_repairs", "Keys put right", "redis", lambda: mirror.repairs
+    )
+    return mirror, Duty(mirror.sink.name, ground.everywhere, ground.wakes, told.outbox_interval_ms, mirror)
+
+
+def _beats(metrics: Metrics, board: KeyBoard, beater: Beater) -> BeatWriter:
+    writer = BeatWriter(board)
+    beater.hears.append(lambda agents: writer.heard(map(mirrored.pulse_of, agents)))
+    metrics.counter("quarterdeck_redis_beats_lost", "Heartbeats not shown", "redis", lambda: writer.lost)
+    return writer
 
 
 async def _streams(ground: Ground, outlet: Outlet, told: SinkSettings) -> Duty:

@@ -26,6 +26,7 @@ from tests.support.server import Launch, ServerProcess, Servers
 from tests.support.zone import APP, FreshZone, fresh_zone
 
 KEY = "signing-key.pem"
+SECRETS = "secret-keys"
 
 
 class Busy:
@@ -106,6 +107,7 @@ async def test_a_copy_of_sqlite_taken_under_load_is_whole(
     elsewhere.data.mkdir()
     shutil.copyfile(file, elsewhere.data / "quarterdeck.db")
     shutil.copy2(made.key, elsewhere.data / KEY)
+    shutil.copy2(made.key.with_name(SECRETS), elsewhere.data / SECRETS)
     assert Side(elsewhere.database_url).one("select pos from log_head") == copied["position"]
     await assert_whole(servers, made, elsewhere, copied["anchor"])
 
@@ -129,6 +131,7 @@ async def test_a_dump_of_postgresql_taken_under_load_is_whole_in_another_cluster
     elsewhere = Launch(tmp_path / "elsewhere", url)
     elsewhere.data.mkdir()
     shutil.copy2(made.key, elsewhere.data / KEY)
+    shutil.copy2(made.key.with_name(SECRETS), elsewhere.data / SECRETS)
     await assert_whole(servers, made, elsewhere, anchor)
 
 

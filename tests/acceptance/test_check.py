@@ -23,6 +23,7 @@ from tests.support.rounds import ROUNDS
 from tests.support.server import Launch, Servers
 from tests.support.source import ROOT
 from tests.support.tampering import owner_of
+from tests.support.working import Working
 from tests.support.zone import APP, FreshZone, end, fresh_zone, spawn
 
 TABLES = [
@@ -32,6 +33,10 @@ TABLES = [
     "cascades",
     "idempotency_keys",
     "log_head",
+    "agents",
+    "agent_pulses",
+    "agent_tasks",
+    "task_dependencies",
     "leases",
     "events",
     "agent_invocations",
@@ -79,6 +84,7 @@ async def world(engine_url: str) -> World:
         await keel.end(ended)
         await keel.spawn(key="k", digest="d")
         stamped = await begun_to_end(keel)
+        await some_work(keel)
     return World(engine_url, root, child, leaf, sleeper, ended, stamped)
 
 
@@ -87,6 +93,22 @@ async def begun_to_end(keel: Keel) -> Session:
     top, *_ = await keel.tree(3, 1)
     await keel.endings.submit(Terminate(ZONE, top.id, "requested", admin()))
     return top
+
+
+async def some_work(keel: Keel) -> None:
+    """One that is held, one that waits for it, one that is done, and one that waits for its backoff."""
+    work = Working(keel)
+    await work.agent("holder")
+    await work.agent("idle")
+    await work.make("done")
+    [leased] = await work.claim("holder")
+    await work.complete(leased.task)
+    await work.make("held")
+    await work.claim("holder")
+    await work.make("waiting", depends_on=("held", "done"))
+    await work.make("failing", retry_backoff_seconds=3_600)
+    [leased] = await work.claim("holder")
+    await work.fail(leased.task)
 
 
 def found(report: Report) -> dict[str, list[str]]:
@@ -139,6 +161,30 @@ def plane_damages(w: World) -> list[Damage]:
         ("delegation-order", EDGE.format("null"), (w.root.id, w.leaf.id)),
         ("services", SERVICE, ()),
         ("services", f"insert into service_sessions values ('{ZONE}', 'v', ?)", (w.ended.id,)),
+    ]
+
+
+def work_damages() -> list[Damage]:
+    """What is wrong with tasks, and who has them."""
+    task = "update agent_tasks set {} where id = ?"
+    return [
+        ("tasks", task.format("status = 'LOST'"), ("held",)),
+        ("tasks", task.format("attempt_token = null"), ("held",)),
+        ("tasks", task.format("attempt = 0"), ("held",)),
+        ("tasks", task.format("agent_id = 'holder'"), ("waiting",)),
+        ("tasks", task.format("completed_at = null"), ("done",)),
+        ("tasks", task.format("waits = 0"), ("failing",)),
+        ("tasks", task.format("waits = 7"), ("waiting",)),
+        ("tasks-waiting", task.format("unmet = 2"), ("waiting",)),
+        ("tasks-waiting", task.format("waits = 0"), ("waiting",)),
+        ("tasks-waiting", "update task_dependencies set met = 1 where task_id = ?", ("waiting",)),
+        ("tasks-forgotten", task.format("status = 'COMPLETED', completed_at = 1"), ("held",)),
+        ("tasks-forgotten", "delete from agent_tasks where id = ?", ("held",)),
+        ("tasks-held", "update agent_pulses set held = held + 1 where agent_id = ?", ("idle",)),
+        ("tasks-held", "update agent_pulses set held = 0 where agent_id = ?", ("holder",)),
+        ("tasks-lost", "update agents set status = 'TERMINATED' where id = ?", ("holder",)),
+        ("tasks-lost", "update agents set status = 'ERROR' where id = ?", ("holder",)),
+        ("tasks-lost", task.format("agent_id = 'nobody'"), ("held",)),
     ]
 
 
@@ -206,7 +252,7 @@ def test_a_healthy_database_is_well(world: World) -> None:
 
 
 def test_every_kind_of_damage_is_found(world: World) -> None:
-    whole, planted = world.rows(), [*damages(world), *plane_damages(world)]
+    whole, planted = world.rows(), [*damages(world), *plane_damages(world), *work_damages()]
     assert {check.name for check in CHECKS} == {name for name, _, _ in planted} | {"keys"}
     for name, statement, ids in planted:
         world.side.run(statement, *(str(one) for one in ids))

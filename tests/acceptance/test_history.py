@@ -24,6 +24,8 @@ from tests.support.server import Launch, Servers
 from tests.support.tampering import owner_of
 
 CALLS = 700
+OF_TASKS_ALONE = {"dependencies", "resumed"}
+"""What is put wrong with tasks is put wrong after a run of theirs (`tests/chaos/test_work_plane.py`)."""
 TABLES = ("events", "agent_sessions", "idempotency_keys", "agent_invocations", "delegation_edges", "cascades")
 
 
@@ -243,7 +245,7 @@ def test_a_real_run_keeps_every_promise_and_whatever_is_then_put_wrong_is_found(
     assert report.well, report.text()
     assert report.history
     assert report.history.calls["done"] >= CALLS // 3
-    assert set(DAMAGES.values()) == set(PROMISES)
+    assert set(DAMAGES.values()) == set(PROMISES) - OF_TASKS_ALONE
     whole = world.rows()
     for damage, promise in DAMAGES.items():
         # What the log and the clients say is judged alike wherever it was read; rows are read by each engine's own.

@@ -339,8 +339,10 @@ async def test_what_redis_refuses_is_shown_and_requeued(
         assert (found["is_configured"], found["waiting"], len(found["entries"])) == (True, 0, 6)
         assert "WRONGTYPE" in found["entries"][0]["error"]
         assert found["entries"][0]["fields"]["zone_id"] == zone.id
-        [listed] = shown(await admin.get("/sinks"))["items"]
+        keys, listed, own = shown(await admin.get("/sinks"))["items"]
+        assert (keys["name"], keys["dead"]) == ("redis-keys", 0)
         assert (listed["name"], listed["dead"]) == ("redis-streams", 6)
+        assert (own["name"], own["dead"]) == ("webhooks", 0)
         redis.client.delete(AGENTS)
         answer = await admin.post("/sinks/redis-streams/requeue", json={"all": True})
         assert shown(answer) == {"requeued": 6}

@@ -191,6 +191,7 @@ MALFORMED: dict[str, tuple[dict[str, str], list[str]]] = {
         ["cannot be reached"],
     ),
     "an issuer that is no URL": ({"ISSUER_URL": "nowhere"}, ["ISSUER_URL"]),
+    "a key for secrets that is none": ({"QD_SECRET_KEYS": "hush:hush"}, ["QD_SECRET_KEYS", "32 bytes"]),
     "a key that is not there to be made": ({"QD_SIGNING_KEY": "/dev/null/key.pem"}, ["/dev/null/key.pem"]),
 }
 

@@ -73,7 +73,8 @@ async def test_a_replica_frozen_for_20_s_under_the_lock_delays_the_others_by_the
     side = Side(url)
     awake = await replicas_of(servers, url, 2)
     key = str(awake[0].launch.data / "signing-key.pem")
-    own = Launch(servers.directory / "frozen", url_of_its_own(own_postgres)).told(QD_SIGNING_KEY=key)
+    shared = {"QD_SIGNING_KEY": key, "QD_SECRET_KEYS": awake[0].secret_keys}
+    own = Launch(servers.directory / "frozen", url_of_its_own(own_postgres)).told(**shared)
     frozen = await servers.start(own)
     zone = await fresh_zone(awake[0])
     loads = [

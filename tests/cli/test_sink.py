@@ -34,12 +34,13 @@ def qd(tmp_path_factory: pytest.TempPathFactory, side: RedisSide) -> Iterator[Qd
 
 
 def test_list_shows_every_sink_and_how_far_behind_it_is(qd: Qd) -> None:
-    heads, row, own = qd.good("sink", "list").splitlines()
+    heads, keys, row, own = qd.good("sink", "list").splitlines()
     assert heads.split() == ["NAME", "POSITION", "BEHIND", "SECONDS", "WAITING", "DEAD", "RUN", "STATE"]
     assert row.split()[0] == "redis-streams"
-    assert row.split()[-1] == own.split()[-1] == "ok"
+    assert keys.split()[-1] == row.split()[-1] == own.split()[-1] == "ok"
     sinks = qd.json("sink", "list")["items"]
     assert [(sink["name"], sink["is_configured"]) for sink in sinks] == [
+        ("redis-keys", True),
         ("redis-streams", True),
         ("webhooks", True),
     ]
@@ -97,3 +98,16 @@ def test_the_key_is_not_shown(qd: Qd) -> None:
     shown = qd.good("config", "show")
     assert "sixteen bytes" not in shown
     assert "***" in shown
+
+
+def test_the_keys_of_tasks_are_written_anew_on_demand(qd: Qd, side: RedisSide) -> None:
+    task = qd.good("task", "add", "something", "--type", "development")
+    side.wipe()
+    assert qd.json("redis", "rebuild")["state"] == "whole"
+    assert side.client.zrange("tasks:pending:default", 0, -1) == [task]
+    state, *_ = qd.good("redis", "status").splitlines()
+    assert state.split() == ["state", "whole"]
+
+
+def test_the_alert_rules_are_printed_for_whoever_runs_prometheus(qd: Qd) -> None:
+    assert "alert: ValkeyAway" in qd.good("config", "alerts")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from redis.client import PubSub
@@ -274,6 +277,7 @@ async def test_lies_are_found_by_whoever_looks_and_put_right_and_counted(
     await mirroring.turns()
     old(work.keel)
     await mirroring.compare()
+    mirroring.noted()
     before, client = shown(redis), redis.client
     client.zadd(PENDING, {"ghost": 1, "no id": 3})
     client.zadd(PENDING, {b"\xff\x00": 2})
@@ -300,9 +304,7 @@ async def test_what_has_changed_a_moment_ago_is_written_and_is_no_repair(
     await mirroring.turns()
     await busy(work)
     # As if the round came by before the sink has told of it.
-    mirroring.keel.side.run(
-        "update sinks set position = (select pos from log_head) where name = 'redis-keys'"
-    )
+    mirroring.noted()
     other = Mirroring(mirroring.keel, redis.url)
     await other.take_over()
     assert await other.compare() == 0
@@ -371,6 +373,41 @@ async def test_with_redis_away_nothing_is_forgotten_and_no_half_is_called_whole(
     assert await mirroring.compare() == 0
     assert own_redis.side.client.zcard(PENDING) == 2
     assert own_redis.side.client.llen(RECOVERY) == 1
+    await mirroring.board.close()
+
+
+async def test_a_login_needs_no_more_for_them_than_the_operations_page_says(
+    keel: Keel, own_redis: RedisServer
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    said = page.partition("The login needs")[2].partition("\n\n")[0]
+    commands, patterns = re.findall(r"\+[a-z|]+", said), re.findall(r"`([a-z.:]+\*)`", said)
+    channels = [name for name in patterns if ":events:" in name or ":commands:" in name]
+    own_redis.side.client.acl_setuser(
+        "narrow",
+        enabled=True,
+        passwords=["+hush"],
+        keys=[name for name in patterns if name not in channels],
+        reset_channels=True,
+        channels=channels,
+        commands=commands,
+    )
+    mirroring = Mirroring(keel, f"redis://narrow:hush@127.0.0.1:{own_redis.port}/0")
+    await mirroring.mirror.sink.begin()
+    await busy(Working(keel))
+    await mirroring.turns()
+    own_redis.side.client.zadd(PENDING, {"ghost": 1})
+    await mirroring.compare()
+    await mirroring.board.beat([keys.Pulse(ZONE, "a", "idle", "", 1)])
+    await mirroring.board.lock([ZONE], "me", surely=False)
+    await mirroring.board.ping()
+    has_heard = asyncio.Event()
+    listening = asyncio.create_task(mirroring.board.listen(has_heard.set))
+    await asyncio.wait_for(has_heard.wait(), 5)
+    listening.cancel()
+    await asyncio.wait({listening})
+    await mirroring.board.unsay()
+    assert own_redis.side.client.zcard(PENDING) == 2
     await mirroring.board.close()
 
 

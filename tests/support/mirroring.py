@@ -58,6 +58,10 @@ class Mirroring:
         await self.turns()
         return self.mirror.repairs - before
 
+    def noted(self) -> None:
+        """Lets the sink's position have been written down: else what it has told is told again, which rights it."""
+        self.keel.side.run("update sinks set position = (select pos from log_head) where name = ?", NAME)
+
     def due(self) -> None:
         """Lets it be time to compare."""
         self.mirror._due_at = 0.0

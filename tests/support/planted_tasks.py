@@ -307,7 +307,7 @@ DEPENDENCIES: Sequence[TaskPlant] = (
 )
 
 
-def _given(w: Labour, content: bytes) -> None:
+def given(w: Labour, content: bytes) -> None:
     """The second attempt at the long one was given this."""
     for i, call in enumerate(w.calls):
         if call.op == "task.claim" and call.work and call.work.leases[0].id == "long" and call.client == "a2":
@@ -319,15 +319,15 @@ def _given(w: Labour, content: bytes) -> None:
 
 
 def begun_from_nothing(w: Labour) -> None:
-    _given(w, b"{}")
+    given(w, b"{}")
 
 
 def begun_from_an_older_one(w: Labour) -> None:
-    _given(w, b'{"at":1}')
+    given(w, b'{"at":1}')
 
 
 def begun_from_what_was_refused(w: Labour) -> None:
-    _given(w, b'{"at":4}')
+    given(w, b'{"at":4}')
 
 
 RESUMED: Sequence[TaskPlant] = (begun_from_nothing, begun_from_an_older_one, begun_from_what_was_refused)

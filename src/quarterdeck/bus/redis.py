@@ -26,7 +26,8 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.commands.core import AsyncScript
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError
+from redis.exceptions import TimeoutError as TimedOut
 
 from quarterdeck.bus import streams
 from quarterdeck.bus.port import Away, Entry, Fenced, Hold, Marker, Rejected, Shown, Slot
@@ -45,7 +46,14 @@ Value = str | int
 T = TypeVar("T")
 
 
-def connect(url: str) -> Redis:
+class Errors:
+    """How often Redis could not be reached, counted over all that is done with it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+def connect(url: str, connections: int = 4, encoding_errors: str = "strict") -> Redis:
     """A client that has not connected yet. Raises ValueError, with a sentence, for a URL that can never be used."""
     client = Redis.from_url(
         url,
@@ -56,7 +64,8 @@ def connect(url: str) -> Redis:
         socket_timeout=ANSWER_SECONDS,
         # Whoever asks is the one who decides when to try again, and what to do meanwhile.
         retry=Retry(NoBackoff(), 0),
-        max_connections=4,
+        max_connections=connections,
+        encoding_errors=encoding_errors,
     )
     pool = client.connection_pool
     try:
@@ -66,7 +75,7 @@ def connect(url: str) -> Redis:
     return client
 
 
-async def ask(question: Callable[[], Awaitable[T]]) -> T:
+async def ask(question: Callable[[], Awaitable[T]], errors: Errors | None = None) -> T:
     """One exchange, bounded in time. Whatever Redis does not answer as asked is Away."""
     asker = asyncio.current_task()
     cancelled_before = asker.cancelling() if asker else 0
@@ -74,8 +83,12 @@ async def ask(question: Callable[[], Awaitable[T]]) -> T:
         async with asyncio.timeout(CONNECT_SECONDS + ANSWER_SECONDS):
             return await question()
     except RedisError as error:
+        if errors is not None and isinstance(error, ConnectionError | TimedOut):
+            errors.count += 1
         raise Away(f"{type(error).__name__}: {error}") from error
     except (OSError, TimeoutError, UnicodeDecodeError) as error:
+        if errors is not None:
+            errors.count += 1
         raise Away(repr(error)) from error
     finally:
         # The library sends by `wait_for`, which before Python 3.12 now and then loses a cancellation; whoever asked
@@ -93,9 +106,10 @@ def text_of(*names: str) -> str:
 class RedisStreams:
     """The outlet of the sink `redis-streams`."""
 
-    def __init__(self, client: Redis, hmac_key: bytes) -> None:
+    def __init__(self, client: Redis, hmac_key: bytes, errors: Errors | None = None) -> None:
         self._client = client
         self._hmac_key = hmac_key
+        self._errors = errors
         self._take_over = client.register_script(text_of("fence") + "\nreturn {1}")
         self._deliver = client.register_script(text_of("fence", "deliver"))
         self._late = client.register_script(text_of("fence", "late"))
@@ -139,31 +153,38 @@ class RedisStreams:
             if answer[0] == 1:
                 return int(answer[1]), str(answer[2])
             known = str(answer[2])
-            mode = "trust" if await hold.judge.has(_marker(known)) else "overrule"
+            mode = "trust" if await hold.judge.has(marker_of(known)) else "overrule"
         raise Away(f"somebody else moves {keys[1]} all the time")
 
     async def _run(
         self, script: AsyncScript, hold: Hold, keys: Sequence[str], args: Sequence[Value]
     ) -> list[Value]:
-        """Runs a script behind the fence; a term that stands there and is of no lease of this database is overruled."""
-        overruled = ""
-        for _ in range(ROUNDS_MAX):
-            fenced: list[Value] = [str(hold), overruled, *args]
-            answer: list[Value] = await ask(
-                lambda fenced=fenced: script([fence_key(hold.sink_id), *keys], fenced)  # type: ignore[misc]
-            )
-            if answer[0] == 1 or answer[1] != "fence":
-                return answer
-            if not await hold.judge.holds():
-                raise Fenced(f"term {hold.term} is over")
-            overruled = str(answer[2])
-        raise Away(f"somebody else moves {fence_key(hold.sink_id)} all the time")
+        return await run_fenced(script, hold, keys, args, self._errors)
 
     def _signed(self, entry: Entry) -> list[Value]:
         """How many values, and the values."""
         values = [part for pair in entry.fields.items() for part in pair]
         signature = streams.sign(self._hmac_key, entry.stream, entry.fields)
         return [len(values) + 2, *values, streams.SIGNATURE, signature]
+
+
+async def run_fenced(
+    script: AsyncScript, hold: Hold, keys: Sequence[str], args: Sequence[Value], errors: Errors | None
+) -> list[Value]:
+    """Runs a script behind the fence; a term that stands there and is of no lease of this database is overruled."""
+    overruled = ""
+    for _ in range(ROUNDS_MAX):
+        fenced: list[Value] = [str(hold), overruled, *args]
+        answer: list[Value] = await ask(
+            lambda fenced=fenced: script([fence_key(hold.sink_id), *keys], fenced),  # type: ignore[misc]
+            errors,
+        )
+        if answer[0] == 1 or answer[1] != "fence":
+            return answer
+        if not await hold.judge.holds():
+            raise Fenced(f"term {hold.term} is over")
+        overruled = str(answer[2])
+    raise Away(f"somebody else moves {fence_key(hold.sink_id)} all the time")
 
 
 def fence_key(sink_id: str) -> str:
@@ -185,7 +206,7 @@ def _by_stream(entries: Sequence[Entry]) -> list[list[Entry]]:
     return [*found.values()]
 
 
-def _marker(text: str) -> Marker:
+def marker_of(text: str) -> Marker:
     """The script has seen that it begins with digits. More than a position can have are of no position."""
     pos, _, event_id = text.partition(" ")
     return Marker(int(pos[:20]), event_id)
@@ -203,8 +224,9 @@ def _refusal(error: str) -> str | None:
 class RedisSlots:
     """How many slots are taken, for other components to read: `GET quarterdeck:slots:<zone>`."""
 
-    def __init__(self, client: Redis) -> None:
+    def __init__(self, client: Redis, errors: Errors | None = None) -> None:
         self._client = client
+        self._errors = errors
         self._write = client.register_script(text_of("slots"))
 
     async def write(self, slots: Sequence[Slot]) -> int:
@@ -213,14 +235,13 @@ class RedisSlots:
         for slot in slots:
             keys += [slot_key(slot.zone_id), position_key(slot.zone_id)]
             args += [slot.taken, slot.limit, slot.pos, slot.overrules or ""]
-        written: Value = await ask(lambda: self._write(keys, args))
+        written: Value = await ask(lambda: self._write(keys, args), self._errors)
         return int(written)
 
     async def read(self, zone_ids: Sequence[str]) -> list[Shown]:
         keys = [key for zone_id in zone_ids for key in (slot_key(zone_id), position_key(zone_id))]
-        found = [
-            None if value is None else str(value) for value in await ask(lambda: self._client.mget(keys))
-        ]
+        stands = await ask(lambda: self._client.mget(keys), self._errors)
+        found = [None if value is None else str(value) for value in stands]
         return [Shown(*pair) for pair in zip(found[::2], found[1::2], strict=True)]
 
     async def close(self) -> None:

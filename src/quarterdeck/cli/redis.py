@@ -20,7 +20,7 @@ def noun() -> Noun:
 
 
 _REBUILD = """Everything is written as the database has it, and what the database does not know is taken away. Nothing
-is missing meanwhile that was there before. Exits with 1 if it takes longer than 20 seconds: then it goes on by
+is missing meanwhile that was there before. Exits with 1 if it takes longer than 14 seconds: then it goes on by
 itself, and `qd redis status` tells how it stands."""
 
 

@@ -69,11 +69,12 @@ def noun() -> Noun:
                 description=_CHECK,
             ),
             Command(("config", "show"), "Print every setting and its source.", hand_over, options=database),
+            Command(("config", "alerts"), "Print alert rules for Prometheus.", alerts),
         ),
         {
             "db": "The database: its schema, and copies of it.",
             "audit": "The log, proved by its seals.",
-            "config": "The settings a server would start with.",
+            "config": "The settings a server would start with, and rules for whoever watches it.",
         },
     )
 
@@ -117,6 +118,15 @@ PLAIN_ENVIRONMENT = Option(
 def token(context: Context) -> int:
     zone = context.text("zone") or context.environ.get("QD_ZONE")
     return hand_over(context, [] if zone is None else [f"--zone={zone}"])
+
+
+def alerts(context: Context) -> int:
+    """Of this release: they name the figures that its server exports."""
+    from importlib import resources  # costs every command that does not need it
+
+    rules = resources.files("quarterdeck").joinpath("ops", "alerts.yml").read_text(encoding="utf-8")
+    context.show({"rules": rules}, lambda _: rules.rstrip("\n"))
+    return 0
 
 
 def hand_over(context: Context, more: Sequence[str] = ()) -> int:

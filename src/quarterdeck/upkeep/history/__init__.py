@@ -2,17 +2,18 @@
 
 A client writes a line for each call it makes: what it asked, when it began and ended, and the answer, or that none came
 (`docs/checking.md` has the form). Afterwards, when nothing is asked any more, all of those lines, the whole log and the
-tables are read together, and every promise of the session plane is judged by itself (`promises`):
+tables are read together, and every promise of the session plane and the work plane is judged by itself (`promises`):
 
 no key had two live sessions; no limit was exceeded at any instant; every attempt had one holder; no stale completion
 was accepted; nothing acknowledged was lost; what was refused left nothing; after its end nobody acted again; authority
 only narrowed; whoever began after an answer comes after it in the log; the rows are what the log says; everything has
-come to rest.
+come to rest; a task began after those it depends on, and from where the last attempt had come to.
 
 | module   | what it decides                                                              |
 |----------|------------------------------------------------------------------------------|
 | model    | what a line, a row and a finding are; what an answer means for the outcome     |
 | replay   | who lived when, by the log, from the contract and not by the rooms' rules       |
+| task_*   | the same two for tasks, whose words are the seed's                            |
 | attempts | which attempt a completion was of                                             |
 | promises | the judging, one pure function a file                                         |
 | reading  | lines from files                                                              |

@@ -19,6 +19,7 @@ class Waits:
     """What each task depends on, and whether it goes on without what fails."""
 
     def __init__(self, evidence: Evidence) -> None:
+        self._is_whole = evidence.whole
         self.ahead: dict[Ref, list[str]] = {}
         for row in evidence.rows.dependencies:
             self.ahead.setdefault((row.zone_id, row.task_id), []).append(row.depends_on)
@@ -29,11 +30,13 @@ class Waits:
         }
 
     def unmet(self, ref: Ref, tales: Tales) -> str | None:
-        """One that it must wait for, as far as the log has come. One that the log never told of is too old for it."""
+        """One that it must wait for, as far as the log has come. If the log's beginning is gone, one that it has not
+        told of may be older than what is left."""
         for name in self.ahead.get(ref, ()):
             tale = tales.get((ref[0], name))
-            is_over = tale is None or tale.done or (tale.final and ref in self._runs)
-            if not is_over:
+            if tale is None and self._is_whole:
+                return name
+            if tale is not None and not (tale.done or (tale.final and ref in self._runs)):
                 return name
         return None
 
