@@ -2,8 +2,8 @@
 price of what each step touches: the statements of every step are the same, and none of them costs more in the end.
 
 Some hundreds in `make test`, ten thousand in `make soak`. Of ten thousand, on either engine: a chain is made by 440
-statements, and each link of it is claimed and completed by 27, with 22 rows sent and 15 found, the first as the last; one
-task that waits for all is made by 12, and each hundred of those end by 24.
+statements, and each link of it is claimed and completed by 27, with 22 rows sent and 15 found, the first as the last;
+one task that waits for all is made by 12, and each hundred of those end by 24.
 """
 
 from __future__ import annotations
