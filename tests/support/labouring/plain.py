@@ -169,9 +169,9 @@ class Plain:
         try:
             if drawn < 0.06:
                 await self._say("release", held, {})
-            elif drawn < 0.10:
-                await self._fall_silent(held)
             elif drawn < 0.12:
+                await self._fall_silent(held)
+            elif drawn < 0.14:
                 die()
             else:
                 await self._do(held)
@@ -185,16 +185,25 @@ class Plain:
         except Broken as broken:
             await self._say("fail", held, {"error": str(broken)})
         except Lost:
-            return
+            # By now somebody else has it, most likely: the moment in which to be believed would do most harm.
+            await self._claim_to_be_done(held)
         else:
             await self._say("complete", held, {"outputResult": result})
 
     async def _fall_silent(self, held: Held) -> None:
         """For longer than anybody waits for it; and then it speaks as if nothing had been."""
         self._silent.set()
-        await unless(self._stopping, self._post.threshold_seconds * 1.6)
-        await self._say("complete", held, {"outputResult": {"steps": held.job.steps, "begun_at": 0}})
+        await unless(self._stopping, self._post.threshold_seconds * 1.3)
+        # Said until it is heard: whoever should have missed it may have been away itself, and it is still its own.
+        await self._claim_to_be_done(held, again=True)
         self._silent.clear()
+
+    async def _claim_to_be_done(self, held: Held, *, again: bool = False) -> None:
+        if held.job.mood == "hopeless":
+            await self._say("fail", held, {"error": "nobody can do this"}, again=again)
+            return
+        body: dict[str, object] = {"outputResult": {"steps": held.job.steps, "begun_at": 0}}
+        await self._say("complete", held, body, again=again)
 
     async def _speak_for_the_past(self) -> None:
         old = self._chance.choice(self._old)
