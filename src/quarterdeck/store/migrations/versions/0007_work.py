@@ -350,9 +350,11 @@ def upgrade() -> None:
     if on_postgresql():
         # Room in each page for the next version of a row: what is written every few seconds stays where it is.
         run("alter table agent_pulses set (fillfactor = 50)")
-        # What is claimed leaves a dead entry at the very place where the next claim begins to look. The usual fifth of a
-        # large table would let those gather for hours.
-        run("alter table agent_tasks set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000)")
+        # What is claimed leaves a dead entry at the very place where the next claim begins to look. The usual fifth of
+        # a large table would let those gather for hours.
+        run(
+            "alter table agent_tasks set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000)"
+        )
     everything = "select, insert, update, delete"
     for table in ("members", "agents", "agent_capabilities", "agent_pulses", "agent_heartbeats"):
         secure(table, server=everything, sweep="select, delete" if table == "agent_heartbeats" else "select")
