@@ -178,7 +178,7 @@ async def test_one_pass_of_each_is_made_and_counted_and_then_it_ends(
     async def once(*words: str) -> dict[str, int]:
         done = await servers.command(launch, "sweep", "--once", "--json", *words)
         assert done.exit_code == 0, done.log_text
-        return {item["name"]: item["moved"] for item in json.loads(done.log_text)["items"]}
+        return {item["name"]: item["moved"] for item in json.loads(said(done.log_text))["items"]}
 
     assert await once("--only", "orphan") == {"orphan": 0}
     assert await ends(zone) == []
@@ -189,7 +189,12 @@ async def test_one_pass_of_each_is_made_and_counted_and_then_it_ends(
     assert (await once("--only", "ttl", "--only", "cascade")) == {"ttl": 0, "cascade": 0}
     assert Side(postgres_url).count("leases", HELD) == 0, "what it held, it gave back"
     plain = await servers.command(launch, "sweep", "--once", "--only", "ttl")
-    assert plain.log_text == "ttl  moved 0\n"
+    assert said(plain.log_text) == "ttl  moved 0\n"
+
+
+def said(text: str) -> str:
+    """Without the lines of its log: it is stopped in the middle of what goes on by itself, and may say so."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith('{"time"'))
 
 
 async def test_a_pass_that_fails_costs_the_others_nothing_and_shows_in_the_exit_code(

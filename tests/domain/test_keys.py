@@ -118,7 +118,7 @@ async def test_whoever_shows_a_key_is_its_application_in_its_zone(ring: Ring) ->
         made = await ring.make(zone_id, scopes="a b")
         name = f"key:{made.key.id}"
         assert await ring.finds.submit(made.shown) == Caller(
-            name, APP, zone_id, frozenset({"a", "b"}), sid=name
+            name, APP, zone_id, frozenset({"a", "b"}), sid=name, is_local=True
         )
 
 

@@ -121,6 +121,7 @@ def test_a_live_key_speaks_for_its_application_in_its_zone_with_its_scopes() -> 
         sid="key:k",
         session_id="s",
         is_admin=False,
+        is_local=True,
     )
 
 
