@@ -89,15 +89,23 @@ class Disturber:
 
         async def thawed() -> None:
             await self._told("agent.stale", agent.post.agent)
+            # Looked for from before it is woken: it may be heard of sooner than anybody looks.
+            asleep = await self._position()
             agent.thaw()
             # Unless it wakes up in the middle of what ends it.
-            await self._told("agent.revived", agent.post.agent, unless=lambda: not agent.runs)
+            await self._told("agent.revived", agent.post.agent, lambda: not agent.runs, asleep)
 
         self._thawing.append(asyncio.create_task(thawed()))
 
-    async def _told(self, kind: str, name: str, unless: Callable[[], bool] = lambda: False) -> None:
-        """From here on, for whatever it may do next: how it stands may have changed once more already."""
-        begin = await self._look("select coalesce(max(pos), 0) from events")
+    async def _position(self) -> int:
+        return await self._look("select coalesce(max(pos), 0) from events")
+
+    async def _told(
+        self, kind: str, name: str, unless: Callable[[], bool] = lambda: False, after: int | None = None
+    ) -> None:
+        """From a position on, or from here, for whatever it may do next: how it stands may have changed once more
+        already."""
+        begin = await self._position() if after is None else after
         wanted = "type = ? and subject = ? and pos > ?"
 
         async def is_so() -> bool:
