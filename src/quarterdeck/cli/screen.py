@@ -73,12 +73,10 @@ class Screen:
         for number in _STOPS:
             signal.signal(number, self._stopped)
         tty.setcbreak(self._keys)
-        sys.stdout.write(_BEGIN)
-        sys.stdout.flush()
+        _say(_BEGIN)
 
     def _end(self) -> None:
-        sys.stdout.write(_END)
-        sys.stdout.flush()
+        _say(_END)
         termios.tcsetattr(self._keys, termios.TCSADRAIN, self._before)
 
     def _stopped(self, number: int, frame: FrameType | None) -> None:
@@ -88,3 +86,8 @@ class Screen:
         os.kill(os.getpid(), number)
         self._begin()
         self.wake()
+
+
+def _say(text: str) -> None:
+    """Past the buffer: a signal may come in the middle of a drawing, whose buffer cannot be written to from within."""
+    os.write(sys.stdout.fileno(), text.encode())
