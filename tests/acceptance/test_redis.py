@@ -274,7 +274,11 @@ async def test_slots_that_lie_are_put_right_and_never_believed(
 
         async def is_counted() -> bool:
             text = (await client.get("/metrics")).text
-            return figure(text, 'quarterdeck_slots_repairs_total{name="redis"}') >= 1
+            if figure(text, 'quarterdeck_slots_repairs_total{name="redis"}') >= 1:
+                return True
+            # What was still on its way may have put it right before anybody compared: another lie, for those who do.
+            redis.client.set(slot_key(zone.id), "1")
+            return False
 
         await eventually(is_counted, "the repair was counted")
 
