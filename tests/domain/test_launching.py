@@ -31,8 +31,12 @@ async def keel(sqlite_url: str) -> AsyncIterator[Keel]:
         yield laid
 
 
+HOLD = "signal.alarm(60)\nsignal.pause()"
+"""Until a signal ends it; and not for ever, should nobody send one."""
+
+
 def script(text: str, **said: object) -> ProcessLauncher:
-    command = (sys.executable, "-c", f"import os, sys, time, json\n{text}")
+    command = (sys.executable, "-c", f"import os, sys, json, signal\n{text}")
     return ProcessLauncher(command=command, **said)  # type: ignore[arg-type]
 
 
@@ -94,7 +98,7 @@ async def test_a_process_is_told_its_task_and_sees_nothing_of_the_server_but_wha
         "{'env': dict(os.environ), 'task': json.load(sys.stdin), 'cwd': os.getcwd(), 'group': os.getpgrp()}"
     )
     local = script(
-        f"said = {told}\nopen({str(heard)!r}, 'w').write(json.dumps(said) + '\\n')\ntime.sleep(60)",
+        f"said = {told}\nopen({str(heard)!r}, 'w').write(json.dumps(said) + '\\n')\n{HOLD}",
         environment=("PATH", "SEEN", "QD_SECRET_KEYS", "MISSING"),
         cwd=str(tmp_path),
     )
@@ -153,9 +157,9 @@ async def test_a_process_whose_attempt_is_over_is_ended_with_all_it_has_started(
     keel: Keel, tmp_path: Path, how: str
 ) -> None:
     pids = tmp_path / "pids"
-    deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     says = f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child}}\\n')"
-    text = f"child = os.fork()\nif child: {says}\ntime.sleep(60)"
+    text = f"child = os.fork()\nif child: {says}\n{HOLD}"
     async with coordinating(keel, {"local": script(deaf + text, grace_seconds=0.1)}) as here:
         await began(here)
         started = [int(pid) for pid in (await until_written(pids)).split()]
@@ -175,7 +179,7 @@ async def test_a_server_that_stops_ends_its_processes_and_gives_their_attempts_b
 ) -> None:
     pid = tmp_path / "pid"
     async with coordinating(
-        keel, {"local": script(f"open({str(pid)!r}, 'w').write(f'{{os.getpid()}}\\n')\ntime.sleep(60)")}
+        keel, {"local": script(f"open({str(pid)!r}, 'w').write(f'{{os.getpid()}}\\n')\n{HOLD}")}
     ) as here:
         await began(here)
         number = int(await until_written(pid))
@@ -197,7 +201,7 @@ async def test_what_cannot_be_started_has_failed_and_is_tried_again(keel: Keel) 
 
 
 async def test_a_process_beats_for_its_agent(keel: Keel, tmp_path: Path) -> None:
-    async with coordinating(keel, {"local": script("time.sleep(60)")}) as here:
+    async with coordinating(keel, {"local": script(HOLD)}) as here:
         await here.agency.register("a", launcher="local", heartbeat_interval_seconds=1)
         await here.work.make("t")
         await here.turns()
@@ -211,7 +215,7 @@ async def test_a_process_beats_for_its_agent(keel: Keel, tmp_path: Path) -> None
 
 
 async def test_no_more_processes_run_at_once_than_the_launcher_allows(keel: Keel) -> None:
-    async with coordinating(keel, {"local": script("time.sleep(60)", max_concurrent=2)}) as here:
+    async with coordinating(keel, {"local": script(HOLD, max_concurrent=2)}) as here:
         await here.agency.register("a", launcher="local", max_concurrent_tasks=10)
         await here.work.make_many([here.work.asking(f"t{number}") for number in range(5)])
         await here.turns()
@@ -303,7 +307,7 @@ async def test_a_gateway_that_starts_no_session_has_failed_the_attempt(
 
 
 async def test_an_agent_without_a_launcher_is_assigned_nothing(keel: Keel) -> None:
-    async with coordinating(keel, {"local": script("time.sleep(60)")}) as here:
+    async with coordinating(keel, {"local": script(HOLD)}) as here:
         await here.work.agent("a")
         await here.work.make("t")
         await here.turns()
