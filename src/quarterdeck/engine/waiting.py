@@ -38,6 +38,7 @@ GATHER_SECONDS = 0.005
 C = TypeVar("C", bound=msgspec.Struct)
 K = TypeVar("K", str, tuple[str, str])
 I = TypeVar("I")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
 
 
 @dataclass(slots=True, eq=False)
@@ -193,6 +194,23 @@ class Lookout(Generic[C, K, I]):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await stir.wait()
+
+
+async def leases_of(
+    claimed: asyncio.Future[O], items_of: Callable[[O], tuple[I, ...]], waiters: Waiters[C, K, I]
+) -> tuple[I, ...]:
+    """What a claim that was submitted is given. Should whoever asked be gone before, what it is given all the same, a
+    moment from now, goes back."""
+
+    def give_back(done: asyncio.Future[O]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            waiters.unwanted(items_of(done.result()))
+
+    try:
+        return items_of(await asyncio.shield(claimed))
+    except asyncio.CancelledError:
+        claimed.add_done_callback(give_back)
+        raise
 
 
 async def wait_for_work(

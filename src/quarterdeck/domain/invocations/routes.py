@@ -56,6 +56,7 @@ from quarterdeck.domain.invocations.model import (
 from quarterdeck.domain.invocations.operations.waiting import Given, Waiters, wait_for_work
 from quarterdeck.domain.invocations.rules.refusals import key_required
 from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.waiting import leases_of
 
 log = logging.getLogger("quarterdeck.invocations")
 LISTING = "invocations"
@@ -131,21 +132,7 @@ class InvocationDesk:
         return Reply(leases, unsent=lambda: self.waiters.unwanted(given))
 
     async def _claim(self, ask: Claim) -> Given:
-        claimed = self.submit(ask)
-        try:
-            leases = await asyncio.shield(claimed)
-        except asyncio.CancelledError:
-            # Whoever asked is gone. What it is given all the same, a moment from now, goes back.
-            claimed.add_done_callback(self._give_back)
-            raise
-        assert isinstance(leases, Leases)
-        return leases.items
-
-    def _give_back(self, claimed: asyncio.Future[Outcome]) -> None:
-        if not claimed.cancelled() and claimed.exception() is None:
-            leases = claimed.result()
-            assert isinstance(leases, Leases)
-            self.waiters.unwanted(leases.items)
+        return await leases_of(self.submit(ask), _items, self.waiters)
 
     def release(self, given: Sequence[Invocation]) -> None:
         """Leases that reached nobody are as if they had never been given."""
@@ -208,6 +195,11 @@ class InvocationDesk:
     async def _read(self, call: Call, operation: Callable[[Tx], Awaitable[T]]) -> T:
         """Behind the wall: the zone that is looked at, and the zone of the caller's own session."""
         return await self.engine.read(operation, zones={call.zone, call.caller.zone_id})
+
+
+def _items(claimed: Outcome) -> Given:
+    assert isinstance(claimed, Leases)
+    return claimed.items
 
 
 def _released(done: asyncio.Future[Outcome]) -> None:

@@ -51,7 +51,7 @@ from quarterdeck.domain.tasks.rules.showing import lease_view, view
 from quarterdeck.domain.tasks.striking import Strike, strikes
 from quarterdeck.engine.secrets import Safe
 from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.engine.waiting import wait_for_work
+from quarterdeck.engine.waiting import leases_of, wait_for_work
 
 log = logging.getLogger("quarterdeck.tasks")
 LISTING = "agent-tasks"
@@ -192,21 +192,7 @@ class TaskDesk:
         return Reply(shown, unsent=lambda: self.waiters.unwanted(given))
 
     async def _claim(self, ask: Claim) -> tuple[Leased, ...]:
-        claimed = self.submit(ask)
-        try:
-            leases = await asyncio.shield(claimed)
-        except asyncio.CancelledError:
-            # Whoever asked is gone. What it is given all the same, a moment from now, goes back.
-            claimed.add_done_callback(self._give_back)
-            raise
-        assert isinstance(leases, Leases)
-        return leases.items
-
-    def _give_back(self, claimed: asyncio.Future[Outcome]) -> None:
-        if not claimed.cancelled() and claimed.exception() is None:
-            leases = claimed.result()
-            assert isinstance(leases, Leases)
-            self.waiters.unwanted(leases.items)
+        return await leases_of(self.submit(ask), _items, self.waiters)
 
     def release(self, given: Sequence[Leased]) -> None:
         """Leases that reached nobody are as if they had never been given."""
@@ -298,6 +284,11 @@ class TaskDesk:
 
     def _opened(self, leased: Leased, field: str, stored: str) -> str:
         return self.safe.open(stored, (leased.task.zone_id, asking.TABLE, leased.task.id, field))
+
+
+def _items(claimed: Outcome) -> tuple[Leased, ...]:
+    assert isinstance(claimed, Leases)
+    return claimed.items
 
 
 def _released(done: asyncio.Future[Outcome]) -> None:
