@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from tests.support.eventually import eventually
-from tests.support.zone import FreshZone, assert_problem, shown
+from tests.support.zone import FreshZone, assert_problem, fresh_zone, shown
 
 TASKS = "/api/v1/agent-tasks"
 TASK = {"title": "Fix TypeScript strict errors", "taskType": "development"}
@@ -202,28 +202,49 @@ async def test_a_secret_is_shown_to_whoever_holds_the_task_and_to_nobody_else(zo
         assert (await client.get(f"{TASKS}/{made['id']}")).json()["inputContext"] == masked
 
 
-async def test_a_claim_waits_until_there_is_work_and_gives_back_what_nobody_took(zone: FreshZone) -> None:
+async def test_a_claim_waits_until_there_is_work(zone: FreshZone) -> None:
     async with zone.client() as client:
         await register(client)
         waiting = asyncio.create_task(claim(client, waitMs=20_000))
-        gone = asyncio.create_task(client.post("/api/v1/agents/w/claim", json={"waitMs": 20_000}))
-        await asyncio.wait([gone], timeout=0.2)
-        gone.cancel()
+        await claims_wait(zone, 1)
         made = await make(client)
         [task] = await waiting
         assert task["id"] == made["id"]
-        second = await make(client)
 
-        async def is_there() -> bool:
-            row = (await client.get(f"{TASKS}/{second['id']}")).json()
-            return bool(row["status"] == "PENDING" and row["attempt"] == 0)
 
-        await eventually(is_there, "the task that nobody took is as if it had never been given")
+async def test_what_is_made_goes_to_nobody_who_has_hung_up(zone: FreshZone) -> None:
+    async with zone.client() as client:
+        await register(client)
+        async with zone.client() as other:
+            gone = asyncio.create_task(claim(other, waitMs=20_000))
+            await claims_wait(zone, 1)
+            gone.cancel()
+            await asyncio.wait([gone])
+        await claims_wait(zone, 0)
+        made = await make(client)
+        row = (await client.get(f"{TASKS}/{made['id']}")).json()
+        assert (row["status"], row["attempt"]) == ("PENDING", 0)
+        [task] = await claim(client)
+        assert (task["id"], task["attempt"]) == (made["id"], 1)
+
+
+async def claims_wait(zone: FreshZone, number: int) -> None:
+    async def so_many() -> bool:
+        async with zone.server.client() as admin:
+            lines = (await admin.get("/metrics")).text.splitlines()
+        [found] = [line for line in lines if line.startswith('quarterdeck_claims_waiting{name="tasks"}')]
+        return float(found.split()[-1]) == number
+
+    await eventually(so_many, f"{number} claims wait for tasks")
 
 
 async def test_a_foreign_workspaces_task_is_not_there(zone: FreshZone) -> None:
     async with zone.client() as client:
         made = await make(client)
-        for headers in ({"X-Workspace-ID": "default"},):
-            answer = await client.get(f"{TASKS}/{made['id']}", headers=headers)
-            assert answer.status_code == 404
+    stranger = await fresh_zone(zone.server)
+    async with stranger.client() as client:
+        assert_problem(await client.get(f"{TASKS}/{made['id']}"), 404, "task_not_found")
+        elsewhere = await client.get(f"{TASKS}/{made['id']}", headers={"X-Workspace-ID": zone.id})
+        assert_problem(elsewhere, 404, "workspace_not_found")
+        dependent = await client.post(TASKS, json={**TASK, "dependsOn": [made["id"]]})
+        assert_problem(dependent, 400, "unknown_dependency")
