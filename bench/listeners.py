@@ -52,7 +52,7 @@ class Listener(asyncio.Protocol):
         self.wrong = 0
         self.lost = False
 
-    def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]  # TCP has no other
         transport.write(self._asking)
 
     def data_received(self, data: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 from bench.load import Requests, drive
 from bench.probe import PATH
@@ -32,7 +33,7 @@ def measure(stage: Stage) -> Findings:
         with stage.server(program=PROBED) as shell, _echo(stage, shell.token) as echo:
             for target in (echo, shell):
                 drive(target, requests, CONNECTIONS, stage.plan.warm_up)
-            there_and_back([(ECHO, lambda echo=echo: at(echo)), (SHELL, lambda shell=shell: at(shell))], runs)  # type: ignore[misc]
+            there_and_back([(ECHO, partial(at, echo)), (SHELL, partial(at, shell))], runs)
     cost = ratios(runs[SHELL], runs[ECHO], stage.plan.rounds, "server_us")
     return Findings(
         "The HTTP shell, beside a plain ASGI echo",

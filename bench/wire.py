@@ -26,7 +26,7 @@ class Connection(asyncio.Protocol):
         self.answer = b""
         """The last one, whole."""
 
-    def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.WriteTransport) -> None:  # type: ignore[override]  # TCP has no other
         self._transport = transport
 
     def send(self, request: bytes) -> None:

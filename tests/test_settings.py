@@ -76,6 +76,7 @@ LAUNCHERS = """
 kind = "process"
 command = ["agent", "--once"]
 environment = ["PATH"]
+task_types = ["research", "review"]
 
 [launchers.far]
 kind = "http"
@@ -88,7 +89,9 @@ def test_launchers_are_tables_of_the_file_and_the_gateway_is_one_of_them(tmp_pat
     write(tmp_path, LAUNCHERS)
     told = load(tmp_path, {}, {"GATEWAY_URL": "http://gateway.example"}).section(CoordinationSettings)
     found = launchers_of(told)
-    assert found["local"] == ProcessLauncher(command=("agent", "--once"), environment=("PATH",))
+    assert found["local"] == ProcessLauncher(
+        command=("agent", "--once"), environment=("PATH",), task_types=("research", "review")
+    )
     assert found["far"] == HttpLauncher(
         url="https://gateway.example", headers={"Authorization": "GATEWAY_TOKEN"}
     )
@@ -103,6 +106,7 @@ def test_launchers_are_tables_of_the_file_and_the_gateway_is_one_of_them(tmp_pat
         "[launchers.x]\nkind = 'process'\ncommand = []",
         "[launchers.x]\nkind = 'process'\ncommand = 'sh -c true'",
         "[launchers.x]\nkind = 'process'\ncommand = ['sh']\nargs = ['x']",
+        "[launchers.x]\nkind = 'process'\ncommand = ['sh']\ntask_types = []",
         "[launchers.x]\nkind = 'http'\nurl = 'file:///etc/passwd'",
         "[launchers.'a b']\nkind = 'http'\nurl = 'http://a'",
     ],

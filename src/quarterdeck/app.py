@@ -137,6 +137,7 @@ async def build(
     try:
         safe = await safekeeping.open_safe(keel, issuer, makes=paths is None)
     except BaseException:
+        # Whatever it is, a process that only tries to start must not leave connections behind.
         for store in {*keel.stores}:
             await store.close()
         raise
@@ -178,6 +179,7 @@ async def build(
     ]
     table = [route for room in rooms for route in room.routes if paths is None or route.path in paths]
     shell = Shell(table, authenticator, keel.metrics, lines, live.streams)
+    shell.check_agent = work_rooms.agent_check(keel)
     shell.on_drain += [callback for room in rooms for callback in room.on_drain]
     own.serves(table, lambda: shell.draining)
     watch(keel, lines)

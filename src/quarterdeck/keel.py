@@ -38,6 +38,7 @@ async def open_stores(settings: Settings) -> tuple[Store, Store]:
     try:
         return own, await PostgresStore.open(url, SWEEP_CONNECTIONS, SWEEP)
     except BaseException:
+        # Nobody else knows of the first yet, who could close it.
         await own.close()
         raise
 

@@ -105,7 +105,9 @@ class Sweeping:
 
     async def _once(self) -> int:
         async with self._composed() as (app, sweeps):
-            app.start(())
+            # So that the servers hear of what is done here. Nothing else goes on by itself meanwhile: it would be cut
+            # off a moment later, in the middle of something.
+            app.keel.wakes.start()
             passes = asyncio.create_task(_one_of_each(app, sweeps))
             stopped = asyncio.create_task(_told_to_stop())
             await asyncio.wait((passes, stopped), return_when=asyncio.FIRST_COMPLETED)

@@ -154,11 +154,12 @@ def a_refusal_that_bound_its_key(world: World) -> None:
     refused = next(line for line in world.lines() if line["op"] == "spawn" and line["status"] == 429)
     asked = refused["asked"]
     assert isinstance(asked, dict)
-    done = {
-        str(line["asked"]["idempotency_key"])  # type: ignore[index]
+    made = [
+        line["asked"]
         for line in world.lines()
         if line["op"] == "spawn" and line["status"] in (200, 201, None)
-    }
+    ]
+    done = {str(each["idempotency_key"]) for each in made if isinstance(each, dict)}
     assert asked["idempotency_key"] not in done
     _, subject, _ = event_of(world, "session.spawn")
     world.side.run(

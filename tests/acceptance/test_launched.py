@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,10 +45,10 @@ class Agent:
         self.heard = directory / "heard"
         self.mark = directory / "mark"
 
-    def configure(self, data: Path) -> None:
+    def configure(self, data: Path, more: str = "") -> None:
         data.mkdir(parents=True, exist_ok=True)
         command = json.dumps([sys.executable, str(self.script), str(self.heard)])
-        text = f'[launchers.local]\nkind = "process"\ncommand = {command}\nenvironment = ["PATH"]\n'
+        text = f'[launchers.local]\nkind = "process"\ncommand = {command}\nenvironment = ["PATH"]\n{more}'
         (data / "quarterdeck.toml").write_text(text)
 
     def lines(self) -> list[dict[str, Any]]:
@@ -56,10 +57,10 @@ class Agent:
         )
 
 
-async def started(servers: Servers, directory: Path) -> tuple[ServerProcess, Agent]:
+async def started(servers: Servers, directory: Path, more: str = "") -> tuple[ServerProcess, Agent]:
     agent = Agent(directory)
     launch = Launch(directory / "data", environment={"SECRET_OF_THE_SERVER": "s"})
-    agent.configure(launch.data)
+    agent.configure(launch.data, more)
     return await servers.start(launch), agent
 
 
@@ -104,6 +105,64 @@ async def test_a_task_is_launched_worked_on_and_completed_and_no_request_makes_t
     for line in agent.lines():
         assert line["argv"] == [str(agent.script), str(agent.heard)], "arguments are the configuration's"
         assert {*line["env"]} - {"LC_CTYPE"} <= allowed, "and so is what is seen of the environment"
+
+
+async def test_a_gateway_of_any_launcher_that_does_not_answer_is_said_to_be_away(
+    servers: Servers, tmp_path: Path
+) -> None:
+    hole = '[launchers.hole]\nkind = "http"\nurl = "http://127.0.0.1:1"\n'
+    server, _ = await started(servers, tmp_path, hole)
+    async with server.client() as client:
+        told = shown(await client.get("/health/coordinator"))
+    assert (told["status"], told["gateway"]) == ("degraded", "unreachable")
+
+
+LASTING = """
+import os, signal, sys
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = os.fork()
+with open(sys.argv[1], "a") as pids:
+    pids.write(f"{os.getpid()}\\n")
+signal.alarm(60)
+while True:
+    signal.pause()
+"""
+
+
+async def test_what_a_server_has_launched_does_not_outlive_it_when_it_is_killed(
+    servers: Servers, tmp_path: Path
+) -> None:
+    agent, launch = Agent(tmp_path), Launch(tmp_path / "data")
+    agent.script.write_text(LASTING)
+    agent.configure(launch.data, "grace_seconds = 0.1\n")
+    server = await servers.start(launch)
+    async with server.client() as client:
+        await client.put("/api/v1/agents/a", json={"launcher": "local"})
+        await make(client)
+    seen: list[int] = []
+
+    async def both_run() -> bool:
+        seen[:] = [int(line) for line in agent.heard.read_text().split()] if agent.heard.exists() else []
+        return len(seen) == 2
+
+    async def none_runs() -> bool:
+        return not any(map(runs, seen))
+
+    await eventually(both_run, "what was launched runs, and so does its child")
+    assert all(map(runs, seen))
+    server.kill()
+    await eventually(none_runs, "both have ended")
+
+
+def runs(pid: int) -> bool:
+    """Whether a process does anything: whoever has ended may wait for somebody to take note of it."""
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        os.kill(pid, 0)
+        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
 
 
 # -- every field of every route, with a command in it

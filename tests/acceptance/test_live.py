@@ -21,6 +21,7 @@ from tests.support.eventually import eventually
 from tests.support.keel import Keel, Side, keel_on
 from tests.support.load import Load
 from tests.support.postgres import PostgresServer
+from tests.support.proxy import Cut as Moment
 from tests.support.proxy import proxy_to
 from tests.support.replicas import another, replicas_of
 from tests.support.rounds import ROUNDS
@@ -167,7 +168,7 @@ async def test_a_restarted_server_goes_on_where_its_clients_were(servers: Server
 
 @pytest.mark.parametrize("how", ["before", "after", "at once"])
 async def test_connections_lost_during_commit_cost_no_listener_an_event(
-    servers: Servers, postgres_url: str, how: str
+    servers: Servers, postgres_url: str, how: Moment
 ) -> None:
     async with proxy_to(postgres_url) as proxy:
         server = await servers.start(Launch(servers.directory / "data", proxy.url))
@@ -177,7 +178,7 @@ async def test_connections_lost_during_commit_cost_no_listener_an_event(
         for _ in range(3):
             await load.reaches(50)
             proxy.cut.clear()
-            proxy.arm(how)  # type: ignore[arg-type]
+            proxy.arm(how)
             await asyncio.wait_for(proxy.cut.wait(), 30)
         await load.reaches(50)
         await load.stop()

@@ -337,6 +337,15 @@ def test_what_was_spent_is_summed_up_and_a_spent_budget_is_told(here: Qd, zone: 
     assert claimed(here, "ada", "--wait", "10")["id"] == waits
 
 
+def test_a_claim_uses_the_capabilities_it_names_and_no_others(here: Qd) -> None:
+    here.good("agent", "register", "ada", "--capability", "go", "--capability", "rust")
+    needs_go, needs_rust = (added(here, word, "--capability", word) for word in ("go", "rust"))
+    assert claimed(here, "ada", "--capability", "rust", "--max", "500")["id"] == needs_rust
+    assert here.json("agent", "claim", "ada", "--capability", "rust")["tasks"] == []
+    here.good("agent", "register", "bob", "--capability", "go")
+    assert claimed(here, "bob")["id"] == needs_go
+
+
 def test_the_coordinator_tells_what_it_sees_and_is_told_in_what_order(here: Qd, zone: FreshZone) -> None:
     added(here, "waits")
     told = here.json("coordinator", "status")

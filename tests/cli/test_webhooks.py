@@ -36,6 +36,12 @@ def test_add_prints_id_and_secret_once_and_list_show_set_and_remove_speak_of_it(
     assert here.good("webhook", "list").startswith("no webhooks in zone")
 
 
+def test_with_a_key_the_same_webhook_is_made_once(here: Qd) -> None:
+    first, again = (here.json("webhook", "add", URL, "--key", "k") for _ in range(2))
+    assert again == first
+    assert added(here) != first["id"]
+
+
 def test_what_was_sent_is_listed_and_sent_again(here: Qd) -> None:
     webhook = added(here)
     assert here.good("webhook", "deliveries", webhook) == "nothing was sent"

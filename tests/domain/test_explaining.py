@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 import pytest
@@ -145,7 +146,7 @@ async def test_whoever_may_not_look_is_not_told_why(keel: Keel) -> None:
     ):
         with pytest.raises(kind):
             await keel.engine.read(
-                lambda tx, ref=ref: keel.explainer.session(tx, ref, admin()),  # type: ignore[misc]
+                partial(keel.explainer.session, ref=ref, caller=admin()),
                 zones=[ZONE],
             )
     with pytest.raises(Unauthenticated):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable
 from typing import Literal
 
 import msgspec
@@ -41,9 +42,9 @@ def backdate(service: Calling, row: Invocation, column: str) -> None:
     service.keel.side.run(f"update agent_invocations set {column} = 1 where id = ?", row.id)
 
 
-async def refused(work: object) -> str:
+async def refused(work: Awaitable[object]) -> str:
     with pytest.raises(Problem) as refusal:
-        await work  # type: ignore[misc]
+        await work
     return refusal.value.code
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from quarterdeck.domain.coordination.launching.model import Start
 from quarterdeck.domain.coordination.model import HttpLauncher, Launcher, ProcessLauncher
 from quarterdeck.domain.tasks.asking import sealed
 from quarterdeck.domain.tasks.model.commands import Cancel, Create, Pause
@@ -20,6 +21,7 @@ from tests.support.coordinating import Coordinating, coordinating
 from tests.support.endpoint import Endpoint, endpoint, json_answer
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, keel_on
+from tests.support.making import struct_of
 
 CANARY = "canary-of-the-input"
 
@@ -37,7 +39,7 @@ HOLD = "signal.alarm(60)\nsignal.pause()"
 
 def script(text: str, **said: object) -> ProcessLauncher:
     command = (sys.executable, "-c", f"import os, sys, json, signal\n{text}")
-    return ProcessLauncher(command=command, **said)  # type: ignore[arg-type]
+    return struct_of(ProcessLauncher, command=command, **said)
 
 
 async def began(here: Coordinating, task_id: str = "t", **asked: object) -> None:
@@ -223,6 +225,16 @@ async def test_no_more_processes_run_at_once_than_the_launcher_allows(keel: Keel
         assert len(here.pad) == 2
 
 
+async def test_an_agent_whose_launcher_is_for_certain_types_is_given_no_others(keel: Keel) -> None:
+    async with coordinating(keel, {"local": script(HOLD, task_types=("research",))}) as here:
+        await here.agency.register("a", launcher="local", max_concurrent_tasks=10)
+        await here.work.make("t", task_type="review")
+        assert await here.coordinator.is_due() is not True, "there is nothing that it could be launched for"
+        await here.work.make("u", task_type="research")
+        await here.turns()
+        assert [(await here.task(name)).agent_id for name in ("t", "u")] == [None, "a"]
+
+
 async def test_a_launch_that_comes_too_late_starts_nothing(keel: Keel, tmp_path: Path) -> None:
     """As of a server that stood still between the commit and the launch."""
     mark = tmp_path / "mark"
@@ -231,13 +243,13 @@ async def test_a_launch_that_comes_too_late_starts_nothing(keel: Keel, tmp_path:
         await here.agency.register("a", launcher="local")
         await here.work.make("t", retry_backoff_seconds=300)
         begin = here.pad.begin
-        held: list[object] = []
-        here.pad.begin = held.append  # type: ignore[method-assign, assignment]
+        held: list[Start] = []
+        here.pad.begin = held.append  # type: ignore[method-assign,assignment]  # stands still here
         await here.turns()
         here.pass_by("t", "timeout_at")
         await here.turns()
         assert (await here.task("t")).reason == "launch_lost"
-        begin(held[0])  # type: ignore[arg-type]
+        begin(held[0])
 
         async def is_over() -> bool:
             return len(here.pad) == 0
@@ -258,7 +270,7 @@ async def gateway() -> AsyncIterator[Endpoint]:
 
 def http(gateway: Endpoint, **said: object) -> dict[str, Launcher]:
     url = f"http://127.0.0.1:{gateway.port}/"
-    return {"local": HttpLauncher(url=url, **said)}  # type: ignore[arg-type]
+    return {"local": struct_of(HttpLauncher, url=url, **said)}
 
 
 async def test_a_gateway_is_asked_as_in_the_seed_and_its_session_is_kept(

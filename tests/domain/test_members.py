@@ -26,6 +26,7 @@ from quarterdeck.engine.lanes import Busy, Lane
 from quarterdeck.engine.tx import Tx
 from tests.support.asking import ZONE
 from tests.support.keel import Cell, Keel, codes, keel_on
+from tests.support.making import struct_of
 
 T = TypeVar("T")
 OTHER = "other"
@@ -40,7 +41,7 @@ def person(subject: str, **said: object) -> Caller:
         "zone_id": ZONE,
         "scopes": frozenset(),
     }
-    return Caller(**(plain | said))  # type: ignore[arg-type]
+    return struct_of(Caller, **(plain | said))
 
 
 OWNER = person("olga", role=Role.OWNER)

@@ -15,7 +15,7 @@ from quarterdeck.domain.invocations.model import Command, Complete, Outcome, Ret
 from quarterdeck.domain.invocations.sweeps import DEADLINE
 from quarterdeck.domain.services.model import Change, Delivery
 from quarterdeck.domain.services.operations import Changer
-from quarterdeck.engine.outward import PUBLIC, Bounds, Outward
+from quarterdeck.engine.outward import PUBLIC, Answer, Bounds, Outward, Request
 from quarterdeck.engine.outward.finding import LAB
 from tests.support.asking import ZONE, admin
 from tests.support.calling import Calling
@@ -432,11 +432,11 @@ async def test_a_defect_in_one_push_is_logged_and_stops_no_other(
     class Broken(Outward):
         broken = True
 
-        async def ask(self, *asked: object) -> object:  # type: ignore[override]
+        async def ask(self, request: Request, seconds: float) -> Answer:
             if self.broken:
                 self.broken = False
                 raise RuntimeError("a defect")
-            return await super().ask(*asked)  # type: ignore[arg-type]
+            return await super().ask(request, seconds)
 
     async with process.pushing(process.means(Broken(LAB))) as pusher:
         first = await service.call()

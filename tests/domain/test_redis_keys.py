@@ -50,7 +50,7 @@ def work(keel: Keel) -> Working:
 
 def told(redis: RedisSide) -> PubSub:
     """Whoever subscribes, from here on."""
-    listening: PubSub = redis.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+    listening: PubSub = redis.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]  # redis-py says no types here
     listening.psubscribe("*:events:*")
     listening.get_message(timeout=5)
     return listening

@@ -15,6 +15,7 @@ from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.engine.events import Event
 from tests.support.asking import ZONE, admin, ask, caller
 from tests.support.keel import Keel, assert_counts_are_what_the_rows_say, codes
+from tests.support.plans import reading
 from tests.support.rounds import ROUNDS
 
 
@@ -126,7 +127,7 @@ async def test_nothing_moves_that_is_no_longer_in_the_state_it_was_read_in(keel:
     root = await keel.spawn()
     for was, moved in (("suspended", 0), ("terminated", 0), ("active", 1), ("active", 0)):
         ending = Q.sessions_end(batch=[(ZONE, root.id, was, "x", 7)], now=7)
-        [rows] = await keel.store.transact(lambda tx, ending=ending: tx.read(ending), zones=[ZONE])  # type: ignore[misc]
+        [rows] = await keel.store.transact(reading(ending), zones=[ZONE])
         assert len(rows) == moved
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import msgspec
 import pytest
 
-from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.tasks.model.commands import Cost
 from quarterdeck.domain.tasks.model.money import BUDGETS_MAX, Period, Scope
-from quarterdeck.domain.tasks.operations import budgeting
 from quarterdeck.domain.tasks.rules import spending as rules
 from quarterdeck.domain.tasks.sweeps import forget
 from tests.support.asking import ZONE, caller
@@ -29,9 +28,9 @@ async def records(keel: Keel) -> Recording:
     return Recording(work)
 
 
-async def refused(asked: object) -> str:
+async def refused(asked: Awaitable[object]) -> str:
     with pytest.raises(Problem) as refusal:
-        await asked  # type: ignore[misc]
+        await asked
     return refusal.value.code
 
 
@@ -85,6 +84,20 @@ async def test_what_is_charged_is_told_of_so_that_a_lost_commit_is_not_charged_a
     before = len(await records.keel.log())
     await records.spend(leased.task, CENT)
     assert [event.type for event in (await records.keel.log())[before:]] == ["task.progressed"]
+
+
+async def test_progress_whose_answer_was_lost_is_charged_once_when_it_is_said_again(
+    records: Recording,
+) -> None:
+    await records.work.make("t")
+    [leased] = await records.work.claim()
+    said = [await records.spend(leased.task, CENT, key=key) for key in ("p1", "p1", "p2", "p1")]
+    assert [row.usd_micros for row in said] == [10_000, 10_000, 20_000, 20_000]
+    together = await asyncio.gather(*(records.spend(leased.task, CENT, key="p3") for _ in range(5)))
+    assert {row.usd_micros for row in together} == {30_000}
+    assert [cost.usd_micros for cost in await records.costs("task")] == [30_000]
+    await records.spend(leased.task, CENT)
+    assert (await records.spend(leased.task, CENT)).usd_micros == 50_000
 
 
 async def test_of_many_who_report_at_once_nothing_is_lost_and_the_limit_is_passed_once(
@@ -143,11 +156,7 @@ async def test_a_budget_begins_anew_with_its_period(records: Recording) -> None:
     await records.spend(leased.task, CENT)
     await work.make("u")
     assert await work.claim() == ()
-    pause = await records.keel.everywhere.read(budgeting.next_change)
-    assert pause is not None
-    assert 0 <= pause <= DAY
     records.keel.side.run("update budgets set began_at = began_at - 86400000, ends_at = ends_at - 86400000")
-    assert await records.keel.everywhere.read(budgeting.next_change) is None
     [leased] = await work.claim()
     assert leased.task.id == "u"
     await records.spend(leased.task, Cost("opus", 0, 0, 4_999))

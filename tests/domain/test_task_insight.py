@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 import pytest
 
 from quarterdeck.core.errors import Problem
@@ -18,9 +20,9 @@ async def records(keel: Keel) -> Recording:
     return Recording(Working(keel))
 
 
-async def refused(asked: object) -> str:
+async def refused(asked: Awaitable[object]) -> str:
     with pytest.raises(Problem) as refusal:
-        await asked  # type: ignore[misc]
+        await asked
     return refusal.value.code
 
 
@@ -33,7 +35,8 @@ async def test_from_nobody_there_to_done_a_task_says_what_it_waits_for(records: 
     await work.make("u", required=("rust",))
     assert await code(records, "t") == "no_agent"
     await work.agent("plain")
-    assert (await records.explain("t")).agents.missing_capabilities == ["rust"]  # type: ignore[union-attr]
+    agents = (await records.explain("t")).agents
+    assert agents is not None and agents.missing_capabilities == ["rust"]
     await work.agent("able", "rust", "go", slots=1)
     told = await records.explain("u")
     assert (told.code, told.before) == ("turn", 1)

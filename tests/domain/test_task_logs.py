@@ -14,7 +14,7 @@ from quarterdeck.core.ids import new_id
 from quarterdeck.domain.tasks.model.commands import Fail
 from quarterdeck.domain.tasks.model.lines import LINES_MAX, PAGE_BYTES_MAX, Level, LogPage
 from quarterdeck.domain.tasks.model.rows import Task
-from quarterdeck.domain.tasks.operations.following import Following, Look, Readers, readers
+from quarterdeck.domain.tasks.operations.following import Following, LogLook, Readers, readers
 from quarterdeck.engine.waiting import Lookout
 from quarterdeck.engine.wake import Wakes
 from tests.support.asking import ZONE
@@ -50,9 +50,9 @@ async def begun(records: Recording, task_id: str = "t") -> Task:
     return leased.task
 
 
-async def refused(asked: object) -> str:
+async def refused(asked: Awaitable[object]) -> str:
     with pytest.raises(Problem) as refusal:
-        await asked  # type: ignore[misc]
+        await asked
     return refusal.value.code
 
 
@@ -230,7 +230,7 @@ async def following(records: Recording, wakes: Wakes) -> AsyncIterator[tuple[Fol
     waiting = readers()
     engine = records.keel.engine
     # So long an interval that only a wake can be what is heard of.
-    lookout = Lookout(wakes, waiting, Look(engine, waiting, 600), 600)
+    lookout = Lookout(wakes, waiting, LogLook(engine, waiting, 600), 600)
     lookout.start()
     yield Following(engine, waiting), waiting
     waiting.close()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable
 
 import pytest
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.tasks.model.commands import Abort, Cancel, Claim, Patch, Retry
+from quarterdeck.domain.tasks.model.commands import Abort, Cancel, Claim, Patch, Progress, Retry
 from quarterdeck.domain.tasks.model.rows import Leased, State, Waits
-from quarterdeck.domain.tasks.operations.awaiting import Look
+from quarterdeck.domain.tasks.operations.awaiting import AGENTS_SECONDS, Look
 from quarterdeck.engine.waiting import Lookout, wait_for_work
 from quarterdeck.engine.wake import Wakes
 from tests.support.asking import ZONE, caller
@@ -26,9 +27,9 @@ async def work(keel: Keel) -> Working:
     return made
 
 
-async def refused(asked: object) -> str:
+async def refused(asked: Awaitable[object]) -> str:
     with pytest.raises(Problem) as refusal:
-        await asked  # type: ignore[misc]
+        await asked
     return refusal.value.code
 
 
@@ -53,6 +54,23 @@ async def test_what_is_made_is_given_out_done_and_kept(work: Working) -> None:
     types = [event.type for event in await work.keel.log() if event.subject == made.id]
     assert types == ["task.created", "task.started", "task.completed"]
     assert work.held() == 0
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+async def test_what_is_stored_of_a_step_is_what_was_decided(work: Working, attempts: int) -> None:
+    """Most steps are written by statements that tell only what such a step changes: they must tell all of it."""
+    made = await work.make(estimated_duration_minutes=5, timeout_seconds=60)
+    for _ in range(attempts - 1):
+        [before] = await work.claim(claim_id="before")
+        token = before.task.attempt_token
+        half = Progress(zone_id=ZONE, id=made.id, token=token, percent=50, step="half", checkpoint=None)
+        await work.moved(half)
+        await work.fail(before.task)
+        await work.due(made.id)
+    [leased] = await work.claim(claim_id="this")
+    assert (await work.show(made.id)).task == leased.task
+    done = await work.complete(leased.task)
+    assert (await work.show(made.id)).task == done
 
 
 async def test_each_task_is_given_to_one_of_many_who_claim_at_once(work: Working) -> None:
@@ -100,7 +118,9 @@ async def test_the_same_claim_id_gives_the_same_tasks_again(work: Working) -> No
 async def test_a_late_word_about_an_older_attempt_changes_nothing(work: Working) -> None:
     await work.make()
     [first] = await work.claim()
-    await work.moved(Abort(zone_id=ZONE, id=first.task.id, attempt=1, reason="timeout", chance=0.0))
+    await work.moved(
+        Abort(zone_id=ZONE, id=first.task.id, token=first.task.attempt_token, reason="timeout", chance=0.0)
+    )
     await work.due(first.task.id)
     [second] = await work.claim()
     assert (second.task.id, second.task.attempt) == (first.task.id, 2)
@@ -260,6 +280,26 @@ async def test_one_whose_agent_is_full_waits_and_is_served_when_a_place_is_free(
     wakes.committed()
     assert len(await waiting) == 1
     await lookout.stop()
+
+
+@pytest.mark.parametrize("graceful", [False, True])
+async def test_whoever_waits_is_told_when_its_agent_was_ended_elsewhere(
+    work: Working, graceful: bool
+) -> None:
+    await work.agent("b")
+    await work.make()
+    await work.claim("a")
+    ended, other = (asyncio.create_task(_wait(work, name, 30)) for name in "ab")
+    await _waiting(work, 2)
+    look = Look(work.keel.engine, work.keel.task_waiters, 30.0)
+    assert await look([ZONE]) == 30.0
+    await work.terminate("a", graceful=graceful)
+    # So soon after the last look it only says when to come again; somebody else, who has not looked, finds it.
+    assert await look([ZONE]) <= AGENTS_SECONDS
+    await Look(work.keel.engine, work.keel.task_waiters, 30.0)([ZONE])
+    assert await refused(ended) == ("agent_draining" if graceful else "agent_terminated")
+    assert (other.done(), len(work.keel.task_waiters)) == (False, 1)
+    other.cancel()
 
 
 async def test_a_member_of_another_zone_finds_nothing_here(work: Working) -> None:

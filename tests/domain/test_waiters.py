@@ -10,6 +10,7 @@ import pytest
 from quarterdeck.domain.invocations.model import Claim, Invocation
 from quarterdeck.domain.invocations.operations.waiting import Given, ServiceWaiter, Waiters, wait_for_work
 from quarterdeck.engine.waiting import Waiter
+from tests.support.making import struct_of
 
 SERVICE = ("z", "s")
 CLAIM = Claim(zone_id="z", service_id="s", max=2, tokens=("t1", "t2"), claim_id="c")
@@ -17,7 +18,7 @@ CLAIM = Claim(zone_id="z", service_id="s", max=2, tokens=("t1", "t2"), claim_id=
 
 def lease(name: str) -> Invocation:
     fields = dict.fromkeys(Invocation.__struct_fields__, None)
-    return Invocation(**{**fields, "id": name, "zone_id": "z", "service_id": "s"})  # type: ignore[arg-type]
+    return struct_of(Invocation, **{**fields, "id": name, "zone_id": "z", "service_id": "s"})
 
 
 class Desk:

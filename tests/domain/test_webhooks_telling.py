@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from quarterdeck.domain.webhooks.model import State
+from quarterdeck.domain.webhooks.model import Endpoint, State
 from quarterdeck.domain.webhooks.telling import Teller
 from quarterdeck.engine.leases import LeaseLost
 from tests.support.endpoint import Endpoint as Receiver
@@ -42,8 +42,8 @@ async def test_an_endpoint_hears_of_what_it_named_in_its_own_zone_and_from_its_b
     await hooks.happen(("agent.terminated", "IDLE", "TERMINATED"), ("session.spawn", None, "active"))
     await hooks.tell()
 
-    async def told(of: object) -> list[str]:
-        return [row.type for row in await hooks.deliveries(of)]  # type: ignore[arg-type]
+    async def told(of: Endpoint) -> list[str]:
+        return [row.type for row in await hooks.deliveries(of)]
 
     assert await told(usual) == ["task.status_changed"]
     assert await told(picky) == ["task.created", "agent.terminated"]

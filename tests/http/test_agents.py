@@ -153,6 +153,16 @@ async def test_an_agents_token_acts_as_that_agent_alone_and_dies_with_it(zone: F
         assert_problem(await agent.post(f"{AGENTS}/a/heartbeat", json={}), 401, "agent_ended")
         assert_problem(await agent.get(AGENTS), 401, "agent_ended")
         assert_problem(await agent.put(f"{AGENTS}/a", json={}), 401, "agent_ended")
+        # Nor where nobody knows of agents.
+        spawned = await agent.post(f"/zones/{zone.id}/agents", json={"agent_type": "t"})
+        assert_problem(spawned, 401, "agent_ended")
+        assert_problem(await agent.get(f"/zones/{zone.id}/events"), 401, "agent_ended")
+        async with zone.client() as client:
+            await register(client)
+        # Whoever has its name now is another: what was made for the former does not speak for it.
+        assert_problem(await agent.post(f"{AGENTS}/a/heartbeat", json={}), 401, "agent_ended")
+    async with zone.client(await token_of(zone)) as anew:
+        assert (await anew.post(f"{AGENTS}/a/heartbeat", json={})).status_code == 200
 
 
 async def test_no_token_is_in_the_log(zone: FreshZone) -> None:
@@ -191,7 +201,8 @@ async def test_no_request_names_a_launcher_that_the_configuration_does_not(zone:
     async with ruler(zone) as client:
         for name in ("sh", "process", "__class__"):
             answer = await client.put(f"{AGENTS}/a", json={"launcher": name})
-            assert_problem(answer, 400, "unknown_launcher")
+            refused = assert_problem(answer, 400, "unknown_launcher")
+            assert (refused["field"], refused["launchers"]) == ("launcher", []), "and it says which there are"
         assert_problem(await client.put(f"{AGENTS}/a", json={"launcher": "/bin/sh"}), 400)
         assert_problem(await client.get(f"{AGENTS}/a"), 404, "agent_not_found")
 

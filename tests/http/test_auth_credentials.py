@@ -15,6 +15,7 @@ from quarterdeck.core.wire import Bearer, Caller
 from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, LocalIssuer
 from quarterdeck.http.shell import Head
 from tests.http.auth_support import NOW, Clock, Signer, bearer, claims_of, issuer_server
+from tests.support.making import struct_of
 
 KEY = apikey.spell("z", "0198f3a2-7c41-7b1e-9d52-3f6a8c0e41d7", bytes(32)).encode()
 GOOD = Caller("key:k", "app", "z", frozenset({"agent:lifecycle"}))
@@ -49,7 +50,7 @@ class Judge:
 
     def token(self, **grant: str) -> bytes:
         said = {"zone_id": "z", "client_id": "app", "subject": "app", **grant}
-        return bearer(self.issuer.mint(Grant(**said), 300))  # type: ignore[arg-type]
+        return bearer(self.issuer.mint(struct_of(Grant, **said), 300))
 
     async def identify(self, **headers: bytes) -> Caller:
         return await self.authenticator.identify(Shown(**headers))

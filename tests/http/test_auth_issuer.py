@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -104,8 +105,8 @@ def test_a_mounted_key_of_root_may_be_read_by_our_group(
             LocalIssuer.open(key_file)
 
 
-def pem(key: object, encryption: KeySerializationEncryption | None = None) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption or NoEncryption())  # type: ignore[attr-defined,no-any-return]
+def pem(key: PrivateKeyTypes, encryption: KeySerializationEncryption | None = None) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption or NoEncryption())
 
 
 P256 = ec.generate_private_key(ec.SECP256R1())

@@ -54,7 +54,7 @@ def with_alg(signer: Signer, alg: str) -> Signer:
     """The same key, lying about itself in the header of its tokens."""
     liar = Signer(signer.kid, signer.alg, signer.key)
     sign = liar.sign
-    liar.sign = lambda claims, **header: sign(claims, alg=alg, **header)  # type: ignore[method-assign]
+    liar.sign = lambda claims, **header: sign(claims, alg=alg, **header)  # type: ignore[method-assign]  # the lie
     return liar
 
 

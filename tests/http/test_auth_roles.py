@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 
 from quarterdeck.core.wire import LIFECYCLE, Caller, Role
 from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, LocalIssuer
-from tests.http.auth_support import Bench, Clock, Signer, bearer, claims_of, issuer_server
+from tests.http.auth_support import NOW, Bench, Clock, Signer, bearer, claims_of, issuer_server
 
 KEY = generate_private_key(SECP256R1())
 LOCAL = LocalIssuer(KEY, None, Clock())
@@ -36,6 +36,13 @@ async def test_an_attempt_that_is_not_of_the_form_of_a_name_is_none(attempt: obj
     assert (await believed(attempt=attempt)).attempt is None
 
 
+async def test_of_a_token_is_known_by_when_it_was_made_and_without_that_it_counts_as_the_oldest() -> None:
+    assert (await believed(iat=NOW)).issued_at == (NOW + 6) * 1000
+    assert (await believed(iat=NOW - 60.5)).issued_at == (NOW - 54.5) * 1000
+    assert (await believed()).issued_at == 0
+    assert (await believed(agent_since="7")).agent_since is None
+
+
 async def test_the_local_issuer_mints_what_agents_are_given() -> None:
     grant = Grant(
         zone_id="z",
@@ -45,9 +52,11 @@ async def test_the_local_issuer_mints_what_agents_are_given() -> None:
         agent_id="a1",
         role=Role.AGENT,
         attempt="t",
+        agent_since=7,
     )
     caller = await Authenticator(AuthSettings(), LOCAL, Clock()).verify(bearer(LOCAL.mint(grant, 60)))
     assert (caller.agent_id, caller.role, caller.attempt, caller.is_local) == ("a1", Role.AGENT, "t", True)
+    assert caller.agent_since == 7
 
 
 async def test_an_external_issuer_gives_roles_and_is_not_taken_for_the_local_one() -> None:

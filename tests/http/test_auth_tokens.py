@@ -63,6 +63,7 @@ def test_a_good_token_says_who_is_asking() -> None:
         delegation_edge_id="edge-1",
         is_admin=False,
         is_local=True,
+        issued_at=0,
     )
 
 
@@ -454,6 +455,7 @@ def test_the_local_issuer_signs_what_its_server_believes() -> None:
         role=Role.AGENT,
         attempt="t",
         is_local=True,
+        issued_at=(NOW + 6) * 1000,
     )
     clock = Clock(NOW + 64)
     verified(bearer(LOCAL.mint(grant, 60)), authenticator(clock))

@@ -32,11 +32,13 @@ async def test_status_is_that_of_the_seed_and_counts_the_callers_zone(zone: Fres
     async with ruler(zone) as client, ruler(other) as elsewhere:
         await client.put("/api/v1/agents/a", json={"maxConcurrentTasks": 5})
         for _ in range(3):
-            await make(client)
+            made = await make(client)
+        await make(client, dependsOn=[made])
+        await make(client, runAt="2099-01-01T00:00:00Z")
         await make(elsewhere)
         await client.post("/api/v1/agents/a/claim", json={"max": 1})
         told = shown(await client.get(f"{BASE}/status"))
-        assert {*told} == {"active", "instanceId", "workspaces", "lastHeartbeat", "stats"}
+        assert {*told} == {"active", "instanceId", "workspaces", "lastHeartbeat", "stats", "launchers"}
         assert (told["active"], told["workspaces"]) == (True, [zone.id])
         assert told["stats"] == {"pendingTasks": 2, "runningTasks": 1, "healthyAgents": 1, "staleAgents": 0}
         foreign = await client.get(f"{BASE}/status", params={"workspace": other.id})

@@ -171,9 +171,9 @@ async def test_an_administrator_acts_in_the_workspace_it_names(zone: FreshZone) 
         assert (made.status_code, shown(made)["workspaceId"]) == (201, zone.id)
         assert_problem(await root.get(one("alice")), 404, "member_not_found")
         nowhere = {"X-Workspace-ID": "nowhere"}
-        assert_problem(await root.get(MEMBERS, headers=nowhere), 404, "zone_not_found")
+        assert_problem(await root.get(MEMBERS, headers=nowhere), 404, "workspace_not_found")
         refused = await root.put(one("alice"), json={"role": "MEMBER"}, headers=nowhere)
-        assert_problem(refused, 404, "zone_not_found")
+        assert_problem(refused, 404, "workspace_not_found")
 
 
 @pytest.mark.parametrize("header", ["", "a b", "a/b", "é", "x" * 129, "a,b"])

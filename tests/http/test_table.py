@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.support.engines import ON_SQLITE
@@ -127,15 +129,16 @@ NO_NAMES = {"%00", "%0A", "a%0A", "%ff", "%C0%80", "%ED%A0%80"}
 
 
 @pytest.mark.parametrize("segment", NO_IDS)
-async def test_a_segment_that_is_no_id_is_404_on_every_route_that_has_one(
+async def test_a_segment_that_is_no_id_is_400_by_its_name_on_every_route_that_has_one(
     server: ServerProcess, segment: str
 ) -> None:
     """Each route is asked with four of them, and each of them is asked for on a fifth of the routes."""
     async with server.client() as client:
         for row in (await table_of(server))[NO_IDS.index(segment) % 5 :: 5]:
-            places = [row.at(segment)] if row.in_zone else []
+            places = {row.at(segment): "zone"} if row.in_zone else {}
             if row.names and (not row.names_somebody or segment in NO_NAMES):
-                places.append(row.at("default", segment))
-            for path in places:
+                places[row.at("default", segment)] = re.findall(r"{(?!zone})(\w+)}", row.path)[0]
+            for path, name in places.items():
                 url = client.base_url.copy_with(raw_path=path.encode())
-                assert_problem(await client.request(row.method, url), 404, "route_not_found")
+                refused = assert_problem(await client.request(row.method, url), 400, "invalid_path")
+                assert refused["field"] == name, path

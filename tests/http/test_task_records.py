@@ -176,3 +176,24 @@ async def test_a_tree_is_drawn_and_a_foreign_task_is_not_there(zone: FreshZone) 
         assert [each["id"] for each in why["waitsFor"]] == [first["id"]]
         for rest in ("tree", "explain", "logs"):
             assert_problem(await stranger.get(f"{TASKS}/{first['id']}/{rest}"), 404, "task_not_found")
+
+
+async def test_progress_that_is_sent_again_is_charged_once_by_its_key_or_its_id(zone: FreshZone) -> None:
+    async with zone.client() as client:
+        await client.put("/api/v1/agents/worker", json={})
+        path = f"{TASKS}/{(await task(client))['id']}"
+        [leased] = await claimed(client)
+        body = {"costs": [{"model": "m", "usd": 0.5}], "attemptToken": leased["attemptToken"]}
+        key = {"Idempotency-Key": "first"}
+        for _ in range(2):
+            said = await client.patch(f"{path}/progress", json=body, headers=key)
+            assert (said.status_code, said.json()["costs"]["usd"]) == (200, 0.5)
+        other = await client.patch(f"{path}/progress", json={**body, "currentStep": "s"}, headers=key)
+        assert_problem(other, 422, "idempotency_key_conflict")
+        mixed = await client.patch(f"{path}/progress", json={**body, "progressId": "second"}, headers=key)
+        assert_problem(mixed, 400, "idempotency_key_mismatch")
+        for _ in range(2):
+            items = [{**body, "id": leased["id"], "progressId": "second"}]
+            many = await client.post(f"{TASKS}/progress", json={"items": items})
+            assert many.json()["items"][0].get("error") is None, many.text
+        assert (await client.get(path)).json()["costs"]["usd"] == 1.0

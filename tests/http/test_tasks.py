@@ -212,6 +212,18 @@ async def test_a_claim_waits_until_there_is_work(zone: FreshZone) -> None:
         assert task["id"] == made["id"]
 
 
+async def test_a_claim_that_waits_is_refused_like_a_new_one_as_soon_as_its_agent_is_terminated(
+    zone: FreshZone,
+) -> None:
+    async with zone.client() as client:
+        await register(client)
+        waiting = asyncio.create_task(client.post("/api/v1/agents/w/claim", json={"waitMs": 60_000}))
+        await claims_wait(zone, 1)
+        assert (await client.post("/api/v1/agents/w/terminate", json={})).status_code == 200
+        assert_problem(await asyncio.wait_for(waiting, 10), 409, "agent_terminated")
+        assert_problem(await client.post("/api/v1/agents/w/claim", json={}), 409, "agent_terminated")
+
+
 async def test_what_is_made_goes_to_nobody_who_has_hung_up(zone: FreshZone) -> None:
     async with zone.client() as client:
         await register(client)

@@ -70,6 +70,31 @@ async def test_a_webhook_is_made_shown_changed_and_removed_and_its_secret_is_sho
     assert made["secret"] not in log and "canary" not in log
 
 
+async def test_a_webhook_that_is_made_with_a_key_is_made_once(zone: FreshZone) -> None:
+    async with ruler(zone) as client:
+        asked, key = {"url": URL, "types": ["alert"]}, {"Idempotency-Key": "k"}
+        first = await client.post(WEBHOOKS, json=asked, headers=key)
+        again = await client.post(WEBHOOKS, json=asked, headers=key)
+        assert (first.status_code, again.status_code) == (201, 200)
+        assert again.json() == first.json(), "whose answer was lost has the secret all the same"
+        assert again.headers["cache-control"] == "no-store"
+        other = await client.post(WEBHOOKS, json={**asked, "types": ["*"]}, headers=key)
+        assert_problem(other, 422, "idempotency_key_conflict")
+        bad = await client.post(WEBHOOKS, json=asked, headers={"Idempotency-Key": "k" * 256})
+        assert_problem(bad, 400, "invalid_idempotency_key")
+        one = f"{WEBHOOKS}/{first.json()['id']}"
+        await client.post(f"{one}/rotate-secret")
+        later = await client.post(WEBHOOKS, json=asked, headers=key)
+        assert (later.status_code, later.json().get("secret")) == (200, None), (
+            "another secret was not asked for"
+        )
+        assert len(shown(await client.get(WEBHOOKS))["items"]) == 1
+        await client.delete(one)
+        assert_problem(await client.post(WEBHOOKS, json=asked, headers=key), 404, "webhook_not_found")
+    told = [event["type"] for event in await events_of(zone)]
+    assert told.count("webhook.created") == 1
+
+
 REFUSED: list[tuple[dict[str, object], str]] = [
     ({"url": "http://hooks.invalid/"}, "invalid_webhook_url"),
     ({"url": "https://169.254.169.254/latest"}, "invalid_webhook_url"),

@@ -226,7 +226,7 @@ def test_an_address_is_spelt_plainly_or_not_at_all(address: str) -> None:
     ).map(".".join)
 )
 def test_whatever_the_c_library_takes_for_an_address_is_judged_as_one(spelt: str) -> None:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # the library takes it for none
         found = str(IPv4Address(socket.inet_aton(spelt)))
         assert refused(spelt) or (spelt == found and address_refused(found) is None)
     if refused(spelt) is None:

@@ -22,12 +22,14 @@ from quarterdeck.domain.agents.model import (
     Said,
     Shown,
     State,
+    Waiting,
     Watched,
 )
 from quarterdeck.domain.agents.rules import AGENT as MACHINE
 from quarterdeck.domain.agents.rules import Moved, Speaker
 from tests.support.agency import AGENT, LAUNCHERS, agent, agent_caller, person
 from tests.support.asking import NOW, ZONE
+from tests.support.making import struct_of
 
 replace = msgspec.structs.replace
 STATES = st.sampled_from([State.IDLE, State.DEGRADED, State.ERROR, State.TERMINATED])
@@ -53,11 +55,11 @@ def some_agent(draw: st.DrawFn) -> Agent:
 
 
 def by(caller: Caller | None = None, role: Role | None = Role.MEMBER) -> Speaker:
-    return Speaker(caller or person(), role, LAUNCHERS.__contains__)
+    return Speaker(caller or person(), role, LAUNCHERS)
 
 
 def register(before: Agent | None, speaker: Speaker, **said: object) -> Moved | Agent | Problem:
-    ask = Register(zone_id=ZONE, agent_id=AGENT, caller=speaker.caller, said=Said(**said))  # type: ignore[arg-type]
+    ask = Register(zone_id=ZONE, agent_id=AGENT, caller=speaker.caller, said=struct_of(Said, **said))
     return rules.register(ask, before, speaker, NOW)
 
 
@@ -115,6 +117,9 @@ def test_nothing_is_given_to_one_that_is_lost_ended_draining_or_full(one: Agent)
     gone = one.status in (State.ERROR, State.TERMINATED) or bool(one.draining)
     expected = 0 if gone else max(0, one.max_concurrent_tasks - one.held)
     assert rules.free_slots(one) == expected
+    if one.status is State.ERROR:
+        # What speaks is not lost.
+        assert rules.free_slots(one, speaks=True) == rules.free_slots(replace(one, status=State.IDLE))
     problem = rules.claim_problem(one)
     assert (problem is None) == (one.status is not State.TERMINATED and not one.draining)
 
@@ -123,6 +128,20 @@ def test_nothing_is_given_to_one_that_is_lost_ended_draining_or_full(one: Agent)
 def test_it_is_to_be_heard_of_well_before_its_silence_counts(one: Agent) -> None:
     within = rules.expected_within(one)
     assert 1 <= within <= max(1, min(one.heartbeat_interval_seconds, one.stale_threshold_seconds // 2))
+
+
+@given(some_agent())
+def test_one_that_waits_for_work_speaks_well_before_its_silence_counts(one: Agent) -> None:
+    waiting = Waiting(
+        one.zone_id, one.id, one.status, one.draining, one.stale_threshold_seconds, one.last_seen_at
+    )
+    within = rules.heard_within(waiting, NOW)
+    if one.draining or one.status in (State.ERROR, State.TERMINATED):
+        assert within == 0
+    elif within:
+        assert NOW + within < one.last_seen_at + one.stale_threshold_seconds * 1_000
+    if rules.was_just_heard(one, NOW):
+        assert within or one.draining or one.status in (State.ERROR, State.TERMINATED)
 
 
 def test_working_is_shown_of_one_that_is_well_and_holds_something() -> None:
@@ -190,6 +209,7 @@ def test_a_launcher_is_changed_by_rulers_to_what_the_server_names(
         assert isinstance(outcome, Problem) and outcome.code == "forbidden_role"
     elif asked is not None and asked not in LAUNCHERS:
         assert isinstance(outcome, Problem) and outcome.code == "unknown_launcher"
+        assert all(name in outcome.detail for name in LAUNCHERS), "whoever may choose is told which there are"
     else:
         assert isinstance(outcome, Moved) and outcome.after.launcher == asked
 
@@ -207,6 +227,29 @@ def test_to_register_is_to_be_heard_of_and_what_is_held_stays_held(one: Agent) -
     assert outcome.told == {State.TERMINATED: "agent.registered", State.ERROR: "agent.revived"}.get(
         one.status
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "is_heard"),
+    [
+        ({"agent_since": NOW}, True),
+        ({"agent_since": NOW - 1, "issued_at": NOW + 9}, False),
+        ({"agent_since": NOW + 1, "issued_at": NOW + 9}, False),
+        ({"issued_at": NOW}, True),
+        ({"issued_at": NOW - 1}, False),
+        ({"issued_at": 0}, False),
+    ],
+)
+def test_a_token_speaks_for_the_registration_it_was_made_for(said: dict[str, int], is_heard: bool) -> None:
+    caller = replace(agent_caller(), **said)
+    assert (rules.bearer_problem(caller, State.IDLE, NOW) is None) is is_heard
+    assert rules.bearer_problem(caller, State.TERMINATED, NOW) is not None
+
+
+def test_one_that_is_registered_again_in_the_same_moment_has_another_moment_all_the_same() -> None:
+    ended = agent(status=State.TERMINATED, created_at=NOW)
+    outcome = register(ended, by(role=Role.OWNER))
+    assert isinstance(outcome, Moved) and outcome.after.created_at == NOW + 1
 
 
 def _text(value: object) -> str:

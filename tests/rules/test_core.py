@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quarterdeck.core import clock, errors, ids, paging, retry
+from quarterdeck.core.asking import Asked
 from quarterdeck.core.errors import Fault, Invalid, Problem, Refusal
 from quarterdeck.core.ids import IdMaker, is_path_id, made_at
 from quarterdeck.core.moves import Machine
 from quarterdeck.core.retry import Policy
-from quarterdeck.core.wire import COORDINATOR_ADMIN, Caller
+from quarterdeck.core.wire import COORDINATOR_ADMIN, Bearer, Caller
+from tests.support.making import struct_of
 
 # -- errors
 
@@ -352,4 +354,14 @@ def test_pages_together_show_every_row_once(rows: list[str], limit: int) -> None
 )
 def test_who_may_act_for_an_application(caller: dict[str, object], may: bool) -> None:
     plain: dict[str, object] = {"subject": "s", "client_id": "other", "zone_id": "z", "scopes": frozenset()}
-    assert Caller(**{**plain, **caller}).may_act_for("crew", "spawn_for") is may  # type: ignore[arg-type]
+    assert struct_of(Caller, **{**plain, **caller}).may_act_for("crew", "spawn_for") is may
+
+
+# -- asking
+
+
+def test_without_a_caller_it_is_the_server_that_asks_and_nobody_is_borne() -> None:
+    crew = Caller("crew", "app", "z", frozenset(), session_id="s", is_local=True)
+    asked = Asked(zone_id="y", caller=crew)
+    assert (asked.actor, asked.bearer) == ("crew", Bearer("z", "s"))
+    assert (Asked(zone_id="y").actor, Asked(zone_id="y").bearer) == ("server", None)

@@ -199,7 +199,9 @@ def test_authority_never_widens_along_any_path(wishes: list[dict[str, object]], 
 def _ask(wish: dict[str, object], made: dict[str, Edge], chance: Random) -> Delegate:
     source = str(wish["source"])
     into = [each.id for each in made.values() if each.target_session_id == source]
-    token = caller(APP, *wish["token"])  # type: ignore[misc]
+    scopes = wish["token"]
+    assert isinstance(scopes, tuple)
+    token = caller(APP, *scopes)
     if wish["held_to_edge"] and into:
         token = msgspec.structs.replace(token, delegation_edge_id=chance.choice(into))
     parts = ("scopes", "resources", "actions", "budget", "hops", "expires_at")

@@ -33,6 +33,7 @@ from quarterdeck.domain.invocations.rules import INVOCATION, Board, Known, lives
 from quarterdeck.domain.invocations.rules.lives import Holding
 from quarterdeck.domain.sessions.model import State as SessionState
 from tests.support.asking import NOW, ZONE, caller, session
+from tests.support.making import struct_of
 
 LEASE = 30_000
 WORKER = caller("worker")
@@ -63,12 +64,12 @@ def call(key: str = "k", **asked: object) -> Enqueue:
         "timeout_ms": 1_000,
         "policy": RetryPolicy(max_attempts=2, backoff_ms=100),
     }
-    return Enqueue(**(plain | asked))  # type: ignore[arg-type]
+    return struct_of(Enqueue, **(plain | asked))
 
 
 def claim(most: int = 1, token: str = "t", by: Caller | None = WORKER, **asked: object) -> Claim:
     tokens = tuple(f"{token}{n or ''}" for n in range(most))
-    return Claim(zone_id=ZONE, caller=by, service_id="s", max=most, tokens=tokens, **asked)  # type: ignore[arg-type]
+    return struct_of(Claim, zone_id=ZONE, caller=by, service_id="s", max=most, tokens=tokens, **asked)
 
 
 def complete(
@@ -109,7 +110,7 @@ def board(*rows: Invocation, now: int = NOW, service: Service | None = None, **k
         "rows": rows,
         "due": due,
     }
-    return Board(Known(**(plain | known)))  # type: ignore[arg-type]
+    return Board(struct_of(Known, **(plain | known)))
 
 
 def code(outcome: object) -> str:

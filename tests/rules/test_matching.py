@@ -15,6 +15,9 @@ CAPABILITIES = ("python", "rust", "go")
 some_capabilities = st.frozensets(st.sampled_from(CAPABILITIES))
 
 
+TYPES = ("research", "review")
+
+
 def seat(name: str, *capabilities: str, slots: int = 1, held: int = 0, launcher: str = "") -> Seat:
     return Seat(name, frozenset(capabilities), slots, held, launcher)
 
@@ -33,6 +36,7 @@ def seats_drawn(draw: st.DrawFn) -> list[Seat]:
             draw(st.integers(1, 4)),
             draw(st.integers(0, 4)),
             draw(st.sampled_from(("", "x", "y"))),
+            draw(st.none() | st.frozensets(st.sampled_from(TYPES))),
         )
         for n in range(count)
     ]
@@ -43,9 +47,19 @@ def queues_drawn(draw: st.DrawFn) -> list[Queue]:
     kinds = draw(st.lists(some_capabilities, max_size=5, unique=True))
     turns = st.lists(st.integers(0, 50), max_size=8)
     return [
-        Queue(required, sorted((turn, f"t{n}-{place}") for place, turn in enumerate(draw(turns))))
+        Queue(
+            required,
+            sorted((turn, f"t{n}-{place}") for place, turn in enumerate(draw(turns))),
+            draw(st.sampled_from(TYPES)),
+        )
         for n, required in enumerate(kinds)
     ]
+
+
+def suits(seat: Seat, queue: Queue) -> bool:
+    return queue.required <= seat.capabilities and (
+        seat.task_types is None or queue.task_type in seat.task_types
+    )
 
 
 rooms = st.dictionaries(st.sampled_from(("x", "y")), st.integers(0, 3))
@@ -56,11 +70,11 @@ def test_nobody_gets_more_than_its_slots_or_what_it_cannot_do_and_nothing_twice(
     queues: list[Queue], seats: list[Seat], room: dict[str, int]
 ) -> None:
     matches = matched(queues, seats, room)
-    required = {task: each.required for each in queues for _, task in each.waiting}
+    queue_of = {task: each for each in queues for _, task in each.waiting}
     by_id = {each.agent_id: each for each in seats}
     assert len({match.task_id for match in matches}) == len(matches)
     for match in matches:
-        assert required[match.task_id] <= by_id[match.agent_id].capabilities
+        assert suits(by_id[match.agent_id], queue_of[match.task_id])
     for agent, given_to in Counter(match.agent_id for match in matches).items():
         assert by_id[agent].held + given_to <= by_id[agent].slots
     for launcher, started in Counter(by_id[match.agent_id].launcher for match in matches).items():
@@ -84,7 +98,7 @@ def test_no_task_is_left_while_an_agent_that_suits_it_is_free(
     served = {match.task_id for match in matches}
     for each in queues:
         if any(task not in served for _, task in each.waiting):
-            assert not [one for one in free if each.required <= one.capabilities]
+            assert not [one for one in free if suits(one, each)]
 
 
 @given(queues_drawn(), seats_drawn())
@@ -109,6 +123,13 @@ def test_the_same_tasks_and_agents_give_the_same_matches_in_whatever_order_they_
 def test_turns_count_across_classes() -> None:
     later, sooner = queue("later", first_turn=9), queue("sooner", needs=("go",), first_turn=1)
     assert matched([later, sooner], [seat("a", "go")]) == [Match("sooner", "a")]
+
+
+def test_one_that_is_for_certain_types_is_given_no_others() -> None:
+    only = Seat("a", frozenset(), 5, 0, task_types=frozenset({"research"}))
+    queues = [Queue(frozenset(), [(1, "t")], "review"), Queue(frozenset(), [(2, "u")], "research")]
+    assert matched(queues, [only]) == [Match("u", "a")]
+    assert matched(queues, [only, seat("b")]) == [Match("t", "b"), Match("u", "a")]
 
 
 def test_the_least_loaded_is_given_it_relative_to_what_it_can_hold() -> None:

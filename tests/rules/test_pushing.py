@@ -1,4 +1,4 @@
-"""What is said to an endpoint that is pushed to, what its answer means, and how much is pushed at once."""
+"""What is said to an endpoint that is pushed to, and what its answer means."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from quarterdeck.domain.invocations.model import Begun, Enqueue, Invocation, Ret
 from quarterdeck.domain.invocations.rules import lives, pushing
 from quarterdeck.domain.invocations.rules.lives import Holding
 from quarterdeck.domain.invocations.rules.pushing import Verdict, answered, overflowed, pushed, value_of
-from quarterdeck.domain.invocations.rules.slots import SlotLimits, Slots
 from tests.support.asking import NOW, ZONE, caller
+from tests.support.making import struct_of
 
 SECRETS = secrets_from(b"r" * 32)
 SECRET, OLDER = SECRETS(ZONE, "s", 2), SECRETS(ZONE, "s", 1)
@@ -46,7 +46,7 @@ def begun(now: int = NOW, **asked: object) -> Invocation:
         "timeout_ms": 1_000,
         "policy": RetryPolicy(),
     }
-    ask = Enqueue(**(plain | asked))  # type: ignore[arg-type]
+    ask = struct_of(Enqueue, **(plain | asked))
     return lives.begun(lives.created(ask, "app", "invoker", now), Holding(Begun.PUSH, "push", "t", 1), now)
 
 
@@ -183,44 +183,3 @@ def test_an_answer_too_large_to_keep_is_no_result_but_a_rejection_all_the_same()
     for status in (None, 200, 500, 302):
         assert (overflowed(status).code, overflowed(status).retryable) == ("push_answer_too_large", True)
     assert (overflowed(413).code, overflowed(413).retryable) == ("push_rejected", False)
-
-
-# -- slots
-
-
-def test_a_service_and_a_zone_have_only_so_many_slots_and_leave_the_rest_to_others() -> None:
-    slots = Slots(SlotLimits(10, 6, 4))
-    one, two, other = ("z", "one"), ("z", "two"), ("y", "one")
-    slots.take(one, 4)
-    assert [*slots.full_services()] == [one]
-    assert (slots.free(one), slots.free(two), slots.free(other)) == (0, 2, 4)
-    slots.take(two, 2)
-    assert [*slots.full_zones()] == ["z"]
-    slots.take(other, 4)
-    assert slots.is_full()
-    assert slots.free(("x", "one")) == 0
-    slots.give(one, 1)
-    assert (slots.free(one), slots.free(two), slots.free(("x", "one"))) == (1, 1, 1)
-    with pytest.raises(ValueError, match="taken"):
-        slots.take(one, 2)
-    with pytest.raises(ValueError, match="given back"):
-        slots.give(two, 3)
-
-
-@given(st.lists(st.tuples(st.sampled_from("zy"), st.sampled_from("ab"), st.integers(1, 5), st.booleans())))
-def test_no_bound_is_ever_exceeded_and_everything_given_back_is_free_again(
-    steps: list[tuple[str, str, int, bool]],
-) -> None:
-    slots, held = Slots(SlotLimits(7, 5, 3)), dict[tuple[str, str], int]()
-    for zone, name, number, takes in steps:
-        ref = (zone, name)
-        moved = min(number, slots.free(ref) if takes else held.get(ref, 0))
-        (slots.take if takes else slots.give)(ref, moved)
-        held[ref] = held.get(ref, 0) + (moved if takes else -moved)
-        assert len(slots) == sum(held.values()) <= 7
-        assert all(n <= 3 for n in held.values())
-        assert all(sum(n for (z, _), n in held.items() if z == zone) <= 5 for zone in "zy")
-    for ref, number in held.items():
-        slots.give(ref, number)
-    assert len(slots) == 0
-    assert slots.free(("z", "a")) == 3

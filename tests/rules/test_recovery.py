@@ -15,29 +15,33 @@ from quarterdeck.domain.coordination.rules.recovery import Seen
 from quarterdeck.domain.tasks.model.commands import Abort, Due, Spread, Warn
 from quarterdeck.domain.tasks.model.rows import Attempt, Overdue, State, Whole
 from tests.support.asking import ZONE
+from tests.support.making import struct_of
 from tests.support.tasking import CONTENT, row
 
 FENCE = ("coordinator", 7)
 
 
+def abort(task_id: str, **said: object) -> Abort:
+    return struct_of(Abort, zone_id="z", id=task_id, fence=FENCE, **said)
+
+
 def test_each_thing_seen_is_asked_for_once_under_the_term_and_with_a_chance_of_its_own() -> None:
     seen = Seen(
-        timed_out=[Attempt("z", "t1", 3, State.RUNNING), Attempt("z", "t2", 1, State.ASSIGNED)],
-        overdue=[Overdue("z", "t3", 2, 0), Overdue("z", "t4", 2, 1)],
+        timed_out=[Attempt("z", "t1", "k1", State.RUNNING), Attempt("z", "t2", "k2", State.ASSIGNED)],
+        overdue=[Overdue("z", "t3", "k3", 0), Overdue("z", "t4", "k4", 1)],
         due=[("z", "t5")],
         spreading=[("y", "t6")],
     )
     numbers = itertools.count(1)
     asked = recovery.steps(seen, FENCE, lambda: next(numbers) / 10)
     assert asked == [
-        Abort(zone_id="z", id="t1", fence=FENCE, attempt=3, reason="timeout", chance=0.1),
-        Abort(zone_id="z", id="t2", fence=FENCE, attempt=1, reason="launch_lost", chance=0.2),
+        abort("t1", token="k1", reason="timeout", seen="out_of_time", chance=0.1),
+        abort("t2", token="k2", reason="launch_lost", seen="not_begun", chance=0.2),
         Warn(zone_id="z", id="t3", fence=FENCE),
-        Abort(zone_id="z", id="t4", fence=FENCE, attempt=2, reason="hung", chance=0.4, raises_priority=True),
+        abort("t4", token="k4", reason="hung", seen="hung", chance=0.4, raises_priority=True),
         Spread(zone_id="y", id="t6", fence=FENCE),
         Due(zone_id="z", id="t5", fence=FENCE),
     ]
-    assert [each.id for each in recovery.steps(seen.in_zone("y"), None, lambda: 0.0)] == ["t6"]
 
 
 def test_those_in_a_cycle_are_cut_and_those_that_wait_for_it_are_not() -> None:

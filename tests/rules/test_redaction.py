@@ -66,7 +66,7 @@ def test_what_is_found_stands_where_its_path_says(value: object) -> None:
     for path, secret in found.items():
         there, here = value, public
         for step in path:
-            there, here = there[step], here[step]  # type: ignore[index]
+            there, here = there[step], here[step]  # type: ignore[index]  # a path leads through what has it
         assert there in (secret, {SECRET: secret})
         assert here == STRUCK
 

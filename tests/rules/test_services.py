@@ -33,6 +33,7 @@ from quarterdeck.domain.services.rules.changes import changed
 from quarterdeck.domain.sessions.model import Session, State
 from quarterdeck.domain.zones.rules import has_ended
 from tests.support.asking import APP, NOW, ZONE, admin, caller, session
+from tests.support.making import struct_of
 from tests.support.serving import URL, registering, service
 
 replace = msgspec.structs.replace
@@ -134,7 +135,7 @@ def registry(*services: Service, sessions: Sequence[Session] = (), **known: obje
         "sessions": {(one.zone_id, one.id): one for one in sessions},
         "services": services,
     }
-    return Registry(Known(**(plain | known)), private_allowed=False)  # type: ignore[arg-type]
+    return Registry(struct_of(Known, **(plain | known)), private_allowed=False)
 
 
 def decided(made: Registry, ask: Register) -> Registered:
@@ -365,7 +366,7 @@ def test_every_field_that_may_be_said_is_changed_alone_and_the_others_stay() -> 
     }  # fmt: skip
     assert {*values} == {*Said.__struct_fields__}
     for name, value in values.items():
-        after = outcome_of(changing(Said(**{name: value})), before).service  # type: ignore[arg-type]
+        after = outcome_of(changing(struct_of(Said, **{name: value})), before).service
         # Whoever begins to be pushed to is given a secret with it.
         along = {"secret_number": 2} if name == "delivery" else {}
         assert after == replace(before, updated_at=NOW, **{name: value}, **along)

@@ -118,7 +118,7 @@ def test_a_statement_written_per_engine_gives_each_its_own() -> None:
 
 def test_a_statement_that_does_not_exist_is_an_error_that_names_it() -> None:
     with pytest.raises(AttributeError, match="no_such_thing"):
-        ENGINE.no_such_thing  # noqa: B018
+        ENGINE.no_such_thing  # noqa: B018 - to look it up is what fails
 
 
 # -- fragments
@@ -171,6 +171,12 @@ def test_the_clock_is_the_databases() -> None:
     assert statement.sqlite == "select now_ms()"
 
 
+def test_texts_are_measured_in_bytes_by_what_each_engine_has_for_it() -> None:
+    statement = one("select octets(t.said) + octets(t.more) from t;")
+    assert statement.postgresql == "select octet_length(t.said) + octet_length(t.more) from t"
+    assert statement.sqlite == "select length(cast(t.said as blob)) + length(cast(t.more as blob)) from t"
+
+
 def test_sqlite_writes_a_batch_row_by_row_with_the_other_parameters_after_each_row() -> None:
     statement = one(
         "update t set a = :now, b = r.x from rows(:batch as r, x text, y bigint) where c = r.y and d = :d;"
@@ -203,7 +209,7 @@ def test_no_two_statements_share_a_name_anywhere() -> None:
 @pytest.mark.parametrize("statement", everything(), ids=lambda statement: statement.name)
 def test_nothing_is_left_of_the_fragments_once_rendered(statement: Statement) -> None:
     for text in (statement.sqlite, statement.postgresql, statement.sqlite_each or ""):
-        assert not re.search(r"\brows\(|\bcolumns\(|--", text)
+        assert not re.search(r"\brows\(|\bcolumns\(|\boctets\(|--", text)
         assert not text.endswith(";")
     assert not re.search(r"(?<!:):[a-z]|now_ms", statement.postgresql)
     assert not re.search(r"\bfor (update|share)\b", statement.sqlite)

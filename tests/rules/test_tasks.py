@@ -17,6 +17,7 @@ from quarterdeck.domain.tasks.model.commands import (
     Assign,
     Cancel,
     Complete,
+    Cost,
     Due,
     Fail,
     Launched,
@@ -26,12 +27,13 @@ from quarterdeck.domain.tasks.model.commands import (
     Release,
     Resume,
     Retry,
+    Sight,
     Start,
     Warn,
 )
-from quarterdeck.domain.tasks.model.rows import Created, State, Strategy, Waits
-from quarterdeck.domain.tasks.rules import lives
-from quarterdeck.domain.tasks.rules.board import CREATING
+from quarterdeck.domain.tasks.model.rows import Created, Leases, State, Strategy, Task, Waits
+from quarterdeck.domain.tasks.rules.keyed import CREATING
+from quarterdeck.domain.tasks.rules.known import Standing
 from tests.support.asking import NOW, ZONE, caller
 from tests.support.tasking import (
     AGENT,
@@ -268,17 +270,77 @@ def test_nothing_is_due_before_its_moment() -> None:
 
 def test_an_attempt_is_aborted_once_and_only_if_it_is_still_that_one() -> None:
     here = board(row(State.RUNNING))
-    late = Abort(**BY_SERVER, attempt=0, reason="timeout", chance=0.0)
+    late = Abort(**BY_SERVER, token="older", reason="timeout", chance=0.0)
     assert task(here.decide(late)).status is State.RUNNING
-    aborted = task(here.decide(msgspec.structs.replace(late, attempt=1)))
+    aborted = task(here.decide(msgspec.structs.replace(late, token="k")))
     assert (aborted.status, aborted.retry_count, aborted.waits) == (State.ABORTED, 1, Waits.A_MOMENT)
-    assert task(here.decide(msgspec.structs.replace(late, attempt=1))) == aborted
+    assert task(here.decide(msgspec.structs.replace(late, token="k"))) == aborted
     assert here.held == {(ZONE, AGENT): -1}
+
+
+@pytest.mark.parametrize(
+    ("seen", "was", "is_so"),
+    [
+        ("out_of_time", row(State.RUNNING, timeout_at=NOW), True),
+        ("out_of_time", row(State.RUNNING, timeout_at=NOW + 1), False),
+        ("not_begun", row(State.ASSIGNED, timeout_at=NOW), True),
+        ("not_begun", row(State.RUNNING, timeout_at=NOW), False),
+        ("hung", row(State.RUNNING, warned_at=NOW - 9, overdue_at=NOW), True),
+        ("hung", row(State.RUNNING, warned_at=NOW - 9, overdue_at=NOW + 1), False),
+        ("hung", row(State.RUNNING, warned_at=None, overdue_at=NOW), False),
+    ],
+)
+def test_what_has_begun_or_moved_on_since_somebody_looked_is_left_alone(
+    seen: Sight, was: Task, is_so: bool
+) -> None:
+    ask = Abort(**BY_SERVER, token="k", reason="r", chance=0.0, seen=seen)
+    assert task(board(was).decide(ask)).status is (State.ABORTED if is_so else was.status)
+
+
+def test_a_claim_begins_what_was_assigned_to_its_agent_as_the_attempt_it_was_assigned_as() -> None:
+    others = row(State.ASSIGNED, "other", agent_id="b")
+    here = board(row(State.ASSIGNED), others, row(task_id="next"))
+    leases = here.decide(claim(5, token="new", claim_id="c"))
+    assert isinstance(leases, Leases)
+    [own, following] = leases.items
+    assert (own.task.status, own.task.attempt, own.task.attempt_token) == (State.RUNNING, 1, "k")
+    assert (following.task.id, following.task.attempt_token) == ("next", "new")
+    assert here.held == {(ZONE, AGENT): 1}, "what was assigned had been counted"
+    assert given(here, claim(5, claim_id="c")) == ["t", "next"]
+
+
+def test_a_claim_of_which_all_is_done_is_given_nothing_new_and_does_not_wait() -> None:
+    here = board(row(), row(task_id="u"))
+    assert given(here, claim(claim_id="c")) == ["t"]
+    here.decide(complete())
+    assert here.decide(claim(token="k2", claim_id="c")) == Leases((), is_over=True)
+    assert given(here, claim(token="k2", claim_id="d")) == ["u"]
+
+
+def test_a_claim_whose_answer_reached_nobody_is_given_something_when_it_is_repeated() -> None:
+    here = board(row())
+    assert given(here, claim(claim_id="c")) == ["t"]
+    here.decide(Release(**NAMED, token="k"))
+    assert given(here, claim(token="k2", claim_id="c")) == ["t"]
+
+
+def test_what_cannot_begin_because_another_has_failed_is_made_and_then_fails() -> None:
+    gone = Standing(ZONE, "gone", State.FAILED, 1, None)
+    here = board(standings=[gone])
+    done = here.decide(create("t", depends_on=("gone",)))
+    assert isinstance(done, Created)
+    assert (done.task.status, done.task.reason) == (State.FAILED, "dependency_failed")
+    assert done.content is not None
+    assert done.content.last_error
+    assert [(each.type, each.before, each.row.status) for each in here.told] == [
+        ("task.created", None, State.PENDING),
+        ("task.failed", State.PENDING, State.FAILED),
+    ]
 
 
 def test_a_hung_task_comes_back_one_priority_higher() -> None:
     here = board(row(State.RUNNING))
-    hung = Abort(**BY_SERVER, attempt=1, reason="hung", chance=0.0, raises_priority=True)
+    hung = Abort(**BY_SERVER, token="k", reason="hung", chance=0.0, raises_priority=True)
     after = task(here.decide(hung))
     assert after.priority == 6
     assert after.turn < row().turn
@@ -300,6 +362,22 @@ def test_progress_never_falls_within_an_attempt_unless_it_is_said_so() -> None:
     assert task(here.decide(msgspec.structs.replace(say, percent=20, resets=True))).progress_percent == 20
     assert here.said[ZONE, "t"].checkpoint_data == '{"at":1}'
     assert told(here) == [("task.progressed", "t")] * 2, "what moved nothing is not told"
+
+
+def test_progress_that_is_repeated_under_its_key_is_charged_once_and_moves_nothing() -> None:
+    here = board(row(State.RUNNING))
+    cost = Cost("opus", 100, 20, 10_000)
+    say = Progress(
+        **NAMED, token="k", percent=50, step=None, checkpoint=None, costs=(cost,), key="p1", digest="d"
+    )
+    assert task(here.decide(say)).usd_micros == 10_000
+    task(here.decide(msgspec.structs.replace(say, key="p2", percent=60)))
+    again = task(here.decide(say))
+    assert (again.usd_micros, again.progress_percent) == (20_000, 60)
+    assert code(here.decide(msgspec.structs.replace(say, digest="other"))) == "idempotency_key_conflict"
+    assert code(here.decide(msgspec.structs.replace(say, token="older"))) == "stale_attempt"
+    assert [binding.subject_id for binding in here.bindings] == ["t", "t"]
+    assert [spent for _, spent in here.costs] == [cost, cost]
 
 
 def test_an_assigned_task_begins_when_it_was_launched_and_keeps_its_session() -> None:
@@ -385,12 +463,3 @@ def test_a_change_is_made_whole_or_not_at_all() -> None:
     cyclic = board(row())
     assert code(cyclic.decide(Patch(**NAMED, depends_on=("t",), holds="pause"))) == "dependency_cycle"
     assert not cyclic.changed
-
-
-def test_every_transition_that_is_told_is_an_arrow_of_the_machine() -> None:
-    arrows = {(source, target) for of in lives.TASK.moves.values() for source, target in of.items()}
-    for status in State:
-        for ask, _, _ in BY_HAND.values():
-            here = board(row(status))
-            here.decide(ask)
-            assert {(each.before, each.row.status) for each in here.told} <= arrows

@@ -33,7 +33,7 @@ READY = (State.PENDING, Waits.NOTHING)
 
 
 def waiting(task_id: str, unmet: int = 1, **changed: object) -> Task:
-    return row(task_id=task_id, depends=unmet, unmet=unmet, waits=Waits.OTHERS, **changed)  # type: ignore[arg-type]
+    return row(State.PENDING, task_id, depends=unmet, unmet=unmet, waits=Waits.OTHERS, **changed)
 
 
 def failed(task_id: str = "t") -> Task:

@@ -11,12 +11,13 @@ from quarterdeck.domain.tasks.model.rows import State, Task, Waits
 from quarterdeck.domain.tasks.rules import explaining, lives
 from quarterdeck.domain.tasks.rules.spending import spent_view
 from tests.support.asking import NOW, ZONE
+from tests.support.making import struct_of
 from tests.support.tasking import WINDOWS, row
 
 
 def explained(task: Task, **facts: object) -> TaskExplanation:
     plain: dict[str, object] = {"title": "a task", "last_error": None, "required": frozenset(), "now": NOW}
-    return explaining.explain(Facts(row=task, **(plain | facts)))  # type: ignore[arg-type]
+    return explaining.explain(struct_of(Facts, row=task, **(plain | facts)))
 
 
 def candidate(*capabilities: str, free: int = 1, lives: bool = True) -> Candidate:

@@ -104,9 +104,11 @@ class Tasks(RuleBasedStateMachine):
     def depend_anew(self, name: str, depends_on: list[str]) -> None:
         self.batch.append(Patch(zone_id=ZONE, caller=CREATOR, id=name, depends_on=tuple(depends_on)))
 
-    @rule(name=NAMES, attempt=st.integers(0, 3))
-    def abort(self, name: str, attempt: int) -> None:
-        self.batch.append(Abort(zone_id=ZONE, id=name, attempt=attempt, reason="agent_stale", chance=0.5))
+    @rule(name=NAMES, is_present=st.booleans())
+    def abort(self, name: str, is_present: bool) -> None:
+        row = self.rows.get((ZONE, name))
+        token = row.attempt_token if row is not None and is_present else "older"
+        self.batch.append(Abort(zone_id=ZONE, id=name, token=token, reason="agent_stale", chance=0.5))
 
     @rule()
     def coordinate(self) -> None:

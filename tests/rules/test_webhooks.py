@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 
 import msgspec
 import pytest
@@ -15,6 +17,8 @@ from quarterdeck.domain.webhooks.rules.endpoints import host_of
 from quarterdeck.domain.webhooks.rules.lives import DELIVERY, Schedule
 from quarterdeck.domain.webhooks.rules.messages import Message, message_of
 from quarterdeck.engine.events import Event
+from tests.support.making import struct_of
+from tests.support.source import modules
 
 NOW = 1_738_161_000_000
 HOUR = 60 * MINUTE
@@ -39,7 +43,7 @@ def sent(**row: object) -> Delivery:
 
 def report(**said: object) -> Report:
     plain = {"zone_id": "ws-1", "endpoint_id": "w1", "id": "e1", "until": 0, "attempt": 1}
-    return Report(**(plain | said))  # type: ignore[arg-type]
+    return struct_of(Report, **(plain | said))
 
 
 # -- what is told
@@ -105,6 +109,23 @@ def test_only_what_there_is_may_be_named_each_once() -> None:
     refused = rules.types_problem(["*", "task.finished"])
     assert refused is not None
     assert (refused.code, refused.members["field"]) == ("invalid_webhook_type", "types")
+
+
+KEPT_UNDER = {"task.create", "task.claim", "task.progress", "agent.begin"}
+"""What keys are kept under: no events."""
+
+
+def test_every_type_that_is_emitted_about_tasks_and_agents_may_be_named() -> None:
+    rooms = modules("src/quarterdeck/domain/tasks", "src/quarterdeck/domain/agents")
+    words = {
+        node.value
+        for module in rooms
+        for node in module.nodes()
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    emitted = {word for word in words if re.fullmatch(r"(task|agent)\.[a-z_]+", word)} - KEPT_UNDER
+    named = {kind for kind in types.KNOWN if kind.startswith(types.FAMILIES)}
+    assert emitted == named - {types.STATUS_CHANGED}
 
 
 # -- when it is tried again

@@ -96,7 +96,7 @@ async def test_what_is_not_there_is_not_found(zone: FreshZone) -> None:
 async def test_an_option_that_does_not_exist_is_a_mistake_and_not_ignored(zone: FreshZone) -> None:
     async with client_of(zone) as qd:
         with pytest.raises(TypeError, match="parent"):
-            await qd.sessions.spawn(APP, parent="x")  # type: ignore[call-arg]
+            await qd.sessions.spawn(APP, parent="x")  # type: ignore[call-arg]  # the mistake
 
 
 async def test_a_service_is_registered_described_found_and_taken_back(zone: FreshZone) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import msgspec
 import pytest
@@ -49,7 +49,8 @@ async def test_events_are_heard_as_they_happen_and_over_cut_connections_each_onc
             cutter.cut_all()
             made.append((await other.sessions.spawn(APP)).id)
             heard += await take(events, 1)
-        await events.aclose()  # type: ignore[attr-defined]
+        assert isinstance(events, AsyncGenerator)
+        await events.aclose()
     assert [event.subject for event in heard] == made
     assert sum(b"/events" in request for request in cutter.seen) >= 4
 
@@ -67,7 +68,8 @@ async def test_a_server_that_is_started_again_is_followed_on_from_where_it_was(
         # The same client: the server is elsewhere now, and its token is another.
         second = await qd.sessions.spawn(APP)
         assert [event.subject for event in await take(events, 1)] == [second.id]
-        await events.aclose()  # type: ignore[attr-defined]
+        assert isinstance(events, AsyncGenerator)
+        await events.aclose()
 
 
 async def test_a_reader_that_the_log_has_left_behind_is_told() -> None:

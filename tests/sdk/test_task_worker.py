@@ -160,6 +160,22 @@ async def test_another_attempt_goes_on_from_the_checkpoint_after_its_backoff(qd:
     assert (await qd.tasks.get(task.id)).checkpoint_data == {"step": 3}
 
 
+async def test_a_worker_that_is_begun_again_has_at_once_what_the_one_before_it_lost(qd: Server) -> None:
+    before, after, seen = TaskWorker(qd, "dev-1"), TaskWorker(qd, "dev-1"), list[int]()
+
+    @after.task(KIND)
+    async def goes_on(task: Attempt) -> None:
+        seen.append(task.attempt)
+
+    task = await qd.tasks.create("it", KIND, retry_backoff_seconds=0)
+    assert await qd.drain(before) == 0
+    # Killed, it would never say another word about what it was given.
+    assert await qd.tasks.claim("dev-1", "its claim")
+    await qd.drain(after)
+    assert (await qd.drain(after), seen) == (1, [2])
+    assert (await qd.tasks.get(task.id)).status == "COMPLETED"
+
+
 async def test_plain_functions_run_in_threads_and_say_the_same(qd: Server) -> None:
     worker, threads = TaskWorker(qd, "dev-1", concurrency=3), set[str]()
     together = threading.Barrier(3)
@@ -390,6 +406,22 @@ async def test_lost_answers_to_claims_and_reports_lose_and_double_nothing(zone: 
         assert {task.status for task in ended} == {"COMPLETED"}
         assert sorted(seen) == sorted(ids)
         assert way.cuts == 2
+
+
+async def test_what_an_attempt_costs_is_charged_once_although_the_answer_was_lost(zone: FreshZone) -> None:
+    async with cutting(zone.server.url) as way, client_of(zone, way.url) as qd, client_of(zone) as other:
+        worker = TaskWorker(qd, "dev-1")
+
+        @worker.task(KIND)
+        async def dear(task: Attempt) -> None:
+            for _ in range(2):
+                await task.progress(costs=[Cost("opus", usd=0.5)])
+
+        [made] = await many(other, 1)
+        way.cut_next(b"/agent-tasks/progress")
+        async with working(worker):
+            [ended] = await done(other, made)
+        assert (way.cuts, ended.costs.usd) == (1, 1.0)
 
 
 async def test_a_worker_outlives_its_server(zone: FreshZone) -> None:

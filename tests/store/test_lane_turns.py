@@ -364,7 +364,7 @@ async def test_what_stays_transient_is_answered_503_after_so_many_tries_and_the_
 
 async def test_a_commit_that_never_happens_is_not_tried_for_ever() -> None:
     store = Scripted(failures=[CommitUnknown("08006", "lost during COMMIT") for _ in range(100)])
-    store.read = no_witness  # type: ignore[method-assign]
+    store.read = no_witness  # type: ignore[method-assign]  # from here on it forgets what was committed
     lane = lane_of(Clerk(), store)
     assert await outcomes(submit(lane, "a")) == ["database_unavailable"]
     assert store.transactions == 3

@@ -6,8 +6,9 @@ import asyncio
 import json
 import stat
 import traceback
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -15,7 +16,7 @@ from quarterdeck.engine.secrets import Key, Ring, RingError, checks
 from quarterdeck.engine.secrets import rotation as steps
 from quarterdeck.engine.secrets.rotation import Rotation, Step
 from quarterdeck.engine.secrets.safe import key_ids_in
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.tx import Engine, Tx
 from quarterdeck.safekeeping import open_ring
 from quarterdeck.settings import SettingsError, load
 from quarterdeck.store.port import ContentError
@@ -25,6 +26,7 @@ from tests.support.keel import Keel
 from tests.support.sealing import NEW, OLD, kept, plant, rotation_of, safe_of
 
 MORE = "another"
+T = TypeVar("T")
 
 
 async def start(keel: Keel, *keys: Key, lost: Collection[str] = ()) -> None:
@@ -126,8 +128,14 @@ async def test_what_is_said_while_a_row_is_sealed_anew_stays_said(keel: Keel) ->
     rotation = rotation_of(keel, NEW, OLD)
 
     class Interrupted(Engine):
-        async def read(self, *args: object, **named: object) -> object:  # type: ignore[override]
-            rows: object = await keel.everywhere.read(*args, **named)  # type: ignore[arg-type]
+        async def read(
+            self,
+            operation: Callable[[Tx], Awaitable[T]],
+            *,
+            zones: Collection[str] = (),
+            for_a_writer: bool = False,
+        ) -> T:
+            rows = await super().read(operation, zones=zones, for_a_writer=for_a_writer)
             keel.side.run("update agent_tasks set checkpoint_data = '{\"new\":1}' where id = 'a'")
             return rows
 

@@ -13,6 +13,7 @@ from quarterdeck.bus.streams import AGENTS, REVOCATIONS, STREAMS, sign
 from quarterdeck.engine.leases import LeaseLost
 from quarterdeck.engine.settings import SinkSettings
 from tests.support.keel import Keel
+from tests.support.making import struct_of
 from tests.support.redis import RedisServer, RedisSide
 from tests.support.sinking import KEY, NAME, Runner, away, due, happen, nothing
 
@@ -26,7 +27,7 @@ async def make(keel: Keel, redis: RedisSide) -> AsyncIterator[Make]:
     made: list[Runner] = []
 
     def one(url: str = redis.url, **settings: object) -> Runner:
-        made.append(Runner(keel, url, SinkSettings(**settings)))  # type: ignore[arg-type]
+        made.append(Runner(keel, url, struct_of(SinkSettings, **settings)))
         return made[-1]
 
     first = one()

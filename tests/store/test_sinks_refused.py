@@ -25,6 +25,7 @@ from quarterdeck.engine.wake import Wakes
 from tests.support.eventually import eventually
 from tests.support.keel import Keel
 from tests.support.keeping import Keeper
+from tests.support.making import struct_of
 from tests.support.redis import RedisServer, RedisSide
 from tests.support.rounds import ROUNDS
 from tests.support.sinking import NAME, Runner, away, due, happen, nothing
@@ -38,7 +39,7 @@ async def make(keel: Keel, redis: RedisSide) -> AsyncIterator[Make]:
     made: list[Runner] = []
 
     def one(url: str = redis.url, **settings: object) -> Runner:
-        made.append(Runner(keel, url, SinkSettings(**settings)))  # type: ignore[arg-type]
+        made.append(Runner(keel, url, struct_of(SinkSettings, **settings)))
         return made[-1]
 
     await one().sink.begin()

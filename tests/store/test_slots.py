@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -50,9 +50,9 @@ class Kept:
 async def kept(engine_url: str, redis: RedisSide) -> AsyncIterator[Kept]:
     heard: list[SlotKeeper] = []
 
-    def after_commit(events: object) -> None:
+    def after_commit(events: Sequence[NewEvent]) -> None:
         for keeper in heard:
-            keeper.committed(events)  # type: ignore[arg-type]
+            keeper.committed(events)
 
     async with keel_on(engine_url, Rigging(after_commit=after_commit)) as keel:
         board = RedisSlots(connect(redis.url))
@@ -127,9 +127,9 @@ async def test_while_redis_is_away_nothing_is_forgotten_and_one_write_later_all_
     board = RedisSlots(connect(own_redis.url))
     keepers: list[SlotKeeper] = []
 
-    def after_commit(events: object) -> None:
+    def after_commit(events: Sequence[NewEvent]) -> None:
         for keeper in keepers:
-            keeper.committed(events)  # type: ignore[arg-type]
+            keeper.committed(events)
 
     async with keel_on(engine_url, Rigging(after_commit=after_commit)) as keel:
         keepers.append(SlotKeeper(keel.everywhere, SlotCounts(Limits()), board))

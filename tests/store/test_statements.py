@@ -21,6 +21,7 @@ from quarterdeck.domain.invocations.queries import Q as INVOCATIONS
 from quarterdeck.domain.keys.queries import Q as KEYS
 from quarterdeck.domain.services.queries import Q as SERVICES
 from quarterdeck.domain.sessions.queries import Q as SESSIONS
+from quarterdeck.domain.tasks.queries import COORDINATING, LINES, LISTS, MONEY
 from quarterdeck.domain.tasks.queries import Q as TASKS
 from quarterdeck.domain.webhooks.queries import Q as WEBHOOKS
 from quarterdeck.domain.zones.queries import Q as ZONE_ROOM
@@ -37,6 +38,7 @@ from tests.support.hooking import grow_webhooks
 from tests.support.keel import Side
 from tests.support.plans import Plan, Planner
 from tests.support.recording import grow_records
+from tests.support.source import sql_statements
 
 MANY = 20_000
 STORE = (BEGIN, COMMIT, MARK, PING, ROLLBACK, ZONES)
@@ -44,7 +46,13 @@ STORE = (BEGIN, COMMIT, MARK, PING, ROLLBACK, ZONES)
 
 
 def everything() -> list[Statement]:
-    return list(chain(ENGINE, ZONE_ROOM, SESSIONS, AGENTS, INVOCATIONS, TASKS, WEBHOOKS))
+    tasks = chain(TASKS, COORDINATING, LINES, LISTS, MONEY)
+    return list(chain(ENGINE, ZONE_ROOM, SESSIONS, AGENTS, INVOCATIONS, tasks, WEBHOOKS))
+
+
+def test_no_file_of_statements_is_left_out() -> None:
+    tried = chain(everything(), KEYS, SERVICES, DELEGATIONS, UPKEEP, HISTORY)
+    assert {statement.name for statement in sql_statements()} == {statement.name for statement in tried}
 
 
 def test_every_statement_prepares_on_both_engines(sqlite_url: str, postgres_url: str) -> None:
@@ -301,13 +309,15 @@ WALKS = {
     "tasks_in_state": "a slice of so many of a zone in one state, by its index, and the next slice after it",
     "tasks_recovering": "the next so many for whom a moment comes, by their own index, now and then",
     "agents_named": "a slice of so many of a zone, by its key, and the next slice after it",
+    "agents_slice": "a slice of so many, by their key, and the next slice after it",
     "tasks_to_rank": "a slice of so many of a zone whose order was changed, and the next slice after it",
     "tasks_waiting_slice": "a slice of so many that wait for others, by its index, and the next slice after it",
     "tasks_counted": "as many as are counted, by an index, when somebody asks",
+    "tasks_ready_counted": "as many as are counted, by an index, when somebody asks",
     "tasks_pending_count": "as many as are counted, by an index, now and then",
     **{
         f"costs_{by}": "what one zone has spent, summed up when somebody asks: it is what is counted"
-        for by in ("by_task", "by_day", "by_agent", "by_model", "by_type", "of_zone", "since")
+        for by in ("by_task", "by_day", "by", "since")
     },
     "sessions_orphaned": "every live session there is, now and then: nobody knows which parent a hand has removed",
 }

@@ -20,6 +20,7 @@ from quarterdeck.store.port import TransientError
 from tests.support.asking import LEADS_TO, ZONE
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, Rigging, keel_on
+from tests.support.making import struct_of
 
 T = TypeVar("T")
 NEVER = 3_600.0
@@ -64,14 +65,14 @@ class Rig:
     encoded: Counter[int]
 
     async def follow(self, after: int = 0, zone_id: str = ZONE, **narrow: object) -> Follower:
-        wanted = EventFilter(zone_id, after, **narrow)  # type: ignore[arg-type]
+        wanted = struct_of(EventFilter, zone_id, after, **narrow)
         follower = Follower(self.tailer, self.keel.engine, wanted)
         await self.tailer.attach(follower)
         return follower
 
-    async def joined(self, **narrow: object) -> Follower:
+    async def joined(self, zone_id: str = ZONE, **narrow: object) -> Follower:
         """One who has seen everything there is by now."""
-        follower = await self.follow(**narrow)  # type: ignore[arg-type]
+        follower = await self.follow(0, zone_id, **narrow)
         while not follower.joined:
             await follower.catch_up()
         return follower
@@ -162,13 +163,13 @@ async def test_types_and_subjects_narrow_what_is_heard_live_and_replayed(rig: Ri
         {"subject": "y"},
         {"types": ("c.d",), "subject": "y"},
     ]
-    joined = [await rig.joined(**narrow) for narrow in narrows]
+    joined = [await rig.joined(ZONE, **narrow) for narrow in narrows]
     await rig.emit("x", "y")
     await rig.emit("x", "y", kind="c.d")
     expected = [[1, 2], [2, 4], [4]]
     for follower, narrow, positions in zip(joined, narrows, expected, strict=True):
         assert await hear(follower, len(positions)) == positions
-        assert await hear(await rig.follow(**narrow), len(positions)) == positions  # type: ignore[arg-type]
+        assert await hear(await rig.follow(0, ZONE, **narrow), len(positions)) == positions
 
 
 async def test_whoever_waits_for_what_never_comes_knows_all_the_same_how_far_the_log_has_come(

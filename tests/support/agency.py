@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TypedDict
 
 from quarterdeck.core.wire import Caller, Role
@@ -26,12 +27,14 @@ from quarterdeck.domain.agents.model import (
     Watched,
 )
 from quarterdeck.domain.agents.rules import said_of
-from quarterdeck.domain.agents.sweeps import RETENTION, sweeps
+from quarterdeck.domain.agents.sweeps import RETENTION, AgentRetention, sweeps
+from quarterdeck.domain.tasks.operations import coordinating
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.sweeps import SweepRunner
 from quarterdeck.engine.tx import Tx
 from tests.support.asking import APP, NOW, ZONE, admin
 from tests.support.keel import Keel
+from tests.support.making import struct_of
 
 LAUNCHERS = ("gateway", "local")
 AGENT = "a"
@@ -80,7 +83,7 @@ def agent(**stored: object) -> Agent:
         "last_seen_at": NOW,
         "kept_at": 0,
     }
-    return Agent(**(plain | stored))  # type: ignore[arg-type]
+    return struct_of(Agent, **(plain | stored))
 
 
 class Agency:
@@ -88,26 +91,24 @@ class Agency:
 
     def __init__(self, keel: Keel) -> None:
         self.keel = keel
-        registrar, self.beater = agents.Registrar(LAUNCHERS.__contains__), agents.Beater()
+        registrar, self.beater = agents.Registrar(LAUNCHERS), agents.Beater()
         self.registers = keel.lanes.writing("agent-register", registrar.register)
         self.beats = keel.lanes.writing("agent-heartbeat", self.beater.beat)
         self.looks = keel.lanes.writing("agent-watch", agents.look)
         self.ends = keel.lanes.writing("agent-terminate", agents.terminate)
         self.issues = keel.lanes.writing("agent-token", agents.issue)
+        self.forgets = keel.lanes.writing("agent-forget", agents.forget)
 
     async def register(
         self, agent_id: str = AGENT, caller: Caller | None = None, **said: object
     ) -> Registered:
-        return await self.registers.submit(
-            Register(
-                **_who(agent_id, caller or admin()),
-                said=said_of(RegisterBody(**said)),  # type: ignore[arg-type]
-            )
-        )
+        body = struct_of(RegisterBody, **said)
+        who = _who(agent_id, caller or admin())
+        return await self.registers.submit(Register(**who, said=said_of(body), run_id=body.run_id))
 
     async def beat(self, agent_id: str = AGENT, caller: Caller | None = None, **told: object) -> Beaten:
         """As a server does it: with the look that follows if it is news."""
-        beaten = await self.beats.submit(Beat(**_who(agent_id, caller or admin()), **told))  # type: ignore[arg-type]
+        beaten = await self.beats.submit(struct_of(Beat, **_who(agent_id, caller or admin()), **told))
         if beaten.is_news:
             await self.look(agent_id)
         return beaten
@@ -138,16 +139,16 @@ class Agency:
 
     async def page(self, caller: Caller | None = None, **wanted: object) -> list[str]:
         plain: dict[str, object] = {"zone_id": ZONE, "limit": 500, "caller": caller or admin()}
-        asked = AgentFilter(**(plain | wanted))  # type: ignore[arg-type]
+        asked = struct_of(AgentFilter, **(plain | wanted))
         found = await self.keel.engine.read(lambda tx: agents.page(tx, asked), zones=[ZONE])
         return [each.id for each in found]
 
-    async def hold(self, deltas: dict[Ref, int]) -> None:
+    async def hold(self, deltas: dict[Ref, int], spoke: Collection[Ref] = ()) -> None:
         """As the room of tasks does it: under the zone's lock."""
 
         async def work(tx: Tx) -> None:
             await tx.read(zones.lock(tx, {zone_id for zone_id, _ in deltas}))
-            await agents.hold(tx, deltas)
+            await agents.hold(tx, deltas, spoke)
 
         await self.keel.engine.transact(work, zones=[ZONE])
 
@@ -167,6 +168,11 @@ class Agency:
 
     def sweeper(self, kept_for: int) -> SweepRunner:
         return SweepRunner(sweeps(self.keel.everywhere, kept_for))
+
+    async def forget(self, kept_for: int) -> int:
+        """Removes those that were terminated so long ago, and no task names."""
+        retention = AgentRetention(self.keel.everywhere, self.forgets.submit, coordinating.naming, kept_for)
+        return await retention.run_once(0)
 
     async def told(self, subject: str = AGENT) -> list[str]:
         return [each.type for each in await self.keel.log() if each.subject == subject]
@@ -202,9 +208,13 @@ async def a_day_of_agents(keel: Keel) -> None:
     await agency.page(capability="y", status=Shown.IDLE, coordinator_enabled=True)
     await agency.page(limit=10, after="day-")
     await keel.engine.read(lambda tx: agents.counted(tx, ZONE), zones=[ZONE])
+    await keel.engine.read(lambda tx: agents.waiting(tx, [(ZONE, "day-a"), (ZONE, "day-b")]), zones=[ZONE])
     await keel.everywhere.read(lambda tx: agents.to_look_at(tx, 10))
     await keel.everywhere.read(agents.next_look)
     places = await keel.everywhere.read(lambda tx: agents.launch_zones(tx, {"local": ""}, 10))
     await keel.everywhere.read(lambda tx: agents.launchable_in(tx, places, 10))
     await keel.everywhere.read(agents.stale_count)
     await agency.sweeper(-60_000).run_now(RETENTION)
+    await agency.register("day-gone", capabilities=["x"])
+    await agency.terminate("day-gone")
+    await agency.forget(-60_000)

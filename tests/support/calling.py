@@ -27,6 +27,7 @@ from quarterdeck.domain.services.model import Register
 from quarterdeck.domain.services.operations import Registrar
 from tests.support.asking import ZONE, admin
 from tests.support.keel import Keel
+from tests.support.making import struct_of
 
 _numbers = itertools.count(1)
 
@@ -59,7 +60,7 @@ class Calling:
             "timeout_ms": 30_000,
             "policy": RetryPolicy(backoff_ms=0),
         }
-        done = await self.keel.invocations.submit(Enqueue(**(plain | asked)))  # type: ignore[arg-type]
+        done = await self.keel.invocations.submit(struct_of(Enqueue, **(plain | asked)))
         assert isinstance(done, Enqueued)
         return done
 

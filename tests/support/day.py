@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from quarterdeck.core.clock import DAY
@@ -37,7 +38,7 @@ from tests.support.keel import Keel, Rigging, open_stores
 from tests.support.keeping import Keeper
 from tests.support.labour import a_day_of_tasks
 from tests.support.mirroring import a_day_of_keys
-from tests.support.plans import ENDING, Recording
+from tests.support.plans import ENDING, Recording, reading
 from tests.support.recording import a_day_of_records
 from tests.support.sealing import sealing
 from tests.support.telling import telling
@@ -119,8 +120,8 @@ async def looking(keel: Keel, root: Session) -> None:
     await keel.engine.read(lambda tx: explainer.session(tx, ref, admin()), zones=[ZONE])
     for subject in (None, root.id):
         wanted_events = EventFilter(ZONE, after=0, limit=10, subject=subject)
-        await keel.store.read(lambda tx, wanted=wanted_events: events.page(tx, wanted), [ZONE])  # type: ignore[misc]
-        await keel.store.read(lambda tx, wanted=wanted_events: events.replay(tx, wanted), [ZONE])  # type: ignore[misc]
+        await keel.store.read(partial(events.page, wanted=wanted_events), [ZONE])
+        await keel.store.read(partial(events.replay, wanted=wanted_events), [ZONE])
     rare = EventFilter(ZONE, limit=10, types=("session.spawn",))
     await keel.store.read(lambda tx: events.newest(tx, rare, events.LAST), [ZONE])
     await keel.store.read(lambda tx: events.committed(tx, Witness("id", root.id)), [ZONE])
@@ -145,7 +146,7 @@ async def working(keel: Keel, root: Session) -> None:
     await keel.engine.read(lambda tx: invocations.explain(tx, ref), zones=[ZONE])
     for of_service in (service.service_id, None):
         wanted = InvocationFilter(ZONE, 10, "ffffffff", InvocationState.RUNNING, of_service)
-        await keel.engine.read(lambda tx, wanted=wanted: invocations.page(tx, wanted), zones=[ZONE])  # type: ignore[misc]
+        await keel.engine.read(partial(invocations.page, wanted=wanted), zones=[ZONE])
     await keel.engine.read(lambda tx: ready(tx, [(ZONE, service.service_id)]), zones=[ZONE])
     sweeper = keel.invocation_sweeper()
     await keel.engine.transact(lambda tx: too_many(tx, root), zones=[ZONE])
@@ -201,7 +202,7 @@ async def keeping(keel: Keel, directory: Path) -> None:
     for lease in (keeper.sealer.lease, keeper.retention.lease):
         fence = await lease.hold()
         assert fence
-        await keel.everywhere.read(lambda tx, name=fence.name: leases.holder_of(tx, name))  # type: ignore[misc]
+        await keel.everywhere.read(partial(leases.holder_of, name=fence.name))
         shown = leases.fences([(fence.name, fence.term)])
-        await keel.engine.transact(lambda tx, shown=shown: tx.read(shown), zones=[ZONE])  # type: ignore[misc]
+        await keel.engine.transact(reading(shown), zones=[ZONE])
         await lease.release()

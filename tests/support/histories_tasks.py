@@ -79,7 +79,7 @@ class Labour(Written):
         self.tasks[own] = msgspec.structs.replace(row, **changed)
         return event
 
-    move = step  # type: ignore[assignment]
+    move = step  # type: ignore[assignment]  # a task's row knows its attempt: nobody says it
 
     def give(self, own: str, agent: str, checkpoint: object = None, claim_id: str | None = None) -> TaskLease:
         number = self.tasks[own].attempt + 1

@@ -59,6 +59,7 @@ from quarterdeck.store.postgres import PostgresStore
 from quarterdeck.store.roles import SWEEP
 from quarterdeck.store.sqlite import SqliteStore
 from tests.support.asking import ZONE, admin, ask
+from tests.support.making import struct_of
 
 Cell = str | int | None
 
@@ -177,7 +178,7 @@ class Keel:
 
     async def page(self, **wanted: object) -> list[Session]:
         plain: dict[str, object] = {"zone_id": ZONE, "limit": 500}
-        asked = SessionFilter(**(plain | wanted))  # type: ignore[arg-type]
+        asked = struct_of(SessionFilter, **(plain | wanted))
         return await self.engine.read(lambda tx: sessions.page(tx, asked), zones=[asked.zone_id])
 
     async def subtree(self, session: Session, bearer: Bearer | None = None) -> list[Session]:

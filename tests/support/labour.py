@@ -4,20 +4,23 @@ theirs is said."""
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 
 import msgspec
 
 from quarterdeck.core.errors import Problem
+from quarterdeck.domain.agents.words import Working as Heartbeating
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.commands import Cancel, Create, Patch, Retry
 from quarterdeck.domain.tasks.model.rows import Strategy, TaskSettings
-from quarterdeck.domain.tasks.operations import coordinating, looking, ranking
+from quarterdeck.domain.tasks.operations import coordinating, ranking
 from quarterdeck.domain.tasks.operations.awaiting import Look
 from quarterdeck.domain.tasks.operations.looking import TaskFilter
-from quarterdeck.domain.tasks.operations.ranking import PutStrategy, Rank
+from quarterdeck.domain.tasks.operations.ranking import PutStrategy, RankStep
 from quarterdeck.domain.tasks.sweeps import TaskRetention
 from tests.support.asking import ZONE, admin
 from tests.support.keel import Keel
+from tests.support.sealing import NEW, safe_of
 from tests.support.working import Working
 
 
@@ -58,6 +61,7 @@ async def failed_and_changed(work: Working) -> None:
             tags_json='["c"]',
         )
     )
+    # What is refused has said its statements all the same.
     with contextlib.suppress(Problem):
         await work.moved(Patch(zone_id=ZONE, caller=work.caller, id="after", depends_on=("changing",)))
     await work.moved(Cancel(zone_id=ZONE, caller=work.caller, id="failing", reason="r"))
@@ -75,10 +79,13 @@ async def looked_at(work: Working) -> None:
     keel = work.keel
     for tags in ((), ("a", "b")):
         wanted = TaskFilter(zone_id=ZONE, caller=work.caller, limit=5, tags=tags, status="COMPLETED")
-        await keel.engine.read(lambda tx, wanted=wanted: tasks.page(tx, wanted), zones=[ZONE])  # type: ignore[misc]
+        await keel.engine.read(partial(tasks.page, wanted=wanted), zones=[ZONE])
     await work.show("head")
     await Look(keel.engine, keel.task_waiters, 1.0)([ZONE])
-    await keel.everywhere.read(lambda tx: looking.held(tx, [(ZONE, "worker")], 10))
+    working = Heartbeating(
+        zone_id=ZONE, agent_id="worker", caller=work.caller, task_ids=("head",), is_all=True, holds=True
+    )
+    await tasks.Teller(keel.engine, keel.tasks.submit, safe_of(NEW)).tells(working)
     await coordinated(keel)
 
 
@@ -96,7 +103,7 @@ async def coordinated(keel: Keel) -> None:
     ranks = keel.lanes.writing("task-rank", ranking.rank)
     for strategy in (Strategy.SJF, Strategy.FAIR):
         await ranks.submit(PutStrategy(zone_id=ZONE, caller=admin(), strategy=strategy))
-        await ranks.submit(Rank(zone_id=ZONE, fence=None))
+        await ranks.submit(RankStep(zone_id=ZONE, fence=None))
 
 
 async def put_away(work: Working) -> None:

@@ -38,6 +38,7 @@ from quarterdeck.engine.events import Event
 from quarterdeck.engine.sweeps import SweepRunner
 from tests.support.asking import APP, NOW, ZONE, admin, session
 from tests.support.keel import Cell, Keel
+from tests.support.making import struct_of
 
 LATER = NOW + 500_000
 """When an edge ends that does not say; the sessions of `asking` end after it."""
@@ -87,7 +88,7 @@ def delegate(source: str, target: str, **asked: object) -> Delegate:
         "source_session_id": source,
         "target_session_id": target,
     }
-    return Delegate(**(plain | asked))  # type: ignore[arg-type]
+    return struct_of(Delegate, **(plain | asked))
 
 
 def known(
@@ -237,7 +238,7 @@ class Lending:
 
     async def page(self, **wanted: object) -> list[Edge]:
         plain: dict[str, object] = {"zone_id": ZONE, "limit": 500}
-        asked = EdgeFilter(**(plain | wanted))  # type: ignore[arg-type]
+        asked = struct_of(EdgeFilter, **(plain | wanted))
         return await self.keel.engine.read(lambda tx: delegations.page(tx, asked), zones=[asked.zone_id])
 
     async def traverse(self, edge: Edge, limit: int = 1_000) -> Traversal:

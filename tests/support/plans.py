@@ -59,6 +59,11 @@ class _RecordingTx:
         self._tx.write(statement)
 
 
+def reading(statement: Bound) -> Work[list[list[Row]]]:
+    """A transaction of nothing but this."""
+    return lambda tx: tx.read(statement)
+
+
 @dataclass(frozen=True)
 class Plan:
     nodes: tuple[str, ...]

@@ -12,7 +12,7 @@ from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import AgentFilter
 from quarterdeck.domain.tasks.model.commands import Complete, Cost, Progress
 from quarterdeck.domain.tasks.model.insight import TaskExplanation, TaskTree
-from quarterdeck.domain.tasks.model.lines import AddLines, Level, LogFilter, LogPage, Said
+from quarterdeck.domain.tasks.model.lines import AddLines, Level, LogFilter, LogPage, SaidLine
 from quarterdeck.domain.tasks.model.money import (
     Budget,
     CostFilter,
@@ -28,6 +28,7 @@ from quarterdeck.domain.tasks.operations import budgeting, insight, logs
 from quarterdeck.domain.tasks.operations.looking import TaskRef
 from quarterdeck.engine.wake import Wakes
 from tests.support.keel import Keel, Side
+from tests.support.making import struct_of
 from tests.support.sealing import NEW, safe_of
 from tests.support.working import Working
 
@@ -51,10 +52,10 @@ class Recording:
         self, scope: Scope = Scope.ZONE, key: str = "", period: Period = Period.TOTAL, **limits: int | None
     ) -> Budget:
         said: dict[str, int | None] = {"usd_micros": None, "tokens": None, **limits}
-        return await self._budgets.submit(PutBudget(**self._named(scope, key, period), **said))  # type: ignore[arg-type]
+        return await self._budgets.submit(struct_of(PutBudget, **self._named(scope, key, period), **said))
 
     async def remove(self, scope: Scope = Scope.ZONE, key: str = "", period: Period = Period.TOTAL) -> Budget:
-        return await self._budgets.submit(RemoveBudget(**self._named(scope, key, period)))  # type: ignore[arg-type]
+        return await self._budgets.submit(struct_of(RemoveBudget, **self._named(scope, key, period)))
 
     def _named(self, scope: Scope, key: str, period: Period) -> dict[str, object]:
         who: dict[str, object] = {"zone_id": self.zone_id, "caller": self.caller, "trace": None}
@@ -65,7 +66,7 @@ class Recording:
             lambda tx: budgeting.page(tx, self.caller, self.zone_id, ("", "", ""), 100), zones=[self.zone_id]
         )
 
-    async def spend(self, task: Task, *costs: Cost) -> Task:
+    async def spend(self, task: Task, *costs: Cost, key: str | None = None) -> Task:
         return await self.work.moved(
             Progress(
                 zone_id=task.zone_id,
@@ -76,6 +77,7 @@ class Recording:
                 step=None,
                 checkpoint=None,
                 costs=costs,
+                key=key,
             )
         )
 
@@ -94,7 +96,9 @@ class Recording:
 
     async def costs(self, group_by: GroupBy, **wanted: object) -> list[Grouped]:
         plain: dict[str, object] = {"since": None, "until": None, "after": None, "limit": 100}
-        asked = CostFilter(zone_id=self.zone_id, caller=self.caller, group_by=group_by, **(plain | wanted))  # type: ignore[arg-type]
+        asked = struct_of(
+            CostFilter, zone_id=self.zone_id, caller=self.caller, group_by=group_by, **(plain | wanted)
+        )
         return await self.keel.engine.read(lambda tx: budgeting.costs(tx, asked), zones=[self.zone_id])
 
     # -- logs
@@ -106,7 +110,9 @@ class Recording:
             "details": "{}",
             "stack_trace": None,
         }
-        lines = tuple(Said(id=new_id(), message=message, **(plain | said)) for message in messages)  # type: ignore[arg-type]
+        lines = tuple(
+            struct_of(SaidLine, id=new_id(), message=message, **(plain | said)) for message in messages
+        )
         return AddLines(
             zone_id=task.zone_id, caller=self.caller, id=task.id, token=task.attempt_token, lines=lines
         )
@@ -122,7 +128,7 @@ class Recording:
             "level": None,
             "event": None,
         }
-        return LogFilter(zone_id=self.zone_id, caller=self.caller, id=task_id, **(plain | wanted))  # type: ignore[arg-type]
+        return struct_of(LogFilter, zone_id=self.zone_id, caller=self.caller, id=task_id, **(plain | wanted))
 
     async def page(self, wanted: LogFilter) -> LogPage:
         return await self.keel.engine.read(lambda tx: logs.page(tx, wanted), zones=[self.zone_id])
@@ -173,7 +179,6 @@ async def a_day_of_records(keel: Keel) -> None:
     await records.spend(leased.task, Cost("opus", 1, 2, 3))
     await records.budgets()
     await records.remove(Scope.TASK_TYPE, "development", Period.MONTH)
-    await keel.everywhere.read(budgeting.next_change)
     for group in GROUPS:
         await records.costs(group)
     await records.say(leased.task, "said")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from quarterdeck.domain.tasks.operations.resealing import TASKS
@@ -59,7 +61,7 @@ async def sealing(keel: Keel) -> None:
     await plant(keel, "sealed-task")
     for key in (OLD, NEW):
         ring = Ring([key, OLD] if key is NEW else [key])
-        await keel.engine.transact(lambda tx, ring=ring: checks.check(tx, ring, ()))  # type: ignore[misc]
+        await keel.engine.transact(partial(checks.check, ring=ring, lost=()))
     await rotation_of(keel, NEW, OLD).rotate(None)
     await keel.everywhere.read(checks.names)
     await keel.engine.transact(lambda tx: checks.forget(tx, OLD.id))

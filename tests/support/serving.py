@@ -35,6 +35,7 @@ from quarterdeck.engine.tx import Engine
 from quarterdeck.store.port import Store
 from tests.support.asking import APP, NOW, ZONE, admin
 from tests.support.keel import Keel, keel_on
+from tests.support.making import struct_of
 
 OTHER = "other.zone"
 URL = "https://agents.example.com/research"
@@ -79,7 +80,7 @@ def registering(session_id: str | None = None, **asked: object) -> Register:
         "application_id": None if session_id else APP,
         "session_id": session_id,
     }
-    return Register(**(plain | asked))  # type: ignore[arg-type]
+    return struct_of(Register, **(plain | asked))
 
 
 class Serving:
@@ -118,11 +119,11 @@ class Serving:
             "service_id": target.id,
             "said": said or Said(),
         }
-        return await self.changes.submit(Change(**(plain | asked)))  # type: ignore[arg-type]
+        return await self.changes.submit(struct_of(Change, **(plain | asked)))
 
     async def beat(self, service_id: str | None, said: Said | None = None, **asked: object) -> Beaten:
         plain: dict[str, object] = {"zone_id": ZONE, "caller": admin(), "said": said or Said()}
-        return await self.beats.submit(Beat(service_id=service_id, **(plain | asked)))  # type: ignore[arg-type]
+        return await self.beats.submit(struct_of(Beat, service_id=service_id, **(plain | asked)))
 
     async def unregister(
         self, target: Service, session_id: str | None = None, by: Caller | None = None
@@ -137,7 +138,7 @@ class Serving:
 
     async def page(self, **wanted: object) -> list[Service]:
         plain: dict[str, object] = {"zone_id": ZONE, "limit": 500}
-        asked = ServiceFilter(**(plain | wanted))  # type: ignore[arg-type]
+        asked = struct_of(ServiceFilter, **(plain | wanted))
         return await self.engine.read(lambda tx: services.page(tx, asked), zones=zones_of([asked]))
 
     async def found(self, *refs: tuple[str, str]) -> dict[tuple[str, str], Service]:

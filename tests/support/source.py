@@ -32,14 +32,15 @@ class Module:
     def nodes(self) -> Iterator[ast.AST]:
         yield from ast.walk(self.tree)
 
-    def comment_lines(self) -> set[int]:
+    def comments(self) -> dict[int, str]:
+        """By the number of their line."""
         tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
-        return {token.start[0] for token in tokens if token.type == tokenize.COMMENT}
+        return {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
 
 
 @dataclass(frozen=True)
 class SqlStatement:
-    """One block of a queries.sql: from its `-- name:` to the next."""
+    """One block of a file of statements: from its `-- name:` to the next."""
 
     path: str
     name: str

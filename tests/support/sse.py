@@ -124,7 +124,7 @@ class Stream:
         try:
             await loop.sock_connect(connection, (parts.hostname, parts.port))
             reader, writer = await asyncio.open_connection(sock=connection, limit=32_768)
-        except BaseException:
+        except BaseException:  # a cancellation too: nobody else knows of it yet, who could close it
             connection.close()
             raise
         stream = cls(reader, writer, Decoder())

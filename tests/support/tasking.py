@@ -16,6 +16,7 @@ from quarterdeck.domain.tasks.rules.known import Kind, Known, Standing, Windows,
 from quarterdeck.domain.tasks.rules.lives import Holding, Rank
 from quarterdeck.domain.tasks.rules.queues import class_of, is_ready
 from tests.support.asking import NOW, ZONE, caller
+from tests.support.making import struct_of
 
 CREATOR = caller("creator")
 WINDOWS = Windows(backoff_cap_ms=3_600_000, overdue_ms=1_800_000, hung_ms=600_000)
@@ -24,7 +25,8 @@ AGENT = "a"
 
 
 def create(task_id: str = "t", by: Caller = CREATOR, **asked: object) -> Create:
-    required: tuple[str, ...] = tuple(asked.pop("required", ()))  # type: ignore[arg-type]
+    required = asked.pop("required", ())
+    assert isinstance(required, tuple)
     task_type = str(asked.get("task_type", "development"))
     plain: dict[str, object] = {
         "zone_id": ZONE,
@@ -49,12 +51,12 @@ def create(task_id: str = "t", by: Caller = CREATOR, **asked: object) -> Create:
         "class_id": class_of(task_type, required),
         "tags": (),
     }
-    return Create(**(plain | asked))  # type: ignore[arg-type]
+    return struct_of(Create, **(plain | asked))
 
 
 def claim(most: int = 1, agent: str = AGENT, token: str = "k", **asked: object) -> Claim:
     tokens = tuple(f"{token}{n or ''}" for n in range(most))
-    return Claim(zone_id=ZONE, caller=CREATOR, agent_id=agent, max=most, tokens=tokens, **asked)  # type: ignore[arg-type]
+    return struct_of(Claim, zone_id=ZONE, caller=CREATOR, agent_id=agent, max=most, tokens=tokens, **asked)
 
 
 def complete(task_id: str = "t", token: str | None = "k", by: Caller = CREATOR) -> Complete:
@@ -115,7 +117,7 @@ def board(*rows: Task, now: int = NOW, **known: object) -> Board:
         "kinds": kinds,
         "ready": sorted((r for r in rows if is_ready(r)), key=lambda r: (r.turn, r.id)),
     }
-    return Board(Known(**(plain | known)))  # type: ignore[arg-type]
+    return Board(struct_of(Known, **(plain | known)))
 
 
 def made(board: Board, *asks: Create) -> list[Task]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from quarterdeck.bus import streams
 from quarterdeck.bus.port import Entry, Hold, Marker, Rejected, Shown, Slot
@@ -65,8 +66,8 @@ async def telling(keel: Keel) -> None:
         while await sink.turn(fence) == 0:
             pass
     for name in await everywhere.read(looking.names):
-        await everywhere.read(lambda tx, name=name: looking.view(tx, name))  # type: ignore[misc]
-        await everywhere.read(lambda tx, name=name: looking.entries(tx, name))  # type: ignore[misc]
+        await everywhere.read(partial(looking.view, name=name))
+        await everywhere.read(partial(looking.entries, name=name))
     await everywhere.transact(lambda tx: looking.requeue(tx, NAME, 1))
     # Whatever is there is older than a window that ends tomorrow.
     await SinkRetention(everywhere, -1, 1).run_once(10)

@@ -13,12 +13,22 @@ from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Register, Terminate
 from quarterdeck.domain.agents.model import Said as AgentSaid
 from quarterdeck.domain.tasks import operations as tasks
-from quarterdeck.domain.tasks.model.commands import Claim, Complete, Create, Due, Fail, Release, Spread
+from quarterdeck.domain.tasks.model.commands import (
+    Claim,
+    Command,
+    Complete,
+    Create,
+    Due,
+    Fail,
+    Release,
+    Spread,
+)
 from quarterdeck.domain.tasks.model.rows import Created, Leased, Leases, Task, Whole
 from quarterdeck.domain.tasks.operations.looking import TaskRef
 from quarterdeck.engine.lanes import Lane
 from tests.support.asking import ZONE, admin
 from tests.support.keel import Keel
+from tests.support.making import struct_of
 from tests.support.tasking import create
 
 
@@ -29,7 +39,7 @@ class Working:
         self.keel = keel
         self.zone_id = zone_id
         self.caller: Caller = admin(zone_id)
-        registrar = agents.Registrar(lambda name: True)
+        registrar = agents.Registrar(())
         self._registers = keel.lanes.writing("agent-register", registrar.register)
         self.terminates: Lane[Terminate, object] = keel.lanes.writing("agent-terminate", agents.terminate)
 
@@ -68,7 +78,7 @@ class Working:
     def claiming(self, agent: str = "a", most: int = 1, **asked: object) -> Claim:
         tokens = tuple(new_id() for _ in range(most))
         plain: dict[str, object] = {"zone_id": self.zone_id, "caller": self.caller, "agent_id": agent}
-        return Claim(**(plain | {"max": most, "tokens": tokens} | asked))  # type: ignore[arg-type]
+        return struct_of(Claim, **(plain | {"max": most, "tokens": tokens} | asked))
 
     async def claim(self, agent: str = "a", most: int = 1, **asked: object) -> tuple[Leased, ...]:
         return await self.submit_claim(self.claiming(agent, most, **asked))
@@ -111,8 +121,8 @@ class Working:
     async def spread(self, task_id: str) -> Task:
         return await self.moved(Spread(zone_id=self.zone_id, id=task_id))
 
-    async def moved(self, ask: object) -> Task:
-        row = await self.keel.tasks.submit(ask)  # type: ignore[arg-type]
+    async def moved(self, ask: Command) -> Task:
+        row = await self.keel.tasks.submit(ask)
         assert isinstance(row, Task)
         return row
 

@@ -30,6 +30,7 @@ import msgspec
 from quarterdeck.bus.port import Entry, Hold
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.ids import is_path_id
+from quarterdeck.core.occurrence import Occurrence
 
 PLAIN_ZONE = "default"
 PENDING, ACTIVE, RECOVERY = "tasks:pending:", "tasks:active:", "coordinator:recovery_queue:"
@@ -229,21 +230,6 @@ class KeyBoard(Protocol):
 
 
 # -- what is told ------------------------------------------------------------------------------------------------------
-
-
-class Occurrence(Protocol):
-    @property
-    def pos(self) -> int: ...
-    @property
-    def id(self) -> str: ...
-    @property
-    def zone_id(self) -> str: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def subject(self) -> str: ...
-    @property
-    def data(self) -> str: ...
 
 
 class _Whose(msgspec.Struct, frozen=True, rename="camel"):

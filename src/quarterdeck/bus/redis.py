@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from importlib import resources
 from typing import TypeVar
 
@@ -175,10 +176,7 @@ async def run_fenced(
     overruled = ""
     for _ in range(ROUNDS_MAX):
         fenced: list[Value] = [str(hold), overruled, *args]
-        answer: list[Value] = await ask(
-            lambda fenced=fenced: script([fence_key(hold.sink_id), *keys], fenced),  # type: ignore[misc]
-            errors,
-        )
+        answer: list[Value] = await ask(partial(script, [fence_key(hold.sink_id), *keys], fenced), errors)
         if answer[0] == 1 or answer[1] != "fence":
             return answer
         if not await hold.judge.holds():

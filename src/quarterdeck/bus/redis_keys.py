@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
@@ -90,10 +91,7 @@ class RedisKeys:
         wrong = 0
         for some in _pieces(ops):
             args: list[Value] = ["", "", "look", *_args(some)]
-            answer: list[Value] = await ask(
-                lambda args=args: self._look(["", WHOLE], args),  # type: ignore[misc]
-                self._errors,
-            )
+            answer: list[Value] = await ask(partial(self._look, ["", WHOLE], args), self._errors)
             wrong += int(answer[1])
         return Found(wrong)
 
@@ -140,8 +138,7 @@ class RedisKeys:
         cursor, pattern = 0, f"{family.prefix}*"
         while True:
             cursor, found = await ask(
-                lambda cursor=cursor: self._client.scan(cursor, match=pattern, count=SCAN_COUNT),  # type: ignore[misc]
-                self._errors,
+                partial(self._client.scan, cursor, match=pattern, count=SCAN_COUNT), self._errors
             )
             yield [str(key) for key in found]
             if not cursor:

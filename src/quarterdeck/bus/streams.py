@@ -17,12 +17,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from typing import Protocol
 
 import msgspec
 
 from quarterdeck.bus.port import Entry
-from quarterdeck.core.clock import Millis, iso
+from quarterdeck.core.clock import iso
+from quarterdeck.core.occurrence import Occurrence
 
 AGENTS = "caracal.agents.lifecycle"
 INVOCATIONS = "caracal.invocations.lifecycle"
@@ -45,29 +45,6 @@ _INVOCATION = (
     "available_at", "error",
 )  # fmt: skip
 _EDGE = ("source_session_id", "target_session_id", "parent_edge_id", "epoch", "scopes", "reason")
-
-
-class Occurrence(Protocol):
-    """What of an event is told."""
-
-    @property
-    def pos(self) -> int: ...
-    @property
-    def id(self) -> str: ...
-    @property
-    def zone_id(self) -> str: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def subject(self) -> str: ...
-    @property
-    def actor(self) -> str: ...
-    @property
-    def data(self) -> str: ...
-    @property
-    def trace(self) -> str | None: ...
-    @property
-    def at(self) -> Millis: ...
 
 
 Data = Mapping[str, object]

@@ -11,6 +11,7 @@
 | output      | tables, fields, colours, ages: pure text                                                  |
 | pages       | lists that come in pages; one thing, told in full                                         |
 | given       | what was given for a body: JSON as text, in a file, on standard input                     |
+| claiming    | taking work, of a service or for an agent                                                 |
 | tree, graph | a tree of sessions, and delegations that hang together, drawn                             |
 | branches    | a task with what it depends on and what it blocks, drawn                                  |
 | follow      | events as they happen, until somebody has had enough                                     |

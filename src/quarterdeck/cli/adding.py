@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.given import GIVEN, document, read, without_nothing
+from quarterdeck.cli.given import GIVEN, document, key_or_fresh, read, without_nothing
 from quarterdeck.cli.moments import LATER, later
 from quarterdeck.cli.output import as_json, cell
 from quarterdeck.cli.table import (
@@ -79,7 +78,7 @@ def add(context: Context) -> int:
             "What is to be done, and what kind of work is it? `qd task add TITLE --type TYPE`, or --file FILE.",
         )
     asked = {"id": context.text("id"), "title": context.given("title"), **_said(context)}
-    key = context.text("key") or _fresh_key()
+    key = key_or_fresh(context)
     reply = context.server().call("POST", context.work("agent-tasks"), body=without_nothing(asked), key=key)
     name = cell(reply.document.get("id"))
     if context.flag("wait"):
@@ -112,11 +111,6 @@ def _said(context: Context) -> Document:
         "estimatedDurationMinutes": context.number("estimate"),
         "metadata": context.ask.values["metadata"],
     }
-
-
-def _fresh_key() -> str:
-    # Should the answer be lost, the request that is sent again is known by this, and makes no second task.
-    return f"qd-{os.urandom(16).hex()}"
 
 
 def _hint(context: Context, text: str) -> None:
@@ -197,7 +191,7 @@ class _Made:
         self._file = file
         self._whole = whole
         self._server = context.server()
-        self._key = context.text("key") or _fresh_key()
+        self._key = key_or_fresh(context)
         from quarterdeck.cli.bars import on_stderr  # whoever adds one does not pay for it
 
         self.bars = on_stderr(not context.as_json)

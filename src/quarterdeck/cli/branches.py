@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from quarterdeck.cli.output import Paint, cell, clip, pad, width
-from quarterdeck.cli.tree import BOX, Lines, lines_for
+from quarterdeck.cli.tree import BOX, Lines, lines_for, under
 from quarterdeck.client.server import Document, items_of
 
 __all__ = ["draw", "lines_for"]
@@ -48,23 +48,14 @@ def _below(root: str, side: Mapping[str, Sequence[str]], indent: str, lines: Lin
     """Depth first. A stack, not recursion: a chain may be longer than Python's."""
     rows: list[Row] = []
     seen: set[str] = {root}
-    stack = _under(side.get(root, ()), indent, lines)
+    stack = under(side.get(root, ()), indent, lines)
     while stack:
         name, branch, below = stack.pop()
         rows.append(Row(branch, name, is_again=name in seen))
         if name not in seen:
             seen.add(name)
-            stack += _under(side.get(name, ()), below, lines)
+            stack += under(side.get(name, ()), below, lines)
     return rows
-
-
-def _under(names: Sequence[str], indent: str, lines: Lines) -> list[tuple[str, str, str]]:
-    """What to push for the tasks below one line: the last one first, because a stack gives them back reversed."""
-    pushed = []
-    for at, name in enumerate(reversed(names)):
-        turn, rest = (lines.corner, lines.blank) if at == 0 else (lines.tee, lines.bar)
-        pushed.append((name, indent + turn, indent + rest))
-    return pushed
 
 
 def _drawn(rows: Sequence[Row], tasks: Mapping[str, Document], marked: str, paint: Paint) -> str:

@@ -9,7 +9,7 @@ from quarterdeck.cli.context import Context
 from quarterdeck.cli.given import without_nothing
 from quarterdeck.cli.graph import draw, hops, life
 from quarterdeck.cli.output import cell, fields, table
-from quarterdeck.cli.pages import PAGES, in_full, show_list
+from quarterdeck.cli.pages import PAGES, show_list, show_one
 from quarterdeck.cli.receipt import sessions
 from quarterdeck.cli.table import (
     DURATION,
@@ -120,11 +120,9 @@ def list_(context: Context) -> int:
 
 
 def show(context: Context) -> int:
-    edge = context.server().get(context.in_zone("delegations", context.given("id")))
     # What has two names is told by one.
     twice = ("delegation_edge_id", "source_agent_id", "target_agent_id")
-    context.show(edge, lambda found: fields(in_full(found, time.time(), *twice), context.paint))
-    return 0
+    return show_one(context, context.in_zone("delegations", context.given("id")), *twice)
 
 
 def revoke(context: Context) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 
@@ -16,6 +17,12 @@ GIVEN = "JSON, @FILE, or - for standard input"
 def without_nothing(asked: Mapping[str, object]) -> Document:
     """A body of what was said: what was not is left to the server's defaults."""
     return {name: value for name, value in asked.items() if value is not None}
+
+
+def key_or_fresh(context: Context) -> str:
+    """The idempotency key that was given, or one of this run. Should the answer be lost, the request that is sent again
+    is known by it, and makes nothing twice."""
+    return context.text("key") or f"qd-{os.urandom(16).hex()}"
 
 
 def document(context: Context, key: str) -> object:

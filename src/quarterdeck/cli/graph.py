@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from quarterdeck.cli.output import Paint, cell, instant, pad, span, width
-from quarterdeck.cli.tree import BOX, Lines
+from quarterdeck.cli.tree import BOX, Lines, under
 from quarterdeck.client.server import Document
 
 AGAIN = "(also above)"
@@ -83,20 +83,11 @@ def _rows(edges: Sequence[Document], marked: str, lines: Lines) -> Iterator[Row]
             lent.setdefault(str(edge.get("source_session_id")), []).append(edge)
     for lender, first in (lent or {marked: []}).items():
         yield Row("", lender)
-        stack = _under(first, "", lines)
+        stack = under(first, "", lines)
         while stack:
             edge, branch, below = stack.pop()
             yield Row(branch, str(edge.get("target_session_id")), edge)
-            stack += _under(derived.get(_name(edge), []), below, lines)
-
-
-def _under(edges: Sequence[Document], indent: str, lines: Lines) -> list[tuple[Document, str, str]]:
-    """What to push for the edges below one line: the last one first, because a stack gives them back reversed."""
-    pushed = []
-    for at, edge in enumerate(reversed(edges)):
-        turn, rest = (lines.corner, lines.blank) if at == 0 else (lines.tee, lines.bar)
-        pushed.append((edge, indent + turn, indent + rest))
-    return pushed
+            stack += under(derived.get(_name(edge), []), below, lines)
 
 
 def _name(edge: Document) -> str:

@@ -6,9 +6,9 @@ import time
 
 from quarterdeck.cli import work
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.given import GIVEN, document, milliseconds, without_nothing
-from quarterdeck.cli.output import as_json, cell, fields, instant, span, table
-from quarterdeck.cli.pages import PAGES, in_full, show_list
+from quarterdeck.cli.given import GIVEN, document, key_or_fresh, milliseconds, without_nothing
+from quarterdeck.cli.output import as_json, cell, instant, span, table
+from quarterdeck.cli.pages import PAGES, show_list, show_one
 from quarterdeck.cli.table import (
     DURATION,
     ID,
@@ -89,10 +89,8 @@ def send(context: Context) -> int:
         "retry_policy": without_nothing(policy) or None,
         "metadata": context.ask.values["metadata"],
     }
-    key = context.text("key") or _fresh_key()
-    reply = context.server().call(
-        "POST", context.in_zone("invocations"), body=without_nothing(asked), key=key
-    )
+    body, key = without_nothing(asked), key_or_fresh(context)
+    reply = context.server().call("POST", context.in_zone("invocations"), body=body, key=key)
     context.show(reply.document, lambda sent: cell(sent.get("id")))
     return 0
 
@@ -108,9 +106,7 @@ def list_(context: Context) -> int:
 
 
 def show(context: Context) -> int:
-    found = context.server().get(_path(context))
-    context.show(found, lambda told: fields(in_full(told, time.time()), context.paint))
-    return 0
+    return show_one(context, _path(context))
 
 
 def wait(context: Context) -> int:
@@ -136,12 +132,6 @@ def cancel(context: Context) -> int:
 
 def _path(context: Context, *rest: str) -> str:
     return context.in_zone("invocations", context.given("id"), *rest)
-
-
-def _fresh_key() -> str:
-    from os import urandom
-
-    return f"qd-{urandom(16).hex()}"
 
 
 def _why(invocation: Document) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 
+from quarterdeck.cli import claiming
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.given import GIVEN, document, milliseconds, text_or_document, without_nothing
+from quarterdeck.cli.given import GIVEN, document, text_or_document, without_nothing
 from quarterdeck.cli.lines import LEVELS
 from quarterdeck.cli.output import as_json, cell, instant, table
 from quarterdeck.cli.pages import when
-from quarterdeck.cli.table import DURATION, ID, NUMBER, OBJECT, TEXT, Argument, Command, Option, any_case
+from quarterdeck.cli.table import ID, NUMBER, OBJECT, TEXT, Argument, Command, Option, any_case
 from quarterdeck.client.server import Document, items_of
 
 
@@ -65,9 +66,14 @@ _SAY = (
     _TOKEN,
 )
 _CLAIM = (
-    Option("--max", "How many at most, 1 to 100 [default: 1].", NUMBER),
-    Option("--wait", "How long to wait for work if there is none: 20, 1m.", DURATION),
+    *claiming.how_much(500),
     Option("--type", "Only tasks of this type; may be repeated.", TEXT, many=True),
+    Option(
+        "--capability",
+        "Of the agent's capabilities, one to use; may be repeated [default: all].",
+        TEXT,
+        many=True,
+    ),
     Option("--claim-id", "The same id gives the same tasks again, while they run.", TEXT),
 )
 _CLAIMING = """Each task comes with a token, which progress, completion and failure are said with. The agent keeps its
@@ -75,26 +81,15 @@ tasks for as long as it is heard of: `qd agent heartbeat`."""
 
 
 def claim(context: Context) -> int:
-    seconds = context.number("wait") or 0
-    body = without_nothing(
-        {
-            "max": context.number("max"),
-            "waitMs": milliseconds(seconds) or None,
-            "taskTypes": context.many("type") or None,
-            # Should the answer be lost, the request that is sent again is known by this, and is given the same tasks.
-            "claimId": context.text("claim_id") or os.urandom(16).hex(),
-        }
-    )
-    server = context.server()
-    # The answer may take as long as it is asked to wait, and then as long as any answer.
-    server.connection.timeout += seconds
-    told = server.call("POST", context.work("agents", context.given("id"), "claim"), body=body).document
-    leases = items_of(told, "tasks")
-    if leases or context.as_json:
-        context.show(told, lambda _: _leases(context, leases))
-    else:
-        context.note("there is nothing to do")
-    return 0
+    body: Document = {
+        "waitMs": claiming.wait_ms(context),
+        "taskTypes": context.many("type") or None,
+        "capabilities": context.many("capability") or None,
+        # Should the answer be lost, the request that is sent again is known by this, and is given the same tasks.
+        "claimId": context.text("claim_id") or os.urandom(16).hex(),
+    }
+    path = context.work("agents", context.given("id"), "claim")
+    return claiming.claim(context, path, body, lambda told: _leases(context, told), "tasks")
 
 
 def progress(context: Context) -> int:
@@ -167,7 +162,7 @@ def stands(task: Document) -> str:
     return f"{name} is {status}"
 
 
-def _leases(context: Context, leases: list[Document]) -> str:
+def _leases(context: Context, told: Document) -> str:
     now = time.time()
     rows = [
         [
@@ -179,7 +174,7 @@ def _leases(context: Context, leases: list[Document]) -> str:
             when((instant(lease.get("leaseExpiresAt")) or now) - now),
             as_json(lease.get("inputContext")),
         ]
-        for lease in leases
+        for lease in items_of(told, "tasks")
     ]
     heads = ("ID", "TYPE", "TITLE", "ATTEMPT", "TOKEN", "LEASE ENDS", "INPUT")
     return table(heads, rows, context.paint)

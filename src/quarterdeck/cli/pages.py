@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.output import cell, instant, span
+from quarterdeck.cli.output import cell, fields, instant, span
 from quarterdeck.cli.table import NUMBER, TEXT, Option
 from quarterdeck.client.server import Document, Query, cursor_of, items_of
 
@@ -33,6 +34,12 @@ def show_list(
     context.show({"items": items, name: cursor}, lambda told: draw(context, items_of(told)))
     if cursor and not context.as_json:
         context.note(f"there are more: --all, or --cursor {cell(cursor)}")
+    return 0
+
+
+def show_one(context: Context, path: str, *left_out: str) -> int:
+    found = context.server().get(path)
+    context.show(found, lambda told: fields(in_full(told, time.time(), *left_out), context.paint))
     return 0
 
 

@@ -8,7 +8,7 @@ from quarterdeck.cli.context import Context
 from quarterdeck.cli.failing import Usage
 from quarterdeck.cli.given import without_nothing
 from quarterdeck.cli.output import cell, fields, table
-from quarterdeck.cli.pages import PAGES, ago, in_full, show_list
+from quarterdeck.cli.pages import PAGES, ago, show_list, show_one
 from quarterdeck.cli.table import ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.client.server import Document
 
@@ -96,9 +96,7 @@ def list_(context: Context) -> int:
 
 
 def show(context: Context) -> int:
-    service = context.server().get(context.in_zone("agent-services", context.given("id")))
-    context.show(service, lambda found: fields(in_full(found, time.time()), context.paint))
-    return 0
+    return show_one(context, context.in_zone("agent-services", context.given("id")))
 
 
 def set_(context: Context) -> int:

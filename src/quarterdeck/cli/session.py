@@ -6,8 +6,8 @@ import sys
 import time
 
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.output import cell, fields, table
-from quarterdeck.cli.pages import PAGES, in_full, show_list
+from quarterdeck.cli.output import cell, table
+from quarterdeck.cli.pages import PAGES, show_list, show_one
 from quarterdeck.cli.receipt import LEFT_EXITS, hand_out, sessions
 from quarterdeck.cli.table import DURATION, ID, OBJECT, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.cli.tree import draw, life, lines_for
@@ -85,12 +85,8 @@ def list_(context: Context) -> int:
 
 
 def show(context: Context) -> int:
-    session = context.server().get(context.in_zone("agents", context.given("id")))
     # The same value under two names is told once.
-    context.show(
-        session, lambda found: fields(in_full(found, time.time(), "agent_session_id"), context.paint)
-    )
-    return 0
+    return show_one(context, context.in_zone("agents", context.given("id")), "agent_session_id")
 
 
 def tree(context: Context) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from quarterdeck.cli.output import Paint, cell, instant, pad, span, width
 from quarterdeck.client.server import Document
+
+T = TypeVar("T")
 
 
 class Lines(NamedTuple):
@@ -80,12 +82,12 @@ def _rows(items: Sequence[Document], lines: Lines) -> Iterator[tuple[str, Docume
     while stack:
         session, branch, below = stack.pop()
         yield branch, session
-        stack += _under(children.get(str(session.get("id")), []), below, lines)
+        stack += under(children.get(str(session.get("id")), []), below, lines)
 
 
-def _under(below: Sequence[Document], indent: str, lines: Lines) -> list[tuple[Document, str, str]]:
-    """What to push for the children of one session: the last one first, because a stack gives them back
-    reversed."""
+def under(below: Sequence[T], indent: str, lines: Lines) -> list[tuple[T, str, str]]:
+    """What to push for what stands below one line, each with its own branch and the indent of what is below it: the
+    last one first, because a stack gives them back reversed."""
     pushed = []
     for at, child in enumerate(reversed(below)):
         turn, rest = (lines.corner, lines.blank) if at == 0 else (lines.tee, lines.bar)

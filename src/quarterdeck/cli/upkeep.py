@@ -139,7 +139,7 @@ def hand_over(context: Context, more: Sequence[str] = ()) -> int:
         words += spelled(option, context.ask.values[option.key])
     sys.stdout.flush()
     # -P: a directory named quarterdeck where the user happens to stand must not run in place of the package.
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "quarterdeck", *words])  # noqa: S606 - ourselves
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "quarterdeck", *words])  # noqa: S606 - it is ourselves
 
 
 def _plain(argument: str) -> str:

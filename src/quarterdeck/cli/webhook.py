@@ -6,9 +6,9 @@ import time
 
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.given import without_nothing
+from quarterdeck.cli.given import key_or_fresh, without_nothing
 from quarterdeck.cli.output import cell, fields, table
-from quarterdeck.cli.pages import PAGES, ago, in_full, show_list
+from quarterdeck.cli.pages import PAGES, ago, show_list, show_one
 from quarterdeck.cli.table import ID, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.client.server import Document, items_of
 
@@ -23,7 +23,7 @@ def noun() -> Noun:
                 "Have a URL told what happens; prints its id and secret.",
                 add,
                 (Argument("target", "URL", TEXT),),
-                _SAID,
+                _ADD,
                 _ADDING,
             ),
             Command(("webhook", "list"), "List webhooks, newest first.", list_),
@@ -63,6 +63,7 @@ _SAID = (
     ),
     Option("--description", "What it is for.", TEXT),
 )
+_ADD = (*_SAID, Option("--key", "Idempotency key: repeating the command gives the same webhook.", TEXT))
 _ADDING = """Types are task.status_changed, alert, those of the log (task.created, agent.stale, …), and * for everything
 of tasks and agents. The secret that deliveries are signed with is printed this once."""
 _SET = (
@@ -80,7 +81,8 @@ _REPLAY = (Option("--failed", "Every delivery that failed."),)
 
 def add(context: Context) -> int:
     body = {"url": context.given("target"), **_said(context)}
-    reply = context.server().call("POST", context.work("webhooks"), body=without_nothing(body))
+    key = key_or_fresh(context)
+    reply = context.server().call("POST", context.work("webhooks"), body=without_nothing(body), key=key)
     return _hand_out(context, reply.document)
 
 
@@ -91,9 +93,7 @@ def list_(context: Context) -> int:
 
 
 def show(context: Context) -> int:
-    document = context.server().get(_path(context))
-    context.show(document, lambda found: fields(in_full(found, time.time()), context.paint))
-    return 0
+    return show_one(context, _path(context))
 
 
 def set_(context: Context) -> int:
@@ -161,7 +161,8 @@ def _said(context: Context) -> Document:
 def _hand_out(context: Context, webhook: Document) -> int:
     pairs: list[tuple[str, object]] = [("id", webhook.get("id")), ("secret", webhook.get("secret"))]
     context.show(webhook, lambda _: fields(pairs, context.paint))
-    context.note("the secret is shown this once; `qd webhook rotate-secret ID` makes another")
+    how = "is shown this once" if webhook.get("secret") else "was rotated since, and is not shown"
+    context.note(f"the secret {how}; `qd webhook rotate-secret ID` makes another")
     return 0
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 import time
 
+from quarterdeck.cli import claiming
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.given import GIVEN, document, milliseconds, text_or_document, without_nothing
+from quarterdeck.cli.given import GIVEN, document, text_or_document, without_nothing
 from quarterdeck.cli.output import as_json, cell, instant, table
 from quarterdeck.cli.pages import when
-from quarterdeck.cli.table import DURATION, ID, NUMBER, TEXT, Argument, Command, Option, choice
+from quarterdeck.cli.table import ID, TEXT, Argument, Command, Option, choice
 from quarterdeck.client.problems import from_document
 from quarterdeck.client.server import Document, items_of
 from quarterdeck.core.errors import EXIT_FAILED
@@ -34,8 +35,7 @@ def commands() -> tuple[Command, ...]:
 
 
 _CLAIM = (
-    Option("--max", "How many at most, 1 to 100 [default: 1].", NUMBER),
-    Option("--wait", "How long to wait for work if there is none: 20, 1m.", DURATION),
+    *claiming.how_much(100),
     Option("--claim-id", "The same id gives the same leases again, while they run.", TEXT),
 )
 _CLAIMING = """Each invocation is leased, and must be completed with its token, or kept by heartbeats, before the
@@ -55,25 +55,9 @@ _REPORTING = "A failed attempt is followed by another, unless --no-retry is give
 
 
 def claim(context: Context) -> int:
-    seconds = context.number("wait") or 0
-    body = without_nothing(
-        {
-            "max": context.number("max"),
-            "wait_ms": milliseconds(seconds) or None,
-            "claim_id": context.text("claim_id"),
-        }
-    )
-    server = context.server()
-    # The answer may take as long as it is asked to wait, and then as long as any answer.
-    server.connection.timeout += seconds
+    body: Document = {"wait_ms": claiming.wait_ms(context), "claim_id": context.text("claim_id")}
     path = context.in_zone("services", context.given("service"), "claim")
-    told = server.call("POST", path, body=body).document
-    leases = items_of(told)
-    if leases or context.as_json:
-        context.show(told, lambda _: _leases(context, leases))
-    else:
-        context.note("there is nothing to do")
-    return 0
+    return claiming.claim(context, path, body, lambda told: _leases(context, told), "items")
 
 
 def start(context: Context) -> int:
@@ -136,7 +120,7 @@ def _completed(told: Document) -> str:
     return f"{name} is tried again {when((at or 0.0) - time.time())}: {tried} have begun"
 
 
-def _leases(context: Context, leases: list[Document]) -> str:
+def _leases(context: Context, told: Document) -> str:
     now = time.time()
     rows = [
         [
@@ -147,6 +131,6 @@ def _leases(context: Context, leases: list[Document]) -> str:
             when((instant(lease.get("lease_expires_at")) or now) - now),
             as_json(lease.get("params")),
         ]
-        for lease in leases
+        for lease in items_of(told)
     ]
     return table(("ID", "METHOD", "ATTEMPT", "TOKEN", "LEASE ENDS", "PARAMS"), rows, context.paint)

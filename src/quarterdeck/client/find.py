@@ -1,5 +1,6 @@
 """From flags and environment to a server that answers."""
 
+# Without `pathlib`, as client.place says.
 # ruff: noqa: PTH116, PTH120
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def _connect(address: Address, timeout: float) -> socket.socket:
         try:
             connection.settimeout(timeout)
             connection.connect(address.host)
-        except BaseException:
+        except BaseException:  # an interrupt too: nobody else knows of it yet, who could close it
             connection.close()
             raise
         return connection
@@ -198,7 +198,7 @@ def _connect(address: Address, timeout: float) -> socket.socket:
 
     try:
         return ssl.create_default_context().wrap_socket(connection, server_hostname=address.host)
-    except BaseException:
+    except BaseException:  # an interrupt too: nobody else knows of it yet, who could close it
         connection.close()
         raise
 

@@ -69,7 +69,7 @@ class Way:
             await loop.sock_connect(connection, self.address.host)
             if self._check is not None:
                 self._check(connection)
-        except BaseException:
+        except BaseException:  # a cancellation too: nobody else knows of it yet, who could close it
             connection.close()
             raise
         return connection

@@ -5,6 +5,7 @@ the writing end of a pipe (`--ready-fd`): one line `ready URL` means that it ser
 without that line means that it will not, and the reason is at the end of its log.
 """
 
+# Without `pathlib`, as client.place says.
 # ruff: noqa: PTH103, PTH105, PTH116, PTH123
 
 from __future__ import annotations

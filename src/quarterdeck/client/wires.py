@@ -95,7 +95,7 @@ class Wire(asyncio.Protocol):
         except TimeoutError:
             self.close()
             raise TimedOut("answer_timeout", f"{self.address} did not answer within {seconds:g} s.") from None
-        except BaseException:
+        except BaseException:  # a cancellation too: the next request must not read the rest of this answer
             self.close()
             raise
         self._framing = None
@@ -116,7 +116,7 @@ class Wire(asyncio.Protocol):
         except TimeoutError:
             self.close()
             raise TimedOut("answer_timeout", f"{self.address} did not answer within {seconds:g} s.") from None
-        except BaseException:
+        except BaseException:  # a cancellation too: the next request must not read the rest of this answer
             self.close()
             raise
         if self._is_stream(framing):

@@ -16,6 +16,9 @@ Everything above imports from here and nothing here imports from above.
 | webhooks | the headers by which whoever is called knows that it was us                    |
 | seals   | what is signed about the log, and when events may go                          |
 | proof   | whether a log is what was sealed, and which row is the first that is not      |
+| shares  | who may be called how often at once                                           |
+| occurrence | an event, for those who tell others of it                                      |
+| asking  | what everything has that is asked of a room                                   |
 | wire    | what a room says about its routes, so that one shell can serve all rooms      |
 
 A bug here is a bug everywhere, so each module has a test in `tests/rules/` that walks all of its cases.

@@ -40,6 +40,10 @@ class Binding(msgspec.Struct, frozen=True, array_like=True):
         return Key(self.zone_id, self.application_id, self.operation, self.key)
 
 
+def bound(key: Key, digest: str, subject_id: str) -> Binding:
+    return Binding(key.zone_id, key.application_id, key.operation, key.key, digest, subject_id)
+
+
 def one_key(header: str | None, body: str | None) -> str | None:
     """The key of a request that may give it in its header, its body, or both alike."""
     if header is not None and body is not None and header != body:

@@ -95,10 +95,6 @@ def redacted(value: object) -> object:
     return split(value)[0]
 
 
-def secrets_in(value: object) -> set[str]:
-    return set(split(value)[1].values())
-
-
 def redact_text(text: str, secrets: Collection[str] = ()) -> str:
     """Strikes known secrets out of free text, and what says itself that it is one."""
     known = {form for secret in secrets if len(secret) >= KNOWN_MIN for form in _spellings(secret)}

@@ -73,6 +73,11 @@ class Caller(msgspec.Struct, frozen=True):
     """The token of the attempt the credential was made for, which need not be said again then."""
     is_local: bool = False
     """The credential is of this server's own making: a token of the local issuer, or an API key."""
+    agent_since: int | None = None
+    """Milliseconds: the registration of its agent that the credential was made for, as far as whoever made it knew."""
+    issued_at: int | None = None
+    """Milliseconds: the last moment at which it may have been made, with all that clocks may differ by; 0 where its
+    issuer does not say. None: it is no token."""
 
     @property
     def bearer(self) -> Bearer | None:

@@ -20,6 +20,8 @@
 | waiting      | who waits for work in this process, and who tells them that there is some                      |
 | leases       | who alone may run a pass, by numbered terms that fence the ones before                       |
 | sweeps       | how bounded passes repeat, and how a test waits for one                                      |
+| errands      | what becomes of tasks that nobody waits for, and how long they insist on being heard           |
+| outgoing     | what is to be sent to somebody's endpoint, and how much of it at once                          |
 | outward      | what this process may call outside, and within which bounds                                  |
 | secrets      | what is sealed before it is written, with which key, and for whom it opens                     |
 

@@ -168,6 +168,7 @@ class Duty:
             self._has_alarmed = True
             log.critical("%s has not gone on for %d s: %s", self.name, now - self.failing_since, self.error)
         if self._failures % FAILURES_MAX == 0:
+            # If even that cannot be said, the lease runs out by itself.
             with contextlib.suppress(StoreError):
                 await self.lease.release()
 

@@ -124,6 +124,7 @@ class Follower:
         try:
             page = await self._page()
         except BaseException:
+            # Also if whoever reads is cancelled: what it was handed meanwhile does not follow on what it has seen.
             self.joined = False
             raise
         if not page.begins_after(self.position):

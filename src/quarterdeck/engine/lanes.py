@@ -332,7 +332,7 @@ class Lane(Generic[C, R]):
             except CommitUnknown:
                 self._retried("commit_unknown")
                 if await self._find_out(attempt):
-                    return attempt.outcomes  # type: ignore[return-value]
+                    return attempt.outcomes  # type: ignore[return-value]  # what this lane's own run has put there
                 if tries >= self._patience.retry.max_attempts or loop.time() >= deadline:
                     # Certain, each time, that nothing was written: this is a database that is away.
                     raise

@@ -27,6 +27,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -387,9 +388,7 @@ class Mirror:
     async def _zones(self) -> AsyncIterator[str]:
         after = ""
         while True:
-            names = await self._everywhere.read(
-                lambda tx, after=after: self._source.zones(tx, after, ZONES_MAX)  # type: ignore[misc]
-            )
+            names = await self._everywhere.read(partial(self._source.zones, after=after, limit=ZONES_MAX))
             for name in names:
                 yield name
             if len(names) < ZONES_MAX:
@@ -400,7 +399,7 @@ class Mirror:
         places: Places | None = None
         while True:
             part = await self._everywhere.read(
-                lambda tx, places=places: self._source.contents(tx, zone_id, places, SLICE)  # type: ignore[misc]
+                partial(self._source.contents, zone_id=zone_id, places=places, limit=SLICE)
             )
             yield Asked(part.tasks, part.agents)
             if part.is_last:

@@ -23,6 +23,7 @@ import logging
 import random
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from quarterdeck.bus.port import Away, Board, Shown, Slot
@@ -178,10 +179,11 @@ class SlotKeeper:
             some = {*sorted(self._touched)[:ZONES_MAX]}
             self._touched -= some
             try:
-                uses = await self._everywhere.read(lambda tx, some=some: self._counts.of(tx, some))  # type: ignore[misc]
+                uses = await self._everywhere.read(partial(self._counts.of, zone_ids=some))
                 if uses:
                     await self._board.write([use.slot() for use in uses])
             except BaseException:
+                # Also if whoever writes is stopped: what was not written is still to be written.
                 self._touched |= some
                 raise
 

@@ -37,8 +37,8 @@ GATHER_SECONDS = 0.005
 """Between two looks: what is committed meanwhile is found by the next one."""
 C = TypeVar("C", bound=msgspec.Struct)
 K = TypeVar("K", str, tuple[str, str])
-I = TypeVar("I")  # noqa: E741
-O = TypeVar("O")  # noqa: E741
+I = TypeVar("I")  # noqa: E741 - a letter of the table above
+O = TypeVar("O")  # noqa: E741 - the outcome of a claim
 
 
 @dataclass(slots=True, eq=False)

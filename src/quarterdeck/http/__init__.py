@@ -4,6 +4,7 @@
 |----------|---------------------------------------------------------------------------------------------|
 | router   | which route a method and a path mean: by segment, at a cost that does not grow with the table |
 | intake   | whether a body, a query and a header may come in: sizes, depth, types, characters             |
+| meant    | what a name that nobody knows may have been meant for                                       |
 | auth     | who is asking, and whether they may                                                          |
 | shell    | the order of all that for one request, its log line and its figures                            |
 | streams  | answers without an end: how many, how they are sent, what ends them                           |
@@ -17,8 +18,9 @@
 | connection | a peer's bytes as requests, in order; what it may do before it has said anything               |
 | serve    | sockets, signals and draining                                                                 |
 
-The order for each request: route (404, 405) → credential (401) → scope and zone (403) → size (413) → body and query
-(400) → the operation → the answer. Nothing is read of a body before its sender is known to be allowed to send it.
+The order for each request: route (404; 400 for what is no id; 405) → credential (401) → scope and zone (403) → size
+(413) → body and query (400) → the operation → the answer. Nothing is read of a body before its sender is known to be
+allowed to send it.
 
 How it fails. Whatever a request contains, the answer is a 4xx with a sentence that names the field; what escapes a
 handler is a 500 without a trace of its insides, and the whole of it in the log. A client that goes away does not undo

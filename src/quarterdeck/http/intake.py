@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from quarterdeck.core.errors import Invalid, Problem, TooLarge
+from quarterdeck.http import meant
 from quarterdeck.http.request import Request, TooMuch
 
 BODY_MAX = 256 * 1024
@@ -22,7 +23,8 @@ DEPTH_MAX = 64
 _ESCAPED = re.compile(rb"\\u(?:0000|[dD][89abAB])")
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 19
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"?')
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+"""Spelt so that what is no escape is run through at once: byte by byte it took four times as long."""
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{}[]")
 _WHERE = re.compile(r" - at `\$\.?(.*?)`$")
 
@@ -53,7 +55,7 @@ def decode_body(decoder: msgspec.json.Decoder[object], body: bytes) -> object:
             check_text(msgspec.json.decode(raw))
         return decoder.decode(raw)
     except msgspec.DecodeError as error:
-        raise explained(error) from None
+        raise explained(error, decoder.type) from None
     except (UnicodeDecodeError, RecursionError):
         raise Invalid("invalid_body", "The body is not JSON in UTF-8.") from None
 
@@ -65,7 +67,8 @@ def is_suspicious(raw: bytes) -> bool:
 
 
 def decode_query(raw: bytes, kind: type[msgspec.Struct]) -> object:
-    """The query string as the route's type. Unknown parameters are ignored; of a repeated one the last counts."""
+    """The query string as the route's type. Of a repeated parameter the last counts; whether one that is not known is
+    refused or passed over is for the type to say."""
     if len(raw) > QUERY_MAX:
         raise Invalid("invalid_query", f"The query is longer than {QUERY_MAX} bytes.")
     try:
@@ -78,16 +81,25 @@ def decode_query(raw: bytes, kind: type[msgspec.Struct]) -> object:
     try:
         return msgspec.convert(pairs, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise explained(error, "invalid_query") from None
+        raise explained(error, kind, "invalid_query") from None
 
 
-def explained(error: msgspec.DecodeError, code: str = "invalid_body") -> Problem:
-    """msgspec's complaint as a sentence, with the path of the field apart."""
+def explained(error: msgspec.DecodeError, kind: object, code: str = "invalid_body") -> Problem:
+    """msgspec's complaint as a sentence, with the path of the field apart; of a name that is not known, also what may
+    have been meant by it."""
     text = str(error)
     where = _WHERE.search(text)
+    place = where[1] if where is not None else ""
+    said = _WHERE.sub("", text)
+    name = meant.unknown_name(said)
+    if name is not None and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        thing = "parameter" if code == "invalid_query" else "field"
+        told = meant.sentence(thing, name, meant.names_at(kind, place))
+        shown = name[: meant.SHOWN_MAX]
+        return Invalid(code, told, field=f"{place}.{shown}" if place else shown)
     if where is None:
         return Invalid(code, f"{text}.")
-    return Invalid(code, f"{_WHERE.sub('', text)}.", field=where[1] or "$")
+    return Invalid(code, f"{said}.", field=place or "$")
 
 
 def check_text(value: object) -> None:

@@ -29,12 +29,14 @@ class _Node(Generic[T]):
 class Match(Generic[T]):
     """What a path means: the target of its method if there is one, and what its segments name."""
 
-    __slots__ = ("methods", "params", "target")
+    __slots__ = ("methods", "misnamed", "params", "target")
 
     def __init__(self, target: T | None, params: dict[str, str], methods: Iterable[str]) -> None:
         self.target = target
         self.params = params
         self.methods = methods
+        self.misnamed: str | None = None
+        """The parameter whose segment cannot be what it stands for."""
 
 
 class Router(Generic[T]):
@@ -61,14 +63,19 @@ class Router(Generic[T]):
         """The match of a path, or None if no route has it. A literal segment is preferred to a parameter."""
         node = self._root
         params: dict[str, str] = {}
+        misnamed: str | None = None
         for segment in path.split("/")[1:]:
             following = node.literals.get(segment)
             if following is None:
-                if node.parameter is None:
+                if node.parameter is None or not segment:
                     return None
                 name, following, is_of_form = node.parameter
                 if not is_of_form(segment):
-                    return None
+                    misnamed = misnamed or name
                 params[name] = segment
             node = following
-        return Match(node.methods.get(method), params, node.methods) if node.methods else None
+        if not node.methods:
+            return None
+        match = Match(node.methods.get(method), params, node.methods)
+        match.misnamed = misnamed
+        return match

@@ -120,7 +120,7 @@ def listen_unix(path: Path) -> socket.socket:
 def local_url_of(listening: socket.socket) -> str:
     """The same for somebody on this machine: what listens everywhere is reached by the loopback."""
     host = str(listening.getsockname()[0])
-    return url_of(listening).replace(host, {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), 1)  # noqa: S104
+    return url_of(listening).replace(host, {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), 1)  # noqa: S104 - looked up, not bound
 
 
 def url_of(listening: socket.socket) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -22,16 +22,16 @@ from quarterdeck.core.errors import (
     Problem,
     Unavailable,
 )
-from quarterdeck.core.ids import is_path_id, new_id
+from quarterdeck.core.ids import NAME_MAX, is_path_id, new_id
 from quarterdeck.core.wire import Call, Caller, Reply, Route
-from quarterdeck.domain.zones.rules import may_enter, zone_hidden
+from quarterdeck.domain.zones.rules import ZONE_NOT_FOUND, may_enter, zone_hidden
 from quarterdeck.http import problems
 from quarterdeck.http.auth import Authenticator
 from quarterdeck.http.intake import decode_body, decode_query, read_body
 from quarterdeck.http.logs import LineWriter
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.http.request import Gone, Request
-from quarterdeck.http.router import Router
+from quarterdeck.http.router import NAMES, Router
 from quarterdeck.http.streams import Stream, Streams, accepts_stream
 from quarterdeck.http.waiting import while_there
 from quarterdeck.store.port import TransientError
@@ -145,6 +145,9 @@ class Shell:
         self._requests = 0
         """Requests without an id of their own are numbered: as unique as a UUID, at a tenth of its cost."""
         self.draining = False
+        self.check_agent: Callable[[Caller], Awaitable[None]] | None = None
+        """Refuses a token whose agent was terminated, where the room that is asked knows nothing of agents. The agent
+        may end between this look and the commit; where agents are known, the transaction itself looks."""
         self.on_drain: list[Callable[[], None]] = []
         """Told that the server stops: whoever has somebody wait for long lets them go."""
 
@@ -196,6 +199,8 @@ class Shell:
         match = self._router.find("GET" if method == "HEAD" else method, request.path)
         if match is None:
             raise NotFound("route_not_found", "There is nothing at this path; /docs lists what there is.")
+        if match.misnamed is not None:
+            raise _misnamed(match.misnamed)
         if match.target is None:
             allowed = ", ".join(sorted(match.methods))
             raise MethodNotAllowed("method_not_allowed", f"This path answers to {allowed}.", allow=allowed)
@@ -223,7 +228,13 @@ class Shell:
                 head.last_event_id,
             )
         )
-        return await (while_there(answering, request) if route.waits else answering)
+        try:
+            return await (while_there(answering, request) if route.waits else answering)
+        except NotFound as problem:
+            if served.takes_callers_zone and problem.code == ZONE_NOT_FOUND:
+                # In the words of this plane, and the same as for one that is not there for this caller.
+                raise zone_hidden(params["zone"]) from None
+            raise
 
     async def _admit(self, served: _Served, params: dict[str, str], head: Head) -> Caller:
         scope = served.route.scope
@@ -238,6 +249,8 @@ class Shell:
         self._authenticator.check(caller, scope, params["zone"] if served.needs_zone else None)
         if served.takes_callers_zone:
             params["zone"] = caller.zone_id if head.zone is None else _meant(head.zone, caller)
+        elif caller.agent_id is not None and self.check_agent is not None:
+            await self.check_agent(caller)
         return caller
 
     # -- answers --------------------------------------------------------------------------------------------------
@@ -263,6 +276,13 @@ class Shell:
                 f'"path":{_quoted(path)},"status":{status},"ms":{seconds * 1000:.2f},'
                 f'"request_id":"{head.request_id}"{traced}}}\n'.encode()
             )
+
+
+def _misnamed(name: str) -> Invalid:
+    form = (
+        f"a name of 1 to {NAME_MAX} characters" if name in NAMES else "1 to 128 letters, digits and _ . - :"
+    )
+    return Invalid("invalid_path", f"What stands for `{name}` in the path is not {form}.", field=name)
 
 
 def _meant(header: bytes, caller: Caller) -> str:

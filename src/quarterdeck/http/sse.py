@@ -166,7 +166,7 @@ class Live:
             # seen by it.
             await self.tailer.attach(follower)
             await stream.begin()
-        except BaseException:
+        except BaseException:  # a cancellation too: nobody will serve it, who would have it leave
             self.streams.leave(stream)
             raise
         return stream

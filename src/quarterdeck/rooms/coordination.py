@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from quarterdeck.bus.keys import KeyBoard
@@ -13,13 +14,7 @@ from quarterdeck.domain.coordination.coordinator import Coordinator
 from quarterdeck.domain.coordination.figures import Figures
 from quarterdeck.domain.coordination.health import CONNECTED, REACHABLE, Check, CoordinationHealth
 from quarterdeck.domain.coordination.launching import Launching, Mandate
-from quarterdeck.domain.coordination.model import (
-    GATEWAY,
-    LEASE,
-    CoordinationSettings,
-    HttpLauncher,
-    launchers_of,
-)
+from quarterdeck.domain.coordination.model import LEASE, CoordinationSettings, HttpLauncher, launchers_of
 from quarterdeck.domain.coordination.routes import CoordinationDesk
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.operations import ranking
@@ -71,7 +66,15 @@ def the_coordination(keel: Keel, beside: Beside, *, acts: bool) -> Room:
     pace = Pace(told.coordinator_interval_ms, GAP_SECONDS, RETRY, ALARM_SECONDS, hears_while_failing=True)
     duty = Duty(LEASE, keel.everywhere, keel.wakes, pace, coordinator)
     health = _health(keel, beside, duty, figures, outward)
-    desk = CoordinationDesk(keel.engine, keel.everywhere, coordinator, health, duty.holder, rank.submit)
+    desk = CoordinationDesk(
+        keel.engine,
+        keel.everywhere,
+        coordinator,
+        health,
+        duty.holder,
+        rank.submit,
+        tuple(sorted(launcher_names(keel))),
+    )
     keel.heard.append(figures.committed)
     keel.metrics.histogram("coordinator_cycle_duration_seconds", "Time of a coordinator's turn", took)
     _watch(keel, figures, pad, duty)
@@ -95,6 +98,7 @@ def _pad(keel: Keel, beside: Beside, outward: Outward) -> Launching:
             agent_id=mandate.agent_id,
             role=Role.AGENT,
             attempt=mandate.attempt_token,
+            agent_since=mandate.agent_since,
         )
         return beside.issuer.mint(grant, mandate.seconds)
 
@@ -115,19 +119,22 @@ def _pad(keel: Keel, beside: Beside, outward: Outward) -> Launching:
 
 
 def _health(keel: Keel, beside: Beside, duty: Duty, figures: Figures, outward: Outward) -> CoordinationHealth:
-    gateway = launchers_of(keel.settings.section(CoordinationSettings)).get(GATEWAY)
+    known = launchers_of(keel.settings.section(CoordinationSettings)).values()
+    gateways = [launcher.url for launcher in known if isinstance(launcher, HttpLauncher)]
 
-    async def ask_gateway() -> None:
-        """Any answer is one: what it says to a stranger is its own affair."""
-        assert isinstance(gateway, HttpLauncher)
-        await outward.ask(Request("GET", gateway.url, asker="health"), GATEWAY_SECONDS)
+    async def ask_gateways() -> None:
+        """Every one of them must answer. Any answer is one: what they say to a stranger is their own affair."""
+        async with asyncio.TaskGroup() as asking:
+            for url in gateways:
+                request = Request("GET", url, asker="health")
+                asking.create_task(outward.ask(request, GATEWAY_SECONDS), name="health of a gateway")
 
     return CoordinationHealth(
         duty,
         figures,
         Check(keel.stores[0].ping, CONNECTED),
         None if beside.keys is None else Check(beside.keys.ping, CONNECTED),
-        Check(ask_gateway, REACHABLE) if isinstance(gateway, HttpLauncher) else None,
+        Check(ask_gateways, REACHABLE) if gateways else None,
     )
 
 

@@ -5,27 +5,32 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
-from quarterdeck.core.wire import Role
+from quarterdeck.core.clock import DAY
+from quarterdeck.core.wire import Caller, Role
 from quarterdeck.domain.agents import member_routes
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents import routes as agent_routes
 from quarterdeck.domain.agents.member_routes import MemberDesk
-from quarterdeck.domain.agents.model import Look, Reported, Standing, Tells, Working
+from quarterdeck.domain.agents.model import Look, Standing
 from quarterdeck.domain.agents.operations import members
+from quarterdeck.domain.agents.operations.speaking import AsAgent
 from quarterdeck.domain.agents.routes import AgentDesk, AgentLanes, Mint
+from quarterdeck.domain.agents.sweeps import AgentRetention
 from quarterdeck.domain.agents.sweeps import sweeps as agent_sweeps
+from quarterdeck.domain.agents.words import Keep, Reported, Tells, Working
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks import records as task_records
 from quarterdeck.domain.tasks import routes as task_routes
 from quarterdeck.domain.tasks.model import commands as task_commands
 from quarterdeck.domain.tasks.model.rows import TaskSettings
-from quarterdeck.domain.tasks.operations import budgeting, following, logs
+from quarterdeck.domain.tasks.operations import budgeting, coordinating, following, logs
 from quarterdeck.domain.tasks.records import RecordDesk
 from quarterdeck.domain.tasks.routes import TaskDesk
 from quarterdeck.domain.tasks.sweeps import TaskRetention
 from quarterdeck.engine.lanes import Lane
 from quarterdeck.engine.secrets import Safe
 from quarterdeck.engine.settings import LogSettings
+from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.waiting import Lookout
 from quarterdeck.http.auth import AuthSettings, Grant, LocalIssuer
 from quarterdeck.keel import Keel, Room
@@ -41,7 +46,7 @@ class TaskWords:
     """What the room of tasks says and hears when an agent is heard of."""
 
     tells: Callable[[Working], Awaitable[Tells]]
-    said: Callable[[Reported], Awaitable[None]]
+    hears: Callable[[Reported], Awaitable[Keep]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,16 @@ class AgentWatch:
 
 def agent_watch(keel: Keel) -> AgentWatch:
     return AgentWatch(agents.Beater(), keel.lanes.writing("agent-watch", agents.look))
+
+
+def agent_check(keel: Keel) -> Callable[[Caller], Awaitable[None]]:
+    """For the rooms that know nothing of agents: one statement answers for everybody who waits."""
+    lane = keel.lanes.reading("agent-speaks", agents.still_speak)
+
+    async def check(caller: Caller) -> None:
+        await lane.submit(AsAgent(caller.zone_id, caller))
+
+    return check
 
 
 def the_agents(
@@ -72,19 +87,29 @@ def the_agents(
             agent_id=said.agent_id,
             role=Role.AGENT,
             attempt=said.attempt,
+            agent_since=said.since,
         )
         return issuer.mint(grant, said.ttl_seconds)
 
     handed_in = AgentLanes(
-        lanes.writing("agent-register", agents.Registrar(launchers.__contains__).register).submit,
+        lanes.writing("agent-register", agents.Registrar(launchers).register).submit,
         lanes.writing("agent-heartbeat", watch.beater.beat).submit,
         watch.look.submit,
         lanes.writing("agent-terminate", agents.terminate).submit,
         lanes.writing("agent-token", agents.issue).submit,
         lanes.reading("agent-show", agents.show).submit,
     )
-    desk = AgentDesk(keel.engine, handed_in, mint, words.tells, words.said)
-    return Room(agent_routes.routes(desk), agent_sweeps(keel.everywhere))
+    desk = AgentDesk(keel.engine, handed_in, mint, words.tells, words.hears)
+    return Room(agent_routes.routes(desk), [*agent_sweeps(keel.everywhere), _agent_retention(keel)])
+
+
+def _agent_retention(keel: Keel) -> Sweep:
+    """They go when what they have worked on has gone, from its end to when it is forgotten."""
+    told = keel.settings.section(TaskSettings)
+    kept_for = round((told.task_archive_days + told.task_retention_days) * DAY)
+    forget = keel.lanes.writing("agent-forget", agents.forget)
+    retention = AgentRetention(keel.everywhere, forget.submit, coordinating.naming, kept_for)
+    return retention.sweep(keel.settings.section(LogSettings).retention_cleanup_interval_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +138,8 @@ def the_tasks(keel: Keel, safe: Safe) -> Tasks:
         runs=[Lookout(keel.wakes, waiters, look, poll_seconds, "task-lookout")],
         on_drain=[waiters.close],
     )
-    teller = tasks.Teller(keel.engine, lane.submit, safe.seal)
-    return Tasks(room, lane, TaskWords(teller.tells, teller.said))
+    teller = tasks.Teller(keel.engine, lane.submit, safe)
+    return Tasks(room, lane, TaskWords(teller.tells, teller.hears))
 
 
 def the_records(keel: Keel, safe: Safe) -> Room:
@@ -133,7 +158,7 @@ def the_records(keel: Keel, safe: Safe) -> Room:
         "tasks",
         readers.__len__,
     )
-    look = following.Look(keel.engine, readers, poll_seconds)
+    look = following.LogLook(keel.engine, readers, poll_seconds)
     return Room(
         task_records.routes(desk),
         runs=[Lookout(keel.wakes, readers, look, poll_seconds, "task-log-lookout")],

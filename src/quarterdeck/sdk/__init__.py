@@ -13,6 +13,7 @@
 | model, work, asks | what the server shows, and what may be said to it: types                              |
 | errors      | every way a call can fail                                                                  |
 | remote      | one call: found, sent, sent again, understood                                              |
+| gathering   | which calls go together                                                                    |
 | retrying    | whether a call is made again, and when                                                     |
 | following   | events over whatever cuts the connection                                                   |
 | waiting     | the end of an invocation or a task, without asking over and over                           |

@@ -111,6 +111,7 @@ class AgentOptions(TypedDict, total=False):
     launcher: str | None
     labels: Mapping[str, str]
     pool: str | None
+    run_id: str
 
 
 class AgentFilter(TypedDict, total=False):

@@ -11,8 +11,10 @@ import msgspec
 
 from quarterdeck.client.problems import from_document
 from quarterdeck.client.server import Query
+from quarterdeck.core.ids import new_id
 from quarterdeck.sdk.asks import NewTask, TaskChanges, TaskFilter, TaskOptions, told, told_in_camel
 from quarterdeck.sdk.errors import Problem, TimedOut
+from quarterdeck.sdk.gathering import Gatherer
 from quarterdeck.sdk.model import Items
 from quarterdeck.sdk.remote import Ask, Remote
 from quarterdeck.sdk.room import Room, WorkRoom, own_key
@@ -36,11 +38,14 @@ from quarterdeck.sdk.work import (
 T = TypeVar("T")
 ENDS = ("task.completed", "task.failed", "task.aborted", "task.archived")
 """Events after which a task may be over."""
+ALONE = frozenset({"id", "dependsOn"})
+"""What names another task says by this that it follows it, and goes by itself."""
 
 
 class Tasks(WorkRoom):
     def __init__(self, remote: Remote, zone: str) -> None:
         super().__init__(remote, zone)
+        self._creations: Gatherer[Task] = Gatherer(self._create_together)
         self._endings: Endings[Task] = Endings(remote, Room(remote, zone)._path("events"), ENDS)
 
     # -- making and looking ----------------------------------------------------------------------------------------
@@ -48,9 +53,11 @@ class Tasks(WorkRoom):
     async def create(
         self, title: str, task_type: str, *, key: str | None = None, **options: Unpack[TaskOptions]
     ) -> Task:
-        """Makes a task: durably, and once for each `key`."""
+        """Makes a task: durably, and once for each `key`. Those that several ask for at once go together."""
         body = {"title": title, "taskType": task_type, **told_in_camel(TaskOptions, options)}
-        return await self._ask(Ask("POST", self._path("agent-tasks"), body=body, key=own_key(key)), Task)
+        if key is None and body.keys().isdisjoint(ALONE):
+            return await self._creations.ask(body)
+        return await self._create(body, own_key(key))
 
     async def create_many(
         self, tasks: Sequence[NewTask], *, key: str | None = None
@@ -61,6 +68,15 @@ class Tasks(WorkRoom):
         ask = Ask("POST", self._path("agent-tasks"), body=body, key=own_key(key))
         made = await self._ask(ask, Items[dict[str, object]])
         return tuple(_task_or_problem(item) for item in made.items)
+
+    async def _create(self, body: object, key: str) -> Task:
+        return await self._ask(Ask("POST", self._path("agent-tasks"), body=body, key=key), Task)
+
+    async def _create_together(self, bodies: Sequence[msgspec.Raw]) -> Sequence[Task | Problem]:
+        if len(bodies) == 1:
+            return [await self._create(bodies[0], own_key(None))]
+        ask = Ask("POST", self._path("agent-tasks"), body={"tasks": bodies}, key=own_key(None))
+        return [_task_or_problem(item) for item in (await self._ask(ask, Items[dict[str, object]])).items]
 
     async def get(self, task_id: str) -> Task:
         return await self._ask(Ask("GET", self._path("agent-tasks", task_id)), Task)
@@ -156,8 +172,9 @@ class Tasks(WorkRoom):
         return tuple(found.tasks)
 
     async def progress(self, said: Sequence[TaskProgress]) -> tuple[TaskItem, ...]:
-        """How far attempts are, up to 1,000 at once."""
-        return await self._many("progress", said)
+        """How far attempts are, up to 1,000 at once. What they cost is charged once, also if an answer is lost and this
+        is repeated; and if it is called again, where they have a `progress_id` of their own."""
+        return await self._many("progress", [_named(each) for each in said])
 
     async def complete(self, said: Sequence[TaskCompletion]) -> tuple[TaskItem, ...]:
         """Attempts that have done their tasks, up to 1,000 at once. What is said twice is answered twice."""
@@ -198,6 +215,12 @@ def _task_or_problem(item: dict[str, object]) -> Task | Problem:
         status = item.get("status")
         return from_document(status if isinstance(status, int) else 400, item)
     return msgspec.convert(item, Task)
+
+
+def _named(said: TaskProgress) -> TaskProgress:
+    if said.progress_id is not None or not said.costs:
+        return said
+    return msgspec.structs.replace(said, progress_id=new_id())
 
 
 def _query(wanted: TaskFilter) -> Query:

@@ -7,16 +7,18 @@ from typing import Literal, Unpack
 
 from quarterdeck.sdk.asks import WebhookChanges, WebhookOptions, told_in_camel
 from quarterdeck.sdk.remote import Ask
-from quarterdeck.sdk.room import WorkRoom
+from quarterdeck.sdk.room import WorkRoom, own_key
 from quarterdeck.sdk.work import Webhook, WebhookDelivery, WorkPage
 
 
 class Webhooks(WorkRoom):
-    async def create(self, url: str, **described: Unpack[WebhookOptions]) -> Webhook:
-        """Has an endpoint told from now on. The answer holds the secret that deliveries are signed with, this once.
-        Not repeated after a lost answer: there might be two."""
+    async def create(
+        self, url: str, *, key: str | None = None, **described: Unpack[WebhookOptions]
+    ) -> Webhook:
+        """Has an endpoint told from now on, once for each `key`. The answer holds the secret that deliveries are signed
+        with, this once."""
         body = {"url": url, **told_in_camel(WebhookOptions, described)}
-        return await self._ask(Ask("POST", self._path("webhooks"), body=body), Webhook)
+        return await self._ask(Ask("POST", self._path("webhooks"), body=body, key=own_key(key)), Webhook)
 
     async def get(self, webhook_id: str) -> Webhook:
         return await self._ask(Ask("GET", self._path("webhooks", webhook_id)), Webhook)

@@ -64,7 +64,12 @@ class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     retry_backoff_seconds: int = 0
     last_error: str | None = None
     depends_on: list[str] = []
+    """Of a task that is one of many, the first 100."""
+    depends_on_count: int = 0
     blocks: list[str] = []
+    """Those that depend on it; of a task that is one of many, 100 at most."""
+    more_blocks: bool = False
+    """Whether others depend on it beside those that are shown."""
     on_dependency_failure: str = "fail"
     input_context: dict[str, object] = {}
     output_result: object = None
@@ -141,6 +146,8 @@ class TaskProgress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     checkpoint_data: Raw | None = None
     costs: Sequence[Cost] = ()
     reset: bool = False
+    progress_id: str | None = None
+    """By which the server knows it again: its costs are charged once, however often it is told."""
 
 
 class TaskCompletion(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -316,6 +323,8 @@ class CoordinatorStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
     zones: list[str] = msgspec.field(default_factory=list, name="workspaces")
     last_heartbeat: datetime | None = None
     stats: CoordinatorStats
+    launchers: list[str] = []
+    """Those that the server's configuration names, for agents to be started by."""
 
 
 class Recovered(msgspec.Struct, frozen=True, rename="camel"):

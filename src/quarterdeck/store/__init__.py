@@ -8,7 +8,7 @@ durable transaction, `read(work)` runs one on a snapshot. Inside, a transaction 
 - `tx.write(a)` queues a statement. What is queued when the work returns goes out together with COMMIT, so a
   load–decide–write operation costs two round trips, however many statements it has.
 
-Statements live in `queries.sql` files beside the code that owns them (`sql.py` loads them), one text for both engines.
+Statements live in `.sql` files beside the code that owns them (`sql.py` loads them), one text for both engines.
 A batch travels as one JSON parameter that `rows(:batch as b, …)` expands to a table.
 
 Failures are sorted here, by code and never by text, into three kinds (`port.py`):

@@ -69,4 +69,4 @@ class Store(Protocol):
 
 def decode(rows: Sequence[Row], kind: type[S]) -> list[S]:
     """Rows into structs declared `array_like`, whose fields stand in the order of the select list."""
-    return msgspec.convert(rows, list[kind])  # type: ignore[valid-type]
+    return msgspec.convert(rows, list[kind])  # type: ignore[valid-type]  # a type made of a value: for msgspec, not for mypy

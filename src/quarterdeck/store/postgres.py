@@ -133,6 +133,7 @@ class PostgresStore:
             try:
                 result = await work(tx)
             except BaseException:
+                # A cancellation too: the connection goes back, and must not take a transaction with it.
                 await _abandon(connection)
                 raise
             await self._commit(connection, tx.queued)
@@ -206,7 +207,7 @@ class PostgresStore:
                 raise CommitUnknown(error.code, "the connection was lost during COMMIT") from error
             await _abandon(connection)
             raise
-        except BaseException:
+        except BaseException:  # as above
             await _abandon(connection)
             raise
 

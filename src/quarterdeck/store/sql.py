@@ -14,6 +14,7 @@ The list of fragments that are spelt differently by the engines is closed:
 |------------------------------------------|---------------------------------------|----------------------------------|
 | `rows(:p as b, id text, n bigint)`       | `jsonb_array_elements` of arrays      | `json_each` of arrays            |
 | `now_ms()`                               | `clock_timestamp()` in milliseconds   | a function the engine registers  |
+| `octets(t.x)`                            | `octet_length(t.x)`                   | `length(cast(t.x as blob))`      |
 | `for update`, `… skip locked`, `for share` | as written                          | nothing: there is one writer     |
 | `:name`                                  | `$1`                                  | as written                       |
 
@@ -23,6 +24,9 @@ same file has a name, `-- columns cascade: id, …`, and is written `columns(c a
 
 What a file says in several places may be said once, too: `-- phrase live(a): a.ended_at is null and …`, on as many
 lines as it takes, is written `live(s)`. A phrase may use those above it.
+
+A package with many statements has further files by what they are about. What its `queries.sql` says above its first
+statement, columns and phrases, holds for them too.
 
 A line `-- planned: each time` has PostgreSQL plan a statement for the values at hand: a list whose filters may be null
 is best served by another index each time, and one plan kept for all of them would walk the zone.
@@ -43,6 +47,7 @@ import msgspec
 
 Engine = Literal["sqlite", "postgresql"]
 Param = str | int | None | list[tuple[object, ...]]
+MAIN = "queries.sql"
 PIECE = 5_000
 """Rows that one statement writes at most, where a batch may be of any size."""
 
@@ -54,6 +59,7 @@ _COLUMNS_OF = re.compile(r"\bcolumns\((\w+)(?: as (\w+))?\)")
 _PHRASE = re.compile(r"^-- phrase (\w+)\((\w+)\): (.+)$", re.MULTILINE)
 _ROWS = re.compile(r"\brows\(:(\w+) as (\w+),([^()]*)\)")
 _PARAM = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+_OCTETS = re.compile(r"\boctets\((\w+\.\w+)\)")
 _LOCK = re.compile(r"\bfor (update|share)( skip locked)?\b")
 _POSTGRES_NOW = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
 
@@ -117,9 +123,13 @@ class Statements:
         return iter(self._found.values())
 
 
-def load(package: str, file: str = "queries.sql") -> Statements:
+def load(package: str, file: str = MAIN) -> Statements:
     """Reads a package's statements. Called once, when the package's `queries` module is imported."""
-    text = resources.files(package).joinpath(file).read_text(encoding="utf-8")
+    folder = resources.files(package)
+    text = folder.joinpath(file).read_text(encoding="utf-8")
+    if file != MAIN:
+        head, _, _ = folder.joinpath(MAIN).read_text(encoding="utf-8").partition("\n-- name: ")
+        text = f"{head}\n{text}"
     return Statements(parse(text))
 
 
@@ -162,7 +172,9 @@ def _spelt_out(text: str) -> str:
 def _statement(name: str, by_engine: dict[Engine | None, list[str]], planned: bool) -> Statement:
     def written(engine: Engine) -> str:
         lines = by_engine.get(engine) or by_engine.get(None) or []
-        return "\n".join(lines).strip().rstrip(";")
+        # Neither counts characters: that would read, and PostgreSQL unpack, what is only to be measured.
+        spelt = r"length(cast(\1 as blob))" if engine == "sqlite" else r"octet_length(\1)"
+        return _OCTETS.sub(spelt, "\n".join(lines)).strip().rstrip(";")
 
     postgresql, order = _postgresql(written("postgresql"))
     sqlite_text = written("sqlite")

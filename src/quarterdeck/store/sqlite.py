@@ -91,7 +91,7 @@ class SqliteStore:
             self._begin()
             try:
                 result = await work(SqliteTx(self._writer))
-            except BaseException:
+            except BaseException:  # a cancellation too: the next transaction is on the same connection
                 self._writer.rollback()
                 raise
             await self._commit()
@@ -136,6 +136,7 @@ class SqliteStore:
             await asyncio.shield(committing)
             self._maybe_checkpoint()
         except asyncio.CancelledError:
+            # How it ended is nobody's question any more: whoever asked was cancelled.
             with contextlib.suppress(sqlite3.Error):
                 await committing
             raise

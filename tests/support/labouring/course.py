@@ -81,6 +81,7 @@ class Course:
                 await everything_over(disturber, len(made))
             crew.stop()
         except BaseException:
+            # Whatever ended it, what the workers said is what explains it.
             print(crew.logs())
             raise
         finally:
@@ -207,6 +208,7 @@ def free_port() -> int:
     chance = random.SystemRandom()
     while True:
         port = chance.choice(PORTS)
+        # One that somebody has is passed over.
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -18,6 +18,7 @@ AGAIN = ("task.complete", "task.fail")
 class Handed:
     task: str
     attempt: int
+    token: str
     at: float
     """When its claimer had read that it was its own."""
     client: str
@@ -39,9 +40,11 @@ def late_words(files: Sequence[Path]) -> list[str]:
     for line in lines(files):
         if line["op"] == "task.claim" and line["status"] == 200:
             for task in line["answer"]["tasks"]:
-                handed = Handed(task["id"], task["attempt"], line["ended"], line["client"])
-                leases[task["attemptToken"]] = handed
-                begun.setdefault(handed.task, []).append(handed)
+                token = task["attemptToken"]
+                handed = Handed(task["id"], task["attempt"], token, line["ended"], line["client"])
+                # A claim that is repeated is answered as before: it was its own from the first time on.
+                if leases.setdefault(token, handed) is handed:
+                    begun.setdefault(handed.task, []).append(handed)
         elif line["op"] in WORDS and line["status"] == 200:
             words.append(line)
     found = []
@@ -53,7 +56,8 @@ def late_words(files: Sequence[Path]) -> list[str]:
             f"{line['op']} of attempt {own.attempt} of {own.task} by {line['client']} was accepted after attempt "
             f"{other.attempt} had been handed to {other.client}"
             for other in begun[own.task]
-            if other.attempt > own.attempt and other.at < line["started"]
+            # Not by their numbers: that of an attempt which was given back is given out again.
+            if other.token != own.token and own.at < other.at < line["started"]
         ]
     return found
 

@@ -71,21 +71,21 @@ def routes(desk: MemberDesk) -> list[Route]:
     return [
         Route(
             "GET", "/api/v1/members", desk.list_all, "List members, by name", LIFECYCLE, query=ListMembersQuery,
-            answer=MemberList, refusals=("invalid_cursor", "zone_not_found"), tags=tags, power=read,
+            answer=MemberList, refusals=("invalid_cursor",), tags=tags, power=read,
         ),
         Route(
             "GET", one, desk.show, "Show a member", LIFECYCLE, answer=MemberView,
-            refusals=("member_not_found", "zone_not_found"), tags=tags, power=read,
+            refusals=("member_not_found",), tags=tags, power=read,
         ),
         Route(
             "PUT", one, desk.put, "Make a member, or change its role", LIFECYCLE, body=PutMemberBody,
             answer=MemberView, status=201, tags=tags, power=change,
-            refusals=("last_owner", "too_many_members", "zone_not_found", "zone_ended"),
+            refusals=("last_owner", "too_many_members", "zone_ended"),
             description="Only an OWNER makes or unmakes an OWNER. A member's row counts before the role in its token.",
         ),
         Route(
             "DELETE", one, desk.remove, "Remove a member", LIFECYCLE, status=204, tags=tags, power=change,
-            refusals=("member_not_found", "last_owner", "zone_not_found", "zone_ended"),
+            refusals=("member_not_found", "last_owner", "zone_ended"),
             description="From this commit on a token counts for what its issuer says again, if it says anything.",
         ),
     ]  # fmt: skip

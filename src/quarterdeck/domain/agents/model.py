@@ -8,8 +8,10 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from quarterdeck.core.asking import Asked
 from quarterdeck.core.clock import MINUTE, SECOND, Millis
-from quarterdeck.core.wire import Bearer, Caller, PathId
+from quarterdeck.core.wire import PathId
+from quarterdeck.domain.agents.words import Warned
 
 Ref = tuple[str, str]
 """(zone, agent)"""
@@ -70,7 +72,7 @@ class Health(StrEnum):
 # -- asked for ---------------------------------------------------------------------------------------------------
 
 
-class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """What may be said of an agent. What is not said stays as it is, or as a new agent has it."""
 
     name: Annotated[Word, Meta(description="for people; of a new one: its id")] | UnsetType = UNSET
@@ -112,9 +114,21 @@ class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         | UnsetType
     ) = UNSET
     pool: Annotated[Word, Meta(description="the pool it belongs to")] | UnsetType | None = UNSET
+    run_id: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=128,
+                description="of the process that works as it, each time another: said for the first time, what the "
+                "agent holds was lost with the process before, and goes to another attempt",
+            ),
+        ]
+        | None
+    ) = None
 
 
-class HeartbeatBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class HeartbeatBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """Empty is fine: that it came is what counts."""
 
     status: Health = Health.HEALTHY
@@ -147,14 +161,14 @@ class HeartbeatBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     ] = None
 
 
-class TerminateBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class TerminateBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(min_length=1, max_length=1_000)] = "requested"
     graceful: Annotated[
         bool, Meta(description="it takes no new tasks, and ends when the last it holds has")
     ] = False
 
 
-class TokenBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class TokenBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     ttl_seconds: Annotated[int, Meta(ge=1, le=TOKEN_TTL_MAX)] = TOKEN_TTL
     attempt_token: (
         Annotated[
@@ -167,7 +181,7 @@ class TokenBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     ) = None
 
 
-class ListAgentsQuery(msgspec.Struct, frozen=True, rename="camel"):
+class ListAgentsQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     cursor: Annotated[str, Meta(max_length=512)] | None = None
     status: Shown | None = None
@@ -178,21 +192,10 @@ class ListAgentsQuery(msgspec.Struct, frozen=True, rename="camel"):
 # -- on its way through a lane -----------------------------------------------------------------------------------
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """Without a caller it is the server that asks."""
+class AgentRef(Asked, frozen=True, kw_only=True):
+    """About one agent; by itself, it asks for how that stands."""
 
-    zone_id: str
     agent_id: str
-    caller: Caller | None = None
-    trace: str | None = None
-
-    @property
-    def bearer(self) -> Bearer | None:
-        return self.caller.bearer if self.caller else None
-
-    @property
-    def actor(self) -> str:
-        return self.caller.subject if self.caller else "server"
 
     @property
     def ref(self) -> Ref:
@@ -215,11 +218,13 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     pool: str | UnsetType | None = UNSET
 
 
-class Register(_Asked, frozen=True, kw_only=True):
+class Register(AgentRef, frozen=True, kw_only=True):
     said: Said = Said()
+    run_id: str | None = None
+    """Of the process that begins to work as this agent."""
 
 
-class Beat(_Asked, frozen=True, kw_only=True):
+class Beat(AgentRef, frozen=True, kw_only=True):
     status: Health = Health.HEALTHY
     current_task_id: str | None = None
     progress_percent: int | None = None
@@ -229,38 +234,34 @@ class Beat(_Asked, frozen=True, kw_only=True):
     metadata: str = "{}"
 
 
-class Terminate(_Asked, frozen=True, kw_only=True):
+class Terminate(AgentRef, frozen=True, kw_only=True):
     reason: str = "requested"
     graceful: bool = False
 
 
-class IssueToken(_Asked, frozen=True, kw_only=True):
+class IssueToken(AgentRef, frozen=True, kw_only=True):
     ttl_seconds: int
     for_attempt: bool = False
 
 
-class Look(_Asked, frozen=True, kw_only=True):
+class Forget(AgentRef, frozen=True, kw_only=True):
+    """By the retention: who was terminated before a time, and nobody needs."""
+
+    before: Millis
+
+
+class Look(AgentRef, frozen=True, kw_only=True):
     """By the server: does how an agent is said to stand agree with when, and how, it was heard of?"""
 
 
-class AgentRef(_Asked, frozen=True, kw_only=True):
-    """Asked for: one agent."""
-
-
-class AgentFilter(msgspec.Struct, frozen=True, kw_only=True):
+class AgentFilter(Asked, frozen=True, kw_only=True):
     """Which agents of a zone are wanted, in the order of their ids."""
 
-    zone_id: str
     limit: int
-    caller: Caller | None = None
     after: str | None = None
     status: Shown | None = None
     capability: str | None = None
     coordinator_enabled: bool | None = None
-
-    @property
-    def bearer(self) -> Bearer | None:
-        return self.caller.bearer if self.caller else None
 
 
 # -- stored ------------------------------------------------------------------------------------------------------
@@ -325,6 +326,17 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True):
     metadata_json: str
 
 
+class Waiting(msgspec.Struct, frozen=True, array_like=True):
+    """What of an agent matters while it waits for work."""
+
+    zone_id: str
+    id: str
+    status: State
+    draining: int
+    stale_threshold_seconds: int
+    last_seen_at: Millis
+
+
 class ToLookAt(msgspec.Struct, frozen=True, array_like=True):
     """An agent that may have been silent for too long."""
 
@@ -362,57 +374,17 @@ class Standing(msgspec.Struct, frozen=True):
     at: Millis
 
 
+class Forgotten(msgspec.Struct, frozen=True):
+    is_gone: bool
+    """If not, it was registered again meanwhile."""
+
+
 class Watched(msgspec.Struct, frozen=True):
     """How an agent fares, and what was heard of it lately."""
 
     agent: Agent
     at: Millis
     recent: tuple[Heartbeat, ...]
-
-
-# -- what the rooms above know -----------------------------------------------------------------------------------
-
-
-class Working(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent says it works on, for whoever knows about tasks."""
-
-    zone_id: str
-    agent_id: str
-    caller: Caller
-    task_ids: tuple[str, ...]
-    is_all: bool
-    """It works on no others."""
-
-
-class Reported(msgspec.Struct, frozen=True, kw_only=True):
-    """What a heartbeat says of its current task, under the token of an attempt."""
-
-    zone_id: str
-    agent_id: str
-    caller: Caller
-    task_id: str
-    attempt_token: str | None
-    """None: the caller's own token was made for the attempt."""
-    progress_percent: int | None
-    current_step: str | None
-    checkpoint_data: dict[str, object] | None
-    trace: str | None = None
-
-
-class Warned(msgspec.Struct, frozen=True, rename="camel"):
-    """What an agent should know, and nobody refuses it anything for."""
-
-    code: str
-    detail: str
-    task_id: str | None = None
-
-
-class Tells(msgspec.Struct, frozen=True):
-    """What an agent must know of the tasks it has named."""
-
-    cancel: tuple[str, ...] = ()
-    pause: tuple[str, ...] = ()
-    warnings: tuple[Warned, ...] = ()
 
 
 # -- shown -------------------------------------------------------------------------------------------------------

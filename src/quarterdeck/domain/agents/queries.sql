@@ -11,10 +11,18 @@
 -- columns heartbeat: last_seen_at, next_expected_at, metadata_json
 
 -- name: agents_speaking
--- What became of the agents that callers speak for. Narrow: every operation in a workspace may ask it.
-select a.zone_id, a.id, a.status
+-- What became of the agents that callers speak for, and since when they are who they are. Narrow: every operation in a
+-- workspace may ask it.
+select a.zone_id, a.id, a.status, a.created_at
 from rows(:batch as b, zone_id text, id text)
 join agents a on a.zone_id = b.zone_id and a.id = b.id;
+
+-- name: agents_waiting
+-- How those stand who wait for work, in the order of `model.Waiting`. Narrow: it is asked of all of them again and again.
+select a.zone_id, a.id, a.status, a.draining, a.stale_threshold_seconds, p.last_seen_at
+from rows(:batch as b, zone_id text, id text)
+join agents a on a.zone_id = b.zone_id and a.id = b.id
+join agent_pulses p on p.zone_id = b.zone_id and p.agent_id = b.id;
 
 -- name: agents_get
 -- Gathered, and made to travel with whatever else a batch reads first.
@@ -111,7 +119,7 @@ from rows(:batch as b, zone_id text, agent_id text, status text, last_seen_at bi
 
 -- name: agent_pulses_beat
 -- One statement for every agent of a batch that was heard of. It touches no index, so each row stays in its page. The
--- rows were locked before: none can have moved since they were read, and no row is ever removed.
+-- rows were locked before: none can have moved, or gone, since they were read.
 update agent_pulses
 set status = b.fares, current_task_id = b.works_on, progress_percent = b.percent, current_step = b.step,
     memory_mb = b.memory, cpu_percent = b.cpu, last_seen_at = b.seen_at, kept_at = b.was_kept
@@ -120,14 +128,14 @@ from rows(:batch as b, zone text, agent text, fares text, works_on text, percent
 where zone_id = b.zone and agent_id = b.agent;
 
 -- name: agents_hold
--- What agents hold, counted; whoever takes a task or gives one back is heard of, but for one that was found silent: what
--- is taken from it then is not its word. Whether it is to end with its last task is told with it.
--- (Both are asked of `agents` row by row: joined, the planner would begin with every pulse there is.)
+-- What agents hold, counted. Only who has spoken is heard of: what others give it, or take from it, says nothing of it.
+-- But one that held nothing was perhaps nowhere (it is launched for each task), so its silence counts from the first it
+-- is given. Whether it is to end with its last task is told with it.
+-- (That is asked of `agents` row by row: joined, the planner would begin with every pulse there is.)
 update agent_pulses
 set held = case when held + b.delta > 0 then held + b.delta else 0 end,
-    last_seen_at = case when (select a.status from agents a where a.zone_id = b.zone and a.id = b.agent) = 'ERROR'
-        then last_seen_at else :now end
-from rows(:batch as b, zone text, agent text, delta bigint)
+    last_seen_at = case when b.spoke <> 0 or (held = 0 and b.delta > 0) then :now else last_seen_at end
+from rows(:batch as b, zone text, agent text, delta bigint, spoke smallint)
 where zone_id = b.zone and agent_id = b.agent
 returning zone_id, agent_id, held, (
     select e.draining from agents e where e.zone_id = agent_pulses.zone_id and e.id = agent_pulses.agent_id);
@@ -155,12 +163,42 @@ delete from agent_heartbeats
 where id in (select h.id from agent_heartbeats h where h.id < :before order by h.id limit :limit)
 returning id;
 
+-- name: agents_slice
+-- For retention, across zones: so many of all there are, from a place on.
+select a.zone_id, a.id, a.terminated_at
+from agents a
+where (a.zone_id, a.id) > (:zone_id, :id)
+order by a.zone_id, a.id
+limit :limit;
+
+-- name: agents_forget
+-- Who is still as long gone as was found; one that was registered again meanwhile stays.
+delete from agents
+where (zone_id, id) in (
+    select a.zone_id, a.id
+    from rows(:batch as b, zone_id text, id text, before bigint)
+    join agents a on a.zone_id = b.zone_id and a.id = b.id and coalesce(a.terminated_at, b.before) < b.before
+)
+returning zone_id, id, capabilities;
+
+-- name: agent_pulses_forget
+-- With their agents. The rows were locked before, in order, so that no heartbeat waits for them in a ring.
+delete from agent_pulses
+where (zone_id, agent_id) in (select b.zone_id, b.id from rows(:batch as b, zone_id text, id text));
+
+-- name: agent_heartbeats_forget_all
+-- Likewise; nearly always there are none any more. By the index that begins with the agent.
+delete from agent_heartbeats
+where (agent_id, zone_id) in (select b.id, b.zone_id from rows(:batch as b, zone_id text, id text));
+
 -- name: agents_to_look_at
--- Across zones: those who may have been silent for too long. Most were heard of meanwhile; that is for whoever looks.
+-- In all zones, or in the one that is named: those who may have been silent for too long. Most were heard of meanwhile;
+-- that is for whoever looks.
 select a.zone_id, a.id, p.last_seen_at
 from agents a
 join agent_pulses p on p.zone_id = a.zone_id and p.agent_id = a.id
 where a.look_at is not null and a.look_at <= (select now_ms())
+  and (cast(:zone_id as text) is null or coalesce(a.zone_id, '') = cast(:zone_id as text))
 order by a.look_at
 limit :limit;
 

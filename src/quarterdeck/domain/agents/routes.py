@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
 from quarterdeck.core import paging
-from quarterdeck.core.clock import iso
+from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.agents import operations, rules
 from quarterdeck.domain.agents.model import (
     METADATA_MAX,
+    Agent,
     AgentFilter,
     AgentList,
     AgentRef,
@@ -29,17 +31,14 @@ from quarterdeck.domain.agents.model import (
     Register,
     RegisterBody,
     Registered,
-    Reported,
     Standing,
-    Tells,
     Terminate,
     TerminateBody,
     TokenBody,
     TokenView,
-    Warned,
-    Working,
 )
 from quarterdeck.domain.agents.rules import refusals
+from quarterdeck.domain.agents.words import Keep, Reported, Tells, Warned, Working
 from quarterdeck.engine.lanes import zones_of
 from quarterdeck.engine.tx import Engine
 
@@ -57,6 +56,8 @@ class Mint(msgspec.Struct, frozen=True):
     client_id: str
     ttl_seconds: int
     attempt: str | None
+    since: Millis
+    """When the agent was registered: a token is good for that registration alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,9 @@ class AgentDesk:
     mint: Callable[[Mint], str]
     """Signs a token: keys are the shell's."""
     tells: Callable[[Working], Awaitable[Tells]]
-    """What an agent must know of the tasks it names. Tasks are above agents, so the composition root lends this."""
-    said: Callable[[Reported], Awaitable[None]]
-    """Keeps what a heartbeat says of its current task with that task, or raises what is wrong with its attempt."""
+    """What an agent must know of its tasks. Tasks are above agents, so the composition root lends this."""
+    hears: Callable[[Reported], Awaitable[Keep]]
+    """Looks at what a heartbeat says of its current task, and raises what is wrong with it: nothing is changed yet."""
 
     async def register(self, call: Call) -> Reply:
         body = call.body
@@ -94,6 +95,7 @@ class AgentDesk:
                 caller=call.caller,
                 trace=call.trace,
                 said=rules.said_of(body),
+                run_id=body.run_id,
             )
         )
         return Reply(rules.view(done.agent), 201 if done.created else 200)
@@ -154,7 +156,14 @@ class AgentDesk:
             )
         )
         token = self.mint(
-            Mint(call.zone, agent_id, call.caller.client_id, body.ttl_seconds, body.attempt_token)
+            Mint(
+                zone_id=call.zone,
+                agent_id=agent_id,
+                client_id=call.caller.client_id,
+                ttl_seconds=body.ttl_seconds,
+                attempt=body.attempt_token,
+                since=issued.agent.created_at,
+            )
         )
         # Nobody between the two ends may keep the one answer that holds it.
         return Reply(TokenView(agent_id, token, iso(issued.expires_at)), 201, [("cache-control", "no-store")])
@@ -165,30 +174,28 @@ class AgentDesk:
         body = call.body
         assert isinstance(body, HeartbeatBody)
         beat = _beat(call, body)
-        warnings = await self._report(call, body)
+        # What can be refused is refused before anything is changed. The agent's own part is decided first, and what it
+        # says of a task is kept only where it was heard of.
+        keep = await self._report(call, body)
         beaten = await self.lanes.beat(beat)
         if beaten.is_news:
             # Before the answer: whoever has it may count on what follows from it.
             await self.lanes.look(Look(zone_id=beat.zone_id, agent_id=beat.agent_id, trace=call.trace))
-        tells = await self._tells(call, body)
+        unkept = await keep()
+        tells = await self._tells(call, body, beaten.agent)
+        warnings = (*([unkept] if unkept else []), *tells.warnings)
         if beaten.agent.draining:
             warnings += (Warned("agent_draining", "It takes no tasks any more, and ends with its last."),)
-        return HeartbeatView(
-            tells.cancel, tells.pause, warnings + tells.warnings, rules.expected_within(beaten.agent)
-        )
+        return HeartbeatView(tells.cancel, tells.pause, warnings, rules.expected_within(beaten.agent))
 
-    async def _report(self, call: Call, body: HeartbeatBody) -> tuple[Warned, ...]:
-        """What is said of the current task goes to that task, under its attempt's token. Where that is an older one,
-        the heartbeat is refused with it, and nothing is changed: whoever sends it works on what is not its own."""
+    async def _report(self, call: Call, body: HeartbeatBody) -> Keep:
+        """What is said of the current task goes to that task, under its attempt's token."""
         task_id = body.current_task_id
         if task_id is None:
-            return ()
+            return _unsaid
         if body.attempt_token is None and call.caller.attempt is None:
-            if body.checkpoint_data is None:
-                return ()
-            detail = "The checkpoint was not kept: that needs the attemptToken that came with the task."
-            return (Warned("attempt_token_required", detail, task_id),)
-        await self.said(
+            return _unsaid if body.checkpoint_data is None else partial(_unkept, task_id)
+        return await self.hears(
             Reported(
                 zone_id=call.zone,
                 agent_id=call.params["id"],
@@ -201,14 +208,13 @@ class AgentDesk:
                 trace=call.trace,
             )
         )
-        return ()
 
-    async def _tells(self, call: Call, body: HeartbeatBody) -> Tells:
-        """Asked only where the heartbeat names tasks, or says that there are none: most do neither."""
+    async def _tells(self, call: Call, body: HeartbeatBody, agent: Agent) -> Tells:
+        """Asked only of an agent that has tasks, names some, or says that there are none: many do neither."""
         named = dict.fromkeys(body.task_ids or ())
         if body.current_task_id is not None:
             named[body.current_task_id] = None
-        if not named and body.task_ids is None:
+        if not named and body.task_ids is None and not agent.held:
             return NOTHING
         return await self.tells(
             Working(
@@ -217,8 +223,18 @@ class AgentDesk:
                 caller=call.caller,
                 task_ids=tuple(named),
                 is_all=body.task_ids is not None,
+                holds=agent.held > 0,
             )
         )
+
+
+async def _unsaid() -> None:
+    """Nothing is said of a task."""
+
+
+async def _unkept(task_id: str) -> Warned:
+    detail = "The checkpoint was not kept: that needs the attemptToken that came with the task."
+    return Warned("attempt_token_required", detail, task_id)
 
 
 def _ref(call: Call) -> AgentRef:
@@ -249,14 +265,18 @@ def _whole(amount: float | None) -> int | None:
 
 REGISTERING = (
     "Makes it (201), or changes what is said of it (200): what is not said stays. To register is to be heard of; one "
-    "that was terminated begins anew. An agent's own token changes its own agent alone, and gives it no capability "
-    "that it has not."
+    "that was terminated begins anew. A process that begins to work as an agent says so by a `runId` of its own: what "
+    "the agent held before is lost, and goes to another attempt at once. An agent's own token changes its own agent "
+    "alone, and gives it no capability that it has not."
 )
 BEATING = (
-    "Liveness, progress, checkpoint and cancellation in one call. What an agent must know is in the answer: tasks "
-    "that it is to stop, tasks that were paused, and in how many seconds to be heard of again. A heartbeat of an "
-    "agent that was lost brings it back; tasks that were taken from it stay taken. With the token of an attempt that "
-    "is over it is refused, and nothing is changed."
+    "Liveness, progress, checkpoint and cancellation in one call. What an agent must know is in the answer: which of "
+    "the tasks that it names it is to stop (`cancel`) or were paused (`pause`), warnings about all it has, and in how "
+    "many seconds to be heard of again. A heartbeat of an agent that was lost brings it back; tasks that were taken "
+    "from it stay taken. With the token of an attempt that is over (its task was canceled, paused, finished, or waits "
+    "for another) the heartbeat counts, what it says of the task is not kept, and a warning `stale_attempt` says why. "
+    "While another attempt has the task, such a token is refused (409), and nothing is changed. Whatever is refused "
+    "has changed nothing."
 )
 TERMINATING = (
     "At once, and its tasks are taken from it; or `graceful`: it takes no new ones, and ends with the last it holds. "
@@ -264,7 +284,7 @@ TERMINATING = (
 )
 TOKENS = (
     "A token of the server's own issuer that acts as this agent alone, in the role AGENT, while the agent is not "
-    "terminated. With an `attemptToken` it stands in for that."
+    "terminated: one that is registered again needs another. With an `attemptToken` it stands in for that."
 )
 
 
@@ -294,7 +314,7 @@ def routes(desk: AgentDesk) -> list[Route]:
             "POST", f"{one}/heartbeat", desk.heartbeat, "Tell that an agent lives", LIFECYCLE, body=HeartbeatBody,
             answer=HeartbeatView, tags=tags, description=BEATING, power="agents.beat", body_max=HEARTBEAT_MAX,
             refusals=(*missing, "agent_required", "agent_terminated", "metadata_too_large", "task_not_found",
-                      "stale_attempt"),
+                      "stale_attempt", "field_too_large", "reserved_key"),
         ),
         Route(
             "POST", f"{one}/terminate", desk.terminate, "Terminate an agent", LIFECYCLE, body=TerminateBody,

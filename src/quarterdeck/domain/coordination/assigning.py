@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -71,14 +72,21 @@ class Assigning:
         else:
             self._after |= dict(sorted(found))
         kinds = await coordinating.ready_classes(tx, {place.zone_id for place in found}) if found else {}
-        zones = {zone_id for zone_id, _ in kinds}
-        return Openings([place for place in found if place.zone_id in zones], kinds)
+        types: dict[str, set[str]] = {}
+        for (zone_id, _), kind in kinds.items():
+            types.setdefault(zone_id, set()).add(kind.task_type)
+        return Openings([place for place in found if self._has_work(place, types)], kinds)
+
+    def _has_work(self, place: Place, types: Mapping[str, set[str]]) -> bool:
+        """Whether in its zone something may begin of a type that its launcher is for."""
+        ready, wanted = types.get(place.zone_id, set()), self._launching.task_types(place.launcher)
+        return bool(ready if wanted is None else ready & wanted)
 
     async def assign(self, openings: Openings, fence: tuple[str, int]) -> int:
         """How many tasks were given out, and are being launched."""
         self._forget_aside()
         free = await self._everywhere.read(lambda tx: agents.launchable_in(tx, openings.places, AGENTS_MAX))
-        wanted = _wanted(openings.kinds, free, len(self._aside))
+        wanted = self._wanted(openings.kinds, free)
         if not wanted:
             return 0
         ready = await self._everywhere.read(lambda tx: coordinating.ready_of(tx, wanted))
@@ -96,7 +104,8 @@ class Assigning:
             assert isinstance(outcome, Task)
             agent = by_ref[ask.zone_id, ask.agent_id]
             assert agent.launcher is not None
-            self._launching.begin(Start(outcome, agent.launcher, agent_rules.expected_within(agent)))
+            within = agent_rules.expected_within(agent)
+            self._launching.begin(Start(outcome, agent.launcher, within, agent.created_at))
             given += 1
         return given
 
@@ -125,11 +134,12 @@ class Assigning:
                 Queue(
                     kinds[ref].capabilities,
                     [each for each in waiting if (zone_id, each[1]) not in self._aside],
+                    kinds[ref].task_type,
                 )
                 for ref, waiting in sorted(ready.items())
                 if ref[0] == zone_id
             ]
-            seats = [_seat(agent) for agent in free if agent.zone_id == zone_id]
+            seats = [self._seat(agent) for agent in free if agent.zone_id == zone_id]
             for match in matched(queues, seats, room)[: ASSIGN_MAX - len(asks)]:
                 launcher = launchers[zone_id, match.agent_id]
                 room[launcher] -= 1
@@ -146,30 +156,30 @@ class Assigning:
             launch_ms=self._launching.launch_ms(launcher),
         )
 
-
-def _seat(agent: Agent) -> Seat:
-    return Seat(
-        agent.id,
-        frozenset(_names(agent.capabilities)),
-        agent.max_concurrent_tasks,
-        agent.held,
-        agent.launcher or "",
-    )
-
-
-def _wanted(kinds: Mapping[ClassRef, Kind], free: Sequence[Agent], aside: int) -> dict[ClassRef, int]:
-    """Of each class as many as there are slots for, and as many more as will be passed over."""
-    slots: dict[tuple[str, frozenset[str]], int] = {}
-    for agent in free:
-        key = (agent.zone_id, frozenset(_names(agent.capabilities)))
-        slots[key] = slots.get(key, 0) + agent_rules.free_slots(agent)
-    wanted: dict[ClassRef, int] = {}
-    for ref, kind in kinds.items():
-        most = sum(
-            number
-            for (zone_id, has), number in slots.items()
-            if zone_id == ref[0] and kind.capabilities <= has
+    def _seat(self, agent: Agent) -> Seat:
+        assert agent.launcher is not None
+        return Seat(
+            agent.id,
+            frozenset(_names(agent.capabilities)),
+            agent.max_concurrent_tasks,
+            agent.held,
+            agent.launcher,
+            self._launching.task_types(agent.launcher),
         )
-        if most:
-            wanted[ref] = min(most, ASSIGN_MAX) + aside
-    return wanted
+
+    def _wanted(self, kinds: Mapping[ClassRef, Kind], free: Sequence[Agent]) -> dict[ClassRef, int]:
+        """Of each class as many as there are slots for, and as many more as will be passed over."""
+        slots: Counter[tuple[str, frozenset[str], frozenset[str] | None]] = Counter()
+        for agent in free:
+            seat = self._seat(agent)
+            slots[agent.zone_id, seat.capabilities, seat.task_types] += agent_rules.free_slots(agent)
+        wanted: dict[ClassRef, int] = {}
+        for ref, kind in kinds.items():
+            most = sum(
+                number
+                for (zone_id, has, types), number in slots.items()
+                if zone_id == ref[0] and kind.suits(has, types)
+            )
+            if most:
+                wanted[ref] = min(most, ASSIGN_MAX) + len(self._aside)
+        return wanted

@@ -12,11 +12,14 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from quarterdeck.core.clock import Millis, system_now
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Look, Standing, ToLookAt
+from quarterdeck.domain.coordination import cycles
 from quarterdeck.domain.coordination.assigning import Assigning, Openings
+from quarterdeck.domain.coordination.cycles import Waiting
 from quarterdeck.domain.coordination.figures import Figures
 from quarterdeck.domain.coordination.launching import Launching
 from quarterdeck.domain.coordination.model import CoordinationSettings
@@ -26,7 +29,7 @@ from quarterdeck.domain.coordination.rules.recovery import Seen
 from quarterdeck.domain.tasks.model.commands import Command, Cut, Outcome
 from quarterdeck.domain.tasks.operations import coordinating
 from quarterdeck.domain.tasks.operations.coordinating import Unsettled
-from quarterdeck.domain.tasks.operations.ranking import Rank, Ranked
+from quarterdeck.domain.tasks.operations.ranking import Ranked, RankStep
 from quarterdeck.engine.leases import Fence
 from quarterdeck.engine.tx import Engine, Tx
 
@@ -40,9 +43,6 @@ AGAIN_SECONDS, AGAIN_MAX, STUCK_SECONDS = 0.05, 100, 5.0
 takes ten turns, and looks the same in each."""
 FIGURES_SECONDS = 10.0
 COUNTED_MAX = 100_000
-SLICE = 1_000
-WAITING_MAX = 100_000
-"""Tasks that wait for others, among which cycles are looked for at once."""
 Shown = tuple[str, int]
 
 
@@ -53,7 +53,7 @@ class Means:
     everywhere: Engine
     submit: Callable[[Command], Awaitable[Outcome]]
     look: Callable[[Look], Awaitable[Standing]]
-    rank: Callable[[Rank], Awaitable[Ranked]]
+    rank: Callable[[RankStep], Awaitable[Ranked]]
     took: Callable[[float], None]
     """Told how many seconds a turn took."""
 
@@ -70,8 +70,7 @@ class View:
 
     @property
     def seen(self) -> Seen:
-        found = self.tasks
-        return Seen(found.timed_out, found.overdue, found.due, found.spreading)
+        return _seen(self.tasks)
 
     @property
     def asks_for_something(self) -> bool:
@@ -99,7 +98,8 @@ class Coordinator:
         self._check_seconds = settings.coordinator_cycle_check_ms / 1000
         self._term: int | None = None
         self._checked_at: float | None = None
-        """When cycles were last looked for."""
+        """When cycles were last looked for in all zones."""
+        self._walked_to = cycles.BEGINNING
         self._counted_at: float | None = None
         self._last: tuple[Seen, Sequence[ToLookAt]] | None = None
         self._repeated = 0
@@ -123,7 +123,7 @@ class Coordinator:
         await self.act(view.seen, shown)
         await self._rank(view.tasks.unranked, shown)
         if view.is_check_due:
-            moved += await self.check_cycles(shown)
+            moved += await self._check_cycles(shown)
         self._note()
         self._means.took(time.perf_counter() - began)
         return self._rest(view, moved)
@@ -176,39 +176,22 @@ class Coordinator:
         await self._submit(recovery.steps(seen, fence, random.random))
 
     async def _rank(self, zones: Sequence[str], fence: Shown) -> None:
-        asks = [Rank(zone_id=zone_id, fence=fence) for zone_id in zones]
+        asks = [RankStep(zone_id=zone_id, fence=fence) for zone_id in zones]
         sorted_out(await asyncio.gather(*map(self._means.rank, asks), return_exceptions=True))
 
-    async def check_cycles(self, fence: Shown | None, zone_id: str | None = None) -> int:
-        """Fails the tasks that wait for each other; how many did. Those that wait for others are read in slices, and
-        all of them weighed at once, in a thread: a hundred thousand take their time."""
-        self._checked_at = time.monotonic()
-        waiting = await self._waiting(zone_id)
+    async def _check_cycles(self, fence: Shown | None) -> int:
+        """Fails the tasks that wait for each other; how many did."""
+        waiting = await cycles.walk(self._means.everywhere, self._walked_to)
+        self._checked_at, self._walked_to = time.monotonic(), waiting.stopped_at
+        return await self._cut(waiting, fence)
+
+    async def _cut(self, waiting: Waiting, fence: Shown | None) -> int:
+        """Weighed in a thread: a hundred thousand take their time."""
         cuts = await asyncio.to_thread(_cuts, waiting, fence)
         if cuts:
             log.error("tasks wait for each other: %s", sorted({cut.cycle for cut in cuts})[:10])
         await self._submit(cuts)
         return len(cuts)
-
-    async def _waiting(self, zone_id: str | None) -> dict[str, dict[str, list[str]]]:
-        found: dict[str, dict[str, list[str]]] = {}
-        after, number = (zone_id or "", ""), 0
-        while True:
-            part = await self._means.everywhere.read(
-                lambda tx, after=after: coordinating.waiting_slice(tx, after, SLICE)  # type: ignore[misc]
-            )
-            for (zone, task_id), ahead in part.depends_on.items():
-                if zone_id is None or zone == zone_id:
-                    found.setdefault(zone, {})[task_id] = ahead
-            number += len(part.depends_on)
-            if part.last is None or (zone_id is not None and part.last[0] != zone_id):
-                return found
-            if number >= WAITING_MAX:
-                log.warning(
-                    "more than %d tasks wait for others: cycles among the rest are not looked for", number
-                )
-                return found
-            after = part.last
 
     async def _submit(self, asks: Sequence[Command]) -> None:
         sorted_out(await asyncio.gather(*map(self._means.submit, asks), return_exceptions=True))
@@ -218,16 +201,28 @@ class Coordinator:
     async def recover(self, zone_id: str | None) -> tuple[Seen, int, int]:
         """One look for whoever asks, in one zone or everywhere: what was found of tasks, how many agents were looked
         at, and how many tasks stood in cycles. Without a term: each command looks at its row again, and does nothing
-        that it would not do for the coordinator."""
-        view = await self._view()
-        seen = view.seen if zone_id is None else view.seen.in_zone(zone_id)
-        silent = [each for each in view.silent if zone_id in (None, each.zone_id)]
+        that it would not do for the coordinator. Asked for in one zone, it puts off nothing that is due in others."""
+        seen, silent = await self._means.everywhere.read(partial(_lost, zone_id=zone_id))
         await self._look_at(silent)
         await self.act(seen, None)
-        return seen, len(silent), await self.check_cycles(None, zone_id)
+        if zone_id is None:
+            return seen, len(silent), await self._check_cycles(None)
+        waiting = await cycles.walk_of_zone(self._means.everywhere, zone_id)
+        return seen, len(silent), await self._cut(waiting, None)
 
 
-def _cuts(waiting: dict[str, dict[str, list[str]]], fence: Shown | None) -> list[Cut]:
+async def _lost(tx: Tx, zone_id: str | None) -> tuple[Seen, list[ToLookAt]]:
+    tasks = await coordinating.unsettled(tx, LIMIT, zone_id)
+    return _seen(tasks), await agents.to_look_at(tx, LOOK_LIMIT, zone_id)
+
+
+def _seen(found: Unsettled) -> Seen:
+    return Seen(found.timed_out, found.overdue, found.due, found.spreading)
+
+
+def _cuts(waiting: Waiting, fence: Shown | None) -> list[Cut]:
     return [
-        cut for zone_id, depends_on in waiting.items() for cut in recovery.cuts(zone_id, depends_on, fence)
+        cut
+        for zone_id, depends_on in waiting.depends_on.items()
+        for cut in recovery.cuts(zone_id, depends_on, fence)
     ]

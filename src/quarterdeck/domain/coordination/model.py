@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.core.wire import PathId
+from quarterdeck.domain.tasks.model.bodies import Name
 from quarterdeck.domain.tasks.model.lines import Level
 from quarterdeck.domain.tasks.model.rows import Strategy
 
@@ -19,6 +20,8 @@ LOGS_MAX = 500
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)", max_length=255)]
 Header = Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+$(?!\n)", max_length=255)]
+TaskTypes = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=256)]
+"""Of tasks that agents are launched for. Said here and not by agents: it is what a program can do, whoever it is."""
 
 
 # -- told by whoever runs the server -----------------------------------------------------------------------------
@@ -31,6 +34,7 @@ class HttpLauncher(
 
     url: Annotated[str, Meta(pattern=r"^https?://[!-~]+$(?!\n)", max_length=2_048)]
     timeout_seconds: Seconds = 30.0
+    task_types: TaskTypes | None = None
     headers: dict[Header, Variable] = {}
     """Header → the variable of the environment that holds its value: a file of settings holds no secrets."""
 
@@ -42,6 +46,7 @@ class ProcessLauncher(
 
     command: Annotated[tuple[str, ...], Meta(min_length=1, max_length=256)]
     cwd: str | None = None
+    task_types: TaskTypes | None = None
     environment: Annotated[tuple[Variable, ...], Meta(max_length=256)] = ("PATH", "LANG")
     """The variables of the server's own environment that it may see. It sees no others."""
     max_concurrent: Annotated[int, Meta(ge=1, le=10_000)] = 4
@@ -100,28 +105,28 @@ def launchers_of(told: CoordinationSettings) -> Launchers:
 # -- asked for ---------------------------------------------------------------------------------------------------
 
 
-class RecoverBody(msgspec.Struct, frozen=True, rename="camel"):
+class RecoverBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     zone_id: (
         Annotated[PathId, Meta(description="only there; without it, wherever the caller may coordinate")]
         | None
     ) = msgspec.field(default=None, name="workspaceId")
 
 
-class StrategyBody(msgspec.Struct, frozen=True):
+class StrategyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strategy: Annotated[
         Strategy,
         Meta(description="priority; sjf (the shortest estimate first); fair (those who ask take turns)"),
     ]
 
 
-class StatusQuery(msgspec.Struct, frozen=True):
+class StatusQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     zone_id: (
         Annotated[PathId, Meta(description="the caller's, if it is not named; of an administrator: all")]
         | None
     ) = msgspec.field(default=None, name="workspace")
 
 
-class LogsQuery(msgspec.Struct, frozen=True):
+class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     zone_id: Annotated[PathId, Meta(description="the caller's, if it is not named")] | None = msgspec.field(
         default=None, name="workspace"
     )
@@ -135,9 +140,10 @@ class LogsQuery(msgspec.Struct, frozen=True):
 
 class StatsView(msgspec.Struct, frozen=True, rename="camel"):
     pending_tasks: Annotated[
-        int, Meta(description="that wait for an agent; beyond 100,000 they are not counted")
+        int,
+        Meta(description="that wait for an agent and nothing else; beyond 100,000 they are not counted"),
     ]
-    running_tasks: int
+    running_tasks: Annotated[int, Meta(description="that an agent has")]
     healthy_agents: int
     stale_agents: int
 
@@ -152,6 +158,10 @@ class StatusView(msgspec.Struct, frozen=True, rename="camel"):
     )
     last_heartbeat: str | None
     stats: StatsView
+    launchers: Annotated[
+        tuple[str, ...],
+        Meta(description="that the server's configuration names, for agents to be started by"),
+    ]
 
 
 class RecoverView(msgspec.Struct, frozen=True, rename="camel"):
@@ -199,4 +209,9 @@ class CoordinatorHealth(msgspec.Struct, frozen=True):
     coordinator: CycleView
     database: Annotated[str, Meta(description="connected or disconnected")]
     valkey: Annotated[str, Meta(description="connected, disconnected or not_configured")]
-    gateway: Annotated[str, Meta(description="reachable, unreachable or not_configured")]
+    gateway: Annotated[
+        str,
+        Meta(
+            description="reachable (every launcher of kind http answers), unreachable (one does not) or not_configured"
+        ),
+    ]

@@ -29,7 +29,6 @@ from quarterdeck.domain.coordination.model import (
 )
 from quarterdeck.domain.coordination.rules import reading
 from quarterdeck.domain.tasks.model.commands import Ask
-from quarterdeck.domain.tasks.model.rows import State
 from quarterdeck.domain.tasks.operations import coordinating, ranking
 from quarterdeck.domain.tasks.operations.ranking import PutStrategy, Ranked
 from quarterdeck.domain.zones import operations as zones
@@ -55,6 +54,7 @@ class CoordinationDesk:
     health: CoordinationHealth
     instance_id: str
     rank: Callable[[PutStrategy], Awaitable[Ranked]]
+    launchers: tuple[str, ...]
 
     async def show_health(self, call: Call) -> Reply:
         found = await self.health.view()
@@ -78,6 +78,7 @@ class CoordinationDesk:
                 zones=wanted,
                 last_heartbeat=None if lease is None or not lease.term else iso(lease.expires_at - LEASE_MS),
                 stats=await _stats(tx, wanted),
+                launchers=self.launchers,
             )
 
         return await self.everywhere.read(read)
@@ -139,7 +140,7 @@ async def _stats(tx: Tx, wanted: list[str]) -> StatsView:
         counts = await agents.counted(tx, zone_id)
         healthy += counts.get(Shown.IDLE, 0) + counts.get(Shown.WORKING, 0)
         stale += counts.get(Shown.ERROR, 0)
-    return StatsView(tasks[State.PENDING], tasks[State.ASSIGNED] + tasks[State.RUNNING], healthy, stale)
+    return StatsView(tasks.ready, tasks.held, healthy, stale)
 
 
 def _position(cursor: str) -> int:

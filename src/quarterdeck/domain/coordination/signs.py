@@ -14,6 +14,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from quarterdeck.bus.keys import KeyBoard
 from quarterdeck.bus.port import Away
@@ -83,7 +84,7 @@ class LockSign(_Loop):
             return
         after = ""
         for _ in range(PAGES_MAX):
-            found = await self._everywhere.read(lambda tx, after=after: zones.page(tx, after, ZONES_MAX))  # type: ignore[misc]
+            found = await self._everywhere.read(partial(zones.page, after=after, limit=ZONES_MAX))
             living = [zone.id for zone in found if zone.ended_at is None]
             if living:
                 await self._board.lock(living, self._own, surely=holder is not None)

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from quarterdeck.core.asking import Asked
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.wire import Bearer, Caller, PathId
+from quarterdeck.core.wire import Bearer, PathId
 
 Ref = tuple[str, str]
 """(zone, invocation)"""
@@ -190,23 +191,7 @@ class ListQuery(msgspec.Struct, frozen=True):
 # -- asked for ---------------------------------------------------------------------------------------------------
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """What everything that is asked of the lane has. Without a caller it is the server that asks."""
-
-    zone_id: str
-    caller: Caller | None = None
-    trace: str | None = None
-
-    @property
-    def bearer(self) -> Bearer | None:
-        return self.caller.bearer if self.caller else None
-
-    @property
-    def actor(self) -> str:
-        return self.caller.subject if self.caller else "server"
-
-
-class Enqueue(Ask, frozen=True, kw_only=True):
+class Enqueue(Asked, frozen=True, kw_only=True):
     id: str
     service_id: str
     key: str
@@ -220,7 +205,7 @@ class Enqueue(Ask, frozen=True, kw_only=True):
     policy: RetryPolicy
 
 
-class Claim(Ask, frozen=True, kw_only=True):
+class Claim(Asked, frozen=True, kw_only=True):
     service_id: str
     max: int
     tokens: tuple[str, ...]
@@ -232,14 +217,14 @@ class Claim(Ask, frozen=True, kw_only=True):
     """Who is to be told later if there is nothing now."""
 
 
-class Start(Ask, frozen=True, kw_only=True):
+class Start(Asked, frozen=True, kw_only=True):
     id: str
     token: str
     claim_id: str | None = None
     """Of the request: the same one, repeated, is given the same attempt."""
 
 
-class Complete(Ask, frozen=True, kw_only=True):
+class Complete(Asked, frozen=True, kw_only=True):
     id: str
     status: Literal["succeeded", "failed", "canceled"]
     result: str | None
@@ -248,17 +233,17 @@ class Complete(Ask, frozen=True, kw_only=True):
     token: str | None
 
 
-class Beat(Ask, frozen=True, kw_only=True):
+class Beat(Asked, frozen=True, kw_only=True):
     id: str
     token: str | None
 
 
-class Cancel(Ask, frozen=True, kw_only=True):
+class Cancel(Asked, frozen=True, kw_only=True):
     id: str
     reason: str
 
 
-class Release(Ask, frozen=True, kw_only=True):
+class Release(Asked, frozen=True, kw_only=True):
     """Leases that never reached whoever claimed them, or that a worker gives back."""
 
     id: str
@@ -268,7 +253,7 @@ class Release(Ask, frozen=True, kw_only=True):
     then, and loses nothing. None: the holder itself gives it back, whatever its lease is by now."""
 
 
-class Overdue(Ask, frozen=True, kw_only=True):
+class Overdue(Asked, frozen=True, kw_only=True):
     """By a sweep: something about this one has passed, or its session is gone."""
 
     id: str

@@ -19,17 +19,14 @@ and leaves the rest to the deadline.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import random
 import secrets
-from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from quarterdeck.core.errors import Problem, Unavailable
 from quarterdeck.core.pushkeys import Secrets
-from quarterdeck.core.retry import Policy, delay
+from quarterdeck.core.shares import ShareLimits
 from quarterdeck.domain.invocations.model import (
     BULK_MAX,
     Claim,
@@ -46,9 +43,10 @@ from quarterdeck.domain.invocations.operations.looking import to_push
 from quarterdeck.domain.invocations.rules import pushing as rules
 from quarterdeck.domain.invocations.rules.board import ServiceKey
 from quarterdeck.domain.invocations.rules.pushing import Verdict
-from quarterdeck.domain.invocations.rules.slots import SlotLimits, Slots
 from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.services.model import Service
+from quarterdeck.engine.errands import until_heard
+from quarterdeck.engine.outgoing import LOOK_MAX, Found, Full, Outgoing, Terms
 from quarterdeck.engine.outward import (
     Garbled,
     Outward,
@@ -63,17 +61,6 @@ from quarterdeck.engine.wake import Wakes
 from quarterdeck.store.port import StoreError
 
 log = logging.getLogger("quarterdeck.pushing")
-LOOK_MAX = 100
-"""Services that one look finds at most."""
-GAP_SECONDS = 0.005
-QUIET_GAP_SECONDS = 0.05
-"""Between two looks at least, however often it is woken: after one that found something, and after one that found
-nothing. Every commit of every server wakes, and most have nothing to do with this."""
-SHARE, QUIET_SHARE = 0.2, 0.05
-"""Of the time, for looking: with ten thousand services to look through, a look is no trifle."""
-FAILED_GAP_SECONDS = 0.5
-"""After one that failed."""
-REPORT = Policy(max_attempts=0, base_ms=50, multiplier=2.0, cap_ms=2_000)
 REPORT_SECONDS = 30.0
 """For how long after its deadline an outcome is still worth reporting: until then a sweep has most likely come."""
 
@@ -90,129 +77,32 @@ class Means:
     secrets: Secrets
 
 
-class Pusher:
+class Pusher(Outgoing):
     def __init__(self, means: Means, settings: InvocationSettings, grace_seconds: float) -> None:
-        self._means = means
-        self._poll_seconds = settings.claim_poll_ms / 1000
-        self._grace_seconds = grace_seconds
-        self._slots = Slots(
-            SlotLimits(
-                settings.push_concurrency, settings.push_zone_concurrency, settings.push_service_concurrency
-            )
+        limits = ShareLimits(
+            settings.push_concurrency, settings.push_zone_concurrency, settings.push_service_concurrency
         )
-        self._aside: dict[ServiceKey, float] = {}
-        """Services whose work could not be claimed, and until when nobody tries again."""
-        self._stir = asyncio.Event()
-        self._looking: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._drained_at: float | None = None
-        self.counts: Counter[str] = Counter()
-        """Attempts, by what came of them."""
+        terms = Terms("pushes", limits, BULK_MAX, settings.claim_poll_ms / 1000, grace_seconds)
+        super().__init__(means.wakes, terms)
+        self._means = means
 
-    def __len__(self) -> int:
-        """Pushes under way."""
-        return len(self._slots)
-
-    def start(self) -> None:
-        self._looking = asyncio.get_running_loop().create_task(self._run(), name="pusher")
-
-    def drain(self) -> None:
-        """Takes nothing new from here on."""
-        if self._drained_at is None:
-            self._drained_at = asyncio.get_running_loop().time()
-
-    async def stop(self) -> None:
-        """Returns when what was under way has come to its end, or has had its time."""
-        self.drain()
-        assert self._drained_at is not None
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait({self._looking})
-        left = self._drained_at + self._grace_seconds - asyncio.get_running_loop().time()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=max(0.0, left))
-        if cut := [*self._tasks]:
-            log.warning("%d pushes were cut; they are tried again when their deadline has passed", len(cut))
-            for task in cut:
-                task.cancel()
-            await asyncio.wait(cut)
-
-    # -- looking -------------------------------------------------------------------------------------------------
-
-    async def _run(self) -> None:
-        unsubscribe = self._means.wakes.subscribe(self._stir.set)
-        loop = asyncio.get_running_loop()
-        try:
-            while self._drained_at is None:
-                began = loop.time()
-                self._stir.clear()
-                pause, gap = await self._looked()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._stir.wait()
-                await asyncio.sleep(max(0.0, began + gap - loop.time()))
-        finally:
-            unsubscribe()
-
-    async def _looked(self) -> tuple[float, float]:
-        """How long to rest, and how long at least."""
-        try:
-            return await self._look()
-        except StoreError as error:
-            log.debug("cannot look for what is to be pushed: %s", error)
-        except Exception:  # nobody would notice the end of this task: nothing would be pushed any more
-            log.exception("looking for what is to be pushed failed")
-        return FAILED_GAP_SECONDS, FAILED_GAP_SECONDS
-
-    async def _look(self) -> tuple[float, float]:
-        if self._slots.is_full():
-            # Whoever gives a slot back stirs.
-            return self._poll_seconds, GAP_SECONDS
-        full, began = self._passed_over(), asyncio.get_running_loop().time()
+    async def _find(self, full: Full) -> list[Found]:
         found = await self._means.everywhere.read(lambda tx: to_push(tx, LOOK_MAX, full))
-        took = asyncio.get_running_loop().time() - began
-        due = [each.service for each in found if each.at is not None and each.at <= each.now]
-        for service in due:
-            if number := min(self._slots.free(service), BULK_MAX):
-                self._slots.take(service, number)
-                self._begin(self._claim(service, number), f"push claim {service[1]}")
-        if len(due) == LOOK_MAX:
-            self._stir.set()
-        # The earliest stand first: the next after those that are due is the next of all.
-        ahead = [(each.at - each.now) / 1000 for each in found[len(due) :] if each.at is not None]
-        pause = min([self._poll_seconds, *ahead[:1]])
-        gap, share = (GAP_SECONDS, SHARE) if due else (QUIET_GAP_SECONDS, QUIET_SHARE)
-        return pause, min(max(min(gap, pause), took / share), self._poll_seconds)
-
-    def _passed_over(self) -> list[tuple[str, str | None]]:
-        now = asyncio.get_running_loop().time()
-        self._aside = {ref: until for ref, until in self._aside.items() if until > now}
-        zones: list[tuple[str, str | None]] = [(zone_id, None) for zone_id in self._slots.full_zones()]
-        return [*zones, *self._slots.full_services(), *self._aside]
+        return [Found(each.service, each.at - each.now, self._claim) for each in found if each.at is not None]
 
     # -- claiming ------------------------------------------------------------------------------------------------
 
-    async def _claim(self, ref: ServiceKey, number: int) -> None:
-        """Takes what a service has, up to the slots that were kept for it, and begins to push it."""
-        kept = 0
-        try:
-            given = await self._leases(ref, number)
-            received = asyncio.get_running_loop().time()
-            service = await self._service(ref) if given else None
-            if service is None or self._drained_at is not None:
-                await self._give_back(given)
-                return
-            for row in given:
-                self._begin(self._push(row, service, received + row.timeout_ms / 1000), f"push {row.id}")
-            kept = len(given)
-        except Problem as problem:
-            # It has gone, is not pushed to any more, or the database is away: it may be otherwise in a while.
-            log.debug("what the service %s has cannot be taken: %r", ref[1], problem)
-            self._aside[ref] = asyncio.get_running_loop().time() + self._poll_seconds
-        finally:
-            self._slots.give(ref, number - kept)
-            if kept == number:
-                self._stir.set()
+    async def _claim(self, ref: ServiceKey, number: int) -> int:
+        """Takes what a service has, up to so many, and begins to push it."""
+        given = await self._leases(ref, number)
+        received = asyncio.get_running_loop().time()
+        service = await self._service(ref) if given else None
+        if service is None or self.drains:
+            await self._give_back(given)
+            return 0
+        for row in given:
+            self._send(ref, self._push(row, service, received + row.timeout_ms / 1000), f"push {row.id}")
+        return len(given)
 
     async def _leases(self, ref: ServiceKey, number: int) -> Sequence[Invocation]:
         zone_id, service_id = ref
@@ -251,13 +141,9 @@ class Pusher:
     # -- pushing -------------------------------------------------------------------------------------------------
 
     async def _push(self, row: Invocation, service: Service, deadline: float) -> None:
-        try:
-            verdict = await self._ask(row, service, deadline)
-            self.counts[rules.TIMED_OUT if verdict is None else verdict.code] += 1
-            await self._report(row, verdict, deadline)
-        finally:
-            self._slots.give(service.ref, 1)
-            self._stir.set()
+        verdict = await self._ask(row, service, deadline)
+        self.counts[rules.TIMED_OUT if verdict is None else verdict.code] += 1
+        await self._report(row, verdict, deadline)
 
     async def _ask(self, row: Invocation, service: Service, deadline: float) -> Verdict | None:
         """What the endpoint made of it, or None if it did not say so in time."""
@@ -283,33 +169,13 @@ class Pusher:
         """Says what came of it, until somebody has heard. An outcome that nobody could be told of is tried again by its
         deadline; the endpoint then knows it by its id."""
         ask = Overdue(zone_id=row.zone_id, id=row.id) if verdict is None else _completion(row, verdict)
-        tries = 0
-        while True:
-            tries += 1
-            try:
-                await self._means.submit(ask)
-                return
-            except Unavailable as away:
-                if asyncio.get_running_loop().time() > deadline + REPORT_SECONDS:
-                    log.warning("what came of the push of %s could not be reported: %r", row.id, away)
-                    return
-            except Problem as late:
-                # Its session or its service ended meanwhile, or a sweep was faster: this attempt counts no more.
-                log.debug("what came of the push of %s counts no more: %r", row.id, late)
-                return
-            await asyncio.sleep(delay(REPORT, attempt=tries, chance=random.random()) / 1000)
-
-    # -- tasks ---------------------------------------------------------------------------------------------------
-
-    def _begin(self, work: Coroutine[object, object, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            log.error("%s failed", task.get_name(), exc_info=error)
+        try:
+            await until_heard(lambda: self._means.submit(ask), deadline + REPORT_SECONDS)
+        except Unavailable as away:
+            log.warning("what came of the push of %s could not be reported: %r", row.id, away)
+        except Problem as late:
+            # Its session or its service ended meanwhile, or a sweep was faster: this attempt counts no more.
+            log.debug("what came of the push of %s counts no more: %r", row.id, late)
 
 
 def _completion(row: Invocation, verdict: Verdict) -> Complete:

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from quarterdeck.core.asking import Asked
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.wire import Bearer, Caller, PathId
 
@@ -125,17 +126,12 @@ class Said(msgspec.Struct, frozen=True):
     active_invocations: int | UnsetType = UNSET
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    zone_id: str
+class _FromCaller(Asked, frozen=True, kw_only=True):
     caller: Caller
-    trace: str | None = None
-
-    @property
-    def bearer(self) -> Bearer | None:
-        return self.caller.bearer
+    """No server asks for any of it."""
 
 
-class Register(_Asked, frozen=True, kw_only=True):
+class Register(_FromCaller, frozen=True, kw_only=True):
     """A registration on its way through the lane. The id is made before, for the case that the service is new."""
 
     id: str
@@ -147,7 +143,7 @@ class Register(_Asked, frozen=True, kw_only=True):
     said: Said = Said()
 
 
-class Change(_Asked, frozen=True, kw_only=True):
+class Change(_FromCaller, frozen=True, kw_only=True):
     service_id: str
     session_id: str | None = None
     """The session through whose path it was asked for, which must have registered it."""
@@ -155,14 +151,14 @@ class Change(_Asked, frozen=True, kw_only=True):
     rotates: bool = False
 
 
-class Beat(_Asked, frozen=True, kw_only=True):
+class Beat(_FromCaller, frozen=True, kw_only=True):
     service_id: str | None
     """None: every service of the session."""
     session_id: str | None = None
     said: Said = Said()
 
 
-class Unregister(_Asked, frozen=True, kw_only=True):
+class Unregister(_FromCaller, frozen=True, kw_only=True):
     service_id: str
     session_id: str | None = None
     """Only this session's registration; without one, everybody's."""

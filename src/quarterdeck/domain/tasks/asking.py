@@ -6,16 +6,17 @@ import random
 import secrets
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.errors import Invalid, TooLarge
+from quarterdeck.core.errors import Invalid, Problem, TooLarge
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.wire import Call, Caller
 from quarterdeck.domain.tasks.model.bodies import (
+    EDGES_MAX,
     Capabilities,
     ClaimBody,
     CompleteBody,
@@ -25,17 +26,29 @@ from quarterdeck.domain.tasks.model.bodies import (
     FailBody,
     PatchBody,
     ProgressBody,
+    StartBody,
 )
-from quarterdeck.domain.tasks.model.commands import Claim, Complete, Cost, Create, Fail, Patch, Progress
-from quarterdeck.domain.tasks.model.rows import Content
+from quarterdeck.domain.tasks.model.commands import (
+    Claim,
+    Complete,
+    Cost,
+    Create,
+    Fail,
+    Patch,
+    Progress,
+    Release,
+)
+from quarterdeck.domain.tasks.model.money import MICROS
+from quarterdeck.domain.tasks.model.rows import TABLE, Content
 from quarterdeck.domain.tasks.rules.queues import class_of
 from quarterdeck.engine.secrets import Safe
 
 FIELD_MAX = 1 << 20
 """Bytes of one JSON field."""
-TABLE = "agent_tasks"
-MICROS = 1_000_000
 EMPTY = "{}"
+P = TypeVar("P", bound=Problem)
+ALONE = CreateBody()
+"""Nothing said of one task."""
 
 
 class Asker(TypedDict):
@@ -60,6 +73,18 @@ def one(body: CreateBody) -> CreateItem:
             raise Invalid("invalid_body", f"A task needs a `{spelt}`.", field=f"$.{spelt}")
     said = {name: getattr(body, name) for name in CreateItem.__struct_fields__}
     return CreateItem(**said)
+
+
+def check_many(body: CreateBody, items: Sequence[CreateItem]) -> None:
+    """What only the request as a whole can be wrong by."""
+    if msgspec.structs.replace(body, tasks=UNSET) != ALONE:
+        raise Invalid("invalid_body", "It is one task, or `tasks`, and not both.", field="$.tasks")
+    if sum(len(item.depends_on) for item in items) > EDGES_MAX:
+        raise Invalid(
+            "invalid_body",
+            f"The tasks of one request may depend on {EDGES_MAX:,} tasks in all, counted for each.",
+            field="$.tasks",
+        )
 
 
 def creation(call: Call, item: CreateItem, key: str | None, safe: Safe) -> Create:
@@ -126,6 +151,8 @@ def claim(call: Call, body: ClaimBody) -> Claim:
 
 
 def progress(call: Call, task_id: str, said: ProgressBody, safe: Safe) -> Progress:
+    # Without costs it says the same however often it is said: there is nothing to keep a key for.
+    key = said.progress_id if said.costs else None
     return Progress(
         **asker(call),
         id=task_id,
@@ -135,6 +162,8 @@ def progress(call: Call, task_id: str, said: ProgressBody, safe: Safe) -> Progre
         checkpoint=sealed(safe, call.zone, task_id, "checkpoint_data", said.checkpoint_data),
         costs=costs(said.costs),
         resets=said.reset,
+        key=key,
+        digest="" if key is None else safe.digest(said),
     )
 
 
@@ -161,6 +190,10 @@ def failure(call: Call, task_id: str, said: FailBody, strike: Callable[[str], st
         chance=random.random(),
         costs=costs(said.costs),
     )
+
+
+def release(call: Call, task_id: str, said: StartBody) -> Release:
+    return Release(**asker(call), id=task_id, token=token(call, said.attempt_token))
 
 
 def patch(call: Call, body: PatchBody) -> Patch:
@@ -194,13 +227,40 @@ def costs(said: Sequence[CostItem]) -> tuple[Cost, ...]:
 
 
 def sealed(safe: Safe, zone_id: str, task_id: str, field: str, value: object) -> str | None:
-    return None if value is None else bounded(field, safe.seal(value, (zone_id, TABLE, task_id, field)))
+    if value is None:
+        return None
+    try:
+        said = safe.seal(value, (zone_id, TABLE, task_id, field))
+    except Invalid as problem:
+        # It knows the place within the value; which value that is, only we know.
+        raise placed(problem, f"$.{_wire(field)}") from None
+    return bounded(field, said)
 
 
 def bounded(field: str, said: str) -> str:
     if len(said) * 4 > FIELD_MAX and len(said.encode()) > FIELD_MAX:
-        raise TooLarge("field_too_large", f"`{field}` may be 1 MiB at most.")
+        name = _wire(field)
+        raise TooLarge("field_too_large", f"`{name}` may be 1 MiB at most.", field=f"$.{name}")
     return said
+
+
+def placed(problem: P, where: str) -> P:
+    """The same problem, of what stands at this place of the request. What is wrong with the request itself always names
+    a field; what is wrong with the task it names need not."""
+    field = problem.members.get("field")
+    if field is None and not isinstance(problem, Invalid | TooLarge):
+        return problem
+    rest = "" if field is None else str(field).removeprefix("$").removeprefix(".")
+    own = type(problem)(problem.code, problem.detail)
+    own.members.update(problem.members)
+    own.members["field"] = f"{where}{'.' if rest and not rest.startswith('[') else ''}{rest}"
+    return own
+
+
+def _wire(field: str) -> str:
+    """A column by the name that it was sent under."""
+    first, *others = field.split("_")
+    return first + "".join(word.title() for word in others)
 
 
 def text(value: object) -> str:

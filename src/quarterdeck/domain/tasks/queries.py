@@ -1,5 +1,9 @@
-"""The statements of tasks."""
+"""The statements of tasks: those that decide, in `queries.sql`, and the rest by what it is about."""
 
 from quarterdeck.store.sql import load
 
 Q = load(__package__)
+COORDINATING = load(__package__, "coordinating.sql")
+LINES = load(__package__, "lines.sql")
+LISTS = load(__package__, "lists.sql")
+MONEY = load(__package__, "money.sql")

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import UNSET
 
 from quarterdeck.core import keys, paging
-from quarterdeck.core.errors import Conflict, Invalid, NotFound, Problem, Unauthenticated
+from quarterdeck.core.errors import Conflict, Invalid, NotFound, Problem
 from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
-from quarterdeck.domain.tasks import asking
+from quarterdeck.domain.tasks import asking, bulk
 from quarterdeck.domain.tasks.asking import asker
 from quarterdeck.domain.tasks.model import bodies
 from quarterdeck.domain.tasks.model.commands import (
@@ -23,17 +23,13 @@ from quarterdeck.domain.tasks.model.commands import (
     Cancel,
     Claim,
     Command,
-    Complete,
     Create,
-    Fail,
-    Named,
     Outcome,
-    Progress,
     Release,
     Retry,
     Start,
 )
-from quarterdeck.domain.tasks.model.rows import Created, Leased, Leases, Task, TaskSettings, Whole
+from quarterdeck.domain.tasks.model.rows import TABLE, Created, Leased, Leases, Task, TaskSettings, Whole
 from quarterdeck.domain.tasks.model.views import (
     CreatedItems,
     TaskItem,
@@ -42,7 +38,7 @@ from quarterdeck.domain.tasks.model.views import (
     TaskList,
     TaskView,
 )
-from quarterdeck.domain.tasks.operations import looking
+from quarterdeck.domain.tasks.operations import looking, ties
 from quarterdeck.domain.tasks.operations.exchange import TaskWaiters
 from quarterdeck.domain.tasks.operations.looking import TaskFilter, TaskRef
 from quarterdeck.domain.tasks.rules import refusals
@@ -80,6 +76,7 @@ class TaskDesk:
         assert isinstance(body, bodies.CreateBody)
         key = keys.one_key(call.idempotency_key, None)
         if body.tasks is not UNSET:
+            asking.check_many(body, body.tasks)
             return Reply(await self._create_many(call, body.tasks, key), 201)
         item = asking.one(body)
         if item.id is not None and item.id in item.depends_on:
@@ -94,33 +91,66 @@ class TaskDesk:
         self, call: Call, items: Sequence[bodies.CreateItem], key: str | None
     ) -> CreatedItems:
         """Each its own outcome, in the order of the request; made so that each finds what it depends on."""
-        asks = [
-            asking.creation(call, item, None if key is None else f"{key}#{place}", self.safe)
-            for place, item in enumerate(items)
-        ]
-        named = {ask.id: ask for ask in asks}
-        if len(named) < len(asks):
-            raise Invalid("invalid_body", "Two tasks of the request have the same id.", field="$.tasks")
-        order, cycles = arranged({ask.id: ask.depends_on for ask in asks})
+        asks = self._asked_for(call, items, key)
+        named = {ask.id: ask for ask in asks if isinstance(ask, Create)}
+        order, cycles = arranged({task_id: ask.depends_on for task_id, ask in named.items()})
         futures = {task_id: self.submit(named[task_id]) for task_id in order}
-        await asyncio.wait(futures.values()) if futures else None
-        outcomes: list[TaskView | msgspec.Raw] = []
-        for ask in asks:
-            if ask.id in cycles:
-                outcomes.append(_raw_problem(refusals.cycle(cycles[ask.id])))
-                continue
-            error = futures[ask.id].exception()
-            if isinstance(error, Problem) and not isinstance(error, Unauthenticated):
-                outcomes.append(_raw_problem(error))
-            else:
-                outcomes.append(await self._made(call, ask, futures[ask.id].result()))
-        return CreatedItems(outcomes)
+        answer = bulk.Answer()
+        try:
+            for ask in asks:
+                # In order, and each as soon as it is made: while it is spelt out the database makes the next.
+                if isinstance(ask, Problem):
+                    answer.refuse(ask)
+                elif ask.id in cycles:
+                    answer.refuse(refusals.cycle(cycles[ask.id]))
+                else:
+                    await self._made_or_not(call, ask, futures[ask.id], answer)
+        except Problem:
+            # That is the answer to all of them: what the others raise, which is the same, is said to nobody else.
+            await asyncio.gather(*futures.values(), return_exceptions=True)
+            raise
+        return CreatedItems(answer.outcomes)
 
-    async def _made(self, call: Call, ask: Create, done: Outcome) -> TaskView:
+    def _asked_for(
+        self, call: Call, items: Sequence[bodies.CreateItem], key: str | None
+    ) -> list[Create | Problem]:
+        asks: list[Create | Problem] = []
+        named: set[str] = set()
+        for place, item in enumerate(items):
+            own_key = None if key is None else f"{key}#{place}"
+            ask = bulk.attempted(partial(asking.creation, call, item, own_key, self.safe))
+            if isinstance(ask, Create):
+                if ask.id in named:
+                    ask = Invalid(
+                        "invalid_body", "An earlier task of the request has the same id.", field="$.id"
+                    )
+                else:
+                    named.add(ask.id)
+            asks.append(ask)
+        return asks
+
+    async def _made_or_not(
+        self, call: Call, ask: Create, making: asyncio.Future[Outcome], answer: bulk.Answer
+    ) -> None:
+        try:
+            answer.outcomes.append(await self._made(call, ask, await making, answer))
+        except Problem as problem:
+            if bulk.is_for_all(problem):
+                raise
+            answer.refuse(problem)
+
+    async def _made(
+        self, call: Call, ask: Create, done: Outcome, answer: bulk.Answer | None = None
+    ) -> TaskView:
+        """`answer` is the one in which it is one of many."""
         assert isinstance(done, Created)
         if not done.made:
-            return await self._shown(call, done.task.id)
-        whole = Whole(done.task, ask.content, ask.depends_on)
+            most = ties.SHOWN_MAX if answer is None else ties.LISTED_MAX
+            known = await self.submit_show(TaskRef(call.zone, done.task.id, call.caller, most))
+            if answer is not None and not answer.has_room(known.content.size):
+                raise refusals.too_much_to_show(known.task.id)
+            return view(known, self._masked)
+        whole = Whole(done.task, done.content or ask.content, ask.depends_on)
         return view(whole, self._masked)
 
     async def show(self, call: Call) -> TaskView:
@@ -142,7 +172,7 @@ class TaskDesk:
         wanted = TaskFilter(
             zone_id=call.zone,
             caller=call.caller,
-            limit=query.limit + 1,
+            limit=query.limit,
             before=paging.decode(LISTING, query.cursor) if query.cursor else None,
             status=query.status,
             priority=low,
@@ -153,10 +183,9 @@ class TaskDesk:
             created_after=None if query.created_after is None else asking.millis(query.created_after),
             tags=tuple(tag for tag in (query.tags or "").split(",") if tag),
         )
-        wholes = await self._read(call, lambda tx: looking.page(tx, wanted))
-        shown, last = paging.clip([whole.task.id for whole in wholes], query.limit)
-        following = paging.encode(LISTING, last) if last else None
-        body = TaskList([view(whole, self._masked) for whole in wholes[:shown]], following)
+        page = await self._read(call, lambda tx: looking.page(tx, wanted))
+        following = paging.encode(LISTING, page.following) if page.following else None
+        body = TaskList([view(whole, self._masked) for whole in page.items], following)
         return Reply(body, 200, call.link_to_next(following))
 
     # -- by hand -------------------------------------------------------------------------------------------------
@@ -210,12 +239,12 @@ class TaskDesk:
     async def release_one(self, call: Call) -> TaskView:
         body = call.body
         assert isinstance(body, bodies.StartBody)
-        ask = Release(**asker(call), id=call.params["id"], token=asking.token(call, body.attempt_token))
-        return await self._moved(call, ask)
+        return await self._moved(call, asking.release(call, call.params["id"], body))
 
     async def progress(self, call: Call) -> TaskView:
         body = call.body
         assert isinstance(body, bodies.ProgressBody)
+        body = msgspec.structs.replace(body, progress_id=keys.one_key(call.idempotency_key, body.progress_id))
         return await self._moved(call, asking.progress(call, call.params["id"], body, self.safe))
 
     async def complete(self, call: Call) -> TaskView:
@@ -233,57 +262,70 @@ class TaskDesk:
     async def progress_many(self, call: Call) -> TaskItems:
         body = call.body
         assert isinstance(body, bodies.ProgressManyBody)
-        return await self._many([asking.progress(call, item.id, item, self.safe) for item in body.items])
+        return await self._many(
+            [(item.id, partial(asking.progress, call, item.id, item, self.safe)) for item in body.items]
+        )
 
     async def complete_many(self, call: Call) -> TaskItems:
         body = call.body
         assert isinstance(body, bodies.CompleteManyBody)
-        return await self._many([asking.completion(call, item.id, item, self.safe) for item in body.items])
+        return await self._many(
+            [(item.id, partial(asking.completion, call, item.id, item, self.safe)) for item in body.items]
+        )
 
     async def fail_many(self, call: Call) -> TaskItems:
         body = call.body
         assert isinstance(body, bodies.FailManyBody)
         strikes = await self._strikes(call, [item.id for item in body.items])
-        each = zip(body.items, strikes, strict=True)
-        return await self._many([asking.failure(call, item.id, item, strike) for item, strike in each])
+        return await self._many(
+            [
+                (item.id, partial(asking.failure, call, item.id, item, strike))
+                for item, strike in zip(body.items, strikes, strict=True)
+            ]
+        )
 
     async def release_many(self, call: Call) -> TaskItems:
         body = call.body
         assert isinstance(body, bodies.ReleaseManyBody)
         return await self._many(
-            [
-                Release(**asker(call), id=item.id, token=asking.token(call, item.attempt_token))
-                for item in body.items
-            ]
+            [(item.id, partial(asking.release, call, item.id, item)) for item in body.items]
         )
 
     # -- shared --------------------------------------------------------------------------------------------------
 
-    async def _moved(self, call: Call, ask: Named) -> TaskView:
-        await self.submit(ask)  # type: ignore[arg-type]
+    async def _moved(self, call: Call, ask: Command) -> TaskView:
+        await self.submit(ask)
         return await self.show(call)
 
-    async def _many(self, asks: Sequence[Progress | Complete | Fail | Release]) -> TaskItems:
-        """Each its own outcome: one that is refused costs the others nothing."""
-        done = await asyncio.gather(*(self.submit(ask) for ask in asks), return_exceptions=True)
-        if strangers := [outcome for outcome in done if isinstance(outcome, Unauthenticated)]:
-            # All were asked by the same: whoever may not speak for one may not speak for any.
-            raise strangers[0]
-        return TaskItems([_item(ask.id, outcome) for ask, outcome in zip(asks, done, strict=True)])
+    async def _many(self, words: Sequence[tuple[str, Callable[[], Command]]]) -> TaskItems:
+        """Each its own outcome: one that is refused costs the others nothing. `words` are about these tasks, each yet
+        to be made a command of."""
+        asks = [bulk.attempted(make) for _, make in words]
+        submitted = [self.submit(ask) for ask in asks if not isinstance(ask, Problem)]
+        done = iter(await asyncio.gather(*submitted, return_exceptions=True))
+        outcomes = [ask if isinstance(ask, Problem) else next(done) for ask in asks]
+        if answer := bulk.answer_to_all(outcomes):
+            raise answer
+        return TaskItems(
+            [
+                _item(task_id, outcome, f"$.items[{place}]")
+                for place, ((task_id, _), outcome) in enumerate(zip(words, outcomes, strict=True))
+            ]
+        )
 
     async def _read(self, call: Call, operation: Callable[[Tx], Awaitable[T]]) -> T:
         """Behind the wall: the zone that is looked at, and the zone of the caller's own session."""
         return await self.engine.read(operation, zones={call.zone, call.caller.zone_id})
 
     async def _strikes(self, call: Call, task_ids: Sequence[str]) -> list[Strike]:
-        refs = [TaskRef(call.zone, task_id, call.caller) for task_id in task_ids]
+        refs = [TaskRef(call.zone, task_id, call.caller, most=0) for task_id in task_ids]
         return await strikes(self.submit_show, self.safe, refs)
 
     def _masked(self, field: str, stored: str) -> str:
         return self.safe.masked(stored)
 
     def _opened(self, leased: Leased, field: str, stored: str) -> str:
-        return self.safe.open(stored, (leased.task.zone_id, asking.TABLE, leased.task.id, field))
+        return self.safe.open(stored, (leased.task.zone_id, TABLE, leased.task.id, field))
 
 
 def _items(claimed: Outcome) -> tuple[Leased, ...]:
@@ -298,21 +340,13 @@ def _released(done: asyncio.Future[Outcome]) -> None:
         log.warning("a lease that reached nobody could not be given back: %r", error)
 
 
-def _item(task_id: str, outcome: Outcome | BaseException) -> TaskItem:
+def _item(task_id: str, outcome: Outcome | BaseException, where: str) -> TaskItem:
     if isinstance(outcome, Problem):
-        return TaskItem(task_id, error=_problem(outcome))
+        return TaskItem(task_id, error=bulk.document(outcome, where))
     if isinstance(outcome, BaseException):
         raise outcome
     assert isinstance(outcome, Task)
     return TaskItem(task_id, outcome.status)
-
-
-def _problem(problem: Problem) -> dict[str, object]:
-    return {"error": problem.code, "detail": problem.detail, "status": problem.status, **problem.members}
-
-
-def _raw_problem(problem: Problem) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(_problem(problem)))
 
 
 def routes(desk: TaskDesk) -> list[Route]:
@@ -332,7 +366,7 @@ def _made_and_seen(desk: TaskDesk) -> list[Route]:
             "POST", BASE, desk.create, "Make a task, or many", LIFECYCLE, body=bodies.CreateBody,
             answer=TaskView | CreatedItems, status=201, tags=TAGS, power="tasks.create", body_max=BULK_BYTES_MAX,
             refusals=("unknown_dependency", "dependency_cycle", "task_exists", "idempotency_key_conflict",
-                      "zone_ended"),
+                      "zone_ended", "field_too_large", "answer_too_large"),
             description="201, or 200 with what the same Idempotency-Key stands for already. With `tasks`, one outcome "
             "for each, in order.",
         ),
@@ -390,8 +424,10 @@ def _worked_on(desk: TaskDesk) -> list[Route]:
         ),
         Route(
             "PATCH", ONE + "/progress", desk.progress, "Report progress, save a checkpoint", LIFECYCLE,
-            body=bodies.ProgressBody, answer=TaskView, refusals=SPOKEN, tags=TAGS, power="tasks.work",
-            body_max=ONE_BYTES_MAX,
+            body=bodies.ProgressBody, answer=TaskView, tags=TAGS, power="tasks.work", body_max=ONE_BYTES_MAX,
+            refusals=(*SPOKEN, "idempotency_key_conflict"),
+            description="With an Idempotency-Key, or a `progressId`, costs are charged once: repeated, it changes "
+            "nothing.",
         ),
         Route(
             "POST", ONE + "/complete", desk.complete, "Report a task done", LIFECYCLE, body=bodies.CompleteBody,
@@ -422,7 +458,8 @@ def _in_bulk(desk: TaskDesk) -> list[Route]:
         ),
         Route(
             "POST", BASE + "/progress", desk.progress_many, "Report the progress of many tasks", LIFECYCLE,
-            body=bodies.ProgressManyBody, answer=TaskItems, tags=TAGS, description=each, power="tasks.work",
+            body=bodies.ProgressManyBody, answer=TaskItems, tags=TAGS, power="tasks.work",
+            description=f"{each} Of one with a `progressId` the costs are charged once, however often it is sent.",
             body_max=BULK_BYTES_MAX,
         ),
         Route(

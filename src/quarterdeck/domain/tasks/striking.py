@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.tasks.asking import TABLE
-from quarterdeck.domain.tasks.model.rows import Whole
+from quarterdeck.domain.tasks.model.rows import TABLE, Whole
 from quarterdeck.domain.tasks.operations.looking import TaskRef
 from quarterdeck.engine.secrets import About, Safe
 

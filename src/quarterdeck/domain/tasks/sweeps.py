@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -16,7 +17,7 @@ from quarterdeck.core.clock import DAY, Millis
 from quarterdeck.core.errors import Conflict, NotFound
 from quarterdeck.domain.tasks.model.commands import Archive, Outcome
 from quarterdeck.domain.tasks.model.rows import Ref, State, TaskSettings
-from quarterdeck.domain.tasks.queries import Q
+from quarterdeck.domain.tasks.queries import COORDINATING, LINES, MONEY, Q
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.tx import Engine, Tx
 from quarterdeck.store.port import decode
@@ -61,7 +62,7 @@ class TaskRetention:
             await self._put_away(old)
             for begin in range(0, len(oldest), BATCH):
                 part = oldest[begin : begin + BATCH]
-                await self._everywhere.transact(lambda tx, part=part: forget(tx, part))  # type: ignore[misc]
+                await self._everywhere.transact(partial(forget, refs=part))
             moved += len(old) + len(oldest)
             if self._place == BEGINNING:
                 break
@@ -70,7 +71,9 @@ class TaskRetention:
     async def _slice(self, tx: Tx) -> tuple[list[Ref], list[Ref]]:
         """Those to be put away, and those to be removed."""
         at = self._place
-        [rows] = await tx.read(Q.tasks_slice(zone_id=at.zone_id, status=at.status, id=at.id, limit=SLICE))
+        [rows] = await tx.read(
+            COORDINATING.tasks_slice(zone_id=at.zone_id, status=at.status, id=at.id, limit=SLICE)
+        )
         seen = decode(rows, _Seen)
         self._place = seen[-1] if len(seen) == SLICE else BEGINNING
         old = [
@@ -99,7 +102,7 @@ class TaskRetention:
 
 async def forget(tx: Tx, refs: Sequence[Ref]) -> None:
     """Removes tasks that are put away, with everything that is kept of them."""
-    [gone] = await tx.read(Q.tasks_forget(batch=[*sorted(refs)]))
+    [gone] = await tx.read(COORDINATING.tasks_forget(batch=[*sorted(refs)]))
     batch: list[tuple[object, ...]] = [*sorted((str(zone_id), str(name)) for zone_id, name, _ in gone)]
     if not batch:
         return
@@ -110,9 +113,9 @@ async def forget(tx: Tx, refs: Sequence[Ref]) -> None:
         tx.write(Q.task_tags_remove(batch=sorted(tags)))
     for statement in (
         Q.task_dependencies_remove,
-        Q.task_lines_forget,
-        Q.task_log_counts_forget,
-        Q.task_costs_forget,
-        Q.task_budgets_forget,
+        LINES.task_lines_forget,
+        LINES.task_log_counts_forget,
+        MONEY.task_costs_forget,
+        MONEY.task_budgets_forget,
     ):
         tx.write(statement(batch=batch))

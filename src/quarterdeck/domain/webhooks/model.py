@@ -8,8 +8,9 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from quarterdeck.core.asking import Asked
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.wire import Bearer, Caller
+from quarterdeck.core.wire import Caller
 
 Ref = tuple[str, str]
 """(zone, endpoint)"""
@@ -91,13 +92,13 @@ Types = Annotated[
 ]
 
 
-class CreateBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class CreateBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     url: Url
     description: Description | None = None
     types: Types | None = None
 
 
-class ChangeBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class ChangeBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """What is said replaces what was there."""
 
     url: Url | UnsetType = UNSET
@@ -106,22 +107,11 @@ class ChangeBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     enabled: Annotated[bool, Meta(description="whether it hears of anything")] | UnsetType = UNSET
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """What everything that is asked of the lane has. Without a caller it is the server that asks."""
+class Ask(Asked, frozen=True, kw_only=True):
+    """What everything that is asked of the lane has."""
 
-    zone_id: str
     id: str
     """Of the endpoint."""
-    caller: Caller | None = None
-    trace: str | None = None
-
-    @property
-    def bearer(self) -> Bearer | None:
-        return self.caller.bearer if self.caller else None
-
-    @property
-    def actor(self) -> str:
-        return self.caller.subject if self.caller else "server"
 
     @property
     def ref(self) -> Ref:
@@ -132,6 +122,8 @@ class Create(Ask, frozen=True, kw_only=True):
     url: str
     types: tuple[str, ...]
     description: str | None = None
+    key: str | None = None
+    digest: str = ""
 
 
 class Change(Ask, frozen=True, kw_only=True):
@@ -220,7 +212,7 @@ class DeliveryFilter(msgspec.Struct, frozen=True):
     status: State | None = None
 
 
-class DeliveriesQuery(msgspec.Struct, frozen=True):
+class DeliveriesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     cursor: str | None = None
     status: State | None = None
@@ -288,6 +280,8 @@ class Changed(msgspec.Struct, frozen=True):
     endpoint: Endpoint
     shows_secret: bool = False
     delivery: Delivery | None = None
+    is_known: bool = False
+    """It was made before, by the same request."""
 
 
 class Taken(msgspec.Struct, frozen=True):

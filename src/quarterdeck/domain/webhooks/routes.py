@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
-from quarterdeck.core import paging
+from quarterdeck.core import keys, paging
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.pushkeys import Secrets
 from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
@@ -50,6 +50,7 @@ class WebhookDesk:
     async def create(self, call: Call) -> Reply:
         body = call.body
         assert isinstance(body, CreateBody)
+        key = keys.one_key(call.idempotency_key, None)
         ask = Create(
             zone_id=call.zone,
             id=new_id(),
@@ -58,8 +59,11 @@ class WebhookDesk:
             url=body.url,
             types=rules.asked_types(body.types),
             description=body.description,
+            key=key,
+            digest="" if key is None else keys.digest(body),
         )
-        return self._with_secret(await self.submit(ask), 201)
+        done = await self.submit(ask)
+        return self._with_secret(done, 200 if done.is_known else 201)
 
     async def list_all(self, call: Call) -> EndpointList:
         return EndpointList([endpoint_view(row) for row in await self._endpoints(call, None)])
@@ -132,7 +136,7 @@ class WebhookDesk:
 
     def _with_secret(self, done: Changed, status: int) -> Reply:
         row = done.endpoint
-        secret = self.secrets(*row.ref, row.secret_number)
+        secret = self.secrets(*row.ref, row.secret_number) if done.shows_secret else UNSET
         # Nobody between the two ends may keep the one answer that holds a secret.
         return Reply(endpoint_view(row, secret), status, [("cache-control", "no-store")])
 
@@ -149,7 +153,7 @@ def _queued(done: Changed) -> Reply:
 
 CREATING = (
     "The answer holds the secret that deliveries are signed with (Standard Webhooks), this once; if it was lost, "
-    "rotate it. It hears of what happens from now on."
+    "rotate it, or repeat the request with its Idempotency-Key. It hears of what happens from now on."
 )
 CHANGING = (
     "What is said replaces what was there. A disabled webhook is enabled again by `enabled: true`, and then hears of "
@@ -164,18 +168,18 @@ REPLAYING = (
 
 def routes(desk: WebhookDesk) -> list[Route]:
     base, one = "/api/v1/webhooks", "/api/v1/webhooks/{id}"
-    tags, missing = ("webhooks",), ("webhook_not_found", "zone_not_found")
+    tags, missing = ("webhooks",), ("webhook_not_found",)
     bad = ("invalid_webhook_url", "invalid_webhook_type")
     ended = (*missing, "zone_ended")
     return [
         Route(
             "POST", base, desk.create, "Have an endpoint told what happens", LIFECYCLE, body=CreateBody,
             answer=EndpointView, status=201, tags=tags, description=CREATING, power=CHANGE,
-            refusals=(*bad, "zone_not_found", "zone_ended", "webhook_limit_exceeded"),
+            refusals=(*bad, "zone_ended", "webhook_limit_exceeded", "idempotency_key_conflict"),
         ),
         Route(
             "GET", base, desk.list_all, "List webhooks, newest first", LIFECYCLE, answer=EndpointList, tags=tags,
-            refusals=("zone_not_found",), power=READ,
+            power=READ,
         ),
         Route(
             "GET", one, desk.show, "Show a webhook", LIFECYCLE, answer=EndpointView, tags=tags, refusals=missing,

@@ -223,6 +223,6 @@ class MemberList(msgspec.Struct, frozen=True, rename="camel"):
     next_cursor: str | None
 
 
-class ListMembersQuery(msgspec.Struct, frozen=True):
+class ListMembersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     cursor: str | None = None

@@ -74,7 +74,7 @@ class Resolver:
             await share.acquire()
             try:
                 await self._free.acquire()
-            except BaseException:
+            except BaseException:  # a cancellation, mostly: whoever gives up waiting keeps nothing
                 share.release()
                 raise
             if name in self._under_way:  # somebody else's turn came first

@@ -8,6 +8,7 @@ there. Several processes may sweep at once: each delete names its guard.
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from quarterdeck.core.clock import DAY
 from quarterdeck.engine.queries import Q
@@ -30,7 +31,7 @@ class SinkRetention:
 
     async def run_once(self, batch: int) -> int:
         for name in await self._everywhere.read(self._unattended):
-            await self._everywhere.transact(lambda tx, name=name: self._forget(tx, name))  # type: ignore[misc]
+            await self._everywhere.transact(partial(self._forget, name=name))
         return await self._everywhere.transact(lambda tx: self._forget_dead(tx, batch))
 
     async def _unattended(self, tx: Tx) -> list[str]:

@@ -90,7 +90,12 @@ class Authenticator:
         if token.header.alg != key.alg or not key.verifies(token.signed, token.signature):
             tokens.refuse("The token's signature does not hold.")
         issuer.proved(token)
-        caller = tokens.caller(token.claims, may_grant_admin=issuer.may_grant_admin, is_local=issuer.is_local)
+        caller = tokens.caller(
+            token.claims,
+            may_grant_admin=issuer.may_grant_admin,
+            is_local=issuer.is_local,
+            leeway=self._leeway,
+        )
         self._remember(authorization or b"", token.claims.exp, caller)
         return caller
 

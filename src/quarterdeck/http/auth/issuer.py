@@ -94,6 +94,7 @@ class LocalIssuer:
             "delegation_edge_id": grant.delegation_edge_id,
             "role": grant.role,
             "attempt": grant.attempt,
+            "agent_since": grant.agent_since,
         }
         said = {name: value for name, value in claims.items() if value is not None}
         token = jwt.encode(said, self._key, algorithm="ES256", headers={"kid": self.kid})

@@ -48,3 +48,5 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     role: Role | None = None
     attempt: str | None = None
     """The token of the attempt it is made for."""
+    agent_since: int | None = None
+    """The registration of the agent it is made for: when that was, in milliseconds."""

@@ -62,6 +62,7 @@ class Claims(msgspec.Struct, frozen=True):
     role: object = None
     """Other issuers mean other things by this word: what is none of our roles is no role, and no reason to refuse."""
     attempt: object = None
+    agent_since: object = None
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -125,7 +126,7 @@ def judge(claims: Claims, now: float, leeway: float) -> None:
         refuse("The token says that it was issued in the future.")
 
 
-def caller(claims: Claims, *, may_grant_admin: bool, is_local: bool) -> Caller:
+def caller(claims: Claims, *, may_grant_admin: bool, is_local: bool, leeway: float) -> Caller:
     """Who that is. Only for claims whose signature holds."""
     scopes = frozenset((claims.scope or "").split(" ")) - {""}
     if not may_grant_admin:
@@ -144,7 +145,14 @@ def caller(claims: Claims, *, may_grant_admin: bool, is_local: bool) -> Caller:
         role=_ROLES.get(claims.role) if isinstance(claims.role, str) else None,
         attempt=_attempt(claims.attempt),
         is_local=is_local,
+        agent_since=claims.agent_since if type(claims.agent_since) is int else None,
+        issued_at=_issued_at(claims.iat, leeway),
     )
+
+
+def _issued_at(iat: float | None, leeway: float) -> int:
+    # Most count in whole seconds: one that says 7 was made before 8.
+    return 0 if iat is None else round((iat + 1 + leeway) * 1000)
 
 
 def _attempt(claim: object) -> str | None:

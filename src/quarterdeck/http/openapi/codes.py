@@ -41,6 +41,9 @@ COMMON: Mapping[str, Meaning] = {
     "invalid_body": Meaning(
         Invalid, "The body is not the JSON this route takes; `field` names what is wrong."
     ),
+    "invalid_path": Meaning(
+        Invalid, "A segment of the path is not of the form of what it names; `field` says which."
+    ),
     "invalid_query": Meaning(Invalid, "A parameter of the query is wrong; `field` names it."),
     "invalid_characters": Meaning(Invalid, "Text holds U+0000 or a lone surrogate."),
     "invalid_number": Meaning(Invalid, "An integer needs more than 64 bits."),
@@ -57,7 +60,10 @@ COMMON: Mapping[str, Meaning] = {
     "session_ended": Meaning(
         Unauthenticated, "The session that the token or the API key speaks for has ended."
     ),
-    "agent_ended": Meaning(Unauthenticated, "The agent that the token speaks for was terminated."),
+    "agent_ended": Meaning(
+        Unauthenticated,
+        "The agent that the token speaks for was terminated, or is another since the token was made.",
+    ),
     "missing_scope": Meaning(Forbidden, "The token lacks the scope this route needs."),
     "zone_mismatch": Meaning(Forbidden, "The token is for another zone."),
     "invalid_workspace_id": Meaning(Invalid, "X-Workspace-ID is not of the form of an id."),
@@ -138,7 +144,10 @@ OWN: Mapping[str, Meaning] = {
     "unknown_dependency": Meaning(Invalid, "It would depend on a task that does not exist."),
     "dependency_cycle": Meaning(Conflict, "These tasks would wait for each other; `cycle` names them."),
     "dependency_failed": Meaning(Conflict, "It would depend on a task that has failed or was canceled."),
-    "field_too_large": Meaning(TooLarge, "A JSON field is larger than 1 MiB."),
+    "field_too_large": Meaning(TooLarge, "A JSON field is larger than 1 MiB; `field` names it."),
+    "answer_too_large": Meaning(
+        TooLarge, "Of many tasks that were made before: the answer has no room left to show this one."
+    ),
     "invocation_not_startable": Meaning(Moved, "The invocation does not wait, or may not begin yet."),
     "invocation_not_cancelable": Meaning(Moved, "The invocation has ended."),
     "invocation_not_completable": Meaning(Moved, "The invocation is not running."),

@@ -32,7 +32,7 @@ class Tasks:
     def create(
         self, title: str, task_type: str, *, key: str | None = None, **options: Unpack[TaskOptions]
     ) -> Task:
-        """Makes a task: durably, and once for each `key`."""
+        """Makes a task: durably, and once for each `key`. Those that several ask for at once go together."""
         return self._background.run(self._inner.create(title, task_type, key=key, **options))
 
     def create_many(self, tasks: Sequence[NewTask], *, key: str | None = None) -> tuple[Task | Problem, ...]:
@@ -105,7 +105,8 @@ class Tasks:
         )
 
     def progress(self, said: Sequence[TaskProgress]) -> tuple[TaskItem, ...]:
-        """How far attempts are, up to 1,000 at once."""
+        """How far attempts are, up to 1,000 at once. What they cost is charged once, also if an answer is lost and this
+        is repeated; and if it is called again, where they have a `progress_id` of their own."""
         return self._background.run(self._inner.progress(said))
 
     def complete(self, said: Sequence[TaskCompletion]) -> tuple[TaskItem, ...]:

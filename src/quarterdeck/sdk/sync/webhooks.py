@@ -16,10 +16,10 @@ class Webhooks:
         self._inner = inner
         self._background = background
 
-    def create(self, url: str, **described: Unpack[WebhookOptions]) -> Webhook:
-        """Has an endpoint told from now on. The answer holds the secret that deliveries are signed with, this once.
-        Not repeated after a lost answer: there might be two."""
-        return self._background.run(self._inner.create(url, **described))
+    def create(self, url: str, *, key: str | None = None, **described: Unpack[WebhookOptions]) -> Webhook:
+        """Has an endpoint told from now on, once for each `key`. The answer holds the secret that deliveries are signed
+        with, this once."""
+        return self._background.run(self._inner.create(url, key=key, **described))
 
     def get(self, webhook_id: str) -> Webhook:
         return self._background.run(self._inner.get(webhook_id))

@@ -19,7 +19,8 @@ What it promises. Never more than `concurrency` functions run, and never more th
 held. An attempt whose function has ended is told until the server has heard it, over restarts and outages of the
 server. A worker that stops gives back what it has not begun, and that counts as no attempt.
 
-How it fails. The tasks of a worker that is killed are given to others when its agent has been silent for too long; that
+How it fails. The tasks of a worker that is killed are given to others when its agent has been silent for too long, or
+as soon as another worker begins as the same agent: an agent is one worker at a time, and the last to begin is it. That
 attempt counts, and the next goes on from the last checkpoint. One that was frozen for longer finds its outcomes refused
 (`stale_attempt`), logs that and goes on: what it did is done twice, and counts once, which is why functions must bear
 being called again. A function that raises fails its attempt, and another follows while retries remain. If the server

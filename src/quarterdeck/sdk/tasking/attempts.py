@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from quarterdeck.core.ids import new_id
 from quarterdeck.sdk.errors import Canceled
 from quarterdeck.sdk.work import Cost, Level, TaskLease, TaskProgress
 
@@ -131,6 +132,7 @@ class _Attempt:
             current_step=step,
             checkpoint_data=None if checkpoint is None else msgspec.Raw(msgspec.json.encode(checkpoint)),
             costs=costs,
+            progress_id=new_id() if costs else None,
         )
 
 

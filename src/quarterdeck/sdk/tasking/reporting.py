@@ -4,8 +4,8 @@ There are no timers: an idle outbox tells at once, and a busy one takes what has
 at once, so that the server works on one while the other is on its way. What could not be told is told again, for as
 long as the worker runs. A worker that cannot tell anything goes on holding its tasks, and so takes nothing new.
 
-What the server does not take (a character that no database stores, too many bytes) is found by halving its batch; its
-neighbours lose nothing.
+What the server does not take (a key that is its own, too many bytes) it names, or, where it cannot read the whole for
+it (a character that no database stores), it is found by halving its batch; its neighbours lose nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -30,6 +30,8 @@ BATCH_MAX = 500
 BYTES_MAX = 16 * 1024 * 1024
 SENDERS = 2
 SESSION_ENDED = "session_ended"
+NEVER_TAKEN: Mapping[int | None, type[Problem]] = {kind.status: kind for kind in (Invalid, TooLarge)}
+"""Of one word among many: the word itself is wrong, and its attempt is as it was before."""
 SMALL = 512
 """Bytes that one word about an attempt is taken to have beside what it carries."""
 
@@ -145,7 +147,10 @@ class Outbox(Generic[E]):
         problem = item.error
         if problem is not None and problem.passes:
             return True
-        self._ways.heard(said, problem)
+        if problem is not None and (kind := NEVER_TAKEN.get(problem.status)):
+            self._ways.refused(said, kind(problem.error, problem.detail))
+        else:
+            self._ways.heard(said, problem)
         return False
 
 

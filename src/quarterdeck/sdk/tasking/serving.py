@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from quarterdeck.core.ids import new_id
 from quarterdeck.core.retry import delay
 from quarterdeck.sdk.asks import AgentOptions
 from quarterdeck.sdk.client import Quarterdeck
@@ -82,6 +83,7 @@ class TaskWorker:
             raise ValueError(f"a task worker does 1 to {NAMED_MAX} tasks at once")
         self._client = client
         self._agent_id = agent
+        self._run_id = new_id()
         self._options = options or WorkerOptions()
         self._capabilities = [*capabilities]
         self._handlers = Handlers()
@@ -262,6 +264,7 @@ class TaskWorker:
         described: AgentOptions = {
             "capabilities": capabilities,
             "max_concurrent_tasks": self._limits.most,
+            "run_id": self._run_id,
             **self._options.described,
         }
         self._agent = await self._client.agents.register(self._agent_id, **described)

@@ -8,16 +8,19 @@
 | registering | register                                                                                    |
 | beating     | heartbeats, which take no zone's lock                                                       |
 | watching    | look whether agents are still heard of, terminate them, give out their tokens               |
-| holding     | what agents hold, counted for the room of tasks                                             |
+| holding     | what agents hold, counted for the room of tasks, and what their word about tasks means       |
+| forgetting  | remove those that were terminated long ago                                                   |
 | looking     | show, list, and how an agent fares                                                          |
 | writing     | rows and events of what was decided                                                         |
 """
 
 from quarterdeck.domain.agents.operations.beating import Beater
-from quarterdeck.domain.agents.operations.holding import hold
-from quarterdeck.domain.agents.operations.loading import by_ref, get
+from quarterdeck.domain.agents.operations.forgetting import forget
+from quarterdeck.domain.agents.operations.holding import hold, revive
+from quarterdeck.domain.agents.operations.loading import by_ref, get, waiting
 from quarterdeck.domain.agents.operations.looking import counted, names, page, show, watch
 from quarterdeck.domain.agents.operations.registering import Registrar
+from quarterdeck.domain.agents.operations.speaking import still_speak
 from quarterdeck.domain.agents.operations.watching import (
     issue,
     launch_zones,
@@ -28,7 +31,7 @@ from quarterdeck.domain.agents.operations.watching import (
     terminate,
     to_look_at,
 )
-from quarterdeck.domain.agents.rules import claim_problem, free_slots
+from quarterdeck.domain.agents.rules import claim_problem, free_slots, was_just_heard
 
 __all__ = [
     "Beater",
@@ -36,6 +39,7 @@ __all__ = [
     "by_ref",
     "claim_problem",
     "counted",
+    "forget",
     "free_slots",
     "get",
     "hold",
@@ -46,9 +50,13 @@ __all__ = [
     "names",
     "next_look",
     "page",
+    "revive",
     "show",
     "stale_count",
+    "still_speak",
     "terminate",
     "to_look_at",
+    "waiting",
+    "was_just_heard",
     "watch",
 ]

@@ -1,9 +1,11 @@
-"""What agents hold, counted for the room of tasks, in its transaction and under the zone's lock that it has taken."""
+"""What agents hold, counted for the room of tasks, and who of them has spoken: in its transaction, and under the zone's
+lock that it has taken."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from quarterdeck.core.asking import Asked
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Ref
 from quarterdeck.domain.agents.operations import writing
@@ -13,10 +15,10 @@ from quarterdeck.engine.tx import Tx
 from quarterdeck.store.sql import pieces
 
 
-async def hold(tx: Tx, deltas: Mapping[Ref, int]) -> None:
-    """Adds to what agents hold, never below nothing. Whoever takes a task or gives one back is heard of by that. One
-    that was to end with its last task ends."""
-    batch: Batch = [(*ref, delta) for ref, delta in sorted(deltas.items())]
+async def hold(tx: Tx, deltas: Mapping[Ref, int], spoke: Collection[Ref] = ()) -> None:
+    """Adds to what agents hold, never below nothing. Who `spoke` is heard of by that; nobody is by what was given to
+    them, or taken from them. One that was to end with its last task ends."""
+    batch: Batch = [(*ref, deltas.get(ref, 0), int(ref in spoke)) for ref in sorted({*deltas, *spoke})]
     ended: list[Ref] = []
     for piece in pieces(batch):
         tx.write(Q.agent_pulses_lock(batch=[row[:2] for row in piece]))
@@ -33,6 +35,16 @@ async def hold(tx: Tx, deltas: Mapping[Ref, int]) -> None:
         ]
     if ended:
         await _end(tx, sorted(ended))
+
+
+async def revive(tx: Tx, words: Mapping[Ref, Asked]) -> None:
+    """Those that were believed to be lost and have spoken, each by which word; that they were heard of stands in what
+    is heard of them already. What was taken from them stays taken."""
+    [rows] = await tx.read(Q.agents_get(batch=[*sorted(words)]))
+    moves = {ref: rules.judged(agent, tx.now) for ref, agent in by_ref(rows).items()}
+    await writing.move(tx, {ref: (moved.before, moved.after) for ref, moved in moves.items()})
+    for ref, moved in moves.items():
+        writing.tell(tx, moved, words[ref].actor, words[ref].trace)
 
 
 async def _end(tx: Tx, refs: list[Ref]) -> None:

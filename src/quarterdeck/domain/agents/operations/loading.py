@@ -10,7 +10,7 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.wire import Bearer, Caller, Role
 from quarterdeck.domain.agents import rules
-from quarterdeck.domain.agents.model import Agent, Ref
+from quarterdeck.domain.agents.model import Agent, Ref, Waiting
 from quarterdeck.domain.agents.operations.speaking import Heard, Speakers
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.sessions import operations as sessions
@@ -45,6 +45,12 @@ def get(refs: Iterable[Ref]) -> Bound:
 def by_ref(rows: Sequence[Row]) -> dict[Ref, Agent]:
     """What that statement found."""
     return {agent.ref: agent for agent in decode([*rows], Agent)}
+
+
+async def waiting(tx: Tx, refs: Iterable[Ref]) -> dict[Ref, Millis]:
+    """Of those that wait for work: in how long each must be heard of again."""
+    [rows] = await tx.read(Q.agents_waiting(batch=[*sorted(refs)]))
+    return {(each.zone_id, each.id): rules.heard_within(each, tx.now) for each in decode(rows, Waiting)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@
     heard = speakers.heard(said, tx.now)
     problem = heard.problem(ask, "tasks.create")
 
-The answers come in a fixed order: the session the bearer speaks for has ended (401), its agent was terminated (401),
-the workspace is not there for it (404), it is nobody in it (403), its role does not allow this (403).
+The answers come in a fixed order: the session the bearer speaks for has ended (401), its agent was terminated, or
+another has its name since (401), the workspace is not there for it (404), it is nobody in it (403), its role does not
+allow this (403).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Protocol
 import msgspec
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.errors import Problem, Unauthenticated
+from quarterdeck.core.errors import Problem
 from quarterdeck.core.wire import Bearer, Caller, Role
+from quarterdeck.domain.agents import rules
+from quarterdeck.domain.agents.model import State
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions import rules as session_rules
@@ -31,7 +34,6 @@ from quarterdeck.store.sql import Bound
 
 Ref = tuple[str, str]
 """(zone, session, agent or subject)"""
-TERMINATED = "TERMINATED"
 
 
 class Asked(Protocol):
@@ -81,7 +83,10 @@ class Speakers:
         return Heard(
             now,
             found,
-            {(str(zone_id), str(name)) for zone_id, name, status in agents if status == TERMINATED},
+            {
+                (str(zone_id), str(name)): (State(str(status)), int(str(since)))
+                for zone_id, name, status, since in agents
+            },
             {ref: member.role for ref, member in members.items()},
         )
 
@@ -93,13 +98,13 @@ class Heard:
         self,
         now: Millis,
         found: Mapping[Ref, Session],
-        terminated: set[Ref],
+        agents: Mapping[Ref, tuple[State, Millis]],
         roles: dict[Ref, Role],
     ) -> None:
         self._now = now
         self.sessions = found
         """Those that bearers speak for."""
-        self._terminated = terminated
+        self._agents = agents
         self._roles = roles
 
     def problem(self, ask: Asked, power: str) -> Problem | None:
@@ -109,8 +114,9 @@ class Heard:
             return None
         if problem := session_rules.bearer_problem(ask.bearer, self.sessions, self._now):
             return problem
-        if caller.agent_id is not None and (caller.zone_id, caller.agent_id) in self._terminated:
-            return _terminated()
+        known = self._agents.get((caller.zone_id, caller.agent_id or ""))
+        if known is not None and (problem := rules.bearer_problem(caller, *known)):
+            return problem
         return zone_rules.power_problem(caller, ask.zone_id, self._row(caller), power)
 
     def role(self, ask: Asked) -> Role | None:
@@ -127,6 +133,29 @@ class Heard:
 
     def _row(self, caller: Caller) -> Role | None:
         return self._roles.get((caller.zone_id, caller.subject))
+
+
+class AsAgent(msgspec.Struct, frozen=True):
+    """One who speaks for an agent, in a room below that knows nothing of agents."""
+
+    zone_id: str
+    """The caller's own."""
+    caller: Caller
+
+
+async def still_speak(tx: Tx, asks: Sequence[AsAgent]) -> list[bool | Problem]:
+    """Whether their agents may still be spoken for; what they may do is for those rooms to say."""
+    named = sorted({(ask.zone_id, ask.caller.agent_id) for ask in asks if ask.caller.agent_id is not None})
+    [rows] = await tx.read(Q.agents_speaking(batch=[*named]))
+    known = {
+        (str(zone_id), str(name)): (State(str(status)), int(str(since)))
+        for zone_id, name, status, since in rows
+    }
+    found = [known.get((ask.zone_id, ask.caller.agent_id or "")) for ask in asks]
+    return [
+        (each is not None and rules.bearer_problem(ask.caller, *each)) or True
+        for ask, each in zip(asks, found, strict=True)
+    ]
 
 
 class _Plain(msgspec.Struct, frozen=True):
@@ -147,7 +176,3 @@ async def require_power(tx: Tx, caller: Caller | None, zone_id: str, power: str)
     answers = await tx.read(*speakers.statements())
     if problem := speakers.heard(answers, tx.now).problem(ask, power):
         raise problem
-
-
-def _terminated() -> Unauthenticated:
-    return Unauthenticated("agent_ended", "The agent this token speaks for was terminated.")

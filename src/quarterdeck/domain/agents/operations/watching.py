@@ -104,9 +104,9 @@ async def issue(tx: Tx, asks: Sequence[IssueToken]) -> list[Issued | Problem | B
 # -- across zones, for the coordinator ---------------------------------------------------------------------------
 
 
-async def to_look_at(tx: Tx, limit: int) -> list[ToLookAt]:
-    """Agents that may have been silent for too long, the longest first."""
-    [rows] = await tx.read(Q.agents_to_look_at(limit=limit))
+async def to_look_at(tx: Tx, limit: int, zone_id: str | None = None) -> list[ToLookAt]:
+    """Agents of all zones, or of one, that may have been silent for too long, the longest first."""
+    [rows] = await tx.read(Q.agents_to_look_at(limit=limit, zone_id=zone_id))
     return decode(rows, ToLookAt)
 
 

@@ -15,19 +15,22 @@ from quarterdeck.domain.agents.rules.lives import (
     claim_problem,
     expected_within,
     free_slots,
+    heard_within,
     is_silent,
     judged,
     kept,
     shown,
     terminated,
+    was_just_heard,
 )
 from quarterdeck.domain.agents.rules.refusals import (
     acting_problem,
+    bearer_problem,
     has_terminated,
     not_found,
     unknown_launcher,
 )
-from quarterdeck.domain.agents.rules.registering import Speaker, register, said_of
+from quarterdeck.domain.agents.rules.registering import Speaker, loses_all, register, said_of
 from quarterdeck.domain.agents.rules.showing import health_view, view
 
 __all__ = [
@@ -35,15 +38,18 @@ __all__ = [
     "Moved",
     "Speaker",
     "acting_problem",
+    "bearer_problem",
     "beaten",
     "claim_problem",
     "expected_within",
     "free_slots",
     "has_terminated",
     "health_view",
+    "heard_within",
     "is_silent",
     "judged",
     "kept",
+    "loses_all",
     "not_found",
     "register",
     "said_of",
@@ -51,4 +57,5 @@ __all__ = [
     "terminated",
     "unknown_launcher",
     "view",
+    "was_just_heard",
 ]

@@ -9,10 +9,12 @@ import msgspec
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.moves import Machine
-from quarterdeck.domain.agents.model import KEPT_EVERY, Agent, Beat, Health, Shown, State, Verb
+from quarterdeck.domain.agents.model import KEPT_EVERY, Agent, Beat, Health, Shown, State, Verb, Waiting
 from quarterdeck.domain.agents.rules import refusals
 
 STALE = "stale"
+JUST_HEARD = SECOND
+"""So soon after it was heard of, that it is there tells nothing new."""
 AGENT = Machine(
     "agent",
     State,
@@ -157,6 +159,19 @@ def beaten(agent: Agent, beat: Beat, now: Millis) -> Agent:
     )
 
 
+def was_just_heard(agent: Agent, now: Millis) -> bool:
+    """Whether it was heard of so lately that to write down that it is still there would be for nothing."""
+    return now - agent.last_seen_at < min(JUST_HEARD, agent.stale_threshold_seconds * SECOND // 4)
+
+
+def heard_within(waiting: Waiting, now: Millis) -> Millis:
+    """In how long one that waits for work must be heard of again, which is well before its silence counts. At once, if
+    it is lost, or is given nothing any more: then it is to ask, by which it is back, or is told."""
+    if waiting.draining or waiting.status in (State.ERROR, State.TERMINATED):
+        return 0
+    return max(0, waiting.last_seen_at + waiting.stale_threshold_seconds * SECOND // 2 - now)
+
+
 def kept(agent: Agent, beat: Beat, now: Millis) -> bool:
     """Whether a heartbeat goes into the history: it tells of a change, or the last one that did is old."""
     return (
@@ -169,9 +184,10 @@ def kept(agent: Agent, beat: Beat, now: Millis) -> bool:
 # -- what it may be given ----------------------------------------------------------------------------------------
 
 
-def free_slots(agent: Agent) -> int:
-    """How many tasks it may still be given."""
-    if agent.draining or agent.status in (State.ERROR, State.TERMINATED):
+def free_slots(agent: Agent, *, speaks: bool = False) -> int:
+    """How many tasks it may still be given. One that asks for them is there, and not lost, whatever was believed."""
+    is_lost = agent.status is State.ERROR and not speaks
+    if agent.draining or is_lost or agent.status is State.TERMINATED:
         return 0
     return max(0, agent.max_concurrent_tasks - agent.held)
 

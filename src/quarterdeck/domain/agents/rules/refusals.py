@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound
+from collections.abc import Collection
+
+from quarterdeck.core.clock import Millis
+from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
 from quarterdeck.core.wire import Caller, Role
-from quarterdeck.domain.agents.model import METADATA_MAX
+from quarterdeck.domain.agents.model import METADATA_MAX, State
 
 
 def not_found(agent_id: str) -> NotFound:
@@ -25,6 +28,23 @@ def is_draining(agent_id: str) -> Conflict:
     )
 
 
+def bearer_problem(caller: Caller, status: State, since: Millis) -> Unauthenticated | None:
+    """Why a token is not heard that names an agent, which stands like this and was registered then. Who is registered
+    under the name of one that was terminated is somebody else: what was made for the former is not theirs."""
+    if status is State.TERMINATED:
+        return Unauthenticated("agent_ended", "The agent this token speaks for was terminated.")
+    if caller.agent_since is not None:
+        is_theirs = caller.agent_since == since
+    else:
+        # Of another's making, or made without a look at the database: all that is known is when.
+        is_theirs = caller.issued_at is None or caller.issued_at >= since
+    if is_theirs:
+        return None
+    return Unauthenticated(
+        "agent_ended", "The agent was registered after this token was made: it is another's."
+    )
+
+
 def acting_problem(caller: Caller | None, role: Role | None, agent_id: str) -> Forbidden | None:
     """Why one who is an agent may not act as another. A role without an agent to it is no agent's at all."""
     if role is not Role.AGENT or (caller is not None and caller.agent_id == agent_id):
@@ -32,11 +52,16 @@ def acting_problem(caller: Caller | None, role: Role | None, agent_id: str) -> F
     return Forbidden("agent_required", f"Only the agent {agent_id!r} itself may do this, or a person.")
 
 
-def unknown_launcher(name: str) -> Invalid:
+def unknown_launcher(name: str, launchers: Collection[str]) -> Invalid:
+    """Said only to those who may choose among them."""
+    there = sorted(launchers)
+    names = f"It names {', '.join(there)}" if there else "It names none"
     return Invalid(
         "unknown_launcher",
-        f"The configuration of this server names no launcher {name!r}. A request can choose one, and define none.",
+        f"The configuration of this server names no launcher {name!r}. {names}: a request can choose one, and define "
+        "none.",
         field="launcher",
+        launchers=there,
     )
 
 

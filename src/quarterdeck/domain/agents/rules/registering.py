@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -25,7 +25,7 @@ class Speaker:
     caller: Caller | None
     role: Role | None
     """None: the server itself."""
-    knows_launcher: Callable[[str], bool]
+    launchers: Collection[str]
 
 
 def said_of(body: RegisterBody) -> Said:
@@ -40,7 +40,7 @@ def said_of(body: RegisterBody) -> Said:
         elif name == "labels":
             value = _text(dict(sorted(value.items())))
         said[name] = int(value) if isinstance(value, bool) else value
-    return Said(**said)  # type: ignore[arg-type]
+    return Said(**said)  # type: ignore[arg-type]  # the body has checked them, under the same names
 
 
 def register(ask: Register, before: Agent | None, by: Speaker, now: Millis) -> Moved | Agent | Problem:
@@ -70,6 +70,12 @@ def register(ask: Register, before: Agent | None, by: Speaker, now: Millis) -> M
     )
 
 
+def loses_all(before: Agent) -> bool:
+    """Whether there is anything that an agent has lost when another process begins to work as it. One that is launched
+    has a process for each task."""
+    return before.launcher is None and before.status is not State.TERMINATED and before.held > 0
+
+
 def registered_data(agent: Agent) -> tuple[tuple[str, object], ...]:
     return (
         ("name", agent.name),
@@ -84,8 +90,8 @@ def _refusal(said: Said, known: Agent, by: Speaker) -> Problem | None:
     if said.launcher is not UNSET and said.launcher != known.launcher:
         if by.role not in (None, Role.OWNER, Role.ADMIN):
             return refusals.no_launcher_by(by.role)
-        if said.launcher is not None and not by.knows_launcher(said.launcher):
-            return refusals.unknown_launcher(said.launcher)
+        if said.launcher is not None and said.launcher not in by.launchers:
+            return refusals.unknown_launcher(said.launcher, by.launchers)
     if (
         by.role is Role.AGENT
         and said.capabilities is not UNSET
@@ -106,7 +112,9 @@ def _known(ask: Register, before: Agent | None, now: Millis) -> Agent:
     if before is None:
         return _new(ask, now)
     if before.status is State.TERMINATED:
-        return msgspec.structs.replace(_new(ask, now), held=before.held)
+        # A moment of its own, even by a clock that stands: by it tokens of the one before are told from its own.
+        since = max(now, before.created_at + 1)
+        return msgspec.structs.replace(_new(ask, now), held=before.held, created_at=since)
     return before
 
 

@@ -10,6 +10,7 @@
 | pad       | which launchers there are, how many more each can start, and what becomes of each launch         |
 | gateway   | sessions that somebody else runs, asked for over HTTP                                            |
 | processes | sessions that are processes of this server's machine: their beginning, pulse, last words and end |
+| guarding  | that they do not outlive a server that is killed; `guard` is the program that sees to it         |
 
 What can be started stands in the server's own configuration. A task decides what is *told* to a launcher, on the
 standard input or in the body; it decides nothing of what runs, with which arguments, where, or what it sees of the
@@ -23,9 +24,9 @@ has learned nothing.
 How it fails. What cannot be started has failed, with a sentence in `lastError` that holds no secret. A process that
 ends without having completed its task has failed, with its last words as stack trace. One whose attempt is over
 (canceled, paused, timed out, its agent gone) is asked to end, and ended after its grace, with everything that it has
-started in its group. A server that stops ends its processes and gives their attempts back. One that is killed cannot:
-what it had started runs on by itself, and its token is refused as soon as its agent, which nobody beats for any more,
-is stale.
+started in its group. A server that stops ends its processes and gives their attempts back. For one that is killed its
+guard ends them; their attempts are taken back when their agent, which nobody beats for any more, is stale. Should the
+guard be killed too, they run on by themselves until then, and whatever they say afterwards is refused.
 """
 
 from quarterdeck.domain.coordination.launching.model import Mandate, Means, Start

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem, Unavailable
 from quarterdeck.core.redaction import redact_text
-from quarterdeck.core.retry import Policy, delay
+from quarterdeck.core.retry import Policy
 from quarterdeck.domain.agents.model import Beat, Beaten
-from quarterdeck.domain.tasks.asking import TABLE
 from quarterdeck.domain.tasks.model.commands import Command, Outcome
-from quarterdeck.domain.tasks.model.rows import Task, Whole
+from quarterdeck.domain.tasks.model.rows import TABLE, Task, Whole
 from quarterdeck.domain.tasks.operations.looking import TaskRef
 from quarterdeck.domain.tasks.striking import strikes
+from quarterdeck.engine.errands import until_heard
 from quarterdeck.engine.outward import Outward
 from quarterdeck.engine.secrets import Safe
 from quarterdeck.engine.tx import Engine
@@ -40,6 +40,8 @@ class Mandate:
     agent_id: str
     attempt_token: str
     seconds: int
+    agent_since: Millis
+    """The registration of the agent that it is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +63,14 @@ class Means:
 
     async def report(self, ask: Command, name: str) -> Outcome | None:
         """Says what became of a launch until it is heard; None if it counts no more, or nobody could be told."""
-        loop = asyncio.get_running_loop()
-        until, tries = loop.time() + REPORT_SECONDS, 0
-        while True:
-            tries += 1
-            try:
-                return await self.submit(ask)
-            except Unavailable as away:
-                if loop.time() > until:
-                    log.warning("what became of %s could not be reported: %r", name, away)
-                    return None
-            except Problem as late:
-                log.debug("what became of %s counts no more: %r", name, late)
-                return None
-            await asyncio.sleep(delay(REPORT, attempt=tries, chance=random.random()) / 1000)
+        until = asyncio.get_running_loop().time() + REPORT_SECONDS
+        try:
+            return await until_heard(lambda: self.submit(ask), until, REPORT)
+        except Unavailable as away:
+            log.warning("what became of %s could not be reported: %r", name, away)
+        except Problem as late:
+            log.debug("what became of %s counts no more: %r", name, late)
+        return None
 
     def opened(self, whole: Whole, *, clear: bool) -> tuple[str, str]:
         """Input and checkpoint of a task, in the clear or masked."""
@@ -101,6 +97,8 @@ class Start:
     launcher: str
     beat_seconds: float
     """How often its agent is to be heard of."""
+    agent_since: Millis
+    """When its agent was registered."""
 
     @property
     def ref(self) -> tuple[str, str]:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Coroutine
 
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Problem
@@ -16,6 +15,7 @@ from quarterdeck.domain.coordination.launching.processes import Processes
 from quarterdeck.domain.coordination.model import CoordinationSettings, HttpLauncher, launchers_of
 from quarterdeck.domain.tasks.model.commands import Fail
 from quarterdeck.domain.tasks.operations.looking import TaskRef
+from quarterdeck.engine.errands import Errands
 
 log = logging.getLogger("quarterdeck.launching")
 PROCESS_SECONDS = 30.0
@@ -33,7 +33,7 @@ class Launching:
         self._under_way: Counter[str] = Counter()
         """Launches that are not through, by launcher; of processes, all that run."""
         self._processes = Processes(means)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._errands = Errands(log)
         self._drains = False
         self.spawned = 0
         self.failed = 0
@@ -60,6 +60,11 @@ class Launching:
         }
         return {name: max(0, left) for name, left in free.items()}
 
+    def task_types(self, name: str) -> frozenset[str] | None:
+        """Of what types tasks may be that it starts agents for; None is of any."""
+        named = self._launchers[name].task_types
+        return None if named is None else frozenset(named)
+
     def launch_ms(self, name: str) -> Millis:
         """After how long a launch that nobody has heard of is lost."""
         return round((self._seconds(name) + MARGIN_SECONDS) * SECOND)
@@ -74,7 +79,7 @@ class Launching:
         """After the commit of the assignment. Whoever counts on it looks at the row."""
         self._under_way[ask.launcher] += 1
         deadline = asyncio.get_running_loop().time() + self._seconds(ask.launcher) + MARGIN_SECONDS / 2
-        self._spawn(self._launch(ask, deadline), f"launch {ask.task.id}")
+        self._errands.begin(self._launch(ask, deadline), f"launch {ask.task.id}")
 
     async def _launch(self, ask: Start, deadline: float) -> None:
         try:
@@ -137,17 +142,4 @@ class Launching:
                 await self._processes.stop()
         except TimeoutError:
             log.warning("processes were cut, and their attempts not given back")
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            log.error("%s failed", task.get_name(), exc_info=error)
+        await self._errands.end(0.0)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents.model import Beat
+from quarterdeck.domain.coordination.launching.guarding import Guard
 from quarterdeck.domain.coordination.launching.model import LaunchFailed, Mandate, Means, Start
 from quarterdeck.domain.coordination.model import ProcessLauncher
 from quarterdeck.domain.coordination.rules import launching as rules
@@ -76,6 +77,7 @@ class Processes:
         self._stir = asyncio.Event()
         self._none_left = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
+        self._guard = Guard()
 
     # -- a process's life ----------------------------------------------------------------------------------------
 
@@ -84,7 +86,7 @@ class Processes:
         row = ask.task
         assert row.agent_id is not None
         seconds = (row.timeout_seconds or TOKEN_SECONDS) + TOKEN_MARGIN
-        token = self._means.mint(Mandate(row.zone_id, row.agent_id, ask.token, seconds))
+        token = self._means.mint(Mandate(row.zone_id, row.agent_id, ask.token, seconds, ask.agent_since))
         process = await self._execute(launcher, token)
         now = asyncio.get_running_loop().time()
         running = Running(ask, launcher, process, token, now + ask.beat_seconds)
@@ -109,8 +111,9 @@ class Processes:
     async def _execute(self, launcher: ProcessLauncher, token: str) -> Process:
         means = self._means
         seen = rules.environment(launcher.environment, means.environment, token, means.server)
+        await self._guard.begin()
         try:
-            return await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 *launcher.command,
                 stdin=PIPE,
                 stdout=PIPE,
@@ -121,6 +124,8 @@ class Processes:
             )
         except OSError as error:
             raise LaunchFailed(f"its command cannot be started ({error.strerror})") from None
+        self._guard.watch(process.pid, launcher.grace_seconds)
+        return process
 
     async def see_through(self, running: Running) -> None:
         """Until it has ended, by itself or because it had to; and what there is to say of it has been said."""
@@ -165,6 +170,7 @@ class Processes:
                     await running.process.wait()
         _signal(running, signal.SIGKILL)
         await running.process.wait()
+        self._guard.forget(running.process.pid)
 
     @staticmethod
     async def _read(running: Running) -> None:
@@ -215,6 +221,7 @@ class Processes:
             if self._keeping is not None:
                 self._keeping.cancel()
                 await asyncio.wait({self._keeping})
+            await self._guard.stop()
 
     async def _keep(self) -> None:
         unsubscribe = self._means.wakes.subscribe(self._stir.set)

@@ -30,6 +30,8 @@ class Seat:
     """And holds already."""
     launcher: str = ""
     """By what it is started: what can start only so many is full when they are."""
+    task_types: frozenset[str] | None = None
+    """Of what types its tasks may be; None is of any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Queue:
     required: frozenset[str]
     waiting: Sequence[tuple[int, str]]
     """(turn, task), in this order"""
+    task_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,9 @@ class _Matching:
         self._everybody = (1 << len(self._seats)) - 1
         self._can: dict[str, int] = {}
         """Capability → those that have it."""
+        self._does: dict[str, int] = {}
+        """Type of tasks → those that do only some types, and this one."""
+        self._does_any = 0
         self._started_by: dict[str, int] = {}
         """Launcher → those that it starts."""
         self._carrying: dict[float, int] = {}
@@ -70,6 +76,10 @@ class _Matching:
         for number, seat in enumerate(self._seats):
             for capability in seat.capabilities:
                 self._can[capability] = self._can.get(capability, 0) | 1 << number
+            if seat.task_types is None:
+                self._does_any |= 1 << number
+            for task_type in seat.task_types or ():
+                self._does[task_type] = self._does.get(task_type, 0) | 1 << number
             self._started_by[seat.launcher] = self._started_by.get(seat.launcher, 0) | 1 << number
             load = seat.held / seat.slots
             self._carrying[load] = self._carrying.get(load, 0) | 1 << number
@@ -80,7 +90,7 @@ class _Matching:
 
     def run(self, queues: Sequence[Queue]) -> list[Match]:
         matches: list[Match] = []
-        suited = [self._suited(queue.required) for queue in queues]
+        suited = [self._suited(queue) for queue in queues]
         least = [0.0] * len(queues)
         heads = [(*queue.waiting[0], number, 0) for number, queue in enumerate(queues)]
         heapq.heapify(heads)
@@ -101,9 +111,9 @@ class _Matching:
                 heapq.heappop(heads)
         return matches
 
-    def _suited(self, required: Iterable[str]) -> int:
-        suited = self._everybody
-        for capability in required:
+    def _suited(self, queue: Queue) -> int:
+        suited = self._does_any | self._does.get(queue.task_type, 0)
+        for capability in queue.required:
             suited &= self._can.get(capability, 0)
         return suited
 

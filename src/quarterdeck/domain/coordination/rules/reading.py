@@ -15,24 +15,28 @@ KINDS: dict[str, Level] = {
     "agent.stale": Level.ERROR,
     "agent.degraded": Level.WARN,
     "agent.revived": Level.INFO,
+    "agent.restarted": Level.WARN,
     "agent.recovered": Level.INFO,
     "agent.registered": Level.INFO,
     "agent.changed": Level.INFO,
     "agent.draining": Level.INFO,
     "agent.terminated": Level.INFO,
+    "agent.token_issued": Level.INFO,
     "coordinator.strategy": Level.INFO,
 }
-"""How each reads, before its data is looked at."""
+"""How each reads, before its data is looked at: every type of the log about tasks, agents and the coordinator."""
 WORTH_A_LOOK = (Level.WARN, Level.ERROR, Level.CRITICAL)
 SENTENCES = {
     "agent.stale": "It was not heard of for too long.",
     "agent.degraded": "It says that it fares badly.",
     "agent.revived": "It was heard of again.",
+    "agent.restarted": "Another process works as it: what the one before held is lost.",
     "agent.recovered": "It says that it fares well again.",
     "agent.registered": "It was registered.",
     "agent.changed": "What is said of it was changed.",
     "agent.draining": "It is to end with its last task.",
     "agent.terminated": "It was terminated.",
+    "agent.token_issued": "A token was made that speaks for it.",
     "coordinator.strategy": "Tasks are handed out in another order.",
 }
 

@@ -40,14 +40,6 @@ class Seen:
     due: Sequence[Ref] = ()
     spreading: Sequence[Ref] = ()
 
-    def in_zone(self, zone_id: str) -> Seen:
-        return Seen(
-            [each for each in self.timed_out if each.zone_id == zone_id],
-            [each for each in self.overdue if each.zone_id == zone_id],
-            [each for each in self.due if each[0] == zone_id],
-            [each for each in self.spreading if each[0] == zone_id],
-        )
-
     def __len__(self) -> int:
         return len(self.timed_out) + len(self.overdue) + len(self.due) + len(self.spreading)
 
@@ -63,9 +55,15 @@ def steps(seen: Seen, fence: Fence, chance: Callable[[], float]) -> list[Step]:
 
 
 def _timed_out(seen: Attempt, fence: Fence, chance: float) -> Abort:
-    reason = LAUNCH_LOST if seen.status is State.ASSIGNED else TIMEOUT
+    is_begun = seen.status is not State.ASSIGNED
     return Abort(
-        zone_id=seen.zone_id, id=seen.id, fence=fence, attempt=seen.attempt, reason=reason, chance=chance
+        zone_id=seen.zone_id,
+        id=seen.id,
+        fence=fence,
+        token=seen.token,
+        reason=TIMEOUT if is_begun else LAUNCH_LOST,
+        seen="out_of_time" if is_begun else "not_begun",
+        chance=chance,
     )
 
 
@@ -76,8 +74,9 @@ def _overdue(seen: Overdue, fence: Fence, chance: float) -> Warn | Abort:
         zone_id=seen.zone_id,
         id=seen.id,
         fence=fence,
-        attempt=seen.attempt,
+        token=seen.token,
         reason=HUNG,
+        seen="hung",
         chance=chance,
         raises_priority=True,
     )

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import msgspec
 
@@ -115,12 +116,12 @@ def _excess_of_numbers(wanted: Terms, parent: Terms) -> Iterator[str]:
 
 def _within_budget(own: object, bound: object) -> bool:
     if _is_number(bound):
-        return _is_number(own) and own <= bound  # type: ignore[operator]
+        return _is_number(own) and own <= bound
     # What means something to others only cannot be compared, so it may not change. As text: to Python, true is 1.
     return _text(own) == _text(bound)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

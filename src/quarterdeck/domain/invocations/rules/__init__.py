@@ -7,7 +7,6 @@
 | refusals | the words for no                                                             |
 | explaining | why one is as it is                                                        |
 | pushing  | what is said to an endpoint that is pushed to, and what its answer means     |
-| slots    | how much is pushed at once                                                   |
 """
 
 from quarterdeck.domain.invocations.rules.board import Board, Known

@@ -240,12 +240,12 @@ def _shown(row: Invocation) -> dict[str, object]:
 
 
 def view(row: Invocation) -> InvocationView:
-    return InvocationView(**_shown(row))  # type: ignore[arg-type]
+    return InvocationView(**_shown(row))  # type: ignore[arg-type]  # the members are of many types
 
 
 def lease_view(row: Invocation) -> LeaseView:
     return LeaseView(
-        **_shown(row),  # type: ignore[arg-type]
+        **_shown(row),  # type: ignore[arg-type]  # the members are of many types
         attempt=row.attempts,
         attempt_token=row.attempt_token or "",
         lease_expires_at=iso(row.lease_expires_at or row.deadline_at or row.updated_at),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.sessions.model import (
@@ -43,10 +45,11 @@ def spawn_explained(ask: Spawn, known: Known) -> SpawnExplanation:
 
 
 def _why_not(problem: Problem) -> WhyNot:
-    facts = {
+    told: dict[str, object] = {"error": problem.code, "detail": problem.detail}
+    told |= {
         name: problem.members[name] for name in ("bound", "limit", "used", "frees") if name in problem.members
     }
-    return WhyNot(problem.code, problem.detail, **facts)  # type: ignore[arg-type]
+    return msgspec.convert(told, WhyNot)
 
 
 def holders(session: Session, line: Sequence[Member]) -> list[str]:

@@ -13,8 +13,10 @@ from quarterdeck.domain.tasks.model.rows import State
 
 BULK_MAX = 1_000
 CLAIM_MAX = 500
-DEPENDS_MAX = 20_000
+DEPENDS_MAX = 10_000
 """Tasks that one task may wait for."""
+EDGES_MAX = 20_000
+"""Tasks that those of one request may wait for in all: each is looked up and written while everybody else waits."""
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 Title = Annotated[str, Meta(min_length=1, max_length=255)]
 Text = Annotated[str, Meta(max_length=65_536)]
@@ -23,10 +25,13 @@ Token = Annotated[str, Meta(min_length=1, max_length=128)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Priority = Annotated[int, Meta(ge=1, le=10)]
 Capabilities = Annotated[list[Name], Meta(max_length=64)]
-Tags = Annotated[list[Name], Meta(max_length=64)]
+Tag = Annotated[
+    str, Meta(min_length=1, max_length=100, pattern="^[^,]*$", description="by commas tags are listed apart")
+]
+Tags = Annotated[list[Tag], Meta(max_length=64)]
 
 
-class CostItem(msgspec.Struct, frozen=True, rename="camel"):
+class CostItem(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     model: Name
     input_tokens: Annotated[int, Meta(ge=0, le=10**12)] = 0
     output_tokens: Annotated[int, Meta(ge=0, le=10**12)] = 0
@@ -36,7 +41,7 @@ class CostItem(msgspec.Struct, frozen=True, rename="camel"):
 Costs = Annotated[list[CostItem], Meta(max_length=100)]
 
 
-class TaskFields(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class TaskFields(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """What may be said of a task, and need not be."""
 
     id: (
@@ -87,7 +92,7 @@ class PatchBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbi
     depends_on: Annotated[list[PathId], Meta(max_length=DEPENDS_MAX)] | UnsetType = UNSET
 
 
-class ClaimBody(msgspec.Struct, frozen=True, rename="camel"):
+class ClaimBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     max: Annotated[int, Meta(ge=1, le=CLAIM_MAX, description="how many at most")] = 1
     wait_ms: Annotated[int, Meta(ge=0, le=300_000, description="how long to wait if there is nothing")] = 0
     task_types: Annotated[list[Name], Meta(max_length=64, description="only of these types")] | None = None
@@ -105,7 +110,7 @@ class ClaimBody(msgspec.Struct, frozen=True, rename="camel"):
     ) = None
 
 
-class ProgressBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class ProgressBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     progress_percent: Percent | None = None
     current_step: Annotated[str, Meta(max_length=1_000)] | None = None
     checkpoint_data: dict[str, object] | None = None
@@ -114,16 +119,27 @@ class ProgressBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     reset: Annotated[bool, Meta(description="lets the progress fall, for an attempt that begins again")] = (
         False
     )
+    progress_id: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=128,
+                description="of the same id the costs are charged once for a task",
+            ),
+        ]
+        | None
+    ) = None
 
 
-class CompleteBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class CompleteBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     output_result: object = None
     summary: Annotated[str, Meta(max_length=65_536)] | None = None
     costs: Costs = []
     attempt_token: Token | None = None
 
 
-class FailBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class FailBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     error: Annotated[str, Meta(min_length=1, max_length=65_536)]
     stack_trace: Annotated[str, Meta(max_length=262_144)] | None = None
     retryable: Annotated[bool, Meta(description="whether another attempt may follow")] = True
@@ -131,11 +147,11 @@ class FailBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     attempt_token: Token | None = None
 
 
-class CancelBody(msgspec.Struct, frozen=True, rename="camel"):
+class CancelBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     reason: Reason = "requested"
 
 
-class StartBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class StartBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     attempt_token: Token | None = None
 
 
@@ -155,23 +171,23 @@ class ReleaseItem(StartBody, frozen=True, rename="camel", kw_only=True):
     id: PathId
 
 
-class ProgressManyBody(msgspec.Struct, frozen=True):
+class ProgressManyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     items: Annotated[list[ProgressItem], Meta(min_length=1, max_length=BULK_MAX)]
 
 
-class CompleteManyBody(msgspec.Struct, frozen=True):
+class CompleteManyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     items: Annotated[list[CompleteItem], Meta(min_length=1, max_length=BULK_MAX)]
 
 
-class FailManyBody(msgspec.Struct, frozen=True):
+class FailManyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     items: Annotated[list[FailItem], Meta(min_length=1, max_length=BULK_MAX)]
 
 
-class ReleaseManyBody(msgspec.Struct, frozen=True):
+class ReleaseManyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     items: Annotated[list[ReleaseItem], Meta(min_length=1, max_length=BULK_MAX)]
 
 
-class ListQuery(msgspec.Struct, frozen=True, rename="camel"):
+class ListQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     cursor: Annotated[str, Meta(max_length=512)] | None = None
     status: State | None = None

@@ -7,27 +7,16 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from quarterdeck.core.asking import Asked
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.wire import Bearer, Caller
 from quarterdeck.domain.tasks.model.rows import Content, Created, Leases, Task
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """What everything that is asked of the lane has. Without a caller it is the server that asks."""
+class Ask(Asked, frozen=True, kw_only=True):
+    """What everything that is asked of the lane has."""
 
-    zone_id: str
-    caller: Caller | None = None
-    trace: str | None = None
     fence: tuple[str, int] | None = None
     """The lease, and its term, under which the server asks; over, nothing is done."""
-
-    @property
-    def bearer(self) -> Bearer | None:
-        return self.caller.bearer if self.caller else None
-
-    @property
-    def actor(self) -> str:
-        return self.caller.subject if self.caller else "server"
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -87,6 +76,9 @@ class Progress(Named, frozen=True, kw_only=True):
     checkpoint: str | None
     costs: tuple[Cost, ...] = ()
     resets: bool = False
+    key: str | None = None
+    """By which it is known again when it is repeated: what it cost is charged once."""
+    digest: str = ""
 
 
 class Complete(Named, frozen=True, kw_only=True):
@@ -159,11 +151,18 @@ class Launched(Named, frozen=True, kw_only=True):
     session_key: str
 
 
+Sight = Literal["not_begun", "out_of_time", "hung"]
+"""What was seen of an attempt."""
+
+
 class Abort(Named, frozen=True, kw_only=True):
     """By the coordinator, of an attempt: its agent is gone, its time is over, it makes no progress."""
 
-    attempt: int
+    token: str | None
+    """The attempt's. Its number would not do: that of one which was given back is given out again."""
     reason: str
+    seen: Sight | None = None
+    """Nothing is done unless it is still so."""
     chance: float
     raises_priority: bool = False
 

@@ -18,7 +18,7 @@ DEPTH_MAX = 100
 # -- the tree ----------------------------------------------------------------------------------------------------
 
 
-class TreeQuery(msgspec.Struct, frozen=True):
+class TreeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     depth: Annotated[int, Meta(ge=1, le=DEPTH_MAX, description="how far to go, either way")] = 25
 
 

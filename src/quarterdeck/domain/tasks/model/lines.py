@@ -30,7 +30,7 @@ class Level(StrEnum):
 
 
 class Line(msgspec.Struct, frozen=True, array_like=True):
-    """A row, in the order of `columns line` in `queries.sql`. Numbers of a task's lines are in the order of commits."""
+    """A row, in the order of `columns line` in `lines.sql`. Numbers of a task's lines are in the order of commits."""
 
     zone_id: str
     task_id: str
@@ -48,7 +48,7 @@ class Line(msgspec.Struct, frozen=True, array_like=True):
     created_at: Millis
 
 
-class Said(msgspec.Struct, frozen=True):
+class SaidLine(msgspec.Struct, frozen=True):
     """A line that is to be added, its secrets gone for good."""
 
     id: str
@@ -69,7 +69,7 @@ class AddLines(msgspec.Struct, frozen=True, kw_only=True):
     caller: Caller
     id: str
     token: str | None
-    lines: tuple[Said, ...]
+    lines: tuple[SaidLine, ...]
 
     @property
     def bearer(self) -> Bearer | None:
@@ -139,7 +139,7 @@ class LogBody(LogItem, frozen=True, rename="camel", kw_only=True, forbid_unknown
     attempt_token: Token | None = None
 
 
-class LogQuery(msgspec.Struct, frozen=True, rename="camel"):
+class LogQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     cursor: Annotated[str, Meta(max_length=512)] | None = None
     level: Level | None = None

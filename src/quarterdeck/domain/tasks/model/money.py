@@ -12,6 +12,7 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.wire import Bearer, Caller
 
 MICROS = 1_000_000
+"""Of a dollar."""
 BUDGETS_MAX = 1_000
 """Of one zone."""
 GroupBy = Literal["task", "agent", "model", "taskType", "day", "workspace"]
@@ -40,7 +41,7 @@ BudgetKey = tuple[str, str, str, str]
 
 
 class Budget(msgspec.Struct, frozen=True, array_like=True):
-    """A row, in the order of `columns budget` in `queries.sql`. What was spent is of the period that began at
+    """A row, in the order of `columns budget` in `money.sql`. What was spent is of the period that began at
     `began_at`, which may be over."""
 
     zone_id: str
@@ -143,7 +144,7 @@ class Grouped(msgspec.Struct, frozen=True, array_like=True):
 # -- on the wire -------------------------------------------------------------------------------------------------
 
 
-class CostQuery(msgspec.Struct, frozen=True, rename="camel"):
+class CostQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     group_by: GroupBy = "workspace"
     since: Annotated[Day | None, Meta(description="the first day that is wanted")] = None
     until: Annotated[Day | None, Meta(description="the first day that is not wanted any more")] = None
@@ -162,13 +163,13 @@ class BudgetBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forb
     tokens: Annotated[int, Meta(ge=0, le=10**15, description="read and written together")] | None = None
 
 
-class BudgetNameQuery(msgspec.Struct, frozen=True):
+class BudgetNameQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scope: Scope
     period: Period
     key: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
 
 
-class BudgetQuery(msgspec.Struct, frozen=True):
+class BudgetQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
     cursor: Annotated[str, Meta(max_length=1_024)] | None = None
 

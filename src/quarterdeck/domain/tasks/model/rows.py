@@ -10,6 +10,8 @@ from msgspec import Meta
 
 from quarterdeck.core.clock import Millis
 
+TABLE = "agent_tasks"
+"""Part of what the secrets of a task are sealed with: another name would not open them."""
 Ref = tuple[str, str]
 """(zone, task)"""
 AgentRef = tuple[str, str]
@@ -108,6 +110,13 @@ class Content(msgspec.Struct, frozen=True, array_like=True):
     tags: str
     required_capabilities: str
 
+    @property
+    def size(self) -> int:
+        """How much it says, of what has no small bound."""
+        texts = (self.input_context, self.checkpoint_data, self.metadata_json, self.output_result)
+        others = (self.description, self.last_error, self.summary)
+        return sum(len(text) for text in (*texts, *others) if text is not None)
+
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
     """What of a task decides: a row's columns in the order of `columns` in `queries.sql`. The rest is its `Content`."""
@@ -182,12 +191,16 @@ class Whole(msgspec.Struct, frozen=True):
     task: Task
     content: Content
     depends_on: tuple[str, ...] = ()
+    """As many as are shown; how many there are, its row says."""
     blocks: tuple[str, ...] = ()
+    has_more_blocks: bool = False
 
 
 class Created(msgspec.Struct, frozen=True):
     task: Task
     made: bool
+    content: Content | None = None
+    """What it says, if it was made."""
 
 
 class Leased(msgspec.Struct, frozen=True):
@@ -203,6 +216,8 @@ class Leases(msgspec.Struct, frozen=True):
     """What a claim was given."""
 
     items: tuple[Leased, ...]
+    is_over: bool = False
+    """There will be nothing for it, however long it waits."""
 
 
 # -- what the coordinator is shown, across zones
@@ -211,20 +226,12 @@ class Leases(msgspec.Struct, frozen=True):
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
     zone_id: str
     id: str
-    attempt: int
+    token: str | None
     status: State
 
 
 class Overdue(msgspec.Struct, frozen=True, array_like=True):
     zone_id: str
     id: str
-    attempt: int
+    token: str | None
     was_warned: int
-
-
-class HeldTask(msgspec.Struct, frozen=True, array_like=True):
-    zone_id: str
-    agent_id: str
-    id: str
-    attempt: int
-    status: State

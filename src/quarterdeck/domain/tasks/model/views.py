@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from quarterdeck.domain.tasks.model.rows import State
 
@@ -32,8 +34,15 @@ class TaskView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     max_retries: int
     retry_backoff_seconds: int
     last_error: str | None
-    depends_on: list[str]
-    blocks: list[str]
+    depends_on: Annotated[
+        list[str],
+        Meta(description="of a task that is one of many the first 100: `dependsOnCount` says how many"),
+    ]
+    depends_on_count: int
+    blocks: Annotated[
+        list[str], Meta(description="those that depend on it; of a task that is one of many 100 at most")
+    ]
+    more_blocks: Annotated[bool, Meta(description="whether others depend on it beside those that are shown")]
     on_dependency_failure: str
     input_context: msgspec.Raw
     output_result: msgspec.Raw | None
@@ -66,12 +75,6 @@ class TaskList(msgspec.Struct, frozen=True, rename="camel"):
 
 class TaskLeases(msgspec.Struct, frozen=True):
     tasks: list[TaskView]
-
-
-class ItemProblem(msgspec.Struct, frozen=True):
-    error: str
-    detail: str
-    status: int
 
 
 class TaskItem(msgspec.Struct, frozen=True, rename="camel"):

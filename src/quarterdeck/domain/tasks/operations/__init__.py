@@ -5,7 +5,8 @@
 | exchange | make, claim, report, change, and what the coordinator asks for: one lane, one batch        |
 | loading  | what a batch needs to be decided                                                            |
 | writing  | rows and events of what was decided                                                         |
-| looking  | show, list, and what the coordinator looks for                                              |
+| looking  | show, list                                                                                  |
+| ties     | what tasks depend on and what depends on them, as far as it is shown                         |
 | settling | what the end of an agent means for what it holds                                            |
 | telling  | what an agent that is heard of must know, and what it says                                  |
 | awaiting | who of those that wait may be given something                                               |

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.wire import Caller
 from quarterdeck.domain.agents.operations.speaking import Speakers, require_power
@@ -25,7 +24,7 @@ from quarterdeck.domain.tasks.model.money import (
 )
 from quarterdeck.domain.tasks.model.rows import Ref
 from quarterdeck.domain.tasks.operations.spending import told
-from quarterdeck.domain.tasks.queries import Q
+from quarterdeck.domain.tasks.queries import MONEY, Q
 from quarterdeck.domain.tasks.rules import refusals
 from quarterdeck.domain.tasks.rules import spending as rules
 from quarterdeck.domain.zones import operations as zones
@@ -55,7 +54,7 @@ async def change(tx: Tx, asks: Sequence[PutBudget | RemoveBudget]) -> list[Budge
     zone_rows, *answers, rows, tasks = await tx.read(
         zones.lock(tx, zones_of(asks)),
         *spoken,
-        Q.budgets_of_zones(batch=batch),
+        MONEY.budgets_of_zones(batch=batch),
         Q.tasks_standing(batch=named),
     )
     locked = zones.locked(zone_rows)
@@ -118,10 +117,12 @@ class _Ledger:
 
     def write(self, tx: Tx) -> None:
         if self._removed:
-            tx.write(Q.budgets_remove(batch=[*sorted(self._removed)]))
+            tx.write(MONEY.budgets_remove(batch=[*sorted(self._removed)]))
         if self._put:
             tx.write(
-                Q.budgets_set(batch=[msgspec.structs.astuple(self._known[key]) for key in sorted(self._put)])
+                MONEY.budgets_set(
+                    batch=[msgspec.structs.astuple(self._known[key]) for key in sorted(self._put)]
+                )
             )
 
 
@@ -130,10 +131,10 @@ async def _used(tx: Tx, ask: PutBudget) -> Sum:
     began, _ = rules.span(ask.period, tx.now)
     since = rules.day_of(began)
     if ask.scope is Scope.TASK:
-        statement = Q.costs_of_task_since(zone_id=ask.zone_id, task_id=ask.scope_key, since=since)
+        statement = MONEY.costs_of_task_since(zone_id=ask.zone_id, task_id=ask.scope_key, since=since)
     else:
         of_type = ask.scope_key if ask.scope is Scope.TASK_TYPE else None
-        statement = Q.costs_since(zone_id=ask.zone_id, task_type=of_type, since=since)
+        statement = MONEY.costs_since(zone_id=ask.zone_id, task_type=of_type, since=since)
     [[row]] = await tx.read(statement)
     return rules.capped(Sum(*(int(str(number)) for number in row)))
 
@@ -145,7 +146,7 @@ async def page(tx: Tx, caller: Caller, zone_id: str, after: tuple[str, str, str]
     await require_power(tx, caller, zone_id, READ)
     scope, scope_key, period = after
     [rows] = await tx.read(
-        Q.budgets_page(zone_id=zone_id, scope=scope, scope_key=scope_key, period=period, limit=limit)
+        MONEY.budgets_page(zone_id=zone_id, scope=scope, scope_key=scope_key, period=period, limit=limit)
     )
     if not rows:
         await zones.require(tx, zone_id)
@@ -169,23 +170,10 @@ def _grouped(wanted: CostFilter) -> Bound:
     since = first if wanted.since is None else wanted.since
     until = last if wanted.until is None else wanted.until
     zone_id, after, limit = wanted.zone_id, wanted.after, wanted.limit
-    if wanted.group_by == "workspace":
-        return Q.costs_of_zone(zone_id=zone_id, since=since, until=until)
     if wanted.group_by == "day":
         day = first - 1 if after is None else rules.day_named(after, "cursor")
-        return Q.costs_by_day(zone_id=zone_id, since=since, until=until, after=day, limit=limit)
-    statement = {
-        "task": Q.costs_by_task,
-        "agent": Q.costs_by_agent,
-        "model": Q.costs_by_model,
-        "taskType": Q.costs_by_type,
-    }[wanted.group_by]
-    return statement(zone_id=zone_id, since=since, until=until, after=after, limit=limit)
-
-
-async def next_change(tx: Tx) -> Millis | None:
-    """In how many milliseconds the next spent budget, of any zone, begins anew; None if none will. Whoever waits for a
-    budget needs to look again then, and not before, unless somebody changes it."""
-    [[row]] = await tx.read(Q.budgets_next_change())
-    ends_at, now = row
-    return None if ends_at is None else max(0, int(str(ends_at)) - int(str(now)))
+        return MONEY.costs_by_day(zone_id=zone_id, since=since, until=until, after=day, limit=limit)
+    if wanted.group_by == "task":
+        return MONEY.costs_by_task(zone_id=zone_id, since=since, until=until, after=after, limit=limit)
+    by = wanted.group_by
+    return MONEY.costs_by(zone_id=zone_id, grouped_by=by, since=since, until=until, after=after, limit=limit)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quarterdeck.core.clock import Millis
 from quarterdeck.domain.tasks.model.rows import Attempt, Overdue, Ref, State, Task
 from quarterdeck.domain.tasks.operations.loading import kinds_of
-from quarterdeck.domain.tasks.queries import Q
+from quarterdeck.domain.tasks.queries import COORDINATING, Q
 from quarterdeck.domain.tasks.rules.known import ClassRef, Kind
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import Row, decode
@@ -34,15 +34,15 @@ class Unsettled:
     """In how many milliseconds the next moment comes; None if none is known."""
 
 
-async def unsettled(tx: Tx, limit: int) -> Unsettled:
-    """In one trip: it is asked after every commit that this process hears of."""
+async def unsettled(tx: Tx, limit: int, zone_id: str | None = None) -> Unsettled:
+    """In all zones, or of tasks only in one. In one trip: it is asked after every commit that this process hears of."""
     timed_out, overdue, due, spreading, unranked, [moments] = await tx.read(
-        Q.tasks_timed_out(limit=limit),
-        Q.tasks_overdue(limit=limit),
-        Q.tasks_due(limit=limit),
-        Q.tasks_spreading(limit=limit),
-        Q.task_strategies_unsettled(limit=limit),
-        Q.tasks_next_moment(),
+        COORDINATING.tasks_timed_out(limit=limit, zone_id=zone_id),
+        COORDINATING.tasks_overdue(limit=limit, zone_id=zone_id),
+        COORDINATING.tasks_due(limit=limit, zone_id=zone_id),
+        COORDINATING.tasks_spreading(limit=limit, zone_id=zone_id),
+        COORDINATING.task_strategies_unsettled(limit=limit),
+        COORDINATING.tasks_next_moment(),
     )
     return Unsettled(
         decode(timed_out, Attempt),
@@ -74,7 +74,7 @@ async def ready_of(tx: Tx, wanted: Mapping[ClassRef, int]) -> dict[ClassRef, lis
     classes = sorted(wanted)
     answers = await tx.read(
         *(
-            Q.tasks_ready_of(zone_id=zone_id, class_id=name, limit=wanted[zone_id, name])
+            COORDINATING.tasks_ready_of(zone_id=zone_id, class_id=name, limit=wanted[zone_id, name])
             for zone_id, name in classes
         )
     )
@@ -97,7 +97,7 @@ class Slice:
 
 
 async def waiting_slice(tx: Tx, after: Ref, limit: int) -> Slice:
-    [rows] = await tx.read(Q.tasks_waiting_slice(zone_id=after[0], id=after[1], limit=limit))
+    [rows] = await tx.read(COORDINATING.tasks_waiting_slice(zone_id=after[0], id=after[1], limit=limit))
     found: dict[Ref, list[str]] = {}
     for zone_id, task_id, ahead in rows:
         on = found.setdefault((str(zone_id), str(task_id)), [])
@@ -108,34 +108,50 @@ async def waiting_slice(tx: Tx, after: Ref, limit: int) -> Slice:
 
 async def anything_waits(tx: Tx) -> bool:
     """Whether any task waits for another."""
-    [rows] = await tx.read(Q.tasks_waiting_some())
+    [rows] = await tx.read(COORDINATING.tasks_waiting_some())
     return bool(rows)
 
 
 # -- figures, and single ones ------------------------------------------------------------------------------------
 
 
-async def counted(tx: Tx, zones: Iterable[str], limit: int) -> dict[State, int]:
-    """How many tasks of these zones wait or run; of each zone and state no more than so many are counted."""
-    batch: Batch = [
-        (zone_id, state) for zone_id in zones for state in (State.PENDING, State.ASSIGNED, State.RUNNING)
-    ]
-    [rows] = await tx.read(Q.tasks_counted(batch=batch, limit=limit))
-    counts = dict.fromkeys((State.PENDING, State.ASSIGNED, State.RUNNING), 0)
-    for _, state, number in rows:
-        counts[State(str(state))] += int(str(number))
-    return counts
+@dataclass(frozen=True, slots=True)
+class Counted:
+    ready: int
+    """That wait for an agent and nothing else."""
+    held: int
+
+
+async def counted(tx: Tx, zones: Iterable[str], limit: int) -> Counted:
+    """How many tasks of these zones wait for an agent, or have one; of each zone no more than so many are counted."""
+    named = sorted({*zones})
+    batch: Batch = [(zone_id, state) for zone_id in named for state in (State.ASSIGNED, State.RUNNING)]
+    ready, held = await tx.read(
+        COORDINATING.tasks_ready_counted(batch=[(zone_id,) for zone_id in named], limit=limit),
+        COORDINATING.tasks_counted(batch=batch, limit=limit),
+    )
+    return Counted(_sum(ready), _sum(held))
 
 
 async def pending(tx: Tx, limit: int) -> int:
     """How many tasks wait for an agent and nothing else, in all zones."""
-    [[row]] = await tx.read(Q.tasks_pending_count(limit=limit))
+    [[row]] = await tx.read(COORDINATING.tasks_pending_count(limit=limit))
     return int(str(row[0]))
 
 
 async def named(tx: Tx, refs: Sequence[Ref]) -> dict[Ref, Task]:
     [rows] = await tx.read(Q.tasks_get(batch=[*sorted(refs)]))
     return {(task.zone_id, task.id): task for task in decode(rows, Task)}
+
+
+async def naming(tx: Tx, agents: Sequence[Ref]) -> set[Ref]:
+    """Those of these agents that any task which is kept names, however it stands."""
+    [rows] = await tx.read(COORDINATING.tasks_naming(batch=[*sorted(agents)]))
+    return {(str(zone_id), str(agent_id)) for zone_id, agent_id, is_named in rows if is_named}
+
+
+def _sum(rows: Sequence[Row]) -> int:
+    return sum(int(str(number)) for (number,) in rows)
 
 
 def _refs(rows: Sequence[Row]) -> list[Ref]:

@@ -56,7 +56,7 @@ class Following:
         return await self._engine.read(lambda tx: logs.page(tx, wanted), zones=zones)
 
 
-class Look:
+class LogLook:
     """Once for all who follow: has those read again whose log has grown."""
 
     def __init__(self, engine: Engine, waiting_readers: Readers, poll_seconds: float) -> None:

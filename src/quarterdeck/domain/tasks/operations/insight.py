@@ -25,7 +25,7 @@ from quarterdeck.domain.tasks.model.insight import (
 from quarterdeck.domain.tasks.model.rows import Content, State, Task, Waits
 from quarterdeck.domain.tasks.operations import spending
 from quarterdeck.domain.tasks.operations.looking import TaskRef
-from quarterdeck.domain.tasks.queries import Q
+from quarterdeck.domain.tasks.queries import LISTS, Q
 from quarterdeck.domain.tasks.rules import explaining, refusals
 from quarterdeck.domain.tasks.rules.lives import HELD
 from quarterdeck.engine.tx import Tx
@@ -87,14 +87,16 @@ async def _with_holder(tx: Tx, facts: Facts) -> Facts:
 
 async def _with_others(tx: Tx, facts: Facts) -> Facts:
     row = facts.row
-    [rows] = await tx.read(Q.tasks_waited_for(zone_id=row.zone_id, task_id=row.id, limit=AHEAD_MAX))
+    [rows] = await tx.read(LISTS.tasks_waited_for(zone_id=row.zone_id, task_id=row.id, limit=AHEAD_MAX))
     return msgspec.structs.replace(facts, ahead=tuple(decode(rows, Ahead)))
 
 
 async def _with_agents(tx: Tx, facts: Facts) -> Facts:
     row = facts.row
     [[[before]]] = await tx.read(
-        Q.tasks_before(zone_id=row.zone_id, class_id=row.class_id, turn=row.turn, id=row.id, limit=BEFORE_MAX)
+        LISTS.tasks_before(
+            zone_id=row.zone_id, class_id=row.class_id, turn=row.turn, id=row.id, limit=BEFORE_MAX
+        )
     )
     found = await agents.page(tx, AgentFilter(zone_id=row.zone_id, limit=AGENTS_MAX))
     if len(found) == AGENTS_MAX:
@@ -145,8 +147,8 @@ class _Walk:
     ) -> tuple[list[str], list[str]]:
         """One farther, both ways at once: what is new in each."""
         forth, back = await tx.read(
-            Q.tasks_edges_ahead(batch=self._batch(ahead), limit=EDGES_MAX),
-            Q.tasks_edges_behind(batch=self._batch(behind), limit=EDGES_MAX),
+            LISTS.tasks_edges_ahead(batch=self._batch(ahead), limit=EDGES_MAX),
+            LISTS.tasks_edges_behind(batch=self._batch(behind), limit=EDGES_MAX),
         )
         self._truncated |= len(forth) == EDGES_MAX or len(back) == EDGES_MAX
         for task_id, depends_on in [*forth, *back]:
@@ -162,7 +164,7 @@ class _Walk:
         self._truncated |= len(fresh) > room
         if not fresh[:room]:
             return []
-        [rows] = await tx.read(Q.tasks_nodes(batch=self._batch(fresh[:room])))
+        [rows] = await tx.read(LISTS.tasks_nodes(batch=self._batch(fresh[:room])))
         for node in decode(rows, Node):
             self.nodes[node.id] = (node, depth)
         return [name for name in fresh[:room] if name in self.nodes]
@@ -170,8 +172,8 @@ class _Walk:
     async def look_beyond(self, tx: Tx, ahead: Sequence[str], behind: Sequence[str]) -> None:
         """Whether anything lies beyond the last step."""
         forth, back = await tx.read(
-            Q.tasks_edges_ahead(batch=self._batch(ahead), limit=1),
-            Q.tasks_edges_behind(batch=self._batch(behind), limit=1),
+            LISTS.tasks_edges_ahead(batch=self._batch(ahead), limit=1),
+            LISTS.tasks_edges_behind(batch=self._batch(behind), limit=1),
         )
         self._truncated |= bool(forth or back)
 

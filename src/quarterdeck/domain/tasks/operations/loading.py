@@ -11,6 +11,7 @@ import msgspec
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.keys import Binding, Key
 from quarterdeck.domain.agents import operations as agents
+from quarterdeck.domain.agents.model import State as AgentState
 from quarterdeck.domain.agents.operations.speaking import Speakers
 from quarterdeck.domain.tasks.model.commands import (
     Assign,
@@ -20,13 +21,14 @@ from quarterdeck.domain.tasks.model.commands import (
     Create,
     Named,
     Patch,
+    Progress,
     Retry,
     Spread,
 )
 from quarterdeck.domain.tasks.model.rows import AgentRef, Ref, State, Strategy, Task
 from quarterdeck.domain.tasks.operations import spending
 from quarterdeck.domain.tasks.queries import Q
-from quarterdeck.domain.tasks.rules.board import CREATING
+from quarterdeck.domain.tasks.rules.keyed import key_of, key_of_claim
 from quarterdeck.domain.tasks.rules.known import ClassRef, Kind, Known, Standing, Windows, Worker
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones import rules as zone_rules
@@ -108,9 +110,10 @@ async def load(tx: Tx, asks: Sequence[Command], waiting: Sequence[Claim], window
     budgets = spending.Budgets.of([trip.rows(place) for place in budgeted], tx.now)
     following = _next_of(asks, found, _payable(kinds, budgets), first_turns, budgets)
     ready, keyed = await _second(tx, wanted, bindings, following)
+    own = trip.rows(held)
     heard = speakers.heard([trip.rows(place) for place in spoken], tx.now)
     strategies, shares = _ranking(trip.rows(ranking))
-    rows = [*decode([*trip.rows(named), *trip.rows(held)], Task), *blocked_rows, *keyed]
+    rows = [*decode([*trip.rows(named), *(row[:-1] for row in own)], Task), *blocked_rows, *keyed]
     known = Known(
         now=tx.now,
         windows=windows,
@@ -121,7 +124,8 @@ async def load(tx: Tx, asks: Sequence[Command], waiting: Sequence[Claim], window
         keys=bindings,
         workers=found,
         kinds=kinds,
-        ready=[row for row in ready if row.zone_id in locked],
+        ready=[row for row in decode([row[:-1] for row in ready], Task) if row.zone_id in locked],
+        sizes={(str(row[1]), str(row[0])): int(str(row[-1])) for row in [*own, *ready]},
         strategies=strategies,
         shares=shares,
         blocked=blocked_by,
@@ -172,8 +176,8 @@ class _Wanted:
         assert ask.caller is not None
         if ask.names_itself:
             self.named.add((ask.zone_id, ask.id))
-        if ask.key is not None:
-            self.keys.add(Key(ask.zone_id, ask.caller.client_id, CREATING, ask.key))
+        if (key := key_of(ask)) is not None:
+            self.keys.add(key)
         self.creators.add((ask.zone_id, ask.caller.subject))
         self.ahead |= {(ask.zone_id, task_id) for task_id in ask.depends_on}
 
@@ -183,6 +187,8 @@ class _Wanted:
         match ask:
             case Complete() | Spread():
                 self.ending.add(ref)
+            case Progress() if key := key_of(ask):
+                self.keys.add(key)
             case Retry():
                 self.retried.add(ref)
             case Patch():
@@ -194,23 +200,24 @@ class _Wanted:
                 self.agents.add((ask.zone_id, ask.agent_id))
 
     def _repeats(self, ask: Claim) -> None:
+        self.repeated.append((ask.zone_id, ask.agent_id, ask.claim_id or "", State.ASSIGNED))
         if ask.claim_id is not None:
-            self.repeated += [
-                (ask.zone_id, ask.agent_id, ask.claim_id, state) for state in (State.ASSIGNED, State.RUNNING)
-            ]
+            self.repeated.append((ask.zone_id, ask.agent_id, ask.claim_id, State.RUNNING))
+        if (key := key_of_claim(ask.zone_id, ask.agent_id, ask.claim_id)) is not None:
+            self.keys.add(key)
 
 
 async def _second(
     tx: Tx, wanted: _Wanted, bindings: dict[Key, Binding], following: Sequence[Bound]
-) -> tuple[list[Task], list[Task]]:
-    """What claims may be given, and what keys stand for that were used before."""
+) -> tuple[list[Row], list[Task]]:
+    """What claims may be given, each with how much it says, and what keys stand for that were used before."""
     known = [(each.zone_id, each.subject_id) for each in bindings.values()]
     statements = [*following, *([Q.tasks_get(batch=_batch(known))] if known else [])]
     if not statements:
         return [], []
     answers = await tx.read(*statements)
     keyed = decode(answers.pop(), Task) if known else []
-    return decode([row for answer in answers for row in answer], Task), keyed
+    return [row for answer in answers for row in answer], keyed
 
 
 def _next_of(
@@ -259,9 +266,11 @@ def _workers(rows: list[Row], now: int) -> dict[AgentRef, Worker]:
     return {
         ref: Worker(
             frozenset(_names(agent.capabilities)),
-            agents.free_slots(agent),
+            agents.free_slots(agent, speaks=True),
             max(now, agent.last_seen_at) + agent.stale_threshold_seconds * SECOND,
             agents.claim_problem(agent),
+            agent.status is AgentState.ERROR,
+            agents.was_just_heard(agent, now),
         )
         for ref, agent in agents.by_ref(rows).items()
     }

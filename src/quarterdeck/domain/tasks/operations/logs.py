@@ -30,10 +30,10 @@ from quarterdeck.domain.tasks.model.lines import (
     LogFilter,
     LogPage,
     Place,
-    Said,
+    SaidLine,
 )
-from quarterdeck.domain.tasks.model.rows import Ref, Task
-from quarterdeck.domain.tasks.queries import Q
+from quarterdeck.domain.tasks.model.rows import TABLE, Ref, Task
+from quarterdeck.domain.tasks.queries import LINES, Q
 from quarterdeck.domain.tasks.rules import refusals, telling
 from quarterdeck.domain.tasks.rules.telling import Half, Span, Transition
 from quarterdeck.engine.events import LAST
@@ -46,7 +46,6 @@ from quarterdeck.store.sql import Bound, pieces
 Batch = list[tuple[object, ...]]
 READ = "tasks.read"
 WORK = "tasks.work"
-TABLE = "agent_tasks"
 WITHOUT_BOUND = 2**53
 FIRST_PLACE = Place(0, 0)
 LAST_PLACE = Place(LAST, LAST)
@@ -72,8 +71,8 @@ class LineAdder:
         *answers, tasks, subjects, there = await tx.read(
             *speakers.statements(),
             Q.tasks_get(batch=named),
-            Q.task_log_subjects(batch=named),
-            Q.task_log_lines_known(batch=first),
+            LINES.task_log_subjects(batch=named),
+            LINES.task_log_lines_known(batch=first),
         )
         heard = speakers.heard(answers, tx.now)
         rows = {(task.zone_id, task.id): task for task in decode(tasks, Task)}
@@ -101,15 +100,15 @@ class LineAdder:
         ]
         counts = Counter[Ref]((row.zone_id, row.id) for row, _ in log.taken)
         batch: Batch = [(*ref, number) for ref, number in sorted(counts.items())]
-        [given] = await tx.read(Q.task_log_counts_add(batch=batch, most=LINES_MAX))
+        [given] = await tx.read(LINES.task_log_counts_add(batch=batch, most=LINES_MAX))
         have_room = {(str(row[0]), str(row[1])) for row in given}
         said = [(row, line) for row, line in taken if (row.zone_id, row.id) in have_room]
         for piece in pieces(_lines(said, tx.now)):
-            tx.write(Q.task_log_lines_insert(batch=piece))
+            tx.write(LINES.task_log_lines_insert(batch=piece))
         tx.on_commit(self._wake)
         return counts.keys() - have_room
 
-    def _cleaned(self, line: Said, stored: Sequence[tuple[str, About]] | None) -> Said:
+    def _cleaned(self, line: SaidLine, stored: Sequence[tuple[str, About]] | None) -> SaidLine:
         """Without the secrets of its own task. Most tasks have none, and what looks like one is gone already."""
         return telling.cleaned(line, partial(self._safe.strike, stored=stored)) if stored else line
 
@@ -122,7 +121,7 @@ class _Log:
         self._there = there
         self.secrets: dict[Ref, list[tuple[str, About]]] = {}
         """What holds secrets of each task, and what it was sealed for."""
-        self.taken: list[tuple[Task, Said]] = []
+        self.taken: list[tuple[Task, SaidLine]] = []
         for zone_id, task_id, lines, context, checkpoint in subjects:
             ref = (str(zone_id), str(task_id))
             self._used[ref] = int(str(lines))
@@ -150,23 +149,25 @@ def failed(tx: Tx, stack_traces: Sequence[tuple[Task, str]]) -> None:
     said = [
         (
             task,
-            Said(new_id(), Level.ERROR, telling.ERROR, _has_failed(task), "{}", redaction.redact_text(trace)),
+            SaidLine(
+                new_id(), Level.ERROR, telling.ERROR, _has_failed(task), "{}", redaction.redact_text(trace)
+            ),
         )
         for task, trace in stack_traces
     ]
     counts = Counter[Ref]((task.zone_id, task.id) for task, _ in said)
     batch: Batch = [(*ref, number) for ref, number in sorted(counts.items())]
     for piece in pieces(batch):
-        tx.write(Q.task_log_counts_add(batch=piece, most=WITHOUT_BOUND))
+        tx.write(LINES.task_log_counts_add(batch=piece, most=WITHOUT_BOUND))
     for piece in pieces(_lines(said, tx.now)):
-        tx.write(Q.task_log_lines_insert(batch=piece))
+        tx.write(LINES.task_log_lines_insert(batch=piece))
 
 
 def _has_failed(task: Task) -> str:
     return f"Attempt {task.attempt} has failed."
 
 
-def _lines(said: Sequence[tuple[Task, Said]], now: int) -> Batch:
+def _lines(said: Sequence[tuple[Task, SaidLine]], now: int) -> Batch:
     """Rows, each with its place from the end of what its task is given in this batch."""
     left = Counter[Ref]((task.zone_id, task.id) for task, _ in said)
     rows: Batch = []
@@ -192,7 +193,7 @@ async def page(tx: Tx, wanted: LogFilter) -> LogPage:
     begin = wanted.place or (FIRST_PLACE if wanted.oldest_first else LAST_PLACE)
     found, [head], events, rows = await tx.read(
         Q.tasks_get(batch=[(wanted.zone_id, wanted.id)]),
-        Q.task_log_head(zone_id=wanted.zone_id, task_id=wanted.id),
+        LINES.task_log_head(zone_id=wanted.zone_id, task_id=wanted.id),
         _transitions(wanted, begin),
         _said(wanted, begin),
     )
@@ -229,8 +230,8 @@ def _transitions(wanted: LogFilter, begin: Place) -> Bound:
         "limit": wanted.limit + 1,
     }
     if wanted.oldest_first:
-        return Q.task_log_transitions(**common, after=begin.pos)
-    return Q.task_log_transitions_back(**common, before=begin.pos)
+        return LINES.task_log_transitions(**common, after=begin.pos)
+    return LINES.task_log_transitions_back(**common, before=begin.pos)
 
 
 def _said(wanted: LogFilter, begin: Place) -> Bound:
@@ -243,8 +244,8 @@ def _said(wanted: LogFilter, begin: Place) -> Bound:
         "bytes": PAGE_BYTES_MAX,
     }
     if wanted.oldest_first:
-        return Q.task_log_lines_page(**common, after=begin.number)
-    return Q.task_log_lines_back(**common, before=begin.number)
+        return LINES.task_log_lines_page(**common, after=begin.number)
+    return LINES.task_log_lines_back(**common, before=begin.number)
 
 
 # -- following ---------------------------------------------------------------------------------------------------
@@ -260,5 +261,5 @@ class News(msgspec.Struct, frozen=True, array_like=True):
 
 
 async def news(tx: Tx, tasks: Iterable[Ref]) -> list[News]:
-    [rows] = await tx.read(Q.task_logs_news(batch=[*tasks]))
+    [rows] = await tx.read(LINES.task_logs_news(batch=[*tasks]))
     return decode(rows, News)

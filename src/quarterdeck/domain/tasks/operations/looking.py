@@ -1,8 +1,8 @@
-"""Looking at tasks: one, many, and what the coordinator looks for."""
+"""Looking at tasks: one, and many."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -11,8 +11,9 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.wire import Bearer, Caller
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.operations.speaking import Speakers, require_power
-from quarterdeck.domain.tasks.model.rows import Content, HeldTask, Ref, State, Task, Whole
-from quarterdeck.domain.tasks.queries import Q
+from quarterdeck.domain.tasks.model.rows import Content, Ref, Task, Whole
+from quarterdeck.domain.tasks.operations import ties
+from quarterdeck.domain.tasks.queries import LISTS, Q
 from quarterdeck.domain.tasks.rules import refusals
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
@@ -21,8 +22,11 @@ from quarterdeck.store.port import Row, decode
 from quarterdeck.store.sql import Bound
 
 READ = "tasks.read"
-BLOCKS_MAX = 20_000
-"""Dependents that are shown of one task, or of all on a page."""
+PAGE_MAX = 4 << 20
+"""Bytes of what the tasks of one page say: a page ends early rather than hold up everybody else."""
+MEASURED = 100
+"""Tasks whose size is asked for at once."""
+UNTIED = ties.Ties()
 _width = len(Task.__struct_fields__)
 
 
@@ -30,6 +34,8 @@ class TaskRef(msgspec.Struct, frozen=True):
     zone_id: str
     id: str
     caller: Caller | None = None
+    most: int = ties.SHOWN_MAX
+    """Of what it depends on, and of what depends on it."""
 
     @property
     def bearer(self) -> Bearer | None:
@@ -52,6 +58,12 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
 
 
+class TaskPage(msgspec.Struct, frozen=True):
+    items: list[Whole]
+    following: str | None
+    """The last of them, if others follow."""
+
+
 async def show(tx: Tx, asks: Sequence[TaskRef]) -> list[Whole | Problem | Busy]:
     """Gathered: one statement answers everybody who looks at a task."""
     speakers = Speakers(asks)
@@ -59,21 +71,47 @@ async def show(tx: Tx, asks: Sequence[TaskRef]) -> list[Whole | Problem | Busy]:
     named: list[tuple[object, ...]] = [*sorted({(ask.zone_id, ask.id) for ask in asks})]
     *answers, rows = await tx.read(*spoken, Q.tasks_whole(batch=named))
     heard = speakers.heard(answers, tx.now)
-    found = {(whole.task.zone_id, whole.task.id): whole for whole in await _wholes(tx, rows)}
+    most: dict[Ref, int] = {}
+    for ask in asks:
+        ref = (ask.zone_id, ask.id)
+        most[ref] = max(ask.most, most.get(ref, 0))
+    found = await _wholes(tx, rows, most)
     return [
         heard.problem(ask, READ) or found.get((ask.zone_id, ask.id)) or refusals.not_found(ask.id)
         for ask in asks
     ]
 
 
-async def page(tx: Tx, wanted: TaskFilter) -> list[Whole]:
+async def page(tx: Tx, wanted: TaskFilter) -> TaskPage:
+    """As many as are wanted, or as fit. One at least, however large: whoever goes on from there comes to an end."""
     await require_power(tx, wanted.caller, wanted.zone_id, READ)
     [rows] = await tx.read(_page(wanted))
     if not rows:
         await zones.require(tx, wanted.zone_id)
         if wanted.names_agent and wanted.agent_id is not None:
             await _require_agent(tx, (wanted.zone_id, wanted.agent_id))
-    return await _wholes(tx, rows)
+        return TaskPage([], None)
+    names = [str(row[0]) for row in rows]
+    shown = await _fitting(tx, wanted.zone_id, names[: wanted.limit])
+    refs = [(wanted.zone_id, name) for name in shown]
+    [contents] = await tx.read(Q.tasks_whole(batch=[*refs]))
+    found = await _wholes(tx, contents, dict.fromkeys(refs, ties.LISTED_MAX))
+    following = shown[-1] if len(shown) < len(names) else None
+    return TaskPage([found[ref] for ref in refs if ref in found], following)
+
+
+async def _fitting(tx: Tx, zone_id: str, names: Sequence[str]) -> Sequence[str]:
+    """The first of these that are together no more than fits."""
+    used = 0
+    for begin in range(0, len(names), MEASURED):
+        part = names[begin : begin + MEASURED]
+        [rows] = await tx.read(LISTS.tasks_sizes(batch=[(zone_id, name) for name in part]))
+        sizes = {str(name): int(str(size)) for name, size in rows}
+        for place, name in enumerate(part, begin):
+            used += sizes.get(name, 0)
+            if used > PAGE_MAX and place:
+                return names[:place]
+    return names
 
 
 def _page(wanted: TaskFilter) -> Bound:
@@ -86,11 +124,11 @@ def _page(wanted: TaskFilter) -> Bound:
         "task_type": wanted.task_type,
         "agent_id": wanted.agent_id,
         "created_after": wanted.created_after,
-        "limit": wanted.limit,
+        "limit": wanted.limit + 1,
     }
     if not wanted.tags:
-        return Q.tasks_page(**common)
-    return Q.tasks_page_tagged(**common, tag=wanted.tags[0], tags=[(tag,) for tag in wanted.tags[1:]])
+        return LISTS.tasks_page(**common)
+    return LISTS.tasks_page_tagged(**common, tag=wanted.tags[0], tags=[(tag,) for tag in wanted.tags[1:]])
 
 
 async def _require_agent(tx: Tx, ref: tuple[str, str]) -> None:
@@ -99,40 +137,14 @@ async def _require_agent(tx: Tx, ref: tuple[str, str]) -> None:
         raise refusals.agent_not_found(ref[1])
 
 
-async def _wholes(tx: Tx, rows: Sequence[Row]) -> list[Whole]:
+async def _wholes(tx: Tx, rows: Sequence[Row], most: Mapping[Ref, int]) -> dict[Ref, Whole]:
     """With what they depend on, and what depends on them."""
     tasks = decode([row[:_width] for row in rows], Task)
     contents = decode([row[_width:] for row in rows], Content)
-    refs: list[tuple[object, ...]] = [(task.zone_id, task.id) for task in tasks]
-    if not refs:
-        return []
-    ahead, behind = await tx.read(Q.tasks_depend(batch=refs), Q.tasks_blocks(batch=refs, limit=BLOCKS_MAX))
-    depends = _gathered((row[1], row[0], row[2]) for row in ahead)
-    blocks = _gathered((row[0], row[1], row[2]) for row in behind)
-    return [
-        Whole(
-            task, content, depends.get((task.zone_id, task.id), ()), blocks.get((task.zone_id, task.id), ())
-        )
-        for task, content in zip(tasks, contents, strict=True)
-    ]
-
-
-def _gathered(rows: Iterable[tuple[object, object, object]]) -> dict[Ref, tuple[str, ...]]:
-    found: dict[Ref, list[str]] = {}
-    for zone_id, one, other in rows:
-        found.setdefault((str(zone_id), str(one)), []).append(str(other))
-    return {ref: tuple(names) for ref, names in found.items()}
-
-
-# -- across zones, for the coordinator ----------------------------------------------------------------------------
-
-
-async def held(tx: Tx, agents: Iterable[tuple[str, str]], limit: int) -> list[HeldTask]:
-    """What these agents, (zone, agent), hold."""
-    batch: list[tuple[object, ...]] = [
-        (zone_id, agent_id, state)
-        for zone_id, agent_id in agents
-        for state in (State.ASSIGNED, State.RUNNING)
-    ]
-    [rows] = await tx.read(Q.tasks_held(batch=batch, limit=limit))
-    return decode(rows, HeldTask)
+    tied = await ties.read(tx, tasks, most)
+    found: dict[Ref, Whole] = {}
+    for task, content in zip(tasks, contents, strict=True):
+        ref = (task.zone_id, task.id)
+        own = tied.get(ref, UNTIED)
+        found[ref] = Whole(task, content, own.depends_on, own.blocks, own.has_more_blocks)
+    return found

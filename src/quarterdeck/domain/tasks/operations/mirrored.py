@@ -11,7 +11,7 @@ from quarterdeck.domain.agents.model import Agent, Shown
 from quarterdeck.domain.agents.model import State as AgentState
 from quarterdeck.domain.agents.rules import shown
 from quarterdeck.domain.tasks.model.rows import State, Task, Waits
-from quarterdeck.domain.tasks.queries import Q
+from quarterdeck.domain.tasks.queries import LISTS, Q
 from quarterdeck.domain.tasks.rules.lives import HELD
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.mirror import Contents, Places
@@ -51,7 +51,7 @@ class Rows:
         """What of a zone may have to be shown, from these places on; a place that is None is behind its end."""
         places = BEGINNING if places is None else places
         wanted = [
-            Q.tasks_in_state(zone_id=zone_id, status=state, after=after, limit=limit)
+            LISTS.tasks_in_state(zone_id=zone_id, status=state, after=after, limit=limit)
             for state, after in zip(STATES, places[:-1], strict=True)
             if after is not None
         ]
@@ -67,7 +67,7 @@ class Rows:
 
     async def recovering(self, tx: Tx, limit: int) -> list[Ref]:
         """Tasks that wait for the end of a backoff, across zones: among the next to whom anything is due."""
-        [rows] = await tx.read(Q.tasks_recovering(limit=limit))
+        [rows] = await tx.read(LISTS.tasks_recovering(limit=limit))
         return [(str(zone_id), str(task_id)) for zone_id, task_id in rows]
 
 
@@ -121,7 +121,7 @@ async def _current(tx: Tx, silent: Sequence[Agent]) -> dict[Ref, str]:
     batch: Batch = [(*agent.ref, state) for agent in silent for state in (State.ASSIGNED, State.RUNNING)]
     if not batch:
         return {}
-    [rows] = await tx.read(Q.tasks_newest_held(batch=batch))
+    [rows] = await tx.read(LISTS.tasks_newest_held(batch=batch))
     # What runs comes after what is only assigned, and so is what is kept.
     ordered = sorted(rows, key=lambda row: str(row[2]))
     return {(str(row[0]), str(row[1])): str(row[3]) for row in ordered if row[3] is not None}

@@ -16,7 +16,7 @@ from quarterdeck.domain.agents.operations.speaking import Speakers, require_powe
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.tasks.model.commands import Ask
 from quarterdeck.domain.tasks.model.rows import Strategy, Task
-from quarterdeck.domain.tasks.queries import Q
+from quarterdeck.domain.tasks.queries import COORDINATING, Q
 from quarterdeck.domain.tasks.rules import lives, turns
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import leases
@@ -35,7 +35,7 @@ class PutStrategy(Ask, frozen=True, kw_only=True):
     strategy: Strategy
 
 
-class Rank(Ask, frozen=True, kw_only=True):
+class RankStep(Ask, frozen=True, kw_only=True):
     """By the coordinator: one more step."""
 
 
@@ -48,11 +48,11 @@ class Ranked(msgspec.Struct, frozen=True):
 async def strategy_of(tx: Tx, ask: Ask) -> Strategy:
     await require_power(tx, ask.caller, ask.zone_id, POWER)
     await zones.require(tx, ask.zone_id)
-    [rows] = await tx.read(Q.task_strategy_get(zone_id=ask.zone_id))
+    [rows] = await tx.read(COORDINATING.task_strategy_get(zone_id=ask.zone_id))
     return Strategy(str(rows[0][0])) if rows else Strategy.PRIORITY
 
 
-async def rank(tx: Tx, asks: Sequence[PutStrategy | Rank]) -> list[Ranked | Problem | Busy]:
+async def rank(tx: Tx, asks: Sequence[PutStrategy | RankStep]) -> list[Ranked | Problem | Busy]:
     concerned = zones_of(asks)
     speakers = Speakers(asks)
     terms = sorted({ask.fence for ask in asks if ask.fence is not None})
@@ -72,13 +72,13 @@ async def rank(tx: Tx, asks: Sequence[PutStrategy | Rank]) -> list[Ranked | Prob
     return outcomes
 
 
-async def _put(tx: Tx, ask: PutStrategy | Rank) -> Ranked:
+async def _put(tx: Tx, ask: PutStrategy | RankStep) -> Ranked:
     assert isinstance(ask, PutStrategy)
-    [rows] = await tx.read(Q.task_strategy_get(zone_id=ask.zone_id))
+    [rows] = await tx.read(COORDINATING.task_strategy_get(zone_id=ask.zone_id))
     before = Strategy(str(rows[0][0])) if rows else Strategy.PRIORITY
     if before is ask.strategy:
         return Ranked(ask.strategy, not rows or rows[0][1] is None)
-    tx.write(Q.task_strategy_put(zone_id=ask.zone_id, strategy=ask.strategy, now=tx.now))
+    tx.write(COORDINATING.task_strategy_put(zone_id=ask.zone_id, strategy=ask.strategy, now=tx.now))
     data = msgspec.json.encode({"strategy": ask.strategy}).decode()
     tx.emit(
         NewEvent(
@@ -88,12 +88,12 @@ async def _put(tx: Tx, ask: PutStrategy | Rank) -> Ranked:
     return Ranked(ask.strategy, False)
 
 
-async def _step(tx: Tx, ask: PutStrategy | Rank) -> Ranked:
-    [rows] = await tx.read(Q.task_strategy_get(zone_id=ask.zone_id))
+async def _step(tx: Tx, ask: PutStrategy | RankStep) -> Ranked:
+    [rows] = await tx.read(COORDINATING.task_strategy_get(zone_id=ask.zone_id))
     if not rows or rows[0][1] is None:
         return Ranked(Strategy(str(rows[0][0])) if rows else Strategy.PRIORITY, True)
     strategy, ranked_to = Strategy(str(rows[0][0])), str(rows[0][1])
-    [found] = await tx.read(Q.tasks_to_rank(zone_id=ask.zone_id, after=ranked_to, limit=SLICE))
+    [found] = await tx.read(COORDINATING.tasks_to_rank(zone_id=ask.zone_id, after=ranked_to, limit=SLICE))
     tasks = decode(found, Task)
     wrong = [task for task in tasks if task.ranked_by is not strategy and not lives.is_over(task)]
     if wrong:
@@ -105,9 +105,11 @@ async def _step(tx: Tx, ask: PutStrategy | Rank) -> Ranked:
         batch: Batch = [
             (task.zone_id, task.id, turn, strategy) for task, turn in zip(wrong, places, strict=True)
         ]
-        tx.write(Q.tasks_rank(batch=batch))
+        tx.write(COORDINATING.tasks_rank(batch=batch))
     is_last = len(tasks) < SLICE
-    tx.write(Q.task_strategy_ranked(zone_id=ask.zone_id, ranked_to=None if is_last else tasks[-1].id))
+    tx.write(
+        COORDINATING.task_strategy_ranked(zone_id=ask.zone_id, ranked_to=None if is_last else tasks[-1].id)
+    )
     return Ranked(strategy, is_last)
 
 
@@ -115,7 +117,7 @@ async def _by_share(tx: Tx, tasks: Sequence[Task]) -> list[int]:
     """Turns as if those who asked had asked again, in the order in which they did."""
     zone_id = tasks[0].zone_id
     creators: Batch = [(zone_id, creator) for creator in sorted({"", *(task.created_by for task in tasks)})]
-    [rows] = await tx.read(Q.task_shares_get(batch=creators))
+    [rows] = await tx.read(COORDINATING.task_shares_get(batch=creators))
     shares = {str(creator): int(str(turn)) for creator, turn in rows}
     served = shares.get("", 0)
     places: list[int] = []

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from quarterdeck.domain.tasks.queries import Q
+from quarterdeck.domain.tasks.model.rows import TABLE
+from quarterdeck.domain.tasks.queries import COORDINATING
 from quarterdeck.engine.secrets.rotation import Shelf
 
 TASKS = Shelf(
-    "agent_tasks", ("input_context", "output_result", "checkpoint_data"), Q.tasks_sealed, Q.tasks_reseal
+    TABLE,
+    ("input_context", "output_result", "checkpoint_data"),
+    COORDINATING.tasks_sealed,
+    COORDINATING.tasks_reseal,
 )

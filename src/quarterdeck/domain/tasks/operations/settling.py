@@ -16,7 +16,11 @@ from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import decode
 
-REASONS = {"agent.stale": "agent_stale", "agent.terminated": "agent_terminated"}
+REASONS = {
+    "agent.stale": "agent_stale",
+    "agent.terminated": "agent_terminated",
+    "agent.restarted": "lost_by_agent",
+}
 
 
 class Settler:
@@ -39,7 +43,7 @@ class Settler:
                     zone_id=row.zone_id,
                     id=row.id,
                     trace=event.trace,
-                    attempt=row.attempt,
+                    token=row.attempt_token,
                     reason=REASONS[event.type],
                     chance=random.random(),
                 )

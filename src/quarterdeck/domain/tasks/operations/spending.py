@@ -10,7 +10,7 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.domain.tasks.model.commands import Cost
 from quarterdeck.domain.tasks.model.money import Budget, Scope, Sum
 from quarterdeck.domain.tasks.model.rows import Task
-from quarterdeck.domain.tasks.queries import Q
+from quarterdeck.domain.tasks.queries import MONEY
 from quarterdeck.domain.tasks.rules import spending as rules
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.tx import Tx
@@ -25,7 +25,7 @@ NOBODY = ""
 
 def statements(zones: Collection[str]) -> list[Bound]:
     """What finds out which budgets of these zones are spent; to be read with the zones' locks."""
-    return [Q.budgets_spent_of_zones(batch=_zones(zones))] if zones else []
+    return [MONEY.budgets_spent_of_zones(batch=_zones(zones))] if zones else []
 
 
 class Budgets(rules.Closed):
@@ -50,14 +50,14 @@ async def write(tx: Tx, costs: Sequence[tuple[Task, Cost]], now: Millis) -> None
         ):
             sums[key] = sums.get(key, Sum()) + said
     for piece in pieces(_rows(by_task)):
-        tx.write(Q.task_costs_add(batch=piece))
+        tx.write(MONEY.task_costs_add(batch=piece))
     for piece in pieces(_rows(by_day)):
-        tx.write(Q.cost_days_add(batch=piece))
+        tx.write(MONEY.cost_days_add(batch=piece))
     await _charge(tx, costs, now)
 
 
 async def _charge(tx: Tx, costs: Sequence[tuple[Task, Cost]], now: Millis) -> None:
-    [rows] = await tx.read(Q.budgets_of_zones(batch=_zones({task.zone_id for task, _ in costs})))
+    [rows] = await tx.read(MONEY.budgets_of_zones(batch=_zones({task.zone_id for task, _ in costs})))
     if not rows:
         return
     charges = [*rules.charges(decode(rows, Budget), rules.by_scope(costs), now)]
@@ -67,7 +67,7 @@ async def _charge(tx: Tx, costs: Sequence[tuple[Task, Cost]], now: Millis) -> No
         (*each.budget.key, each.budget.began_at, each.budget.ends_at, each.usd_micros, each.tokens)
         for each in charges
     ]
-    tx.write(Q.budgets_charge(batch=batch))
+    tx.write(MONEY.budgets_charge(batch=batch))
     for each in charges:
         if each.passes:
             tx.emit(told("budget.spent", each.budget, SERVER))

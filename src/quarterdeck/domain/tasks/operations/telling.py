@@ -1,75 +1,68 @@
-"""What an agent that is heard of must know of the tasks it names, and what it says of the one it works on."""
+"""What an agent that is heard of must know of its tasks, and what it says of the one it works on."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
-from quarterdeck.core.clock import MINUTE
+from quarterdeck.core.clock import MINUTE, Millis
 from quarterdeck.core.errors import Conflict, NotFound
-from quarterdeck.domain.agents.model import Reported, Tells, Warned, Working
+from quarterdeck.domain.agents.operations.speaking import require_power
+from quarterdeck.domain.agents.words import Keep, Reported, Tells, Warned, Working
+from quarterdeck.domain.tasks import asking
 from quarterdeck.domain.tasks.model.commands import Abort, Command, Outcome, Progress
-from quarterdeck.domain.tasks.model.rows import AgentRef, State, Task
-from quarterdeck.domain.tasks.operations.settling import held_by
-from quarterdeck.domain.tasks.queries import Q
+from quarterdeck.domain.tasks.model.rows import State, Task
+from quarterdeck.domain.tasks.queries import LISTS, Q
+from quarterdeck.domain.tasks.rules import refusals
 from quarterdeck.domain.tasks.rules.lives import HELD
+from quarterdeck.engine.secrets import Safe
 from quarterdeck.engine.tx import Engine, Tx
 from quarterdeck.store.port import decode
 
 FORGOTTEN_MS = MINUTE
 """What an agent was given longer ago than this and does not name, it has lost: an answer is not that long under way."""
-TABLE = "agent_tasks"
+WARNED_MAX = 100
+"""Tasks that one answer warns of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    named: list[Task]
+    held: list[Task]
+    warned: list[str]
+    now: Millis
 
 
 class Teller:
-    def __init__(
-        self,
-        engine: Engine,
-        submit: Callable[[Command], Awaitable[Outcome]],
-        seal: Callable[[object, tuple[str, str, str, str]], str],
-    ) -> None:
+    def __init__(self, engine: Engine, submit: Callable[[Command], Awaitable[Outcome]], safe: Safe) -> None:
         self._engine = engine
         self._submit = submit
-        self._seal = seal
+        self._safe = safe
+
+    # -- what it must know ---------------------------------------------------------------------------------------
 
     async def tells(self, working: Working) -> Tells:
-        """Of what it names: what is no longer its own it must stop. What it holds and does not name, although it names
-        all it has, it has lost, as one does that was killed and begun anew: the attempt is over."""
-        named, held, now = await self._engine.read(
+        """Of what it names: what is no longer its own it must stop. Of all it holds: what is too long under way. What
+        it holds and does not name, although it names all it has, it has lost, as one does that was killed and begun
+        anew: the attempt is over."""
+        found = await self._engine.read(
             lambda tx: _look(tx, working), zones={working.zone_id, working.caller.zone_id}
         )
-        mine = {row.id for row in named if row.status in HELD and row.agent_id == working.agent_id}
-        known = {row.id: row for row in named}
+        known = {row.id: row for row in found.named}
+        mine = {row.id for row in found.named if row.status in HELD and row.agent_id == working.agent_id}
         paused = [name for name in working.task_ids if name in known and known[name].status is State.PAUSED]
         canceled = [name for name in working.task_ids if name not in mine and name not in paused]
         lost = [
             row
-            for row in held
-            if row.id not in working.task_ids and (row.assigned_at or now) < now - FORGOTTEN_MS
+            for row in found.held
+            if row.id not in working.task_ids and (row.assigned_at or found.now) < found.now - FORGOTTEN_MS
         ]
         await self._give_up(lost)
-        return Tells(
-            tuple(canceled),
-            tuple(paused),
-            tuple(_warning(row) for row in named if row.id in mine and row.warned_at),
-        )
-
-    async def said(self, reported: Reported) -> None:
-        about = (reported.zone_id, TABLE, reported.task_id, "checkpoint_data")
-        saved = reported.checkpoint_data
-        await self._submit(
-            Progress(
-                zone_id=reported.zone_id,
-                caller=reported.caller,
-                trace=reported.trace,
-                id=reported.task_id,
-                token=reported.attempt_token or reported.caller.attempt,
-                percent=reported.progress_percent,
-                step=reported.current_step,
-                checkpoint=None if saved is None else self._seal(saved, about),
-            )
-        )
+        gone = {row.id for row in lost}
+        warned = [_overdue(task_id) for task_id in found.warned if task_id not in gone]
+        return Tells(tuple(canceled), tuple(paused), tuple(warned))
 
     async def _give_up(self, lost: Sequence[Task]) -> None:
         asked = [
@@ -77,7 +70,7 @@ class Teller:
                 Abort(
                     zone_id=row.zone_id,
                     id=row.id,
-                    attempt=row.attempt,
+                    token=row.attempt_token,
                     reason="lost_by_agent",
                     chance=random.random(),
                 )
@@ -89,13 +82,78 @@ class Teller:
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound | Conflict):
                 raise outcome
 
+    # -- what it says --------------------------------------------------------------------------------------------
 
-async def _look(tx: Tx, working: Working) -> tuple[list[Task], list[Task], int]:
-    who: AgentRef = (working.zone_id, working.agent_id)
-    [rows] = await tx.read(Q.tasks_get(batch=[(working.zone_id, name) for name in working.task_ids]))
-    held = await held_by(tx, [who]) if working.is_all else []
-    return decode(rows, Task), held, tx.now
+    async def hears(self, reported: Reported) -> Keep:
+        """Looks at what a heartbeat says of its current task before anything is changed, and raises what is wrong with
+        it. That the attempt is over is no reason: it is by its heartbeat that the agent hears of it. But whoever shows
+        an older token while another attempt has the task is refused, and not heard of by that."""
+        word = self._word(reported)
+        row = await self._engine.read(
+            lambda tx: _current(tx, reported), zones={reported.zone_id, reported.caller.zone_id}
+        )
+        if row.status in HELD and row.attempt_token != word.token:
+            # The lane refuses it, since no older token counts ever again, and notes that two believe to have the task.
+            await self._submit(word)
+
+        async def keep() -> Warned | None:
+            if row.status not in HELD or row.agent_id != reported.agent_id:
+                return _over(refusals.stale(row), row.id)
+            if word.percent is None and word.step is None and word.checkpoint is None:
+                # That the agent is there is no progress of its task.
+                return None
+            try:
+                await self._submit(word)
+            except Conflict as problem:
+                # Its attempt was not over a moment ago, and the heartbeat counts: the agent is told by its answer.
+                if problem.code != "stale_attempt":
+                    raise
+                return _over(problem, row.id)
+            return None
+
+        return keep
+
+    def _word(self, said: Reported) -> Progress:
+        return Progress(
+            zone_id=said.zone_id,
+            caller=said.caller,
+            trace=said.trace,
+            id=said.task_id,
+            token=said.attempt_token or said.caller.attempt,
+            percent=said.progress_percent,
+            step=said.current_step,
+            checkpoint=asking.sealed(
+                self._safe, said.zone_id, said.task_id, "checkpoint_data", said.checkpoint_data
+            ),
+        )
 
 
-def _warning(row: Task) -> Warned:
-    return Warned("task_overdue", "It is long past its estimate: report progress, or it is aborted.", row.id)
+async def _look(tx: Tx, working: Working) -> Found:
+    """In one trip, which is made again and again by every agent that names what it has."""
+    held = (State.ASSIGNED, State.RUNNING) if working.is_all else ()
+    run = (State.RUNNING,) if working.holds else ()
+    named, all_held, warned = await tx.read(
+        Q.tasks_get(batch=[(working.zone_id, name) for name in working.task_ids]),
+        Q.tasks_of_agents(batch=[(working.zone_id, working.agent_id, state) for state in held]),
+        LISTS.tasks_warned(batch=[(working.zone_id, working.agent_id, state) for state in run]),
+    )
+    overdue = sorted(str(row[0]) for row in warned)[:WARNED_MAX]
+    return Found(decode(named, Task), decode(all_held, Task), overdue, tx.now)
+
+
+async def _current(tx: Tx, reported: Reported) -> Task:
+    """Only for those who may speak of tasks at all: nobody else learns which there are."""
+    await require_power(tx, reported.caller, reported.zone_id, "tasks.work")
+    [rows] = await tx.read(Q.tasks_get(batch=[(reported.zone_id, reported.task_id)]))
+    if not rows:
+        raise refusals.not_found(reported.task_id)
+    [row] = decode(rows, Task)
+    return row
+
+
+def _overdue(task_id: str) -> Warned:
+    return Warned("task_overdue", "It is long past its estimate: report progress, or it is aborted.", task_id)
+
+
+def _over(problem: Conflict, task_id: str) -> Warned:
+    return Warned(problem.code, problem.detail, task_id)

@@ -9,7 +9,7 @@ import msgspec
 from quarterdeck.core.clock import iso
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.tasks.model.rows import Content, Leased, Ref, Said, State, Task
-from quarterdeck.domain.tasks.operations import logs, spending
+from quarterdeck.domain.tasks.operations import logs, spending, ties
 from quarterdeck.domain.tasks.queries import Q
 from quarterdeck.domain.tasks.rules.board import Board
 from quarterdeck.domain.tasks.rules.known import Told
@@ -33,10 +33,14 @@ async def write(tx: Tx, board: Board, given: Sequence[Leased]) -> Contents:
     if shares := board.shares():
         tx.write(Q.task_shares_set(batch=[(*who, turn) for who, turn in sorted(shares.items())]))
     contents = await _move(tx, board, given)
-    if board.held:
-        await agents.hold(tx, board.held)
+    if board.held or board.heard:
+        await agents.hold(tx, board.held, board.heard)
+    if board.revived:
+        await agents.revive(tx, board.revived)
     if board.costs:
         await spending.write(tx, board.costs, tx.now)
+    if board.bindings:
+        tx.write(idempotency.store(board.bindings, tx.now))
     if board.stack_traces:
         logs.failed(tx, board.stack_traces)
     for told in board.told:
@@ -58,8 +62,6 @@ def _insert(tx: Tx, board: Board) -> None:
         for kind, ref in sorted(board.kinds.items())
     ]
     tx.write(Q.task_classes_note(batch=kinds))
-    if board.bindings:
-        tx.write(idempotency.store(board.bindings, tx.now))
 
 
 def _depend(tx: Tx, board: Board) -> None:
@@ -89,44 +91,82 @@ def _depend(tx: Tx, board: Board) -> None:
 
 async def _move(tx: Tx, board: Board, given: Sequence[Leased]) -> Contents:
     """Whatever did not move was read without the zone's lock: nothing of it may be told."""
-    steps: Batch = [
-        _step(before, board.row(ref), board.said.get(ref, UNSAID)) for ref, before in board.changed.items()
-    ]
-    moves = [Q.tasks_move(batch=piece) for piece in pieces(steps)]
+    moves = _moves(board)
     refs = [(each.task.zone_id, each.task.id) for each in given]
-    unread: Batch = [*sorted(ref for ref in set(refs) if ref not in board.created)]
-    dependent: Batch = [
-        *sorted(
-            {
-                (row.zone_id, row.id)
-                for row in board.rows(refs)
-                if row.depends and (row.zone_id, row.id) in unread
-            }
-        )
-    ]
-    reads: list[Bound] = [Q.tasks_contents(batch=unread)] if unread else []
-    reads += [Q.tasks_depend(batch=dependent)] if dependent else []
+    unread = sorted({ref for ref in refs if ref not in board.created})
+    reads: list[Bound] = [Q.tasks_contents(batch=[*unread])] if unread else []
+    reads += ties.ahead(board.rows(unread), dict.fromkeys(unread, ties.LISTED_MAX))
     if not moves and not reads:
         return _made(board, refs)
     answers = await tx.read(*moves, *reads)
     moved = sum(len(answer) for answer in answers[: len(moves)])
-    if moved != len(steps):
+    if moved != len(board.changed):
         raise RuntimeError("tasks moved under the zone's lock")
     said, *depends = answers[len(moves) :] if reads else [[]]
-    ahead: dict[Ref, list[str]] = {}
-    for row in depends[0] if depends else []:
-        ahead.setdefault((str(row[1]), str(row[0])), []).append(str(row[2]))
+    ahead = ties.gathered(row for rows in depends for row in rows)
     contents = decode([row[2:] for row in said], Content)
     found: Contents = _made(board, refs)
     for row, content in zip(said, contents, strict=True):
         ref = (str(row[0]), str(row[1]))
-        found[ref] = (content, tuple(ahead.get(ref, ())))
+        found[ref] = (content, ahead.get(ref, ()))
     return found
+
+
+def _moves(board: Board) -> list[Bound]:
+    begun: Batch = []
+    completed: Batch = []
+    others: Batch = []
+    for ref, before in board.changed.items():
+        row, said = board.row(ref), board.said.get(ref, UNSAID)
+        if board.is_all(ref, board.begun.get(ref)):
+            begun.append(_beginning(before, row))
+        elif board.is_all(ref, board.completed.get(ref)):
+            completed.append(_completion(before, row, said))
+        else:
+            others.append(_step(before, row, said))
+    return [
+        *(Q.tasks_begin(batch=piece) for piece in pieces(begun)),
+        *(Q.tasks_complete(batch=piece) for piece in pieces(completed)),
+        *(Q.tasks_move(batch=piece) for piece in pieces(others)),
+    ]
 
 
 def _made(board: Board, refs: Iterable[Ref]) -> Contents:
     """What those say that were made and given out in the same batch."""
-    return {ref: (board.created[ref], board.depends[ref]) for ref in refs if ref in board.created}
+    return {
+        ref: (board.created[ref], board.depends[ref][: ties.LISTED_MAX])
+        for ref in refs
+        if ref in board.created
+    }
+
+
+def _beginning(before: Task, row: Task) -> tuple[object, ...]:
+    return (
+        row.zone_id,
+        row.id,
+        before.status,
+        before.attempt,
+        row.agent_id,
+        row.session_key,
+        row.estimated_completion_at,
+        row.timeout_at,
+        row.attempt_token,
+        row.claim_id,
+        row.overdue_at,
+        row.updated_at,
+    )
+
+
+def _completion(before: Task, row: Task, said: Said) -> tuple[object, ...]:
+    return (
+        row.zone_id,
+        row.id,
+        before.status,
+        before.attempt,
+        row.updated_at,
+        said.output_result,
+        said.summary,
+    )
 
 
 def _step(before: Task, row: Task, said: Said) -> tuple[object, ...]:

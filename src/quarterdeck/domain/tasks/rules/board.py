@@ -32,6 +32,7 @@ from quarterdeck.domain.tasks.model.commands import (
     Release,
     Resume,
     Retry,
+    Sight,
     Spread,
     Start,
     Warn,
@@ -49,12 +50,11 @@ from quarterdeck.domain.tasks.model.rows import (
 )
 from quarterdeck.domain.tasks.rules import lives, refusals, turns
 from quarterdeck.domain.tasks.rules.book import Why
+from quarterdeck.domain.tasks.rules.keyed import key_of, key_of_claim
 from quarterdeck.domain.tasks.rules.known import Kind, Known
 from quarterdeck.domain.tasks.rules.lives import HELD, Holding, Rank, Report, Setback
 from quarterdeck.domain.tasks.rules.waiting import Dependencies, because
 
-CREATING = "task.create"
-"""What keys are kept under."""
 POWERS: dict[type[Ask], str] = {
     Create: "tasks.create",
     **dict.fromkeys((Claim, Start, Progress, Complete, Fail, Release), "tasks.work"),
@@ -81,13 +81,13 @@ class Board(Dependencies):
             case Create():
                 return self._create(ask)
             case Claim():
-                return self._claim(ask)
+                return self._claimed(ask, self._claim(ask))
         row = self._rows.get((ask.zone_id, ask.id))
         if row is None:
             return refusals.not_found(ask.id)
         if power == "tasks.work" and (problem := _others(ask, row)):
             return problem
-        return self._of_one(ask, row)
+        return self._spoken(ask, row, self._of_one(ask, row))
 
     def _of_one(self, ask: Command, row: Task) -> Outcome | Problem:
         match ask:
@@ -121,8 +121,7 @@ class Board(Dependencies):
     # -- making --------------------------------------------------------------------------------------------------
 
     def _create(self, ask: Create) -> Outcome | Problem:
-        assert ask.caller is not None
-        key = None if ask.key is None else Key(ask.zone_id, ask.caller.client_id, CREATING, ask.key)
+        key = key_of(ask)
         if key is not None and (known := self._keys.get(key)):
             # Decided before everything else: what was acknowledged once is acknowledged again.
             made = self._rows.get((ask.zone_id, known.subject_id))
@@ -138,11 +137,8 @@ class Board(Dependencies):
             return met
         unmet, failed = met
         row = lives.created(ask, self._rank(ask), len(unmet), self._now)
-        content = ask.content
-        if failed is not None and ask.on_dependency_failure == "fail":
-            row = lives.failed_by_dependency(row, lives.DEPENDENCY_FAILED, self._now)
         ref = self.learn(row)
-        self.created[ref] = content
+        self.created[ref] = ask.content
         self._wait_for(ref, ask.depends_on, unmet)
         self.tags[ref] = ask.tags
         self.kinds.setdefault((row.zone_id, row.class_id), ref)
@@ -150,15 +146,19 @@ class Board(Dependencies):
             (row.zone_id, row.class_id), Kind(ask.task_type, frozenset(ask.required_capabilities))
         )
         if key is not None:
-            self._keys[key] = binding = Binding(
-                *(key.zone_id, key.application_id, CREATING, key.key), ask.digest, ask.id
-            )
-            self.bindings.append(binding)
-        self._tell("task.created", None, row, ask, Why(row.reason))
-        if failed is not None and row.final:
+            self._bind(key, ask.digest, ask.id)
+        self._tell("task.created", None, row, ask)
+        if failed is not None and ask.on_dependency_failure == "fail":
             self._say(row, Said(last_error=because(failed)))
+            row = lives.failed_by_dependency(row, lives.DEPENDENCY_FAILED, self._now)
+            self._move(self.row(ref), row, "task.failed", ask, Why(row.reason))
         self._becomes_ready(row)
-        return Created(row, True)
+        return Created(row, True, self.created[ref])
+
+    def _bind(self, key: Key, digest: str, subject_id: str) -> None:
+        binding = Binding(key.zone_id, key.application_id, key.operation, key.key, digest, subject_id)
+        self._keys[key] = binding
+        self.bindings.append(binding)
 
     def _rank(self, ask: Create) -> Rank:
         assert ask.caller is not None
@@ -182,7 +182,16 @@ class Board(Dependencies):
             return refusals.agent_not_found(ask.agent_id)
         if ask.claim_id is not None and (again := self._held_by(ask)):
             return Leases(tuple(Leased(row, lease_expires_at=worker.lease_expires_at) for row in again))
-        return self._known.zones.get(ask.zone_id) or worker.problem or self.take(ask)
+        key = key_of_claim(ask.zone_id, ask.agent_id, ask.claim_id)
+        if key is not None and (known := self._keys.get(key)) and known.subject_id:
+            # What it was given is done, or was taken from it: the same request, come late once more, gets nothing new.
+            return Leases((), is_over=True)
+        if problem := self._known.zones.get(ask.zone_id) or worker.problem:
+            return problem
+        leases = self.take(ask)
+        if key is not None and leases.items:
+            self._bind(key, "", leases.items[0].task.id)
+        return leases
 
     def _held_by(self, ask: Claim) -> list[Task]:
         wanted = (ask.zone_id, ask.agent_id, ask.claim_id)
@@ -196,17 +205,35 @@ class Board(Dependencies):
         """What a claim gets: of all that it may take, the lowest turns."""
         who = (ask.zone_id, ask.agent_id)
         worker = self._known.workers.get(who)
-        most = min(ask.max, self._free.get(who, 0))
-        if worker is None or worker.problem or most <= 0:
+        if worker is None or worker.problem:
             return Leases(())
-        queues = self._queues.suited(ask.zone_id, self.capabilities(ask), ask.task_types)
+        given = [self._begin_own(row, ask) for row in self._queues.fitting(self._assigned_to(ask)[: ask.max])]
+        most = min(ask.max - len(given), self._free.get(who, 0))
+        queues = self._queues.suited(ask.zone_id, self.capabilities(ask), ask.task_types) if most > 0 else []
         rows = self._queues.take(ask.zone_id, queues, most, self._known.spent) if queues else []
         session = None if ask.caller is None else ask.caller.session_id
-        given = [
+        given += [
             self._begin(row, Holding(ask.agent_id, token, ask.claim_id, session), ask)
             for row, token in zip(rows, ask.tokens, strict=False)
         ]
         return Leases(tuple(Leased(row, lease_expires_at=worker.lease_expires_at) for row in given))
+
+    def _assigned_to(self, ask: Claim) -> list[Task]:
+        """What waits for just this agent to begin it."""
+        return [
+            row
+            for row in self._rows.values()
+            if row.status is State.ASSIGNED
+            and (row.zone_id, row.agent_id) == (ask.zone_id, ask.agent_id)
+            and (ask.task_types is None or row.task_type in ask.task_types)
+        ]
+
+    def _begin_own(self, row: Task, ask: Claim) -> Task:
+        """The attempt is the one it was assigned as, and so is its token."""
+        after = lives.started(row, self._known.windows.overdue_ms, self._now)
+        after = lives.claimed(after, ask.claim_id)
+        self._move(row, after, "task.started", ask)
+        return after
 
     def capabilities(self, ask: Claim) -> frozenset[str]:
         """Those that a claim may use: the agent's own, or of these the ones it names."""
@@ -225,6 +252,7 @@ class Board(Dependencies):
         self._serve(row)
         self._hold(after, 1)
         self._move(row, after, "task.started", ask)
+        self.begun[row.zone_id, row.id] = (row, after)
         return after
 
     def _serve(self, row: Task) -> None:
@@ -252,7 +280,7 @@ class Board(Dependencies):
         who = (ask.zone_id, ask.agent_id)
         worker = self._known.workers.get(who)
         over = self._known.zones.get(ask.zone_id)
-        if over or worker is None or worker.problem or self._free.get(who, 0) <= 0:
+        if over or worker is None or worker.problem or worker.is_lost or self._free.get(who, 0) <= 0:
             return refusals.not_movable(row, "assigned", "the agent takes no more")
         if lives.TASK.target(Verb.ASSIGN, row.status) is None or row.waits:
             return refusals.not_movable(row, "assigned", f"it is {row.status}")
@@ -270,6 +298,11 @@ class Board(Dependencies):
     def _progress(self, ask: Progress, row: Task) -> Outcome | Problem:
         if problem := _fenced(row, ask.token):
             return problem
+        if (key := key_of(ask)) is not None:
+            if known := self._keys.get(key):
+                # Heard of and charged, and its answer was lost: whatever was said since is the later word.
+                return row if known.digest == ask.digest else conflict(key)
+            self._bind(key, ask.digest, ask.id)
         after = lives.progressed(row, Report(ask.percent, ask.step, ask.resets), self._now)
         if after.warned_at is not None:
             after = lives.watched(after, self._now + self._known.windows.hung_ms)
@@ -298,6 +331,8 @@ class Board(Dependencies):
         self._hold(row, -1)
         self._say(row, Said(output_result=ask.output, summary=ask.summary))
         self._move(row, after, "task.completed", ask)
+        if not ask.costs:
+            self.completed[row.zone_id, row.id] = (row, after)
         self._settle(after, ask)
         return self.row((row.zone_id, row.id))
 
@@ -314,11 +349,25 @@ class Board(Dependencies):
         return self._set_back(self._charge(row, ask.costs), State.FAILED, why, ask)
 
     def _abort(self, ask: Abort, row: Task) -> Outcome | Problem:
-        if row.status not in HELD or row.attempt != ask.attempt:
+        if row.status not in HELD or row.attempt_token != ask.token or not self._is_still(ask.seen, row):
             return row
         self._say(row, Said(last_error=f"The attempt was aborted: {ask.reason}."))
         why = Setback(ask.reason, ask.chance, True, ask.raises_priority)
         return self._set_back(row, State.ABORTED, why, ask)
+
+    def _is_still(self, seen: Sight | None, row: Task) -> bool:
+        """Whether what was seen of an attempt is so now: it may have begun, or moved on, since."""
+        match seen:
+            case None:
+                return True
+            case "hung":
+                return (
+                    row.warned_at is not None and row.overdue_at is not None and row.overdue_at <= self._now
+                )
+            case "not_begun" if row.status is not State.ASSIGNED:
+                return False
+            case "not_begun" | "out_of_time":
+                return row.timeout_at is not None and row.timeout_at <= self._now
 
     def _set_back(self, row: Task, to: State, why: Setback, ask: Fail | Abort) -> Task:
         after = lives.set_back(row, to, why, self._known.windows.backoff_cap_ms, self._now)
@@ -333,6 +382,9 @@ class Board(Dependencies):
     def _release(self, ask: Release, row: Task) -> Outcome | Problem:
         if problem := _fenced(row, ask.token):
             return problem
+        if key := key_of_claim(row.zone_id, row.agent_id, row.claim_id):
+            # As if it had never been given anything: its answer may have been lost, and it will ask again.
+            self._bind(key, "", "")
         after = lives.released(row, self._now)
         self._hold(row, -1)
         self._move(row, after, "task.released", ask)

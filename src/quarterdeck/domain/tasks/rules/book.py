@@ -6,13 +6,29 @@ from collections.abc import Iterable
 
 import msgspec
 
+from quarterdeck.core.errors import Problem
 from quarterdeck.core.keys import Binding
-from quarterdeck.domain.tasks.model.commands import Ask, Cost
-from quarterdeck.domain.tasks.model.rows import AgentRef, Content, Ref, Said, State, Task
+from quarterdeck.domain.tasks.model.commands import (
+    Ask,
+    Claim,
+    Complete,
+    Cost,
+    Fail,
+    Outcome,
+    Progress,
+    Release,
+    Start,
+)
+from quarterdeck.domain.tasks.model.rows import AgentRef, Content, Leases, Ref, Said, State, Task
 from quarterdeck.domain.tasks.rules import lives
 from quarterdeck.domain.tasks.rules.known import ClassRef, Known, Told
 from quarterdeck.domain.tasks.rules.lives import HELD
 from quarterdeck.domain.tasks.rules.queues import Queues, is_ready
+
+Step = tuple[Task, Task]
+"""A task before and after."""
+WORDS = (Start, Progress, Complete, Fail, Release)
+"""What the holder of an attempt says of it."""
 
 
 class Book:
@@ -20,7 +36,7 @@ class Book:
         self._known = known
         self._now = known.now
         self._rows: dict[Ref, Task] = {}
-        self._queues = Queues(self._rows, known.kinds)
+        self._queues = Queues(self._rows, known.kinds, self._size_of)
         self._free = {ref: worker.free for ref, worker in known.workers.items()}
         self.created: dict[Ref, Content] = {}
         self.depends: dict[Ref, tuple[str, ...]] = {}
@@ -31,6 +47,10 @@ class Book:
         """And those that are waited for again."""
         self.changed: dict[Ref, Task] = {}
         """As it was loaded."""
+        self.begun: dict[Ref, Step] = {}
+        """Those that were given out to a claim, and those that were completed, by this step alone if nothing else has
+        happened to them since."""
+        self.completed: dict[Ref, Step] = {}
         self.said: dict[Ref, Said] = {}
         self.tags: dict[Ref, tuple[str, ...]] = {}
         self.untagged: set[tuple[str, str, str]] = set()
@@ -39,7 +59,11 @@ class Book:
         """Classes that something was made of."""
         self.bindings: list[Binding] = []
         self.held: dict[AgentRef, int] = {}
-        """By how much more, or less, each agent holds; those that are named here have just been heard of."""
+        """By how much more, or less, each agent holds, whoever gave it or took it."""
+        self.heard: set[AgentRef] = set()
+        """Agents that have spoken: by a claim, or under the token of an attempt."""
+        self.revived: dict[AgentRef, Ask] = {}
+        """Those of them that were believed to be lost, and by which word they are back."""
         self.costs: list[tuple[Task, Cost]] = []
         self.stack_traces: list[tuple[Task, str]] = []
         self.fresh: set[ClassRef] = set()
@@ -56,6 +80,11 @@ class Book:
         self._rows.setdefault(ref, row)
         return ref
 
+    def _size_of(self, row: Task) -> int:
+        ref = (row.zone_id, row.id)
+        made = self.created.get(ref)
+        return self._known.sizes.get(ref, 0) if made is None else made.size
+
     def row(self, ref: Ref) -> Task:
         """As it is now."""
         return self._rows[ref]
@@ -65,6 +94,32 @@ class Book:
 
     def rows(self, refs: Iterable[Ref]) -> list[Task]:
         return [self._rows[ref] for ref in refs]
+
+    def is_all(self, ref: Ref, step: Step | None) -> bool:
+        """Whether this step is all that has happened to a task in this batch."""
+        return step is not None and self.changed[ref] is step[0] and self._rows[ref] is step[1]
+
+    # -- being heard of ------------------------------------------------------------------------------------------
+
+    def _claimed(self, ask: Claim, outcome: Outcome | Problem) -> Outcome | Problem:
+        """A claim is a sign of life, whatever it gets: by it an agent that was believed to be lost is back."""
+        who = (ask.zone_id, ask.agent_id)
+        worker = self._known.workers.get(who)
+        if worker is None or not isinstance(outcome, Leases):
+            return outcome
+        if worker.is_lost:
+            self.revived.setdefault(who, ask)
+        if outcome.items or worker.is_lost or not worker.was_just_heard:
+            self.heard.add(who)
+        return outcome
+
+    def _spoken(self, ask: Ask, row: Task, outcome: Outcome | Problem) -> Outcome | Problem:
+        """So is what is said under the token of an attempt, as long as that counts; and nothing that others do with
+        the task, nor what the server gives back because it reached nobody."""
+        is_a_word = isinstance(ask, WORDS) and ask.caller is not None and not isinstance(outcome, Problem)
+        if is_a_word and row.agent_id is not None and row.status in HELD:
+            self.heard.add((row.zone_id, row.agent_id))
+        return outcome
 
     # -- writing down --------------------------------------------------------------------------------------------
 

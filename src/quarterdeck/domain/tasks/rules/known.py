@@ -28,6 +28,10 @@ class Worker:
     """Until when it is believed to live if nothing more is heard of it."""
     problem: Problem | None = None
     """Why it may be given none."""
+    is_lost: bool = False
+    """It was found silent: nothing is given to it before it speaks."""
+    was_just_heard: bool = False
+    """So lately that it need not be written down that it is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,8 @@ class Known:
     kinds: Mapping[ClassRef, Kind] = field(default_factory=dict)
     ready: Sequence[Task] = ()
     """What may begin, in the order of turns."""
+    sizes: Mapping[Ref, int] = field(default_factory=dict)
+    """Of what may be given out, how many bytes it says."""
     strategies: Mapping[str, Strategy] = field(default_factory=dict)
     shares: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """(zone, creator) → its last turn, and (zone, "") → the turn that was last served, where turns are fair"""

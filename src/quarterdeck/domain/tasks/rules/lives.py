@@ -62,7 +62,8 @@ class Rank(msgspec.Struct, frozen=True):
 
 def created(ask: Create, rank: Rank, unmet: int, now: Millis) -> Task:
     assert ask.caller is not None
-    row = Task(
+    available_at = max(now, ask.run_at or now)
+    return Task(
         id=ask.id,
         zone_id=ask.zone_id,
         task_type=ask.task_type,
@@ -81,10 +82,10 @@ def created(ask: Create, rank: Rank, unmet: int, now: Millis) -> Task:
         class_id=ask.class_id,
         turn=rank.turn,
         ranked_by=rank.strategy,
-        waits=Waits.NOTHING,
+        waits=_awaited(unmet, available_at, now),
         depends=len(ask.depends_on),
         unmet=unmet,
-        available_at=max(now, ask.run_at or now),
+        available_at=available_at,
         timeout_seconds=ask.timeout_seconds,
         timeout_at=None,
         attempt=0,
@@ -109,14 +110,18 @@ def created(ask: Create, rank: Rank, unmet: int, now: Millis) -> Task:
         completed_at=None,
         failed_at=None,
     )
-    return _replace(row, waits=awaited(row, now))
 
 
 def awaited(row: Task, now: Millis) -> int:
-    """What a task that is PENDING waits for. Others first: until they are done its moment does not matter."""
-    if row.unmet:
+    """What a task that is PENDING waits for."""
+    return _awaited(row.unmet, row.available_at, now)
+
+
+def _awaited(unmet: int, available_at: Millis, now: Millis) -> int:
+    """Others first: until they are done its moment does not matter."""
+    if unmet:
         return Waits.OTHERS
-    return Waits.A_MOMENT if row.available_at > now else Waits.NOTHING
+    return Waits.A_MOMENT if available_at > now else Waits.NOTHING
 
 
 # -- attempts ----------------------------------------------------------------------------------------------------
@@ -172,6 +177,11 @@ def started(row: Task, overdue_ms: Millis, now: Millis) -> Task:
         progress_at=now,
         updated_at=now,
     )
+
+
+def claimed(row: Task, claim_id: str | None) -> Task:
+    """By whom it was assigned to."""
+    return _replace(row, claim_id=claim_id)
 
 
 def _timeout(row: Task, now: Millis) -> Millis | None:
@@ -324,6 +334,7 @@ def requeued(row: Task, now: Millis) -> Task:
         final=0,
         spreads=0,
         reason=None,
+        failed_at=None,
         available_at=min(row.available_at, now),
     )
     return _replace(back, waits=awaited(back, now))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 
 import msgspec
 
 from quarterdeck.domain.tasks.model.rows import Ref, State, Task, Waits
 from quarterdeck.domain.tasks.rules.known import ClassRef, Kind
 
+GIVEN_MAX = 16 << 20
+"""Bytes of what tasks say that one batch gives out, to all who claim in it. The rest stays where it is, and is there
+for the next claim."""
 Entry = tuple[int, str]
 """(turn, task): of equal turns the older, since ids are made in order of time."""
 
@@ -27,9 +31,13 @@ def is_ready(row: Task) -> bool:
 class Queues:
     """Heaps, one for each class. What stands in one may have moved since: it is looked at again when it is taken."""
 
-    def __init__(self, rows: Mapping[Ref, Task], kinds: Mapping[ClassRef, Kind]) -> None:
+    def __init__(
+        self, rows: Mapping[Ref, Task], kinds: Mapping[ClassRef, Kind], size_of: Callable[[Task], int]
+    ) -> None:
         self._rows = rows
         self._kinds = {**kinds}
+        self._size_of = size_of
+        self._room = GIVEN_MAX
         self._waiting: dict[ClassRef, list[Entry]] = {}
 
     def knows(self, ref: ClassRef, kind: Kind) -> None:
@@ -50,10 +58,24 @@ class Queues:
             and kind.suits(has, task_types)
         ]
 
+    def fits(self, row: Task, *, is_first: bool) -> bool:
+        """Whether there is room for what it says in what is given out; if so, that much less is left. Whoever would get
+        nothing else is given the first, however large: it would wait for ever otherwise."""
+        size = self._size_of(row)
+        if size > self._room and not is_first:
+            return False
+        self._room -= size
+        return True
+
+    def fitting(self, rows: Sequence[Task]) -> list[Task]:
+        """As many of these as there is room for."""
+        return [*takewhile(lambda row: self.fits(row, is_first=row is rows[0]), rows)]
+
     def take(
         self, zone_id: str, queues: list[list[Entry]], most: int, spent: Callable[[Task], bool]
     ) -> list[Task]:
-        """Of all that wait in these queues, the lowest turns; but nothing whose budget is spent."""
+        """Of all that wait in these queues, the lowest turns, as many as there is room for; but nothing whose budget is
+        spent."""
         taken: list[Task] = []
         aside: list[tuple[list[Entry], Entry]] = []
         while len(taken) < most and (queues := [queue for queue in queues if queue]):
@@ -64,8 +86,11 @@ class Queues:
                 continue
             if spent(row):
                 aside.append((queue, first))
-            else:
+            elif self.fits(row, is_first=not taken):
                 taken.append(row)
+            else:
+                heapq.heappush(queue, first)
+                break
         for queue, entry in aside:
             heapq.heappush(queue, entry)
         return taken

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Problem
-from quarterdeck.domain.tasks.model.rows import Task
+from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Problem, TooLarge
+from quarterdeck.domain.tasks.model.rows import State, Task
 
 SHOWN_MAX = 20
 """Names of a cycle that are spelt out."""
 CYCLE_MAX = 1_000
+REASON_MAX = 200
+"""Characters of the reason that somebody gave for canceling."""
 
 
 def not_found(task_id: str) -> NotFound:
@@ -20,22 +22,20 @@ def agent_not_found(agent_id: str) -> NotFound:
     return NotFound("agent_not_found", f"There is no agent {agent_id!r}.")
 
 
-def agent_terminated(agent_id: str) -> Conflict:
-    return Conflict("agent_terminated", f"The agent {agent_id!r} was terminated and takes no tasks.")
-
-
-def agent_draining(agent_id: str) -> Conflict:
-    return Conflict(
-        "agent_draining", f"The agent {agent_id!r} is to end when its last task has: it takes no others."
-    )
-
-
 def other_agent(agent_id: str) -> Forbidden:
     return Forbidden("agent_required", f"Only the agent {agent_id!r} itself may do this.")
 
 
 def id_taken(task_id: str) -> Conflict:
     return Conflict("task_exists", f"There is a task {task_id!r} already.")
+
+
+def too_much_to_show(task_id: str) -> TooLarge:
+    return TooLarge(
+        "answer_too_large",
+        f"The task {task_id!r} was made before, and the answer has no room left to show it: ask for it by its id.",
+        taskId=task_id,
+    )
 
 
 def unknown_dependency(task_id: str) -> Invalid:
@@ -65,10 +65,26 @@ def token_required() -> Conflict:
     return Conflict("attempt_token_required", "This needs the attemptToken that came with the task.")
 
 
+def _ended(row: Task) -> str:
+    """Why an attempt is over, by how its task stands since."""
+    taken = "it was given back, or taken from its agent, or that was too long silent"
+    match row.status:
+        case State.ASSIGNED | State.RUNNING:
+            return f"{taken}, and another has begun"
+        case State.ABORTED if row.final:
+            return f"the task was canceled ({(row.reason or '')[:REASON_MAX]})"
+        case State.ABORTED:
+            return f"it was aborted ({row.reason}), and another follows"
+        case State.PENDING:
+            return f"{taken}, and the task waits for another"
+        case State.PAUSED | State.COMPLETED | State.FAILED | State.ARCHIVED:
+            return f"the task is {row.status}"
+
+
 def stale(row: Task) -> Conflict:
     return Conflict(
         "stale_attempt",
-        "This attempt is over: its agent was too long silent, or the task was taken from it. Nothing was changed.",
+        f"This attempt is over: {_ended(row)}. What was said of it was not kept.",
         taskStatus=str(row.status),
         attempt=row.attempt,
     )

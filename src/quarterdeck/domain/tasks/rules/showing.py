@@ -8,12 +8,12 @@ import msgspec
 from msgspec import UNSET
 
 from quarterdeck.core.clock import iso, iso_or_none
+from quarterdeck.domain.tasks.model.money import MICROS
 from quarterdeck.domain.tasks.model.rows import Leased, Whole
 from quarterdeck.domain.tasks.model.views import CostsView, TaskView
 
 Shown = Callable[[str, str], str]
 """(field, as stored) → as shown"""
-MICROS = 1_000_000
 
 
 def view(whole: Whole, shown: Shown) -> TaskView:
@@ -37,7 +37,9 @@ def view(whole: Whole, shown: Shown) -> TaskView:
         retry_backoff_seconds=row.retry_backoff_seconds,
         last_error=said.last_error,
         depends_on=[*whole.depends_on],
+        depends_on_count=row.depends,
         blocks=[*whole.blocks],
+        more_blocks=whole.has_more_blocks,
         on_dependency_failure=row.on_dependency_failure,
         input_context=_raw(shown("input_context", said.input_context)),
         output_result=None

@@ -38,7 +38,7 @@ from quarterdeck.domain.tasks.model.lines import (
     LogPage,
     LogView,
     Place,
-    Said,
+    SaidLine,
 )
 from quarterdeck.domain.tasks.model.rows import Task
 from quarterdeck.domain.tasks.rules import refusals
@@ -94,18 +94,18 @@ def full(used: int) -> LimitReached:
     )
 
 
-def said(item: LogItem, line_id: str) -> Said:
+def said(item: LogItem, line_id: str) -> SaidLine:
     """A line as it was said. What stands under the name of a secret, or says itself that it is one, is gone here
     already, and never stored."""
     details = redaction.redacted(item.details)
     encoded = msgspec.json.encode(details)
     if len(encoded) > DETAILS_MAX:
-        raise TooLarge("field_too_large", f"`details` may be {DETAILS_MAX} bytes at most.")
-    line = Said(line_id, item.level, item.event, item.message, encoded.decode(), item.stack_trace)
+        raise TooLarge("field_too_large", f"`details` may be {DETAILS_MAX} bytes at most.", field="details")
+    line = SaidLine(line_id, item.level, item.event, item.message, encoded.decode(), item.stack_trace)
     return cleaned(line, redaction.redact_text)
 
 
-def cleaned(line: Said, strike: Strike) -> Said:
+def cleaned(line: SaidLine, strike: Strike) -> SaidLine:
     """The same with something struck out of all that it says."""
     details = msgspec.json.decode(line.details)
     return msgspec.structs.replace(

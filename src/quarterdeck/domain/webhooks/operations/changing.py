@@ -9,11 +9,12 @@ import msgspec
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents.operations.speaking import Speakers
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.webhooks.model import Changed, Command, Delivery, Endpoint, Replay
+from quarterdeck.domain.webhooks.model import Changed, Command, Create, Delivery, Endpoint, Replay
 from quarterdeck.domain.webhooks.queries import Q
-from quarterdeck.domain.webhooks.rules.endpoints import Registry, Terms, Told
+from quarterdeck.domain.webhooks.rules.endpoints import Registry, Stored, Terms, Told, key_of
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.engine import idempotency
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
@@ -37,19 +38,20 @@ class Changer:
         replays: Batch = sorted(
             {(ask.id, ask.zone_id, ask.delivery_id) for ask in asks if isinstance(ask, Replay)}
         )
-        locked_rows, *said, rows, delivery_rows = await tx.read(
+        keys = [key for ask in asks if isinstance(ask, Create) and (key := key_of(ask)) is not None]
+        locked_rows, *said, rows, delivery_rows, bound = await tx.read(
             zones.lock(tx, zones_of(asks)),
             *spoken,
             Q.webhooks_of_zones(batch=batch),
             Q.webhook_deliveries_get(batch=replays),
+            idempotency.load(keys),
         )
         locked, heard = zones.locked(locked_rows), speakers.heard(said, tx.now)
         why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
         registry = Registry(
             tx.now,
             zone_rules.endings(locked.values()),
-            decode(rows, Endpoint),
-            decode(delivery_rows, Delivery),
+            Stored(decode(rows, Endpoint), decode(delivery_rows, Delivery), idempotency.loaded(bound)),
             self._terms,
         )
         outcomes = [
@@ -63,6 +65,8 @@ class Changer:
 async def _write(tx: Tx, registry: Registry) -> None:
     if registry.created:
         tx.write(Q.webhooks_insert(batch=[_row(registry.row(ref)) for ref in registry.created]))
+    if registry.bindings:
+        tx.write(idempotency.store(registry.bindings, tx.now))
     if changed := sorted(registry.changed):
         [moved] = await tx.read(Q.webhooks_change(batch=[change_row(registry.row(ref)) for ref in changed]))
         if len(moved) != len(changed):

@@ -11,6 +11,7 @@ from msgspec import UNSET
 from quarterdeck.core import addresses
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Conflict, Invalid, LimitReached, NotFound, Problem
+from quarterdeck.core.keys import Binding, Key, bound, conflict
 from quarterdeck.domain.services.rules.endpoints import endpoint_problem
 from quarterdeck.domain.webhooks.model import (
     ENDPOINTS_MAX,
@@ -34,6 +35,9 @@ from quarterdeck.domain.webhooks.rules.messages import trial
 
 _replace = msgspec.structs.replace
 _names = msgspec.json.Decoder(list[str]).decode
+CREATING = "webhook.create"
+"""What keys are kept under."""
+FIRST_SECRET = 1
 
 
 # -- what may be asked for ---------------------------------------------------------------------------------------
@@ -107,22 +111,28 @@ class Told:
     data: Mapping[str, object] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a batch found."""
+
+    endpoints: Iterable[Endpoint]
+    deliveries: Iterable[Delivery]
+    keys: Mapping[Key, Binding]
+
+
 class Registry:
     """The endpoints of the zones of a batch, and each verb in turn."""
 
     def __init__(
-        self,
-        now: Millis,
-        zones: Mapping[str, Problem | None],
-        endpoints: Iterable[Endpoint],
-        deliveries: Iterable[Delivery],
-        terms: Terms,
+        self, now: Millis, zones: Mapping[str, Problem | None], stored: Stored, terms: Terms
     ) -> None:
         self._now = now
         self._zones = zones
-        self._rows = {row.ref: row for row in endpoints}
-        self._deliveries = {(row.zone_id, row.endpoint_id, row.id): row for row in deliveries}
+        self._rows = {row.ref: row for row in stored.endpoints}
+        self._deliveries = {(row.zone_id, row.endpoint_id, row.id): row for row in stored.deliveries}
+        self._keys = {**stored.keys}
         self._terms = terms
+        self.bindings: list[Binding] = []
         self.created: list[Ref] = []
         self.changed: set[Ref] = set()
         self.begun: set[Ref] = set()
@@ -160,6 +170,9 @@ class Registry:
                 return self._disable(ask, row)
 
     def _create(self, ask: Create) -> Changed | Problem:
+        key = key_of(ask)
+        if key is not None and (known := self._keys.get(key)):
+            return self._known(ask, key, known)
         used = sum(row.zone_id == ask.zone_id and row.removed_at is None for row in self._rows.values())
         if problem := self._unfit(ask) or (_exceeded(used) if used >= ENDPOINTS_MAX else None):
             return problem
@@ -169,7 +182,7 @@ class Registry:
             url=ask.url,
             description=ask.description,
             types=_text(ask.types),
-            secret_number=1,
+            secret_number=FIRST_SECRET,
             rotated_at=None,
             enabled=1,
             disabled_reason=None,
@@ -182,8 +195,21 @@ class Registry:
         )
         self._rows[row.ref] = row
         self.created.append(row.ref)
+        if key is not None:
+            self._keys[key] = bound(key, ask.digest, row.id)
+            self.bindings.append(self._keys[key])
         self.told.append(Told(ask, "created", None, row, {"host": host_of(row.url), "types": [*ask.types]}))
         return Changed(row, shows_secret=True)
+
+    def _known(self, ask: Create, key: Key, known: Binding) -> Changed | Problem:
+        """What was acknowledged once is acknowledged again, whatever bound is reached by now."""
+        if known.digest != ask.digest:
+            return conflict(key)
+        row = self._rows.get((ask.zone_id, known.subject_id))
+        if row is None or row.removed_at is not None:
+            return not_found(known.subject_id)
+        # The secret it was made with, whose answer may have been lost; a later one was shown to somebody else.
+        return Changed(row, shows_secret=row.secret_number == FIRST_SECRET, is_known=True)
 
     def _unfit(self, ask: Create | Change) -> Problem | None:
         url = None if ask.url is UNSET else url_problem(ask.url, private_allowed=self._terms.private_allowed)
@@ -248,6 +274,12 @@ class Registry:
         self.changed.add(after.ref)
         self.told.append(Told(ask, verb, before, after, data or {}))
         return after
+
+
+def key_of(ask: Create) -> Key | None:
+    if ask.key is None or ask.caller is None:
+        return None
+    return Key(ask.zone_id, ask.caller.client_id, CREATING, ask.key)
 
 
 def removed(row: Endpoint, now: Millis) -> Endpoint:

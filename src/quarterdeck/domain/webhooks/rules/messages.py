@@ -7,38 +7,16 @@ it. Nothing here can hold a secret: events hold none.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
 from quarterdeck.core.clock import Millis, iso
+from quarterdeck.core.occurrence import Occurrence
 from quarterdeck.domain.webhooks.rules import types
 
 _decode = msgspec.json.Decoder(dict[str, object]).decode
 _BESIDE = ("reason", "taskType", "agentId", "attempt", "cycle")
 """What of an event's own data a change of status tells."""
 _SUBJECTS = {"task": "taskId", "agent": "agentId", "webhook": "webhookId"}
-
-
-class Occurrence(Protocol):
-    """What of an event is told."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def zone_id(self) -> str: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def subject(self) -> str: ...
-    @property
-    def from_state(self) -> str | None: ...
-    @property
-    def to_state(self) -> str | None: ...
-    @property
-    def data(self) -> str: ...
-    @property
-    def at(self) -> Millis: ...
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -51,7 +29,7 @@ class Message(msgspec.Struct, frozen=True):
 def message_of(event: Occurrence) -> Message | None:
     """None for what is told to nobody."""
     family = event.type.partition(".")[0]
-    if family not in ("task", "agent") and event.type != types.DISABLED:
+    if not event.type.startswith(types.FAMILIES) and event.type != types.DISABLED:
         return None
     data = _decode(event.data)
     alert = types.alert_of(event.type, data)

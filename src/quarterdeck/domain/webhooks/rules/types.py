@@ -16,23 +16,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from quarterdeck.domain.coordination.rules import reading
+
 STATUS_CHANGED = "task.status_changed"
 ALERT = "alert"
 EVERYTHING = "*"
 TEST = "webhook.test"
 DISABLED = "webhook.disabled"
 USUAL = (STATUS_CHANGED, ALERT)
-_TASK = (
-    "created", "assigned", "started", "progressed", "paused", "resumed", "completed", "failed", "aborted", "requeued",
-    "archived", "changed", "warned", "unblocked",
-)  # fmt: skip
-_AGENT = ("registered", "changed", "degraded", "recovered", "stale", "revived", "terminated")
+FAMILIES = ("task.", "agent.")
+"""What `*` is about."""
 KNOWN = (
     STATUS_CHANGED,
     ALERT,
     EVERYTHING,
-    *(f"task.{verb}" for verb in _TASK),
-    *(f"agent.{verb}" for verb in _AGENT),
+    *(kind for kind in reading.KINDS if kind.startswith(FAMILIES)),
     DISABLED,
 )
 """All that may be named."""

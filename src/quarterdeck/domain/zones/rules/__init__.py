@@ -8,6 +8,7 @@
 """
 
 from quarterdeck.domain.zones.rules.limits import (
+    ZONE_NOT_FOUND,
     endings,
     has_ended,
     in_force,
@@ -33,6 +34,7 @@ from quarterdeck.domain.zones.rules.roles import (
 
 __all__ = [
     "POWERS",
+    "ZONE_NOT_FOUND",
     "Counted",
     "Roster",
     "endings",

@@ -22,6 +22,7 @@ from quarterdeck.domain.zones.model import (
     ZoneView,
 )
 
+ZONE_NOT_FOUND = "zone_not_found"
 _decode_overrides = msgspec.json.Decoder(Overrides).decode
 
 
@@ -63,7 +64,7 @@ def terms(zone: Zone, defaults: Limits) -> Terms:
 
 
 def not_found(zone_id: str) -> NotFound:
-    return NotFound("zone_not_found", f"There is no zone {zone_id!r}.")
+    return NotFound(ZONE_NOT_FOUND, f"There is no zone {zone_id!r}.")
 
 
 def has_ended(zone_id: str) -> Conflict:

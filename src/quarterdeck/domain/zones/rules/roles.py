@@ -24,7 +24,7 @@ POWERS: Mapping[str, frozenset[Role]] = {
     # An agent registers itself and no other.
     "agents.register": _ALL,
     "agents.terminate": _PEOPLE,
-    # Whoever has a token of an agent is given its tasks' secrets.
+    # It outlives the membership of whoever had it made, and is given its agent's tasks with their secrets.
     "agents.token": _RULERS,
     "agents.beat": _ALL,
     "coordinator.use": _RULERS,

@@ -1,0 +1,64 @@
+"""The walk along the tasks that wait for others, in which cycles are looked for.
+
+All that are found at once are weighed together, so a walk is bounded; the next one goes on where it stopped, and begins
+anew after the last. A cycle lies within one zone: so a zone that a walk did not come to the end of is left, whole, to
+the next. Only one with more than a walk may hold is taken in pieces, and there a cycle is found if a piece holds all of
+it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+
+from quarterdeck.domain.tasks.model.rows import Ref
+from quarterdeck.domain.tasks.operations import coordinating
+from quarterdeck.engine.tx import Engine
+
+log = logging.getLogger("quarterdeck.coordinator")
+BEGINNING: Ref = ("", "")
+SLICE = 1_000
+WAITING_MAX = 100_000
+"""Tasks that wait for others, among which cycles are looked for at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Zone → task → what it waits for."""
+
+    depends_on: dict[str, dict[str, list[str]]]
+    stopped_at: Ref
+    """After which the next walk goes on."""
+
+
+async def walk(everywhere: Engine, after: Ref) -> Waiting:
+    """Across zones."""
+    found: dict[str, dict[str, list[str]]] = {}
+    number = 0
+    while number < WAITING_MAX:
+        part = await everywhere.read(partial(coordinating.waiting_slice, after=after, limit=SLICE))
+        for (zone_id, task_id), ahead in part.depends_on.items():
+            found.setdefault(zone_id, {})[task_id] = ahead
+        number += len(part.depends_on)
+        if part.last is None:
+            return Waiting(found, BEGINNING)
+        after = part.last
+    if len(found) > 1:
+        del found[after[0]]
+        return Waiting(found, (after[0], ""))
+    log.warning(
+        "more than %d tasks of %s wait for others: cycles are looked for piece by piece", number, after[0]
+    )
+    return Waiting(found, after)
+
+
+async def walk_of_zone(everywhere: Engine, zone_id: str) -> Waiting:
+    """In one zone, from its beginning; what is beyond the bound is for the walks across zones."""
+    found: dict[str, list[str]] = {}
+    after: Ref | None = (zone_id, "")
+    while after is not None and after[0] == zone_id and len(found) < WAITING_MAX:
+        part = await everywhere.read(partial(coordinating.waiting_slice, after=after, limit=SLICE))
+        found |= {task_id: ahead for (zone, task_id), ahead in part.depends_on.items() if zone == zone_id}
+        after = part.last
+    return Waiting({zone_id: found}, after or BEGINNING)

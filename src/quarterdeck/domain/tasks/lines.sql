@@ -1,0 +1,133 @@
+-- The log of a task: what agents say of it, beside what the event log does.
+--
+-- A line, in the order of `model.lines.Line`.
+-- columns line: zone_id, task_id, id, number, agent_id, attempt, level, event, message, details, session_key
+-- columns line: stack_trace, size, created_at
+
+-- name: task_log_subjects
+-- Of tasks that something is to be said of: how many lines they have, and what of their content holds secrets, which
+-- must not be said.
+select t.zone_id, t.id, coalesce(c.lines, 0),
+    case when t.input_context like '%"$sealed"%' then t.input_context end,
+    case when t.checkpoint_data like '%"$sealed"%' then t.checkpoint_data end
+from rows(:batch as b, zone_id text, id text)
+join agent_tasks t on t.zone_id = b.zone_id and t.id = b.id
+left join task_log_counts c on c.zone_id = b.zone_id and c.task_id = b.id;
+
+-- name: task_log_lines_known
+-- What is tried again after a COMMIT that nobody heard of may be there already.
+select l.id
+from rows(:batch as b, zone_id text, task_id text, id text)
+join task_log_lines l on l.zone_id = b.zone_id and l.task_id = b.task_id and l.id = b.id;
+
+-- name: task_log_counts_add
+-- Gives out numbers, in the order of commits: the row is locked from here on, by nobody but those who add lines. A
+-- count that would pass its bound is left alone, and says so by not being there.
+insert into task_log_counts (zone_id, task_id, lines)
+select b.zone_id, b.task_id, b.lines
+from rows(:batch as b, zone_id text, task_id text, lines bigint)
+where true
+on conflict (zone_id, task_id) do update set lines = task_log_counts.lines + excluded.lines
+where task_log_counts.lines + excluded.lines <= :most
+returning zone_id, task_id, lines;
+
+-- name: task_log_lines_insert
+-- Reads the count that this transaction has just raised; `place` counts back from it.
+insert into task_log_lines (zone_id, task_id, id, number, agent_id, attempt, level, event, message, details,
+    session_key, stack_trace, size, created_at)
+select b.zone_id, b.task_id, b.id, c.lines - b.place, b.agent_id, b.attempt, b.level, b.event, b.message, b.details,
+    b.session_key, b.stack_trace, b.size, b.created_at
+from rows(:batch as b, zone_id text, task_id text, id text, place bigint, agent_id text, attempt bigint, level text,
+    event text, message text, details text, session_key text, stack_trace text, size bigint, created_at bigint)
+join task_log_counts c on c.zone_id = b.zone_id and c.task_id = b.task_id;
+
+-- name: task_log_head
+-- How far both halves of a task's log go. Read before them: whatever stands below is committed, and seen by what
+-- follows.
+select h.pos, coalesce((select c.lines from task_log_counts c where c.zone_id = :zone_id and c.task_id = :task_id), 0)
+from log_head h
+where h.id = 1;
+
+-- name: task_log_transitions
+-- planned: each time
+-- What the event log says of a task, oldest first. That retries were exhausted is said in the data: a quote within a
+-- value is escaped, so nothing but the member itself reads like this (its colon would be taken for a parameter).
+select e.pos, e.id, e.type, e.actor, e.from_state, e.to_state, e.data, e.at
+from events e
+where e.subject = :subject and e.zone_id = :zone_id and e.pos > :after and e.type >= 'task.' and e.type < 'task/'
+  and (cast(:any_type as bigint) = 1 or e.type in (select t.name from rows(:types as t, name text)))
+  and (cast(:exhausted as bigint) is null
+    or cast(:exhausted as bigint) = case when e.data like '%"exhausted"_true%' then 1 else 0 end)
+order by e.pos
+limit :limit;
+
+-- name: task_log_transitions_back
+-- planned: each time
+-- The same, newest first.
+select e.pos, e.id, e.type, e.actor, e.from_state, e.to_state, e.data, e.at
+from events e
+where e.subject = :subject and e.zone_id = :zone_id and e.pos < :before and e.type >= 'task.' and e.type < 'task/'
+  and (cast(:any_type as bigint) = 1 or e.type in (select t.name from rows(:types as t, name text)))
+  and (cast(:exhausted as bigint) is null
+    or cast(:exhausted as bigint) = case when e.data like '%"exhausted"_true%' then 1 else 0 end)
+order by e.pos desc
+limit :limit;
+
+-- name: task_log_lines_page
+-- planned: each time
+-- What agents have said, oldest first; as many as fit, and how many there would be.
+with few as (
+    select l.number, l.size
+    from task_log_lines l
+    where l.task_id = :task_id and l.zone_id = :zone_id and l.number > :after
+      and (cast(:level as text) is null or l.level = cast(:level as text))
+      and (cast(:event as text) is null or l.event = cast(:event as text))
+    order by l.number
+    limit :limit
+), sized as (
+    select f.number, sum(f.size) over (order by f.number) - f.size as ahead from few f
+)
+select (select count(*) from few), columns(l as line)
+from sized s
+join task_log_lines l on l.task_id = :task_id and l.zone_id = :zone_id and l.number = s.number
+where s.ahead < :bytes
+order by l.number;
+
+-- name: task_log_lines_back
+-- planned: each time
+-- The same, newest first.
+with few as (
+    select l.number, l.size
+    from task_log_lines l
+    where l.task_id = :task_id and l.zone_id = :zone_id and l.number < :before
+      and (cast(:level as text) is null or l.level = cast(:level as text))
+      and (cast(:event as text) is null or l.event = cast(:event as text))
+    order by l.number desc
+    limit :limit
+), sized as (
+    select f.number, sum(f.size) over (order by f.number desc) - f.size as ahead from few f
+)
+select (select count(*) from few), columns(l as line)
+from sized s
+join task_log_lines l on l.task_id = :task_id and l.zone_id = :zone_id and l.number = s.number
+where s.ahead < :bytes
+order by l.number desc;
+
+-- name: task_logs_news
+-- Once for everybody in a process who follows tasks: how far the log of each goes now.
+select b.zone_id, b.task_id, coalesce((
+    select e.pos from events e where e.subject = b.task_id and e.zone_id = b.zone_id order by e.pos desc limit 1
+), 0), coalesce((
+    select c.lines from task_log_counts c where c.zone_id = b.zone_id and c.task_id = b.task_id
+), 0)
+from rows(:batch as b, zone_id text, task_id text);
+
+-- name: task_lines_forget
+-- What agents said of tasks that are forgotten.
+delete from task_log_lines
+where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));
+
+-- name: task_log_counts_forget
+-- With the lines they count.
+delete from task_log_counts
+where (zone_id, task_id) in (select b.zone_id, b.task_id from rows(:batch as b, zone_id text, task_id text));

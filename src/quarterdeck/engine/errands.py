@@ -1,0 +1,62 @@
+"""Errands: what goes on in tasks that nobody waits for, and how such a task says what came of it.
+
+A task that nobody waits for must not fail unheard, so its failure is logged; nor may it be forgotten, so it is kept
+until it has ended. Whoever stops gives what is under way its time, and cuts the rest: whatever an errand has begun must
+be found again by somebody who knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from logging import Logger
+from typing import TypeVar
+
+from quarterdeck.core.errors import Unavailable
+from quarterdeck.core.retry import Policy, delay
+
+REPORT = Policy(max_attempts=0, base_ms=50, multiplier=2.0, cap_ms=2_000)
+T = TypeVar("T")
+
+
+class Errands:
+    def __init__(self, log: Logger) -> None:
+        self._log = log
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def end(self, seconds: float) -> int:
+        """Returns when all have ended, or have had so many seconds: how many were cut."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=max(0.0, seconds))
+        cut = [*self._tasks]
+        for task in cut:
+            task.cancel()
+        if cut:
+            await asyncio.wait(cut)
+        return len(cut)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._log.error("%s failed", task.get_name(), exc_info=error)
+
+
+async def until_heard(say: Callable[[], Awaitable[T]], until: float, policy: Policy = REPORT) -> T:
+    """Says it again for as long as the database is away, but not after an instant of the loop's clock: then that is
+    raised, as every other refusal is at once."""
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            return await say()
+        except Unavailable:
+            if asyncio.get_running_loop().time() > until:
+                raise
+        await asyncio.sleep(delay(policy, attempt=tries, chance=random.random()) / 1000)

@@ -1,0 +1,111 @@
+"""Recovering by hand, in one zone beside others; and the walks on which cycles are looked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from quarterdeck.domain.coordination import coordinator as coordinators
+from quarterdeck.domain.coordination import cycles
+from quarterdeck.domain.coordination.cycles import BEGINNING, walk, walk_of_zone
+from quarterdeck.domain.tasks.model.rows import State
+from tests.support.asking import ZONE
+from tests.support.coordinating import Coordinating
+from tests.support.keel import Keel
+from tests.support.working import Working
+
+ELSEWHERE = "elsewhere"
+
+
+@pytest.fixture
+async def here(keel: Keel) -> Coordinating:
+    await keel.zone(ELSEWHERE)
+    return Coordinating(keel)
+
+
+async def wait_for_each_other(work: Working, *names: str) -> None:
+    """Written by hand, since no request can."""
+    side = work.keel.side
+    for name in names:
+        await work.make(name)
+    for name, ahead in zip(names, (*names[1:], names[0]), strict=True):
+        side.run("insert into task_dependencies values (?, ?, ?, 0)", work.zone_id, name, ahead)
+        side.run("update agent_tasks set waits = 2, unmet = 1, depends = 1 where id = ?", name)
+
+
+async def test_recovering_one_zone_puts_off_no_check_of_the_others(here: Coordinating) -> None:
+    await here.turns()
+    await wait_for_each_other(here.work, "a", "b")
+    assert await here.coordinator.is_due() is True
+    _, _, in_cycles = await here.coordinator.recover(ELSEWHERE)
+    assert in_cycles == 0
+    assert await here.coordinator.is_due() is True, "cycles are still to be looked for"
+    _, _, in_cycles = await here.coordinator.recover(ZONE)
+    assert in_cycles == 2
+    assert (await here.task("a")).reason == "dependency_cycle"
+
+
+async def test_recovering_one_zone_finds_what_is_due_in_it_however_much_is_due_elsewhere(
+    here: Coordinating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinators, "LIMIT", 3)
+    monkeypatch.setattr(coordinators, "LOOK_LIMIT", 2)
+    beside = Working(here.keel, ELSEWHERE)
+    for work in (beside, here.work):
+        for number in range(4 if work is beside else 1):
+            name = f"{work.zone_id}-{number}"
+            await work.agent(name, slots=1)
+            await work.make(f"late {name}", run_at=9_000_000_000_000)
+            await work.make(f"slow {name}", timeout_seconds=60)
+            await work.claim(name)
+    keel = here.keel
+    keel.side.run("update agent_tasks set available_at = 1 where waits = 1")
+    keel.side.run("update agent_tasks set timeout_at = 1 where timeout_at is not null")
+    keel.side.run("update agent_pulses set last_seen_at = 1")
+    keel.side.run("update agents set look_at = 1")
+    keel.side.run("update agents set look_at = 2 where zone_id = ?", ZONE)
+    seen, looked_at, _ = await here.coordinator.recover(ZONE)
+    assert looked_at == 1
+    assert [zone_id for zone_id, _ in seen.due] == [ZONE]
+    assert [each.zone_id for each in seen.timed_out] == [ZONE]
+    assert keel.side.count("agents", "status = 'ERROR'") == 1
+    assert keel.side.count("agent_tasks", f"zone_id = '{ELSEWHERE}' and status = 'RUNNING'") == 4
+    late = await here.task(f"late {ZONE}-0")
+    assert (late.status, late.waits) == (State.PENDING, 0)
+
+
+async def test_walks_go_on_where_the_last_one_stopped_and_begin_anew_after_the_end(
+    here: Coordinating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cycles, "SLICE", 2)
+    monkeypatch.setattr(cycles, "WAITING_MAX", 4)
+    beside, everywhere = Working(here.keel, ELSEWHERE), here.keel.everywhere
+    await beside.make("root")
+    await here.work.make("root")
+    for number in range(3):
+        await beside.make(f"e{number}", depends_on=("root",))
+    for number in range(7):
+        await here.work.make(f"t{number}", depends_on=("root",))
+    first = await walk(everywhere, BEGINNING)
+    assert {zone: [*of] for zone, of in first.depends_on.items()} == {ELSEWHERE: ["e0", "e1", "e2"]}
+    second = await walk(everywhere, first.stopped_at)
+    assert {zone: [*of] for zone, of in second.depends_on.items()} == {ZONE: ["t0", "t1", "t2", "t3"]}, (
+        "a zone that was begun is taken whole, as far as a walk goes"
+    )
+    third = await walk(everywhere, second.stopped_at)
+    assert [*third.depends_on[ZONE]] == ["t4", "t5", "t6"]
+    assert third.stopped_at == BEGINNING
+    of_zone = await walk_of_zone(everywhere, ELSEWHERE)
+    assert {zone: [*of] for zone, of in of_zone.depends_on.items()} == {ELSEWHERE: ["e0", "e1", "e2"]}
+
+
+async def test_a_cycle_beyond_the_first_walk_is_found_by_a_later_one(
+    here: Coordinating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cycles, "SLICE", 2)
+    monkeypatch.setattr(cycles, "WAITING_MAX", 4)
+    await here.work.make("root")
+    for number in range(4):
+        await here.work.make(f"t{number}", depends_on=("root",))
+    await wait_for_each_other(here.work, "u", "v")
+    found = [(await here.coordinator.recover(None))[2] for _ in range(3)]
+    assert found == [0, 2, 0]

@@ -1,0 +1,156 @@
+"""Every verb in every state: the board moves a task where the table of arrows says, and nowhere else.
+
+A verb is walked by each command that stands for it. Beside its state a task is as that command needs it, so that
+nothing but the state decides: it has its token, it waits for another, its backoff is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypedDict
+
+import msgspec
+import pytest
+
+from quarterdeck.core.wire import Caller
+from quarterdeck.domain.tasks.model.commands import (
+    Abort,
+    Archive,
+    Assign,
+    Cancel,
+    Command,
+    Cut,
+    Due,
+    Launched,
+    Patch,
+    Pause,
+    Release,
+    Resume,
+    Retry,
+    Spread,
+    Start,
+)
+from quarterdeck.domain.tasks.model.rows import State, Task, Verb, Waits
+from quarterdeck.domain.tasks.rules import lives
+from quarterdeck.domain.tasks.rules.board import Board
+from tests.support.asking import NOW, ZONE
+from tests.support.tasking import AGENT, CREATOR, WINDOWS, blocked, board, claim, complete, fail, row
+
+
+class ByHand(TypedDict):
+    zone_id: str
+    caller: Caller
+    id: str
+
+
+class ByServer(TypedDict):
+    zone_id: str
+    id: str
+
+
+HAND: ByHand = {"zone_id": ZONE, "caller": CREATOR, "id": "t"}
+SERVER: ByServer = {"zone_id": ZONE, "id": "t"}
+LATER = NOW + 3_600_000
+
+
+def over(status: State) -> Task:
+    """What has failed has failed for good."""
+    return row(status, final=1, waits=Waits.NOTHING) if status is State.FAILED else row(status)
+
+
+def trying(status: State) -> Task:
+    """What has failed, or was aborted, is tried again when its backoff is over."""
+    if status is not State.ABORTED:
+        return row(status)
+    why = lives.Setback("timeout", 0.0)
+    return lives.set_back(row(State.RUNNING), State.ABORTED, why, WINDOWS.backoff_cap_ms, NOW - 1)
+
+
+def blocked_by_another(status: State) -> Task:
+    return row(status, depends=1, unmet=1, waits=Waits.OTHERS if status is State.PENDING else Waits.NOTHING)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A command that stands for a verb."""
+
+    verb: Verb
+    ask: Callable[[Task], Command]
+    stands: Callable[[State], Task] = over
+
+
+WAYS = {
+    "assign": Way(Verb.ASSIGN, lambda t: Assign(**SERVER, agent_id=AGENT, token="new")),
+    "claim": Way(Verb.CLAIM, lambda t: claim(token="new")),
+    "start": Way(Verb.START, lambda t: Start(**HAND, token=t.attempt_token)),
+    "launched": Way(
+        Verb.START,
+        lambda t: Launched(**SERVER, token=t.attempt_token or "", session_key="session"),
+        lambda status: row(status, session_key="session"),
+    ),
+    "pause": Way(Verb.PAUSE, lambda t: Pause(**HAND)),
+    "patch to PAUSED": Way(Verb.PAUSE, lambda t: Patch(**HAND, holds="pause")),
+    "resume": Way(Verb.RESUME, lambda t: Resume(**HAND)),
+    "patch to PENDING": Way(Verb.RESUME, lambda t: Patch(**HAND, holds="resume")),
+    "complete": Way(Verb.COMPLETE, lambda t: complete(token=t.attempt_token)),
+    "fail": Way(Verb.FAIL, lambda t: fail(token=t.attempt_token)),
+    "spread": Way(Verb.FAIL_DEPENDENCY, lambda t: Spread(zone_id=ZONE, id="ahead"), blocked_by_another),
+    "cut": Way(Verb.FAIL_DEPENDENCY, lambda t: Cut(**SERVER, cycle=("t", "t")), blocked_by_another),
+    "release": Way(Verb.RELEASE, lambda t: Release(**HAND, token=t.attempt_token)),
+    "cancel": Way(Verb.CANCEL, lambda t: Cancel(**HAND, reason="r"), trying),
+    "due": Way(Verb.REQUEUE, lambda t: Due(**SERVER), trying),
+    "retry": Way(Verb.REQUEUE, lambda t: Retry(**HAND)),
+    "archive": Way(Verb.ARCHIVE, lambda t: Archive(**HAND)),
+}
+
+
+def moved(here: Board, task: Task, ask: Command) -> State | None:
+    """Where the task has come to; None if it did not move, whatever was answered."""
+    here.decide(ask)
+    told = [each for each in here.told if each.row.id == task.id]
+    if not told:
+        assert here.row((ZONE, task.id)) == task, "what does not move does not change"
+        return None
+    [one] = told
+    assert one.before is task.status
+    return one.row.status
+
+
+def knowing(task: Task) -> Board:
+    """Of the task, and of one that it may wait for and that has failed for good."""
+    ahead = row(State.FAILED, "ahead", final=1, waits=Waits.NOTHING, spreads=1)
+    return board(task, ahead, now=LATER, blocked=blocked({"ahead": ["t"]} if task.unmet else {}))
+
+
+@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("status", State)
+def test_a_command_moves_a_task_where_its_verb_leads_and_nowhere_else(name: str, status: State) -> None:
+    way = WAYS[name]
+    task = way.stands(status)
+    assert task.status is status
+    assert moved(knowing(task), task, way.ask(task)) is lives.TASK.target(way.verb, status)
+
+
+@pytest.mark.parametrize("status", State)
+def test_what_an_agent_has_is_aborted_by_the_server_and_what_nobody_has_by_hand(status: State) -> None:
+    """The one verb of two commands: each of them covers a part of its arrows, and together they do all."""
+    task = over(status)
+    aborted = Abort(**SERVER, token=task.attempt_token, reason="timeout", chance=0.0)
+    by_server = moved(knowing(task), task, aborted)
+    by_hand = moved(knowing(task), task, Cancel(**HAND, reason="r"))
+    target = lives.TASK.target(Verb.ABORT, status)
+    assert by_server is (target if status in lives.HELD else None)
+    assert by_hand is target
+
+
+def test_every_verb_of_the_table_is_walked() -> None:
+    assert {way.verb for way in WAYS.values()} | {Verb.ABORT} == {*Verb} == {*lives.TASK.moves}
+
+
+def test_an_agents_last_failure_is_where_a_failure_leads_too() -> None:
+    """Without retries left an abort ends as FAILED: the arrow of a failure, from the same states."""
+    for status in lives.HELD:
+        task = msgspec.structs.replace(row(status), max_retries=0)
+        ask = Abort(**SERVER, token=task.attempt_token, reason="timeout", chance=0.0)
+        assert moved(knowing(task), task, ask) is lives.TASK.target(Verb.FAIL, status)

@@ -1,0 +1,109 @@
+"""The board of tasks: whose word is a sign of life of an agent, and whose is not."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from quarterdeck.domain.tasks.model.commands import (
+    Abort,
+    Assign,
+    Cancel,
+    Command,
+    Launched,
+    Patch,
+    Pause,
+    Progress,
+    Release,
+    Start,
+)
+from quarterdeck.domain.tasks.model.rows import State
+from quarterdeck.domain.tasks.rules.known import Worker
+from tests.support.asking import ZONE
+from tests.support.tasking import AGENT, CREATOR, board, claim, code, complete, fail, given, row, worker
+
+WHO = (ZONE, AGENT)
+replace = msgspec.structs.replace
+
+
+def progress(token: str = "k") -> Progress:
+    return Progress(zone_id=ZONE, caller=CREATOR, id="t", token=token, percent=5, step=None, checkpoint=None)
+
+
+def lost(*, was_just_heard: bool = False) -> dict[tuple[str, str], Worker]:
+    alive = worker()
+    return {
+        WHO: Worker(
+            alive.capabilities,
+            alive.free,
+            alive.lease_expires_at,
+            is_lost=not was_just_heard,
+            was_just_heard=was_just_heard,
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        progress(),
+        complete(),
+        fail(),
+        Release(zone_id=ZONE, caller=CREATOR, id="t", token="k"),
+        Start(zone_id=ZONE, caller=CREATOR, id="t", token="k"),
+    ],
+    ids=lambda word: type(word).__name__,
+)
+def test_an_agent_is_heard_of_by_what_is_said_under_the_token_of_its_attempt(word: Command) -> None:
+    here = board(row(State.RUNNING))
+    here.decide(word)
+    assert here.heard == {WHO}
+    older = replace(word, token="older")
+    for refused, held in ((older, State.RUNNING), (word, State.PAUSED), (word, State.ABORTED)):
+        here = board(row(held))
+        assert code(here.decide(refused)) == "stale_attempt"
+        assert not here.heard
+
+
+@pytest.mark.parametrize(
+    ("ask", "status"),
+    [
+        (Cancel(zone_id=ZONE, caller=CREATOR, id="t", reason="r"), State.RUNNING),
+        (Pause(zone_id=ZONE, caller=CREATOR, id="t"), State.RUNNING),
+        (Patch(zone_id=ZONE, caller=CREATOR, id="t", holds="pause"), State.RUNNING),
+        (Abort(zone_id=ZONE, id="t", token="k", reason="timeout", chance=0.0), State.RUNNING),
+        # A lease that reached nobody: the server gives it back.
+        (Release(zone_id=ZONE, id="t", token="k"), State.RUNNING),
+        (Assign(zone_id=ZONE, id="t", agent_id=AGENT, token="k"), State.PENDING),
+        (Launched(zone_id=ZONE, id="t", token="k", session_key="s"), State.ASSIGNED),
+    ],
+    ids=lambda asked: type(asked).__name__ if isinstance(asked, Command) else "",
+)
+def test_an_agent_is_not_heard_of_by_what_others_do_with_its_tasks(ask: Command, status: State) -> None:
+    here = board(row(status))
+    here.decide(ask)
+    assert here.changed, "it did something"
+    assert not here.heard
+
+
+def test_a_claim_is_a_sign_of_life_whether_it_is_given_something_or_not() -> None:
+    here = board(row())
+    assert given(here, claim()) == ["t"]
+    assert (here.heard, here.revived) == ({WHO}, {})
+    for workers, is_noted in (({WHO: worker()}, True), (lost(was_just_heard=True), False)):
+        here = board(workers=workers)
+        assert given(here, claim()) == []
+        assert (here.heard == {WHO}) is is_noted
+
+
+def test_by_its_claim_an_agent_that_was_lost_is_back_and_is_given_work() -> None:
+    here = board(row(), workers=lost())
+    ask = claim()
+    assert given(here, ask) == ["t"]
+    assert (here.heard, here.revived) == ({WHO}, {WHO: ask})
+
+
+def test_nothing_is_assigned_to_an_agent_that_is_lost() -> None:
+    here = board(row(), workers=lost())
+    assert code(here.decide(Assign(zone_id=ZONE, id="t", agent_id=AGENT, token="k"))) == "task_state_conflict"
+    assert not here.held
