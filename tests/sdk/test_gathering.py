@@ -14,6 +14,8 @@ from quarterdeck.sdk.gathering import CALLS, Gatherer
 from tests.support.eventually import eventually
 
 BAD = "bad"
+FIRST = [f"first{n}" for n in range(CALLS)]
+"""As many as go at once, each alone."""
 
 
 class Wire:
@@ -52,29 +54,29 @@ async def asked(wire: Wire, *bodies: str) -> list[str | BaseException]:
 
 async def test_whoever_comes_alone_goes_at_once_and_the_others_go_together() -> None:
     wire = Wire()
-    assert await asked(wire, *"abcdef") == [*"ABCDEF"]
-    assert wire.calls == [["a"], ["b"], ["c", "d", "e", "f"]]
+    assert await asked(wire, *FIRST, *"cdef") == [*(each.upper() for each in FIRST), *"CDEF"]
+    assert wire.calls == [*([each] for each in FIRST), ["c", "d", "e", "f"]]
 
 
 async def test_each_gets_its_own_refusal() -> None:
-    found = await asked(Wire(), "a", "b", "taken", "c")
-    assert [each for each in found if isinstance(each, str)] == ["A", "B", "C"]
-    assert isinstance(found[2], Conflict)
+    found = await asked(Wire(), *FIRST, "taken", "c")
+    assert [each for each in found if isinstance(each, str)][CALLS:] == ["C"]
+    assert isinstance(found[CALLS], Conflict)
 
 
 async def test_a_body_that_is_not_taken_does_not_hurt_those_that_go_with_it() -> None:
     wire = Wire()
-    found = await asked(wire, "a", "b", BAD, "c")
-    assert [each for each in found if isinstance(each, str)] == ["A", "B", "C"]
-    assert isinstance(found[2], Invalid)
-    assert wire.calls[2:] == [[BAD, "c"], [BAD], ["c"]]
+    found = await asked(wire, *FIRST, BAD, "c")
+    assert [each for each in found if isinstance(each, str)][CALLS:] == ["C"]
+    assert isinstance(found[CALLS], Invalid)
+    assert wire.calls[CALLS:] == [[BAD, "c"], [BAD], ["c"]]
 
 
 async def test_what_befalls_a_call_befalls_each_with_the_key_it_was_kept_under() -> None:
-    away = [Unavailable("away", "Away.", idempotency_key=key) for key in ("one", "two", "many")]
-    found = await asked(Wire(*away), "a", "b", "c", "d")
+    away = [Unavailable("away", "Away.", idempotency_key=key) for key in (*FIRST, "many")]
+    found = await asked(Wire(*away), *FIRST, "c", "d")
     keys = [each.members["idempotency_key"] for each in found if isinstance(each, Unavailable)]
-    assert keys == ["one", "two", "many#0", "many#1"]
+    assert keys == [*FIRST, "many#0", "many#1"]
 
 
 async def test_a_defect_is_raised_to_each_and_nobody_waits_for_ever() -> None:
@@ -89,14 +91,14 @@ async def test_a_defect_is_raised_to_each_and_nobody_waits_for_ever() -> None:
 async def test_who_gives_up_waiting_takes_nobody_along() -> None:
     wire = Wire()
     gatherer = Gatherer(wire.send)
-    waiting = [asyncio.create_task(gatherer.ask(body)) for body in "abcde"]
+    waiting = [asyncio.create_task(gatherer.ask(body)) for body in (*FIRST, *"cde")]
     await wire.until_under_way(CALLS)
     waiting[0].cancel()
-    waiting[3].cancel()
+    waiting[CALLS + 1].cancel()
     wire.let.set()
     found = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [found[1], found[2], found[4]] == ["B", "C", "E"]
-    assert wire.calls[2:] == [["c", "e"]], "what nobody waits for any more was sent"
+    assert [each for each in found if isinstance(each, str)][CALLS - 1 :] == ["C", "E"]
+    assert wire.calls[CALLS:] == [["c", "e"]], "what nobody waits for any more was sent"
 
 
 async def test_no_call_is_larger_than_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,5 +106,5 @@ async def test_no_call_is_larger_than_the_bounds(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(gathering, "BYTES_MAX", 30)
     wire = Wire()
     long = "x" * 40
-    assert len(await asked(wire, "a", "b", *"cdef", long, "g")) == 8
-    assert wire.calls[2:] == [["c", "d", "e"], ["f"], [long], ["g"]]
+    assert len(await asked(wire, *FIRST, *"cdef", long, "g")) == CALLS + 6
+    assert wire.calls[CALLS:] == [["c", "d", "e"], ["f"], [long], ["g"]]

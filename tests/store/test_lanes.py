@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -95,6 +95,23 @@ async def test_a_full_queue_answers_503_and_writes_nothing_for_those_it_turned_a
         assert (await soon(late)).created, "a zone with nothing waiting still gets in"
         assert keel.side.count("agent_sessions", "zone_id = ?", ZONE) == 200 - len(refused) == 49
         assert (await keel.spawn()).zone_id == ZONE, "and the lane goes on"
+
+
+async def test_what_nobody_is_in_a_hurry_for_gathers_before_it_is_written(keel: Keel) -> None:
+    batches: list[int] = []
+
+    async def count(tx: Tx, asks: Sequence[Spawn]) -> list[int]:
+        batches.append(len(asks))
+        return [len(asks)] * len(asks)
+
+    lane = keel.lanes.writing("gathering", count, 0.2)
+    first = lane.submit(ask())
+    await asyncio.sleep(0)  # the lane has begun, and waits for others
+    others = [lane.submit(ask()) for _ in range(9)]
+    assert await soon(asyncio.gather(first, *others)) == [10] * 10
+    assert batches == [10]
+    assert await soon(lane.submit(ask())) == 1, "and the lane goes on"
+    await soon(lane.drain())
 
 
 # -- busy zones

@@ -1,7 +1,7 @@
 """Asks that go together: what comes while a call is under way goes with the next.
 
 There are no timers: whoever comes alone goes at once, and alone. Twenty callers who each wait for their own cost some
-two calls at a time instead of twenty, and the server one batch. Each gets its own outcome. What the server will not
+three calls at a time instead of twenty, and the server few batches. Each gets its own outcome. What the server will not
 take of a call (it names one bad field and refuses all) is sent one by one, so nobody pays for a neighbour.
 """
 
@@ -17,8 +17,8 @@ import msgspec
 from quarterdeck.sdk.errors import Invalid, Problem, TooLarge
 
 R = TypeVar("R")
-CALLS = 2
-"""Under way at once, so that the server works on one while the other is on its way."""
+CALLS = 3
+"""Under way at once, so that the server works on one while others are on their way."""
 TOGETHER_MAX = 200
 BYTES_MAX = 1 << 20
 """Of what goes together; anything larger goes alone."""
