@@ -16,6 +16,10 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=constraints.txt PIP_BUILD_
 BASE := .venv/.installed
 TEST := .venv/.installed-test
 
+# Panes are tmux's, and no wheel brings it. Everything else works without; its tests are skipped then, and counted.
+TMUX_HINT := command -v tmux >/dev/null || echo 'tmux is not installed, so members of fleets have no panes. \
+	It is a package: apt-get install tmux (Debian, Ubuntu), brew install tmux (macOS).'
+
 .PHONY: help install up test lint bench soak states sdk
 
 help: ## list the targets
@@ -26,6 +30,7 @@ help: ## list the targets
 	@echo '  PYTHON=PROG   (the first time) the Python to build .venv with'
 
 install: $(BASE) ## make .venv and install Quarterdeck into it
+	@$(TMUX_HINT)
 
 # The variables that other programs also use (DATABASE_URL, PORT, ...) are ignored here: this is the laptop's command.
 up: $(BASE) ## start the server on SQLite, in the foreground
@@ -36,6 +41,7 @@ up: $(BASE) ## start the server on SQLite, in the foreground
 # In the order of tests/conftest.py: by itself xdist begins with the files of most tests, and would keep for the end the one
 # test that takes minutes, for the other of the two to wait for.
 test: lint ## lint, types, import contracts, and every test on both engines
+	@$(TMUX_HINT)
 	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(call given,ARGS)
 
 lint: $(TEST) ## the checks that run nothing

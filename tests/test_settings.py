@@ -13,6 +13,7 @@ from quarterdeck.domain.coordination.model import (
     ProcessLauncher,
     launchers_of,
 )
+from quarterdeck.domain.fleets.model.rows import CodingAgentTold, FleetSettings
 from quarterdeck.domain.zones.model import CEILINGS, Limits
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.http.auth import AuthSettings
@@ -38,7 +39,7 @@ EXAMPLES = {
 """Three values for each setting that is no number."""
 FLAGS = {"host": "--host", "port": "--port", "database_url": "--database"}
 """What can be said on the command line, as it is said there."""
-TABLES = {"launchers"}
+TABLES = {"launchers", "coding_agents"}
 """What is no single value, and stands only in the file."""
 NAMES = [field.name for section in SECTIONS for field in fields(section) if field.name not in TABLES]
 
@@ -98,6 +99,14 @@ def test_launchers_are_tables_of_the_file_and_the_gateway_is_one_of_them(tmp_pat
     assert found["gateway"] == HttpLauncher(url="http://gateway.example")
 
 
+def test_coding_agents_are_tables_of_the_file(tmp_path: Path) -> None:
+    write(tmp_path, "[coding_agents.aider]\nargv = ['aider', '{name}']\nprocesses = ['aider', 'python3']\n")
+    told = load(tmp_path, {}, {}).section(FleetSettings)
+    assert told.coding_agents == {
+        "aider": CodingAgentTold(argv=("aider", "{name}"), processes=("aider", "python3"))
+    }
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -109,9 +118,15 @@ def test_launchers_are_tables_of_the_file_and_the_gateway_is_one_of_them(tmp_pat
         "[launchers.x]\nkind = 'process'\ncommand = ['sh']\ntask_types = []",
         "[launchers.x]\nkind = 'http'\nurl = 'file:///etc/passwd'",
         "[launchers.'a b']\nkind = 'http'\nurl = 'http://a'",
+        "[coding_agents.x]\nargv = []\nprocesses = ['x']",
+        "[coding_agents.x]\nargv = ['x']\ncommand = 'x'",
+        "[coding_agents.x]\nargv = 'sh -c x'\nprocesses = ['x']",
+        "[coding_agents.'a b']\nargv = ['x']\nprocesses = ['x']",
     ],
 )
-def test_a_malformed_launcher_stops_the_start_with_a_sentence(wrong: str, tmp_path: Path) -> None:
+def test_a_malformed_launcher_or_coding_agent_stops_the_start_with_a_sentence(
+    wrong: str, tmp_path: Path
+) -> None:
     write(tmp_path, wrong + "\n")
     with pytest.raises(SettingsError, match=rf"^{FILE} is "):
         load(tmp_path, {}, {})

@@ -2,6 +2,7 @@
 
 up                 serve, until told to stop
 sweep              make the passes of a server without serving
+db init            the schema, made or brought up to date; never among the tables of something else
 db upgrade|status  the schema
 db backup FILE     a copy of a SQLite database
 audit verify       the log, proved by its seals
@@ -81,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--ready-fd", type=int)
     up.set_defaults(run=_up)
     for noun, steps in (
-        ("db", {"upgrade": _db_upgrade, "status": _db_status, "backup": _db_backup}),
+        ("db", {"init": _db_init, "upgrade": _db_upgrade, "status": _db_status, "backup": _db_backup}),
         ("audit", {"verify": _audit_verify, "anchor": _audit_anchor}),
         ("config", {"show": _config_show}),
     ):
@@ -126,6 +127,22 @@ def _sweep(asked: argparse.Namespace, settings: Settings) -> int:
 
     daemon = Sweeping(settings, Wanted(asked.only, asked.metrics_port, asked.json))
     return daemon.tell() if asked.list else daemon.once() if asked.once else daemon.until_stopped()
+
+
+def _db_init(asked: argparse.Namespace, settings: Settings) -> int:
+    from quarterdeck.store import migrate
+
+    with _alone(asked, settings):
+        before, after = migrate.initialize(settings.database_url)
+    shown = mask(settings.database_url)
+    if before is None:
+        done, told = "created", f"created {shown} at revision {after}"
+    elif before != after:
+        done, told = "upgraded", f"upgraded {shown} from {before} to {after}"
+    else:
+        done, told = "already at head", f"already at head ({after})"
+    _show(asked, {"database": shown, "done": done, "before": before, "revision": after}, told)
+    return 0
 
 
 def _db_upgrade(asked: argparse.Namespace, settings: Settings) -> int:

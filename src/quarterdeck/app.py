@@ -31,8 +31,9 @@ from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sweeps import SweepRunner
 from quarterdeck.engine.tail import Tailer
 from quarterdeck.engine.tx import Listener
+from quarterdeck.http import about, sse, system
 from quarterdeck.http import events as event_routes
-from quarterdeck.http import sse, system
+from quarterdeck.http.about import AboutDesk
 from quarterdeck.http.auth import Authenticator, AuthSettings, LocalIssuer
 from quarterdeck.http.events import LogDesk
 from quarterdeck.http.logs import LineWriter
@@ -47,6 +48,7 @@ from quarterdeck.rooms import webhooks as webhook_rooms
 from quarterdeck.rooms import work as work_rooms
 from quarterdeck.rooms.coordination import Beside as CoordinationBeside
 from quarterdeck.rooms.coordination import launcher_names, the_coordination
+from quarterdeck.rooms.fleets import the_fleets
 from quarterdeck.settings import Settings, SettingsError
 from quarterdeck.store.port import StoreError
 
@@ -170,11 +172,13 @@ async def build(
             CoordinationBeside(issuer, safe, tasks_made, watched, url, None if redis is None else redis.keys),
             acts=paths is None,
         ),
+        the_fleets(keel, issuer, live),
         told_of,
         the_log(keel, issuer, live),
         await the_outside(keel, redis, check_bearer, Inside([teller], watched.beater)),
         # Every room that keeps secrets names the shelves they stand on.
         Room(safekeeping.lay(keel, safe, [resealing.TASKS], check_bearer)),
+        Room(about.routes(AboutDesk(keel.engine, check_bearer, __version__, keel.stores[0].kind))),
         Room(system.routes(own, None if settings.server.host in LOOPBACK else METRICS)),
     ]
     table = [route for room in rooms for route in room.routes if paths is None or route.path in paths]

@@ -25,6 +25,7 @@ from msgspec.structs import FieldInfo, fields
 from quarterdeck.core.clock import Millis, system_now
 from quarterdeck.domain.coordination.model import CoordinationSettings
 from quarterdeck.domain.delegations.model import DelegationSettings
+from quarterdeck.domain.fleets.model.rows import FleetSettings
 from quarterdeck.domain.invocations.model import InvocationSettings
 from quarterdeck.domain.services.model import ServiceSettings
 from quarterdeck.domain.sessions.model import SessionSettings
@@ -79,6 +80,7 @@ SECTIONS: tuple[type[msgspec.Struct], ...] = (
     TaskSettings,
     CoordinationSettings,
     WebhookSettings,
+    FleetSettings,
     Limits,
 )
 SHARED_NAMES = {
@@ -108,7 +110,7 @@ SECRETS = frozenset({"streams_hmac_key", "secret_keys"})
 """Settings that are never shown, not even where they are malformed."""
 FLAG_NAMES = {"database_url": "--database"}
 NOT_SETTINGS = re.compile(
-    r"QD_(DATA|URL|SERVER|TOKEN|ZONE|ROUNDS|SOAK_SECONDS|SEED|TEST_.*|WRITE_.*|BENCH_.*)"
+    r"QD_(DATA|URL|SERVER|TOKEN|ZONE|FLEET_ID|AGENT_ID|MAX_TEXT_LEN|ROUNDS|SOAK_SECONDS|SEED|TEST_.*|WRITE_.*|BENCH_.*)"
 )
 """Names that mean something to the CLI or to the tests, and nothing to the server. Whole names, or a slip of the pen in
 QD_DATABASE_URL would pass for QD_DATA."""

@@ -132,6 +132,17 @@ def seen() -> frames.Seen:
     return frames.Seen(stats, agents, False, running, False, pending, False)
 
 
+def test_a_picture_tells_who_watches_over_the_fleets_and_whom_nobody_has_heard_of() -> None:
+    monitors: list[Document] = [
+        {"fleet_id": 3, "pid": 9, "is_live": True, "last_tick_at": "2026-01-02T03:04:04.000Z"},
+        {"fleet_id": 2, "pid": 8, "is_live": False, "last_tick_at": "2026-01-02T03:03:05.000Z"},
+        {"fleet_id": 1, "pid": None, "is_live": False, "last_tick_at": None},
+    ]
+    watched = seen()._replace(monitors=monitors)
+    lines = frames.draw(frames.Frame("z", watched, NOW, PLAINLY), frames.Size(100, None))
+    assert lines[2] == "monitors: fleet 3 running, fleet 2 stale (last tick 1m ago), fleet 1 stopped"
+
+
 def test_a_picture_tells_counts_queues_agents_and_what_they_do() -> None:
     lines = frames.draw(frames.Frame("z", seen(), NOW, PLAINLY), frames.Size(100, None))
     assert lines[0].startswith("qd top, zone z  ")

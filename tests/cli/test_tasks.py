@@ -411,16 +411,18 @@ def test_a_token_speaks_as_its_agent_and_stands_in_for_the_attempts_own(here: Qd
     assert here("agent", "terminate", "ada", QD_TOKEN=token).returncode != 0
 
 
-def test_members_are_given_roles(here: Qd, zone: FreshZone) -> None:
-    assert here.good("member", "list").startswith(f"no members in zone {zone.id}")
-    assert here.good("member", "set", "alice@example.com", "--role", "owner").startswith(
+def test_roles_are_given_shown_and_taken_away(here: Qd, zone: FreshZone) -> None:
+    assert here.good("role", "list").startswith(f"no roles in zone {zone.id}")
+    assert here.good("role", "set", "alice@example.com", "--role", "owner").startswith(
         "alice@example.com is OWNER"
     )
-    here.good("member", "set", "bob", "--role", "member")
-    rows = [line.split()[:2] for line in here.good("member", "list").splitlines()[1:]]
+    here.good("role", "set", "bob", "--role", "member")
+    rows = [line.split()[:2] for line in here.good("role", "list").splitlines()[1:]]
     assert rows == [["alice@example.com", "OWNER"], ["bob", "MEMBER"]]
-    assert here.good("member", "remove", "bob") == f"removed bob from zone {zone.id}"
-    assert here("member", "remove", "bob").returncode == 4
+    assert here.json("role", "show", "bob")["role"] == "MEMBER"
+    assert here.good("role", "remove", "bob") == f"removed bob from zone {zone.id}"
+    for verb in ("show", "remove"):
+        assert here("role", verb, "bob").returncode == 4
 
 
 @pytest.mark.parametrize(
@@ -442,7 +444,7 @@ def test_members_are_given_roles(here: Qd, zone: FreshZone) -> None:
         (("agent", "show", "no-such"), 4),
         (("agent", "claim", "no-such"), 4),
         (("agent", "heartbeat", "no-such"), 4),
-        (("member", "set", "x", "--role", "king"), 2),
+        (("role", "set", "x", "--role", "king"), 2),
         (("budget", "set"), 2),
         (("budget", "set", "--scope", "type", "--usd", "1"), 2),
         (("budget", "set", "--usd", "much"), 2),

@@ -151,7 +151,7 @@ async def test_whoever_comes_later_in_a_batch_is_heard_as_what_they_are_by_then(
         ("alice", "OWNER"),
         ("carl", "MEMBER"),
     ]
-    stored = members.keel.side.run("select subject, role from members order by subject")
+    stored = members.keel.side.run("select subject, role from zone_members order by subject")
     assert stored == [("alice", "OWNER"), ("carl", "MEMBER")]
     assert len(members.events()) == 4
 
@@ -190,7 +190,7 @@ async def test_owners_of_many_replicas_who_unmake_each_other_leave_one(engine_ur
         )
         # Whoever comes second is no owner any more, or unmakes the last one.
         assert codes(outcomes).count("MemberChange") == 1
-        assert one.side.count("members", "role = 'OWNER'") == 1
+        assert one.side.count("zone_members", "role = 'OWNER'") == 1
 
 
 async def test_a_workspace_has_at_most_so_many_members(members: Membership) -> None:
@@ -199,7 +199,7 @@ async def test_a_workspace_has_at_most_so_many_members(members: Membership) -> N
             f"('{ZONE}', 'm{number}', 'MEMBER', 'x', 1, 1)"
             for number in range(begin, min(begin + 1_000, MEMBERS_MAX - 1))
         )
-        members.keel.side.run(f"insert into members values {values}")
+        members.keel.side.run(f"insert into zone_members values {values}")
     outcomes = await members.put_all(("one", Role.MEMBER, OWNER), ("more", Role.MEMBER, OWNER))
     assert codes(outcomes) == ["MemberChange", "too_many_members"]
     await members.put("m0", None)

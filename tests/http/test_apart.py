@@ -10,7 +10,7 @@ import httpx
 
 from quarterdeck.core.wire import ADMIN
 from tests.support.server import ServerProcess
-from tests.support.table import TableRow, table_of
+from tests.support.table import NO_NUMBER, TableRow, table_of
 from tests.support.zone import APP, FreshZone, assert_problem, end, events_of, fresh_zone, shown, spawn
 
 
@@ -147,10 +147,16 @@ async def in_somebody_elses_workspace(server: ServerProcess) -> Foreign:
         asked = {"title": "t", "taskType": "development"}
         task = shown(await owner.post("/api/v1/agent-tasks", json=asked))["id"]
         hook = shown(await owner.post("/api/v1/webhooks", json={"url": "https://hooks.example.com/"}))["id"]
-    return Foreign(zone, {"agents": agent, "members": member, "agent-tasks": task, "webhooks": hook})
+        fleet = shown(await owner.post("/api/v1/fleets", json={}))
+        spoken = {"from_agent_id": 2, "to_agent_id": 1, "text": "hello"}
+        assert (await owner.post("/api/v1/fleets/1/messages", json=spoken)).status_code == 201
+    # The same number names the fleet, its director, and the first message.
+    ids = {"members": member, "agent-tasks": task, "webhooks": hook, "fleets": str(fleet["fleet_id"])}
+    return Foreign(zone, {"agents": agent, **ids})
 
 
 NOT_THERE = {
+    "fleets": "fleet_not_found",
     "agents": "agent_not_found",
     "members": "member_not_found",
     "agent-tasks": "task_not_found",
@@ -172,12 +178,13 @@ async def test_what_is_in_a_foreign_workspace_is_not_found_by_its_id_on_any_rout
     for token in (zone.token(role="OWNER"), zone.server.admin_token):
         async with zone.client(token) as client:
             for row in rows:
-                asked = [row.asked(zone.id, one) for one in (foreign.one(row), absent)]
+                nobody = NO_NUMBER if row.names == "fleets" else absent
+                asked = [row.asked(zone.id, one) for one in (foreign.one(row), nobody)]
                 real, none = [await client.request(**each) for each in asked]
                 assert row.names
                 assert real.status_code == 404, (str(row), real.text)
                 assert_problem(real, 404, NOT_THERE[row.names])
-                assert told(real, foreign.one(row)) == told(none, absent), str(row)
+                assert told(real, foreign.one(row)) == told(none, nobody), str(row)
     assert await events_of(foreign.zone) == before
 
 

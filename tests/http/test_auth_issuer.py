@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from quarterdeck.core.wire import ADMIN, COORDINATOR_ADMIN, LIFECYCLE, Caller
+from quarterdeck.core.wire import ADMIN, COORDINATOR_ADMIN, FLEET_EXEC, LIFECYCLE, Caller
 from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, KeyFileError, LocalIssuer
 from quarterdeck.http.auth.keyfile import read_secret
 from tests.http.auth_support import NOW, Clock, bearer, rsa_key
@@ -171,10 +171,11 @@ async def test_the_admin_token_is_private_whole_and_honoured(tmp_path: Path) -> 
         subject="local",
         client_id="local",
         zone_id="default",
-        scopes=frozenset({LIFECYCLE, COORDINATOR_ADMIN, ADMIN}),
+        scopes=frozenset({LIFECYCLE, COORDINATOR_ADMIN, ADMIN, FLEET_EXEC}),
         sid="local",
         is_admin=True,
         is_local=True,
+        issued_at=(NOW + 6) * 1000,
     )
 
 

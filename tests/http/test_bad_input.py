@@ -270,6 +270,13 @@ async def test_every_parameter_refuses_what_is_not_its_kind(zone: FreshZone) -> 
         "key": ["", "x" * 129],
         "scope": ["", "zone"],
         "period": ["", "year"],
+        "deleted": ["", "maybe", "2"],
+        "keep_panes": ["", "maybe", "2"],
+        "force": ["", "maybe", "2"],
+        "activity": ["", "maybe", "2"],
+        "ansi": ["", "maybe", "2"],
+        "lines": ["", "0", "10001", "x"],
+        "wait_ms": ["", "-1", "x", "300001"],
     }
     async with zone.server.client() as client:
         known = (await spawn(client, zone))["id"]

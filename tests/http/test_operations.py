@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 
 from quarterdeck import __version__
+from quarterdeck.store.migrate import revisions
 from tests.support.eventually import eventually
 from tests.support.raw import Connection, request
 from tests.support.server import Launch, ServerProcess, Servers
@@ -40,6 +42,24 @@ async def test_the_description_names_this_version_and_the_documentation_needs_no
     assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", page.text), (
         "loads something from elsewhere"
     )
+
+
+async def test_a_bearer_is_told_which_release_serves_on_which_tables_and_what_time_it_is(
+    zone: FreshZone,
+) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    async with zone.client() as client:
+        about = (await client.get("/about")).json()
+    assert (about["version"], about["revision"], about["head"]) == (
+        __version__,
+        revisions()[-1],
+        revisions()[-1],
+    )
+    assert (about["database"], about["complaint"]) == (
+        zone.server.launch.database_url.partition(":")[0],
+        None,
+    )
+    assert before < datetime.fromisoformat(about["now"]) < datetime.now(UTC) + timedelta(seconds=1)
 
 
 async def test_the_published_keys_hold_no_private_part(server: ServerProcess) -> None:

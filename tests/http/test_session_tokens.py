@@ -11,6 +11,15 @@ from tests.support.zone import APP, FreshZone, assert_problem, end, events_of, f
 
 EVERY_SCOPE = ("agent:lifecycle", "coordinator.admin", "quarterdeck.admin")
 ONE_SERVICE = ("/zones/{zone}/agents/{id}/services/{service}", "/zones/{zone}/agent-services/{id}")
+FLEETS = {
+    "GET": ("members", "members/{member}", "members/{member}/capture", "members/{member}/inbox",
+            "members/{member}/sent", "members/{member}/monitor", "messages", "messages/{message}", "timeline",
+            "timeline/live", "monitor"),
+    "POST": ("members", "members/{member}/send-input", "members/{member}/exec", "members/{member}/ping", "messages",
+             "messages/{message}/ack", "messages/{message}/cancel", "monitor/claim", "monitor/beat", "monitor/release"),
+    "PATCH": ("members/{member}/monitor",),
+    "DELETE": ("members/{member}",),
+}  # fmt: skip
 NOT_200 = {
     "POST /zones/{zone}/agents": 201,
     "DELETE /zones/{zone}/agents/{id}": 204,
@@ -66,6 +75,12 @@ NOT_200 = {
     **{f"POST /api/v1/webhooks/{{id}}/{verb}": 404 for verb in ("rotate-secret", "test")},
     "GET /api/v1/webhooks/{id}/deliveries": 404,
     "POST /api/v1/webhooks/{id}/deliveries/{delivery}/replay": 404,
+    "POST /api/v1/fleets": 201,
+    # There is no other fleet in the zone.
+    **{f"{method} /api/v1/fleets/{{fleet}}": 404 for method in ("GET", "DELETE")},
+    **{
+        f"{method} /api/v1/fleets/{{fleet}}/{rest}": 404 for method, rests in FLEETS.items() for rest in rests
+    },
     "POST /zones/{zone}/keys": 201,
     "DELETE /zones/{zone}/keys/{id}": 404,  # the id is a session's
 }

@@ -63,12 +63,31 @@ PROMISED = {
     "GET /zones/{zone}/keys": "quarterdeck.admin",
     "DELETE /zones/{zone}/keys/{id}": "quarterdeck.admin",
 }
+FLEETS = {
+    "": ("GET", "POST"),
+    "/{fleet}": ("GET", "DELETE"),
+    "/{fleet}/members": ("GET", "POST"),
+    "/{fleet}/members/{member}": ("GET", "DELETE"),
+    "/{fleet}/members/{member}/inbox": ("GET",),
+    "/{fleet}/members/{member}/sent": ("GET",),
+    "/{fleet}/members/{member}/monitor": ("GET", "PATCH"),
+    "/{fleet}/messages": ("GET", "POST"),
+    "/{fleet}/messages/{message}": ("GET",),
+    "/{fleet}/messages/{message}/ack": ("POST",),
+    "/{fleet}/messages/{message}/cancel": ("POST",),
+    "/{fleet}/timeline": ("GET",),
+    "/{fleet}/timeline/live": ("GET",),
+    "/{fleet}/monitor": ("GET",),
+}
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "LOCK")
 
 
 async def test_the_contracts_routes_are_served_with_their_scopes(server: ServerProcess) -> None:
     served = {str(row): row.scope for row in await table_of(server)}
     assert PROMISED.items() <= served.items()
+    assert {
+        f"{method} /api/v1/fleets{rest}" for rest, methods in FLEETS.items() for method in methods
+    } <= served.keys()
 
 
 async def test_every_route_has_a_scope_but_the_public_ones(server: ServerProcess) -> None:

@@ -84,7 +84,9 @@ def test_after_a_look_an_agent_is_lost_exactly_if_it_was_silent_and_looked_at_ag
         assert (after.status, after.look_at) == (State.TERMINATED, None)
         return
     assert (after.status is State.ERROR) == rules.is_silent(one, NOW)
-    if after.status is State.ERROR:
+    if rules.is_unheard(after):
+        assert after == one
+    elif after.status is State.ERROR:
         assert after.status_reason == one.status_reason if one.status is State.ERROR else "stale"
         # Nobody looks at one that only a heartbeat brings back; one that is launched is given another chance.
         assert (after.look_at is None) == (one.launcher is None)
@@ -99,6 +101,32 @@ def test_one_that_was_just_heard_of_is_never_lost(one: Agent, health: Health) ->
     after = rules.judged(rules.beaten(one, beat, NOW), NOW).after
     if one.status is not State.TERMINATED:
         assert after.status is (State.DEGRADED if health is Health.DEGRADED else State.IDLE)
+
+
+def test_one_that_the_server_registered_is_missed_only_after_it_has_spoken() -> None:
+    ask = Register(zone_id=ZONE, agent_id="fleet-1-3", is_unheard=True)
+    one = rules.register(ask, None, Speaker(None, None, ()), NOW)
+    assert isinstance(one, Agent)
+    assert one.look_at is None
+    for later in (NOW, NOW + 179_999, NOW + 10**9):
+        assert not rules.is_silent(one, later)
+    assert rules.judged(one, NOW + 10**9).after == one
+    spoke = rules.beaten(one, Beat(zone_id=ZONE, agent_id="fleet-1-3"), NOW + 10**9)
+    assert rules.is_news(spoke, NOW + 10**9)
+    after = rules.judged(spoke, NOW + 10**9).after
+    assert after.look_at == NOW + 10**9 + 180_000
+    assert not rules.is_news(after, NOW + 10**9)
+    assert rules.judged(after, NOW + 2 * 10**9).after.status is State.ERROR
+
+
+@pytest.mark.parametrize("before", [None, agent(id="fleet-1-3", status=State.TERMINATED)])
+def test_ids_of_members_of_fleets_are_registered_by_the_server_alone(before: Agent | None) -> None:
+    ask = Register(zone_id=ZONE, agent_id="fleet-1-3", caller=person())
+    refused = rules.register(ask, before, by(), NOW)
+    assert isinstance(refused, Problem)
+    assert refused.code == "agent_id_reserved"
+    there = rules.register(ask, agent(id="fleet-1-3"), by(), NOW)
+    assert isinstance(there, Moved), "what is said of one that is there can be changed"
 
 
 @given(some_agent(), st.booleans())

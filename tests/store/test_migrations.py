@@ -26,10 +26,11 @@ TABLES = {
     "zones", "events", "log_head", "leases", "seals", "agent_sessions", "admission_counts", "idempotency_keys",
     "cascades", "api_keys", "agent_services", "service_sessions", "agent_invocations", "delegation_edges",
     "delegation_epochs", "delegation_ranks", "sinks", "sink_entries", "invocation_backlogs",
-    "members", "agents", "agent_capabilities", "agent_pulses", "agent_heartbeats", "task_classes",
+    "zone_members", "agents", "agent_capabilities", "agent_pulses", "agent_heartbeats", "task_classes",
     "agent_tasks", "task_dependencies", "task_tags", "task_log_lines", "task_log_counts", "task_shares",
     "task_strategies", "task_costs", "cost_days", "budgets", "webhook_endpoints", "webhook_deliveries",
-    "secret_checks",
+    "secret_checks", "fleet_counters", "fleets", "members", "messages", "agent_placements", "monitor_config",
+    "monitor_runtime",
 }  # fmt: skip
 
 
@@ -142,6 +143,15 @@ async def test_delegations_made_before_there_was_an_order_are_put_in_one_and_cut
         assert side.run("select * from delegation_epochs") == [(ZONE, 4, 4)]
 
 
+def test_whoever_was_a_member_of_a_zone_before_there_were_fleets_is_one_still(blank_url: str) -> None:
+    upgrade(blank_url, "0007")
+    side, row = Side(blank_url), ("old", "alice", "OWNER", "me", 5, 6)
+    side.run("insert into members values (?, ?, ?, ?, ?, ?)", *row)
+    assert upgrade(blank_url) == LAST
+    assert side.run("select * from zone_members") == [row]
+    assert side.count("members") == 0
+
+
 def test_both_engines_get_the_same_tables_and_columns(sqlite_url: str, postgres_url: str) -> None:
     assert tables(sqlite_url) == tables(postgres_url) == TABLES
     for table in TABLES:
@@ -206,6 +216,26 @@ def test_upgrading_a_schema_that_is_ahead_is_refused_with_a_sentence_and_changes
     assert refused.value.code == "migration"
     assert current_revision(blank_url) == "9999"
     assert tables(blank_url) == TABLES
+
+
+def test_a_database_is_made_or_upgraded_or_at_head_and_never_made_among_the_tables_of_another(
+    blank_url: str,
+) -> None:
+    Side(blank_url).run("create table customers (id bigint)")
+    with pytest.raises(StoreError, match="tables and no revision"):
+        migrate.initialize(blank_url)
+    assert tables(blank_url) == {"customers"}
+    Side(blank_url).run("drop table customers")
+    assert migrate.initialize(blank_url) == (None, LAST)
+    assert migrate.initialize(blank_url) == (LAST, LAST)
+    Side(blank_url).run("update alembic_version set version_num = '9999'")
+    with pytest.raises(StoreError, match="ahead of this release"):
+        migrate.initialize(blank_url)
+
+
+def test_a_database_that_is_behind_is_brought_to_the_last_revision(blank_url: str) -> None:
+    upgrade(blank_url, FIRST)
+    assert migrate.initialize(blank_url) == (FIRST, LAST)
 
 
 def test_a_database_that_cannot_be_reached_is_a_passing_trouble_said_in_a_sentence() -> None:

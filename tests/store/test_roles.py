@@ -13,7 +13,7 @@ from quarterdeck.store.port import ContentError, Row, StoreError, StoreTx
 from quarterdeck.store.postgres import PostgresStore
 from quarterdeck.store.roles import ROLES, SERVER, SWEEP
 from quarterdeck.store.sql import Statements, parse
-from tests.support.catalogue import Table, acting_as, insert, row_of, tables, zone_tables
+from tests.support.catalogue import Table, acting_as, drop_foreign_keys, insert, row_of, tables, zone_tables
 from tests.support.keel import Side
 
 OWN, OTHER = "own", "other"
@@ -77,6 +77,7 @@ def peopled(postgres_url: str) -> str:
     """A database with a row of either zone in every zone table, in which the roles may do all that grants can allow:
     what is refused is then refused by the wall."""
     with psycopg.connect(postgres_url) as owner:
+        drop_foreign_keys(owner)
         for table in zone_tables(postgres_url):
             for zone_id in (OWN, OTHER):
                 insert(owner, table, row_of(owner, table, zone_id))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import sqlite3
 from collections import Counter
@@ -17,6 +18,8 @@ from quarterdeck.core.clock import system_now
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.agents.queries import Q as AGENTS
 from quarterdeck.domain.delegations.queries import Q as DELEGATIONS
+from quarterdeck.domain.fleets.queries import LISTS as FLEET_LISTS
+from quarterdeck.domain.fleets.queries import Q as FLEETS
 from quarterdeck.domain.invocations.queries import Q as INVOCATIONS
 from quarterdeck.domain.keys.queries import Q as KEYS
 from quarterdeck.domain.services.queries import Q as SERVICES
@@ -34,6 +37,7 @@ from quarterdeck.upkeep.history.queries import Q as HISTORY
 from quarterdeck.upkeep.queries import Q as UPKEEP
 from tests.support.asking import APP, ZONE
 from tests.support.day import Day, day_on
+from tests.support.fleet_day import grow_fleets
 from tests.support.hooking import grow_webhooks
 from tests.support.keel import Side
 from tests.support.plans import Plan, Planner
@@ -41,13 +45,15 @@ from tests.support.recording import grow_records
 from tests.support.source import sql_statements
 
 MANY = 20_000
+_numbers = itertools.count(10**9)
 STORE = (BEGIN, COMMIT, MARK, PING, ROLLBACK, ZONES)
 """What the store says by itself."""
 
 
 def everything() -> list[Statement]:
     tasks = chain(TASKS, COORDINATING, LINES, LISTS, MONEY)
-    return list(chain(ENGINE, ZONE_ROOM, SESSIONS, AGENTS, INVOCATIONS, tasks, WEBHOOKS))
+    fleets = chain(FLEETS, FLEET_LISTS)
+    return list(chain(ENGINE, ZONE_ROOM, SESSIONS, AGENTS, INVOCATIONS, tasks, WEBHOOKS, fleets))
 
 
 def test_no_file_of_statements_is_left_out() -> None:
@@ -171,24 +177,25 @@ def grow(side: Side) -> None:
         "insert into zones select 'zone' || n, 'n', 0, '{}', 1, 1 from generate_series(0, ?) n on conflict do nothing",
         6,
     )
+    grow_agents(side)
+    grow_calls(side)
+    grow_tasks(side)
+    grow_records(side, ZONE, MANY)
+    grow_webhooks(side, ZONE, MANY)
+    grow_fleets(side, ZONE, MANY)
+
+
+def grow_agents(side: Side) -> None:
+    """Most of them idle, one in fifty lost, and each launched in a way of its own; and members beside them."""
     side.run(
         """
-        insert into members
+        insert into zone_members
         select case when n % 2 = 0 then ? else 'zone' || n % 7 end, 'm' || n, 'MEMBER', 'a', 1, 1
         from generate_series(1, ?) n
         """,
         ZONE,
         MANY,
     )
-    grow_agents(side)
-    grow_calls(side)
-    grow_tasks(side)
-    grow_records(side, ZONE, MANY)
-    grow_webhooks(side, ZONE, MANY)
-
-
-def grow_agents(side: Side) -> None:
-    """Most of them idle, one in fifty lost, and each launched in a way of its own."""
     side.run(
         """
         insert into agents
@@ -295,7 +302,7 @@ WALKS = {
     "sink_forget_dead": "whatever was given up long enough ago is what it removes",
     "sink_forget_entries": "everything of a sink, once",
     "cascades_forget": "few at any time: only endings too large for one transaction leave a row",
-    "members_counted": "the members of one zone, when one of them changes: it is what is counted",
+    "zone_members_counted": "the members of one zone, when one of them changes: it is what is counted",
     "agents_count": "the agents of one zone, when somebody asks how they stand: it is what is counted",
     "agents_in_error_count": "all that are lost, by their own index, when somebody asks: it is what is counted",
     "webhook_tail": "a span of so many positions of the log, and the next span after it",
@@ -347,7 +354,7 @@ NEW = {
     "services_insert": (0, 4),
     "registrations_insert": (2,),
     "delegations_insert": (0,),
-    "members_insert": (1,),
+    "zone_members_insert": (1,),
     "webhooks_insert": (1,),
     "agents_insert": (1,),
     "tasks_insert": (0,),
@@ -357,6 +364,9 @@ NEW = {
     "agent_pulses_insert": (1,),
     "agent_heartbeats_insert": (0,),
     "task_log_lines_insert": (1,),
+    "fleets_insert": (1,),
+    "members_insert": (1, 3),
+    "messages_insert": (1,),
 }
 """The columns in which no two rows may be alike, by statement."""
 
@@ -368,10 +378,17 @@ def again(planner: Planner, bound: Bound) -> Plan:
         bound = bound.statement(**{**bound.params, "id": new_id()})
     batch = bound.params.get("batch")
     if isinstance(batch, list) and (alone := NEW.get(bound.statement.name)):
-        bound = bound.statement(batch=[tuple(new_id() if n in alone else v for n, v in enumerate(batch[0]))])
+        bound = bound.statement(
+            batch=[tuple(another(v) if n in alone else v for n, v in enumerate(batch[0]))]
+        )
     if bound.statement is ENGINE.seal_insert and isinstance(batch, list):
         bound = bound.statement(batch=[(10 * MANY, *row[1:]) for row in batch[:1]])
     return planner.run(bound, first)
+
+
+def another(value: object) -> object:
+    """Of the same kind, and never there before."""
+    return next(_numbers) if isinstance(value, int) else new_id()
 
 
 def is_flat(before: Plan, after: Plan) -> bool:

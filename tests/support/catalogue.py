@@ -70,6 +70,17 @@ def insert(connection: psycopg.Connection, table: Table, row: dict[str, str | in
     connection.execute(statement, list(row.values()))
 
 
+def drop_foreign_keys(connection: psycopg.Connection) -> None:
+    """So that a row of any table can be made up alone, and whatever refuses it is something else."""
+    found = connection.execute(
+        "select conrelid::regclass::text, conname from pg_constraint where contype = 'f'"
+    ).fetchall()
+    for table, name in found:
+        connection.execute(
+            sql.SQL("alter table {} drop constraint {}").format(sql.Identifier(table), sql.Identifier(name))
+        )
+
+
 @contextmanager
 def acting_as(url: str, role: Role, *zones: str) -> Iterator[psycopg.Connection]:
     """A connection of a role's, for these zones, whose every statement is taken back in the end."""

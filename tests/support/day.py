@@ -28,11 +28,13 @@ from quarterdeck.domain.zones.model import ChangeMember, FreezeZone, MemberFilte
 from quarterdeck.engine import events, leases
 from quarterdeck.engine.events import EventFilter, Witness
 from quarterdeck.engine.idempotency import KeyRetention
+from quarterdeck.engine.queries import Q as ENGINE
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.sql import Bound
 from tests.support.agency import a_day_of_agents
 from tests.support.asking import APP, ZONE, admin, ask, caller
 from tests.support.calling import calling
+from tests.support.fleet_day import a_day_of_fleets
 from tests.support.hooking import a_day_of_webhooks
 from tests.support.keel import Keel, Rigging, open_stores
 from tests.support.keeping import Keeper
@@ -70,6 +72,7 @@ async def day_on(url: str, directory: Path) -> AsyncIterator[Day]:
     await a_day_of_records(keel)
     await a_day_of_webhooks(keel)
     await a_day_of_keys(keel)
+    await a_day_of_fleets(keel)
     yield Day(own.seen, everywhere.seen)
     await keel.lanes.drain()
     for store in (own, everywhere):
@@ -106,6 +109,7 @@ async def belonging(keel: Keel) -> None:
 async def looking(keel: Keel, root: Session) -> None:
     await keel.used.submit(ZoneRef(ZONE))
     await keel.everywhere.read(lambda tx: zones.page(tx, "", 10))
+    await keel.engine.read(lambda tx: tx.read(ENGINE.schema_served()))
     wants: list[dict[str, object]] = [
         {},
         {"status": State.ACTIVE},

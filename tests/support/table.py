@@ -7,11 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from quarterdeck.core.ids import is_path_id
 from tests.support.server import ServerProcess
 from tests.support.zone import APP
 
 NEEDED = {"application_id": APP, "scope": "workspace", "period": "month"}
 """What the parameters of a query mean that must be given."""
+
+
+NUMBERED = r"{(?:fleet|member|message)}"
+"""Where ids are small numbers."""
+NO_NUMBER = "4711"
+"""Of nothing that a test makes."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +39,11 @@ class TableRow:
     """Bytes."""
 
     def at(self, zone: str, one: str = "no-such-session") -> str:
-        """The path for a zone and for what is named in it, be it once or twice."""
-        return re.sub(r"{\w+}", one, self.path.replace("{zone}", zone))
+        """The path for a zone and for what is named in it, be it once or twice. Where a path takes numbers, an id that
+        is none is nobody's number."""
+        number = NO_NUMBER if is_path_id(one) and not one.isdigit() else one
+        path = re.sub(NUMBERED, number, self.path.replace("{zone}", zone))
+        return re.sub(r"{\w+}", one, path)
 
     def asked(self, zone: str, one: str = "no-such-session") -> dict[str, Any]:
         """A request that nothing is wrong with, for a client of the application `app`."""

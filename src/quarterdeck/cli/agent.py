@@ -1,11 +1,16 @@
-"""Agents: register, list, show, how they fare, tell that they live, end them, and a token to speak as one."""
+"""Agents: register, list, show, how they fare, tell that they live, end them, and a token to speak as one.
+
+With a fleet id, `register`, `list`, `show` and `deregister` are about the agents of that fleet (`crew`).
+"""
 
 from __future__ import annotations
 
 import time
 
-from quarterdeck.cli import labour
+from quarterdeck.cli import crew, labour
 from quarterdeck.cli.context import Context
+from quarterdeck.cli.failing import Usage
+from quarterdeck.cli.fleetwise import AGENT, FULL, fleet_or_none
 from quarterdeck.cli.given import GIVEN, document, without_nothing
 from quarterdeck.cli.output import cell, fields, table
 from quarterdeck.cli.pages import PAGES, ago, in_full, show_list
@@ -27,19 +32,27 @@ from quarterdeck.core.errors import EXIT_FAILED
 
 
 def noun() -> Noun:
-    one = (Argument("id", "ID", ID),)
+    one, perhaps = (Argument("id", "ID", ID),), (Argument("id", "ID", ID, required=False),)
     return Noun(
         (
             Command(
                 ("agent", "register"),
                 "Register an agent, or change what is said of one.",
                 register,
-                one,
+                perhaps,
                 _REGISTER,
                 _REGISTERING,
             ),
-            Command(("agent", "list"), "List agents.", list_, options=_LIST),
-            Command(("agent", "show"), "Show one agent.", show, one),
+            Command(("agent", "list"), "List agents.", list_, options=_LIST, description=_OF_A_FLEET),
+            Command(("agent", "show"), "Show one agent.", show, perhaps, (AGENT, FULL), _OF_A_FLEET),
+            Command(
+                ("agent", "deregister"),
+                "End an agent, or take it from its fleet.",
+                deregister,
+                perhaps,
+                (AGENT, *_TERMINATE),
+                _DEREGISTERING,
+            ),
             Command(("agent", "health"), "Show how an agent fares; fails if it is lost.", health, one),
             Command(("agent", "heartbeat"), "Tell that an agent lives.", heartbeat, one, _BEAT, _BEATING),
             labour.claim_command(),
@@ -62,8 +75,12 @@ _REGISTER = (
     Option("--launcher", "A launcher of the server's configuration, which starts it for each task.", ID),
     Option("--pool", "The pool it belongs to.", TEXT),
     Option("--labels", "A JSON object of words to keep with it.", OBJECT),
+    crew.SKILLS,
 )
-_REGISTERING = "Prints its id. What is not said stays as it is. A terminated one begins anew."
+_REGISTERING = """Prints its id. What is not said stays as it is. A terminated one begins anew. With a fleet id there is
+no ID, which the fleet gives out: --name and --description say who it is, and --skills what it can do."""
+_OF_A_FLEET = "Of the registry, or with a fleet id (--fleet-id, QD_FLEET_ID) of that fleet."
+_DEREGISTERING = "With a fleet id, of that fleet; without one it is `qd agent terminate`."
 _LIST = (
     Option(
         "--status",
@@ -73,6 +90,7 @@ _LIST = (
     Option("--capability", "Only those with this capability.", TEXT),
     Option("--coordinator", "Only those that tasks are matched to, or are not.", choice("yes", "no")),
     *PAGES,
+    FULL,
 )
 _BEAT = (
     Option("--status", "How it is [default: healthy].", choice("healthy", "degraded")),
@@ -98,6 +116,8 @@ _TOKEN = (
 
 
 def register(context: Context) -> int:
+    if fleet_or_none(context) is not None:
+        return crew.register(context)
     coordinator = context.text("coordinator")
     body = without_nothing(
         {
@@ -120,6 +140,8 @@ def register(context: Context) -> int:
 
 
 def list_(context: Context) -> int:
+    if fleet_or_none(context) is not None:
+        return crew.list_(context)
     coordinator = context.text("coordinator")
     query = {
         "status": context.text("status"),
@@ -131,6 +153,8 @@ def list_(context: Context) -> int:
 
 
 def show(context: Context) -> int:
+    if fleet_or_none(context) is not None:
+        return crew.show(context)
     found = context.server().get(_path(context))
     told = {name: value for name, value in found.items() if value not in ([], {})}
     context.show(found, lambda _: fields(in_full(told, time.time()), context.paint))
@@ -162,12 +186,16 @@ def heartbeat(context: Context) -> int:
     return EXIT_FAILED if told.get("cancel") or told.get("pause") else 0
 
 
+def deregister(context: Context) -> int:
+    return terminate(context) if fleet_or_none(context) is None else crew.deregister(context)
+
+
 def terminate(context: Context) -> int:
     body = without_nothing(
         {"reason": context.text("reason"), "graceful": True if context.flag("graceful") else None}
     )
     told = context.server().call("POST", _path(context, "terminate"), body=body).document
-    name = context.given("id")
+    name = _id(context)
     over = told.get("status") == "TERMINATED"
     held = "last task" if told.get("heldTasks") == 1 else f"{cell(told.get('heldTasks'))} tasks"
     context.show(
@@ -188,7 +216,15 @@ def token(context: Context) -> int:
 
 
 def _path(context: Context, *rest: str) -> str:
-    return context.work("agents", context.given("id"), *rest)
+    return context.work("agents", _id(context), *rest)
+
+
+def _id(context: Context) -> str:
+    """What a line may leave away only where a fleet is named."""
+    given = context.text("id")
+    if given is None:
+        raise Usage("usage", "Which agent? Give its id; or a fleet's, with --fleet-id.")
+    return given
 
 
 def _heard(told: Document) -> str:

@@ -25,17 +25,17 @@ class SystemRefused(Fault):
     title = "Refused by the system"
 
 
-def tell(problem: Problem, *, as_json: bool) -> int:
+def tell(problem: Problem, *, as_json: bool, opening: str = "qd") -> int:
     """Writes the problem to stderr and returns the exit code it stands for."""
-    text = json.dumps(to_document(problem), ensure_ascii=False) if as_json else sentence(problem)
+    text = json.dumps(to_document(problem), ensure_ascii=False) if as_json else sentence(problem, opening)
     sys.stderr.write(f"{text}\n")
     return problem.exit_code
 
 
-def sentence(problem: Problem) -> str:
+def sentence(problem: Problem, opening: str = "qd") -> str:
     """`qd: …`, and more lines where there is more to know: for a bound that holds, which one, its limit, what is used
     and what frees it; for authority that is exceeded, each part of it."""
-    lines = [f"qd: {problem.detail}"]
+    lines = [f"{opening}: {problem.detail}"]
     members = problem.members
     exceeds = members.get("exceeds")
     if isinstance(exceeds, list):

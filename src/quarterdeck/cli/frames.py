@@ -27,6 +27,8 @@ class Seen(NamedTuple):
     more_running: bool
     pending: Sequence[Document]
     more_pending: bool
+    monitors: Sequence[Document] = ()
+    """Of the fleets, the newest first."""
 
 
 class Size(NamedTuple):
@@ -52,6 +54,8 @@ def draw(frame: Frame, size: Size) -> list[str]:
     top = [_head(frame, 0 if size.rows is None else size.columns), _counts(frame)]
     if frame.rates is not None:
         top.append(_rates(frame.rates, frame.now, size.columns))
+    if frame.seen.monitors:
+        top.append(_monitors(frame.seen.monitors, frame.now))
     sections = [_queues(frame), _agents(frame), _running(frame)]
     foot = [] if frame.trouble is None else [f"! {cell(frame.trouble)}"]
     left = None if size.rows is None else max(size.rows - len(top) - len(foot), 0)
@@ -103,6 +107,18 @@ def _rates(rates: Rates, now: float, columns: int) -> str:
     line = _GAP.join(told)
     spark = sparkline(rates.history("task.completed", now), columns - len(line) - len(_GAP))
     return f"{line}{_GAP}{spark}".rstrip()
+
+
+def _monitors(monitors: Sequence[Document], now: float) -> str:
+    """`monitors: fleet 2 running, fleet 1 stale (last tick 3m ago)`."""
+    told = []
+    for one in monitors:
+        word = "stopped" if one.get("pid") is None else "running" if one.get("is_live") is True else "stale"
+        last = ago(one.get("last_tick_at"), now) if word == "stale" else None
+        told.append(
+            f"fleet {cell(one.get('fleet_id'))} {word}{'' if last is None else f' (last tick {last})'}"
+        )
+    return f"monitors: {', '.join(told)}"
 
 
 # -- sections: a heading and rows, of which those that fit are shown -------------------------------------------------

@@ -165,7 +165,21 @@ class _Type(click.ParamType[object]):
             return [CompletionItem(incomplete, type="dir")]
         if self._kind.metavar == "FILE":
             return [CompletionItem(incomplete, type="file")]
+        if self._kind.source:
+            return _known(ctx, self._kind.source, incomplete)
         return [CompletionItem(one) for one in self._kind.choices if one.startswith(incomplete)]
+
+
+def _known(ctx: click.Context, source: str, incomplete: str) -> list[CompletionItem]:
+    """What the server knows, by what has been typed so far: options may stand before every word."""
+    from quarterdeck.cli.completing import offers
+
+    typed: dict[str, object] = {}
+    step: click.Context | None = ctx
+    while step is not None:
+        typed = {name: value for name, value in step.params.items() if value not in (None, False)} | typed
+        step = step.parent
+    return [CompletionItem(one.value, help=one.help) for one in offers(typed, source, incomplete)]
 
 
 def _options(options: Sequence[Option]) -> list[click.Parameter]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import sys
 import time
 from collections.abc import Iterator
@@ -11,14 +10,10 @@ from quarterdeck.cli.context import Context
 from quarterdeck.cli.moments import EARLIER, earlier
 from quarterdeck.cli.output import Paint, as_json, cell, instant, pad
 from quarterdeck.cli.table import ID, NUMBER, TEXT, Argument, Command, Option, any_case
-from quarterdeck.client.http import Lost, TimedOut, Unreachable
 from quarterdeck.client.server import Document, Query, Server, cursor_of, items_of
 
 LEVELS = ("DEBUG", "INFO", "WARN", "ERROR", "CRITICAL")
 _PAGE = 500
-_WAIT_MS = 20_000
-"""How long the server waits for the next line before it says that there is none."""
-_PAUSE = 2.0
 _TOLD = ("state_transition", "progress_update")
 """What the message of these says already is not said again; --json has it all."""
 
@@ -78,22 +73,14 @@ class _Log:
 
     def follow(self) -> None:
         """Until Ctrl-C. The server answers when there is something, or when it has waited for long enough."""
-        server: Server | None = self._context.server()
-        while True:
-            try:
-                if server is None:
-                    server = self._context.again()
-                if server is None:
-                    raise Unreachable("server_unreachable", "No server answers.")
-                # The answer may take as long as it is asked to wait, and then as long as any answer.
-                server.connection.timeout = (self._context.where.timeout or 30.0) + _WAIT_MS / 1000
-                for line in self._more(server, _WAIT_MS):
-                    self.tell(line)
-                _require_reader()
-            except (Unreachable, Lost, TimedOut) as fault:
-                self._context.note(f"{fault.detail} Trying again.")
-                time.sleep(_PAUSE)
-                server = None
+        from quarterdeck.cli.trailing import WAIT_MS, trail  # whoever only looks does not pay for it
+
+        def next_lines(server: Server) -> bool:
+            for line in self._more(server, WAIT_MS):
+                self.tell(line)
+            return False
+
+        trail(self._context, next_lines)
 
     def tell(self, line: Document) -> None:
         self._context.write(as_json(line) if self._context.as_json else line_of(line, self._context.paint))
@@ -119,14 +106,6 @@ class _Log:
 
     def _is_wanted(self, line: Document) -> bool:
         return (instant(line.get("createdAt")) or 0.0) >= self._since
-
-
-def _require_reader() -> None:
-    """A log that says nothing for hours would never find out by writing that nobody reads it any more."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    if any(found & (select.POLLERR | select.POLLHUP) for _, found in poll.poll(0)):
-        raise BrokenPipeError
 
 
 def line_of(line: Document, paint: Paint) -> str:

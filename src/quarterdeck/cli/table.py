@@ -24,6 +24,8 @@ class Kind(NamedTuple):
     metavar: str
     convert: Callable[[str], object]
     choices: tuple[str, ...] = ()
+    source: str = ""
+    """Of what only the server knows: which list it is completed from (`completing`)."""
 
 
 class Option(NamedTuple):
@@ -111,6 +113,13 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+def _counted(text: str) -> int:
+    number = _whole(text)
+    if not 1 <= number <= 2**53:
+        raise ValueError(f"{text!r} is not an id: 1, 2, 3, … are")
+    return number
+
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -153,6 +162,9 @@ def _limit(text: str) -> tuple[str, int | None]:
 TEXT = Kind("TEXT", str)
 ID = Kind("ID", _identifier)
 NUMBER = Kind("N", _whole)
+FLEET = Kind("INT", _counted, source="fleets")
+MEMBER = Kind("INT", _counted, source="members")
+MESSAGE = Kind("INT", _counted, source="messages")
 DURATION = Kind("TIME", seconds)
 SECONDS = Kind("SECONDS", _positive)
 OBJECT = Kind("JSON", _json_object)
@@ -163,6 +175,7 @@ FILE = Kind("FILE", str)
 GLOBALS = (
     Option("--json", "Answer in JSON, also errors (on stderr)."),
     Option("--zone", "The zone to work in [env QD_ZONE; default: default].", ID),
+    Option("--fleet-id", "The fleet to work in [env QD_FLEET_ID].", FLEET),
     Option("--data", "The data directory whose server to use [env QD_DATA].", PATH),
     Option("--url", "Use the server at this address, and never start one [env QD_URL].", Kind("URL", str)),
     Option(

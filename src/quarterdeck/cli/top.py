@@ -2,8 +2,9 @@
 
 Two threads feed the picture. One follows the zone's events, counts them by kind and says that something has happened;
 the other looks at what can only be looked at (who is there, how much waits), not more often than every two seconds and
-only if something has happened, or if nothing was looked at for ten (the queues, which are long, only then). The picture
-itself is drawn once a second, because its rates and ages move with time, and at once when the terminal is resized.
+only if something has happened, or if nothing was looked at for ten (the queues and the monitors, which are many, only
+then). The picture itself is drawn once a second, because its rates and ages move with time, and at once when the
+terminal is resized.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.frames import Frame, Seen, Size, draw
+from quarterdeck.cli.monitor import is_live
 from quarterdeck.cli.rates import Rates
 from quarterdeck.cli.table import Command, Noun, Option
 from quarterdeck.client.server import Document, Query, Server, cursor_of, items_of
@@ -34,6 +36,7 @@ _AGAIN, _NET, _DRAWN = 2.0, 10.0, 1.0
 _QUIT = frozenset("qQ\x04")
 _PAGE, _PAGES = 100, 5
 """What is looked at of a list: tasks are shown with all they are given, so pages are small."""
+_FLEETS = 8
 
 
 def noun() -> Noun:
@@ -66,6 +69,7 @@ def _once(context: Context) -> int:
         "agents": [*seen.agents],
         "running": [*seen.running],
         "pending": [*seen.pending],
+        "monitors": [*seen.monitors],
         "truncated": seen.more_agents or seen.more_running or seen.more_pending,
     }
     frame = Frame(context.zone, seen, time.time(), context.paint)
@@ -78,15 +82,26 @@ def _columns() -> int:
 
 
 def look(context: Context, server: Server, before: Seen | None = None) -> Seen:
-    """What can only be looked at; with `before`, all but the queues, which are long."""
+    """What can only be looked at; with `before`, all but the queues, which are long, and the
+    fleets' monitors, which are asked for one by one."""
     agents, more_agents = _listed(server, context.work("agents"), {})
     tasks = context.work("agent-tasks")
     running, more_running = _listed(server, tasks, {"status": "RUNNING"})
     if before is not None:
-        pending, more_pending = before.pending, before.more_pending
+        pending, more_pending, monitors = before.pending, before.more_pending, before.monitors
     else:
         pending, more_pending = _listed(server, tasks, {"status": "PENDING"})
-    return Seen(_stats(context, server), agents, more_agents, running, more_running, pending, more_pending)
+        monitors = _monitors(context, server)
+    stats = _stats(context, server)
+    return Seen(stats, agents, more_agents, running, more_running, pending, more_pending, monitors)
+
+
+def _monitors(context: Context, server: Server) -> Sequence[Document]:
+    """Of the newest fleets: a line has room for so many."""
+    page = server.get(context.work("fleets"), {"limit": _FLEETS})
+    numbers = [one.get("fleet_id") for one in items_of(page, "fleets")]
+    found = [server.get(context.work("fleets", str(number), "monitor")) for number in numbers]
+    return [{**one, "is_live": is_live(one)} for one in found]
 
 
 def _listed(server: Server, path: str, query: Query) -> tuple[Sequence[Document], bool]:

@@ -38,6 +38,13 @@ def noun() -> Noun:
                 description=_SWEEPING,
             ),
             Command(("token",), "Print a bearer token of the local issuer.", token, options=_TOKEN),
+            Command(
+                ("db", "init"),
+                "Create the schema, or bring it up to date.",
+                hand_over,
+                options=database,
+                description=_INIT,
+            ),
             Command(("db", "upgrade"), "Bring the schema up to date.", hand_over, options=database),
             Command(("db", "status"), "Compare the schema with this release.", hand_over, options=database),
             Command(
@@ -107,6 +114,8 @@ with 0, all is well. With --history, also whether every promise was kept to the 
 _HISTORY = Option(
     "--history", "What clients wrote down of their calls, as JSON Lines; may be repeated.", FILE, many=True
 )
+_INIT = """Says whether it created the schema, upgraded it, or found it at head. Refuses a database that a newer release
+has been at, and one that holds tables of something else."""
 _BACKUP = """The copy is consistent, whole when it has its name, and overwrites nothing. The signing key is not in it.
 On PostgreSQL, pg_dump does this."""
 DATABASE = Option("--database", "The database's URL [default: SQLite in the data directory].", TEXT)

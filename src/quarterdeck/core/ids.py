@@ -14,6 +14,7 @@ from functools import lru_cache
 
 PATH_ID = re.compile(r"[A-Za-z0-9_.\-:]{1,128}")
 NAME_MAX = 255
+NUMBER = re.compile(r"[1-9][0-9]{0,15}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _COUNTER_BITS = 12
 _BLOCK = 512
@@ -71,6 +72,11 @@ def is_path_id(text: str) -> bool:
     """Whether a text may stand as an id in a path: the contract's form, anchored at both ends. The same zones and
     applications are asked about over and over."""
     return PATH_ID.fullmatch(text) is not None
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number as ids of fleets, members and messages are: spelt one way only."""
+    return NUMBER.fullmatch(text) is not None
 
 
 def is_name(text: str) -> bool:

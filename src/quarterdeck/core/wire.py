@@ -28,6 +28,8 @@ METRICS = "quarterdeck.metrics"
 """May read the figures of a server that listens beyond loopback, and nothing else."""
 COORDINATOR_ADMIN = "coordinator.admin"
 """May act for every application of its own zone."""
+FLEET_EXEC = "fleet:exec"
+"""May type into the panes of fleets, over the unix socket: whoever can open it is the user whose panes they are."""
 IN_CALLERS_ZONE = "/api/v1/"
 """How the paths begin that name no zone: they act in the caller's, or in the one that `X-Workspace-ID` names."""
 
@@ -113,6 +115,8 @@ class Call(msgspec.Struct):
     """Whether the client asked for server-sent events, where the route has them."""
     last_event_id: str | None = None
     """Where a client that comes again says it was."""
+    is_on_socket: bool = False
+    """Whether it came over the server's unix socket, which nobody but its own user can open."""
 
     @property
     def zone(self) -> str:

@@ -52,6 +52,9 @@ class Batch:
             return self.data
         return b"".join(data for event, data in self.frames if event.pos > position and wanted.wants(event))
 
+    def events_after(self, position: int, wanted: EventFilter) -> list[Event]:
+        return [event for event, _ in self.frames if event.pos > position and wanted.wants(event)]
+
 
 class Feed(Protocol):
     """What a follower needs of the tailer."""
@@ -118,25 +121,50 @@ class Follower:
         self.position = max(self.position, self._feed.position)
         return data
 
+    def take_events(self) -> list[Event]:
+        """The same as events, for whoever shows something else of them than themselves."""
+        found = [event for batch in self._queue for event in batch.events_after(self.position, self.wanted)]
+        self._clear()
+        self.position = max(self.position, self._feed.position)
+        return found
+
     async def catch_up(self) -> tuple[bytes, Bounds | None]:
         """The next page of the log, and the log's bounds if this follower's position lay outside of them: it then goes
         on from the floor. Joined afterwards if nothing is missing any more. TransientError if the database is away."""
+        page, outside = await self._next_page()
+        if outside is not None:
+            return b"", outside
+        data, count = self._encoded(page.events)
+        self._stands_behind(page, count)
+        return data, None
+
+    async def catch_up_events(self) -> tuple[list[Event], Bounds | None]:
+        """The same as events."""
+        page, outside = await self._next_page()
+        if outside is not None:
+            return [], outside
+        self._stands_behind(page, len(page.events))
+        return page.events, None
+
+    async def _next_page(self) -> tuple[log.Replay, Bounds | None]:
         try:
             page = await self._page()
         except BaseException:
             # Also if whoever reads is cancelled: what it was handed meanwhile does not follow on what it has seen.
             self.joined = False
             raise
-        if not page.begins_after(self.position):
-            self.joined, self.position = False, page.bounds.floor
-            return b"", page.bounds
-        data, count = self._encoded(page.events)
+        if page.begins_after(self.position):
+            return page, None
+        self.joined, self.position = False, page.bounds.floor
+        return page, page.bounds
+
+    def _stands_behind(self, page: log.Replay, count: int) -> None:
+        """So many of the page's events are handed out."""
         whole = count == len(page.events)
         self.joined = self.joined and whole and page.is_last
         self.position = page.covers if whole else page.events[count - 1].pos
         # Where events are large, the next page is read no larger than what can be handed out of it.
         self._page_size = min(2 * self._page_size, REPLAY_PAGE) if whole else count
-        return data, None
 
     def _encoded(self, found: Sequence[Event]) -> tuple[bytes, int]:
         """As many as may be handed out at once, and how many that are; one at least."""

@@ -5,6 +5,10 @@
 -- The database's clock decides. Sent after the locks, so that time never runs backwards between two holders of one lock.
 select now_ms();
 
+-- name: schema_served
+-- What the tables are like by now, which another release may have changed since this one began to serve.
+select version_num from alembic_version;
+
 -- name: log_advance
 -- The last lock of every transaction, held until its commit: whoever holds it is the only one giving out positions,
 -- so position order is commit order and there are no gaps.

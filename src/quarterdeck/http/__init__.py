@@ -9,6 +9,7 @@
 | shell    | the order of all that for one request, its log line and its figures                            |
 | streams  | answers without an end: how many, how they are sent, what ends them                           |
 | sse      | a zone's events as they are committed: where a stream begins, and what it says                 |
+| entries  | a fleet's timeline as it grows, entry by entry                                                 |
 | problems | how a refusal or a fault looks outside: RFC 9457                                             |
 | openapi  | the description of the table; `docs` renders it for people, without a network                  |
 | metrics  | what is counted, and `/metrics`                                                               |

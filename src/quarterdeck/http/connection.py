@@ -102,9 +102,10 @@ class Connections:
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self, answer: Answer, connections: Connections) -> None:
+    def __init__(self, answer: Answer, connections: Connections, *, is_on_socket: bool = False) -> None:
         self._answer = answer
         self._all = connections
+        self._is_on_socket = is_on_socket
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
@@ -236,6 +237,7 @@ class Connection(asyncio.Protocol):
         self._head_size = None
         parser = self._parser
         request = Request(self, parser.get_method().decode(), target_of(self._url), self._headers)
+        request.is_on_socket = self._is_on_socket
         if parser.get_http_version() != "1.1":
             request.keeps_alive = request.knows_chunks = False
         else:

@@ -57,6 +57,7 @@ class Request:
         "expects_word",
         "headers",
         "is_gone",
+        "is_on_socket",
         "is_streaming",
         "is_whole",
         "keeps_alive",
@@ -80,6 +81,8 @@ class Request:
         self.is_whole = False
         """All of it has arrived."""
         self.is_gone = False
+        self.is_on_socket = False
+        """It came over the unix socket: the listener says so, and nothing that a client could send."""
         self.is_streaming = False
         self._way = way
         self._is_head = method == "HEAD"

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from quarterdeck.core.ids import is_name, is_path_id
+from quarterdeck.core.ids import is_name, is_number, is_path_id
 
 T = TypeVar("T")
 NAMES = frozenset({"subject"})
-"""Parameters that hold what an issuer calls somebody; all others hold ids."""
+"""Parameters that hold what an issuer calls somebody."""
+NUMBERS = frozenset({"fleet", "member", "message"})
+"""Parameters that hold small numbers, which agents type; all others hold ids."""
 
 
 def _is_name(segment: str) -> bool:
     """What was no UTF-8 has become the character that says so: two names that nobody could tell apart."""
     return is_name(segment) and "\ufffd" not in segment
+
+
+def _form_of(name: str) -> Callable[[str], bool]:
+    if name in NUMBERS:
+        return is_number
+    return _is_name if name in NAMES else is_path_id
 
 
 class _Node(Generic[T]):
@@ -49,7 +57,7 @@ class Router(Generic[T]):
             if segment.startswith("{"):
                 name = segment[1:-1]
                 if node.parameter is None:
-                    node.parameter = (name, _Node(), _is_name if name in NAMES else is_path_id)
+                    node.parameter = (name, _Node(), _form_of(name))
                 elif node.parameter[0] != name:
                     raise ValueError(f"{path}: this segment is already called {node.parameter[0]!r}")
                 node = node.parameter[1]

@@ -58,10 +58,12 @@ class Server:
     async def _listen(self, listening: socket.socket) -> asyncio.Server:
         loop = asyncio.get_running_loop()
 
-        def connection() -> Connection:
-            return Connection(self._answer, self._connections)
+        is_local = listening.family == socket.AF_UNIX
 
-        if listening.family == socket.AF_UNIX:
+        def connection() -> Connection:
+            return Connection(self._answer, self._connections, is_on_socket=is_local)
+
+        if is_local:
             return await loop.create_unix_server(connection, sock=listening, backlog=BACKLOG)
         return await loop.create_server(connection, sock=listening, backlog=BACKLOG)
 

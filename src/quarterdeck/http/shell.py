@@ -31,7 +31,7 @@ from quarterdeck.http.intake import decode_body, decode_query, read_body
 from quarterdeck.http.logs import LineWriter
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.http.request import Gone, Request
-from quarterdeck.http.router import NAMES, Router
+from quarterdeck.http.router import NAMES, NUMBERS, Router
 from quarterdeck.http.streams import Stream, Streams, accepts_stream
 from quarterdeck.http.waiting import while_there
 from quarterdeck.store.port import TransientError
@@ -226,6 +226,7 @@ class Shell:
                 f"{request.path}?{request.query.decode('latin-1')}" if query is not None else "",
                 head.wants_stream and request.method == "GET",
                 head.last_event_id,
+                request.is_on_socket,
             )
         )
         try:
@@ -279,9 +280,11 @@ class Shell:
 
 
 def _misnamed(name: str) -> Invalid:
-    form = (
-        f"a name of 1 to {NAME_MAX} characters" if name in NAMES else "1 to 128 letters, digits and _ . - :"
-    )
+    form = "1 to 128 letters, digits and _ . - :"
+    if name in NUMBERS:
+        form = "a number from 1 on"
+    elif name in NAMES:
+        form = f"a name of 1 to {NAME_MAX} characters"
     return Invalid("invalid_path", f"What stands for `{name}` in the path is not {form}.", field=name)
 
 

@@ -117,10 +117,9 @@ class Streams:
         own = [(b"content-type", stream.content_type.encode()), (b"x-request-id", request_id.encode())]
         try:
             request.begin(OK, [*own, *stream.headers])
-            async with contextlib.aclosing(stream.chunks()) as chunks:
-                async for chunk in chunks:
-                    if chunk:
-                        await request.send(chunk)
+            # Who asks for the head alone has all of it.
+            if request.method != "HEAD":
+                await _send_all(stream, request)
             request.end()
         except asyncio.CancelledError:
             # The grace is over, and its reader has not read what there was to read.
@@ -146,6 +145,13 @@ class Streams:
                         reason = over
                         break
         stream.close(reason)
+
+
+async def _send_all(stream: Stream, request: Request) -> None:
+    async with contextlib.aclosing(stream.chunks()) as chunks:
+        async for chunk in chunks:
+            if chunk:
+                await request.send(chunk)
 
 
 async def _refused(stream: Stream, still_good: StillGood) -> str | None:

@@ -6,6 +6,7 @@
 | work     | members, agents, tasks                                                      |
 | coordination | the coordinator, and whoever launches                                   |
 | webhooks | webhooks, and their sink                                                    |
+| fleets   | fleets, their members and messages; `panes`: who types into panes, makes and closes them |
 
 What they have in common is `quarterdeck.keel`; who listens to whom, and which rooms a server has, stands in
 `quarterdeck.app`.

@@ -120,6 +120,52 @@ def upgrade(url: str, to: str = "head") -> str:
     return reached
 
 
+def initialize(url: str) -> tuple[str | None, str]:
+    """Makes the schema where there is none, or brings it to head; the revision before, and the one it is at now.
+
+    A database that is missing or empty is made, one that is behind upgraded, one at head left as it is; one that is
+    ahead is refused, and so is one with tables and no revision: they are somebody else's, or a copy that is not whole.
+    """
+    before = current_revision(url)
+    refuse_if_ahead(before)
+    if before is None and _has_tables(url):
+        raise StoreError(
+            "migration",
+            "The database holds tables and no revision: it is something else's, or not whole. Nothing was changed. "
+            "Name an empty database, restore a backup, or, to have the schema beside what is there, run "
+            "`qd db upgrade`.",
+        )
+    return before, upgrade(url) if before != revisions()[-1] else before
+
+
+def _has_tables(url: str) -> bool:
+    path = sqlite_path(url)
+    if path:
+        if not path.exists():
+            return False
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            found = connection.execute(
+                "select 1 from sqlite_master where type = 'table' and name not like 'sqlite_%'"
+                " and name <> 'alembic_version'"
+            )
+            return found.fetchone() is not None
+    import psycopg
+
+    try:
+        with psycopg.connect(url, connect_timeout=5, autocommit=True) as connection:
+            # What an extension made is nobody's data.
+            row = connection.execute(
+                "select exists (select from pg_catalog.pg_class c"
+                " join pg_catalog.pg_namespace n on n.oid = c.relnamespace"
+                " where n.nspname = any (current_schemas(false))"
+                " and c.relkind in ('r', 'p') and c.relname <> 'alembic_version'"
+                " and not exists (select from pg_catalog.pg_depend d where d.objid = c.oid and d.deptype = 'e'))"
+            ).fetchone()
+    except psycopg.Error as error:
+        raise TransientError("08001", f"the database cannot be reached: {error}") from error
+    return bool(row and row[0])
+
+
 def refuse_if_ahead(current: str | None) -> None:
     """A newer release has been here; this one does not know how to go on from there, nor back."""
     if current is not None and current not in revisions():

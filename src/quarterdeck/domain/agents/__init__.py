@@ -29,6 +29,9 @@ heartbeat brings an agent back (`agent.revived`), and so does its claim; what wa
 (`words`). Whatever can be refused is refused before anything is changed; the agent's part is decided next; the word is
 kept last. That its attempt is over does not cost the agent its pulse, since it is by the answer that it hears of it.
 
+**An agent that the server registered** for another room (a member of a fleet) is not missed before it has spoken:
+nobody knows whether it ever will. `look_at` is null until its first heartbeat, claim or registration of its own.
+
 **An agent with a launcher** runs only while it has a task. So its silence counts only then; and since nobody but a
 launcher could have it heard of again, one that was lost is given another chance after the same time again.
 

@@ -222,6 +222,8 @@ class Register(AgentRef, frozen=True, kw_only=True):
     said: Said = Said()
     run_id: str | None = None
     """Of the process that begins to work as this agent."""
+    is_unheard: bool = False
+    """By the server, of one that has not spoken: it is not missed before it has."""
 
 
 class Beat(AgentRef, frozen=True, kw_only=True):

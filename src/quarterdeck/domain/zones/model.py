@@ -159,7 +159,7 @@ class ListZonesQuery(msgspec.Struct, frozen=True):
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
-    """A row of `members`, in the order of its `columns` line in `queries.sql`."""
+    """A row of `zone_members`, in the order of its `columns` line in `queries.sql`."""
 
     zone_id: str
     subject: str

@@ -174,7 +174,7 @@ async def page(tx: Tx, after: str, limit: int) -> list[Zone]:
 
 def members_get(refs: Sequence[tuple[str, str]]) -> Bound:
     """The statement that loads members, by (zone, subject), for the first round trip of a room above."""
-    return Q.members_get(batch=[*refs])
+    return Q.zone_members_get(batch=[*refs])
 
 
 def members_by_ref(rows: Sequence[Row]) -> dict[tuple[str, str], Member]:
@@ -182,7 +182,7 @@ def members_by_ref(rows: Sequence[Row]) -> dict[tuple[str, str], Member]:
 
 
 def members_counted(zone_ids: Iterable[str]) -> Bound:
-    return Q.members_counted(batch=[(zone_id,) for zone_id in sorted(set(zone_ids))])
+    return Q.zone_members_counted(batch=[(zone_id,) for zone_id in sorted(set(zone_ids))])
 
 
 def members_by_zone(rows: Sequence[Row]) -> dict[str, rules.Counted]:
@@ -190,7 +190,9 @@ def members_by_zone(rows: Sequence[Row]) -> dict[str, rules.Counted]:
 
 
 async def members_page(tx: Tx, wanted: MemberFilter) -> list[Member]:
-    [rows] = await tx.read(Q.members_page(zone_id=wanted.zone_id, after=wanted.after, limit=wanted.limit))
+    [rows] = await tx.read(
+        Q.zone_members_page(zone_id=wanted.zone_id, after=wanted.after, limit=wanted.limit)
+    )
     return decode(rows, Member)
 
 
@@ -207,7 +209,7 @@ async def members_write(tx: Tx, changes: Iterable[MemberChange]) -> None:
         elif before != after:
             changed.append((after.zone_id, after.subject, before.role, after.role, after.updated_at))
     if made:
-        tx.write(Q.members_insert(batch=made))
-    for statement, batch in ((Q.members_change, changed), (Q.members_remove, gone)):
+        tx.write(Q.zone_members_insert(batch=made))
+    for statement, batch in ((Q.zone_members_change, changed), (Q.zone_members_remove, gone)):
         if batch and len((await tx.read(statement(batch=batch)))[0]) != len(batch):
             raise RuntimeError("members moved under the zone's lock")

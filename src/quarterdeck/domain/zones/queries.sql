@@ -70,44 +70,44 @@ update zones set frozen = :frozen, updated_at = :now where id = :id and ended_at
 -- A zone that has ended stays as a row: what happened in it can be read, and its id is not given to another tenant.
 update zones set ended_at = :now, updated_at = :now where id = :id and ended_at is null;
 
--- name: members_get
+-- name: zone_members_get
 -- For whoever speaks and whoever is spoken of, in the first round trip of every operation in a workspace.
 select columns(m as member)
 from rows(:batch as b, zone_id text, subject text)
-join members m on m.zone_id = b.zone_id and m.subject = b.subject;
+join zone_members m on m.zone_id = b.zone_id and m.subject = b.subject;
 
--- name: members_counted
+-- name: zone_members_counted
 -- Read under the zones' locks, which every change of a member takes. A zone has so few that counting them costs less
 -- than a count that must be kept right.
 select m.zone_id, count(*), count(case when m.role = 'OWNER' then 1 end)
 from rows(:batch as b, zone_id text)
-join members m on m.zone_id = b.zone_id
+join zone_members m on m.zone_id = b.zone_id
 group by m.zone_id;
 
--- name: members_page
+-- name: zone_members_page
 -- By name: the primary key is the order.
 select columns(m as member)
-from members m
+from zone_members m
 where m.zone_id = :zone_id and m.subject > :after
 order by m.subject
 limit :limit;
 
--- name: members_insert
+-- name: zone_members_insert
 -- Under the zone's lock, which whoever counted them holds: none is there twice, and none too many.
-insert into members (zone_id, subject, role, added_by, created_at, updated_at)
+insert into zone_members (zone_id, subject, role, added_by, created_at, updated_at)
 select columns(b as member)
 from rows(:batch as b, zone_id text, subject text, role text, added_by text, created_at bigint, updated_at bigint);
 
--- name: members_change
+-- name: zone_members_change
 -- The guard names the role each may come from, as it was read under the zone's lock.
-update members
+update zone_members
 set role = b.new_role, updated_at = b.changed_at
 from rows(:batch as b, zone text, name text, was text, new_role text, changed_at bigint)
 where zone_id = b.zone and subject = b.name and coalesce(role, '') = b.was
 returning zone_id, subject;
 
--- name: members_remove
+-- name: zone_members_remove
 -- Under the zone's lock; what it returns is held against what was to go.
-delete from members
+delete from zone_members
 where (zone_id, subject) in (select b.zone, b.name from rows(:batch as b, zone text, name text))
 returning zone_id, subject;

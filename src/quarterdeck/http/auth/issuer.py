@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from quarterdeck.core.errors import Invalid, Unauthenticated
-from quarterdeck.core.wire import ADMIN, COORDINATOR_ADMIN, LIFECYCLE
+from quarterdeck.core.wire import ADMIN, COORDINATOR_ADMIN, FLEET_EXEC, LIFECYCLE
 from quarterdeck.http.auth.keyfile import KeyFileError, create_secret, read_secret, replace_secret
 from quarterdeck.http.auth.keys import VerifyingKey, verifying_key
 from quarterdeck.http.auth.model import Grant
@@ -132,7 +132,7 @@ class LocalIssuer:
             client_id="local",
             subject="local",
             sid="local",
-            scopes=(lifecycle_scope, COORDINATOR_ADMIN, ADMIN),
+            scopes=(lifecycle_scope, COORDINATOR_ADMIN, ADMIN, FLEET_EXEC),
         )
         return self.mint(administrator, ttl)
 

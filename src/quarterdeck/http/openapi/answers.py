@@ -72,7 +72,9 @@ def _events(schema: Json, sampler: Sampler) -> Json:
     event = sampler.value(schema)
     told = msgspec.json.encode(event).decode()
     fields = event if isinstance(event, dict) else {}
-    shown = f"id: {fields.get('pos')}\nevent: {fields.get('type')}\ndata: {told}\n\n"
+    # What is no event of the log itself is named for what it is.
+    pos, name = fields.get("pos", 42), fields.get("type", "entry")
+    shown = f"id: {pos}\nevent: {name}\ndata: {told}\n\n"
     return {EVENT_STREAM: {"schema": {"type": "string"}, "example": shown}}
 
 

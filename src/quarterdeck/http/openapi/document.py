@@ -12,7 +12,7 @@ from quarterdeck.domain.zones.rules import POWERS
 from quarterdeck.http.openapi import answers, codes
 from quarterdeck.http.openapi.examples import AN_ID, USUAL, Sampler
 from quarterdeck.http.openapi.schemas import Json, Schemas, without_null
-from quarterdeck.http.router import NAMES
+from quarterdeck.http.router import NAMES, NUMBERS
 
 TITLE = "Quarterdeck"
 ABOUT = (
@@ -27,6 +27,9 @@ GROUPS: Mapping[str, str] = {
     "delegations": "A delegation lends authority from one session to another. Along any line of them it only narrows.",
     "keys": "A key speaks for one application in one zone. It is shown once, and stored as a digest.",
     "members": "A workspace is a zone, and its members are who may act in it, each by a role.",
+    "fleets": "A fleet is a team of coding agents, its members, with one director and one administrator.",
+    "messages": "One delivery between members of a fleet, or a row of a broadcast: acknowledged or canceled, and once.",
+    "monitor": "One process watches over a fleet, and has members look for their messages.",
     "events": "Every change writes one event in its own transaction. The order of `pos` is the order of commits.",
     "server": "How the server is, what it serves, and its public keys.",
 }
@@ -38,6 +41,12 @@ _ID: Json = {
 _NAME: Json = {
     "description": f"1 to {NAME_MAX} characters, percent-encoded where they must be; no control characters, no slash",
     "schema": {"type": "string", "pattern": f"^[^/\\x00-\\x1f\\x7f]{{1,{NAME_MAX}}}$"},
+}
+
+
+_NUMBER: Json = {
+    "description": "a number from 1 on",
+    "schema": {"type": "integer", "minimum": 1, "maximum": 9_999_999_999_999_999},
 }
 
 
@@ -124,6 +133,9 @@ def _size(number: int) -> str:
 
 def _path_parameters(route: Route) -> Iterator[Json]:
     for name in re.findall(r"{(\w+)}", route.path):
+        if name in NUMBERS:
+            yield {"name": name, "in": "path", "required": True, **_NUMBER, "example": 1}
+            continue
         of_form = _NAME if name in NAMES else _ID
         yield {"name": name, "in": "path", "required": True, **of_form, "example": USUAL.get(name, AN_ID)}
 

@@ -31,7 +31,7 @@ from quarterdeck.domain.agents.operations.watching import (
     terminate,
     to_look_at,
 )
-from quarterdeck.domain.agents.rules import claim_problem, free_slots, was_just_heard
+from quarterdeck.domain.agents.rules import claim_problem, free_slots, is_unheard, was_just_heard
 
 __all__ = [
     "Beater",
@@ -43,6 +43,7 @@ __all__ = [
     "free_slots",
     "get",
     "hold",
+    "is_unheard",
     "issue",
     "launch_zones",
     "launchable_in",

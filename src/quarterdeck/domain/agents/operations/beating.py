@@ -49,7 +49,7 @@ class Beater:
             if rules.kept(agent, ask, tx.now):
                 kept.append(_row(ask, agent, tx.now))
             known[ask.ref] = beaten[ask.ref] = agent = rules.beaten(agent, ask, tx.now)
-            outcomes.append(Beaten(agent, rules.judged(agent, tx.now).after.status is not agent.status))
+            outcomes.append(Beaten(agent, rules.is_news(agent, tx.now)))
         writing.pulses(tx, [beaten[ref] for ref in sorted(beaten)])
         if kept:
             tx.write(Q.agent_heartbeats_insert(batch=kept))

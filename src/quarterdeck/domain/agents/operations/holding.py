@@ -38,8 +38,9 @@ async def hold(tx: Tx, deltas: Mapping[Ref, int], spoke: Collection[Ref] = ()) -
 
 
 async def revive(tx: Tx, words: Mapping[Ref, Asked]) -> None:
-    """Those that were believed to be lost and have spoken, each by which word; that they were heard of stands in what
-    is heard of them already. What was taken from them stays taken."""
+    """Those that were believed to be lost, or had never been heard of, and have spoken, each by which word; that they
+    were heard of stands in what is heard of them already. What was taken from them stays taken; and from now on
+    somebody looks whether they are there."""
     [rows] = await tx.read(Q.agents_get(batch=[*sorted(words)]))
     moves = {ref: rules.judged(agent, tx.now) for ref, agent in by_ref(rows).items()}
     await writing.move(tx, {ref: (moved.before, moved.after) for ref, moved in moves.items()})

@@ -76,18 +76,32 @@ def silent_from(agent: Agent) -> Millis:
     return agent.last_seen_at + agent.stale_threshold_seconds * SECOND
 
 
+def is_unheard(agent: Agent) -> bool:
+    """Whether it was registered by the server and has not spoken since: nobody looks whether it is there."""
+    return agent.look_at is None and agent.status in (State.IDLE, State.DEGRADED)
+
+
 def is_silent(agent: Agent, now: Millis) -> bool:
-    """Of an agent that is launched for each task nothing is to be heard while it has none: nobody is there."""
-    return now >= silent_from(agent) and not (agent.launcher is not None and agent.held == 0)
+    """Of an agent that is launched for each task nothing is to be heard while it has none: nobody is there. And one
+    that has never spoken is not missed."""
+    is_nowhere = agent.launcher is not None and agent.held == 0
+    return now >= silent_from(agent) and not is_nowhere and not is_unheard(agent)
+
+
+def is_news(agent: Agent, now: Millis) -> bool:
+    """Whether somebody has to look at an agent that was heard of: it stands otherwise than is stored, or it has spoken
+    for the first time, and is to be missed from now on."""
+    return judged(agent, now).after.status is not agent.status or is_unheard(agent)
 
 
 def judged(agent: Agent, now: Millis) -> Moved:
     """How an agent stands by when, and how, it was last heard of; and when to look again.
 
     Of one that was lost nothing is to be looked for: should it be heard of, that is a reason to look. But an agent that
-    is launched cannot be heard of before it is launched, so it is given another chance after the same time again.
+    is launched cannot be heard of before it is launched, so it is given another chance after the same time again. One
+    that has never spoken stays as it is until it does.
     """
-    if agent.status is State.TERMINATED:
+    if agent.status is State.TERMINATED or (is_unheard(agent) and now >= silent_from(agent)):
         return _stands(agent, agent.status, agent.status_reason, None, now)
     if not is_silent(agent, now):
         absent = now >= silent_from(agent)

@@ -22,6 +22,14 @@ def has_terminated(agent_id: str) -> Conflict:
     )
 
 
+def reserved(agent_id: str) -> Invalid:
+    return Invalid(
+        "agent_id_reserved",
+        f"The id {agent_id!r} is one of those that members of fleets have: they are registered with their fleet.",
+        field="agentId",
+    )
+
+
 def is_draining(agent_id: str) -> Conflict:
     return Conflict(
         "agent_draining", f"The agent {agent_id!r} is to end when its last task has: it takes no others."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from quarterdeck.domain.agents.rules import refusals
 from quarterdeck.domain.agents.rules.lives import TOLD, Moved
 
 _names = msgspec.json.Decoder(list[str]).decode
+RESERVED = re.compile(r"fleet-[0-9]+-[0-9]+")
+"""Ids of members of fleets: whoever had one before its member comes could speak for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,15 @@ def register(ask: Register, before: Agent | None, by: Speaker, now: Millis) -> M
     if by.role is Role.AGENT and (before is None or before.status is State.TERMINATED):
         # A token that names an agent which nobody has registered: what it may do was never said.
         return refusals.not_found(ask.agent_id)
+    is_new = before is None or before.status is State.TERMINATED
+    if is_new and by.caller is not None and RESERVED.fullmatch(ask.agent_id):
+        return refusals.reserved(ask.agent_id)
     known = _known(ask, before, now)
     if refusal := _refusal(ask.said, known, by):
         return refusal
     after = _heard(_told(ask.said, known), now)
+    if ask.is_unheard:
+        after = msgspec.structs.replace(after, look_at=None)
     if before is None:
         return after
     changed = tuple(name for name in Said.__struct_fields__ if getattr(after, name) != getattr(before, name))

@@ -271,6 +271,7 @@ def _workers(rows: list[Row], now: int) -> dict[AgentRef, Worker]:
             agents.claim_problem(agent),
             agent.status is AgentState.ERROR,
             agents.was_just_heard(agent, now),
+            agents.is_unheard(agent),
         )
         for ref, agent in agents.by_ref(rows).items()
     }

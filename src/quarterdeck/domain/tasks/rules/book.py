@@ -63,7 +63,7 @@ class Book:
         self.heard: set[AgentRef] = set()
         """Agents that have spoken: by a claim, or under the token of an attempt."""
         self.revived: dict[AgentRef, Ask] = {}
-        """Those of them that were believed to be lost, and by which word they are back."""
+        """Those of them that were believed to be lost, or were never heard of, and by which word they are there."""
         self.costs: list[tuple[Task, Cost]] = []
         self.stack_traces: list[tuple[Task, str]] = []
         self.fresh: set[ClassRef] = set()
@@ -102,14 +102,16 @@ class Book:
     # -- being heard of ------------------------------------------------------------------------------------------
 
     def _claimed(self, ask: Claim, outcome: Outcome | Problem) -> Outcome | Problem:
-        """A claim is a sign of life, whatever it gets: by it an agent that was believed to be lost is back."""
+        """A claim is a sign of life, whatever it gets: by it an agent that was believed to be lost is back, and one
+        that was never heard of is missed from now on."""
         who = (ask.zone_id, ask.agent_id)
         worker = self._known.workers.get(who)
         if worker is None or not isinstance(outcome, Leases):
             return outcome
-        if worker.is_lost:
+        is_back = worker.is_lost or worker.is_unheard
+        if is_back:
             self.revived.setdefault(who, ask)
-        if outcome.items or worker.is_lost or not worker.was_just_heard:
+        if outcome.items or is_back or not worker.was_just_heard:
             self.heard.add(who)
         return outcome
 

@@ -32,6 +32,8 @@ class Worker:
     """It was found silent: nothing is given to it before it speaks."""
     was_just_heard: bool = False
     """So lately that it need not be written down that it is there."""
+    is_unheard: bool = False
+    """It has never spoken: nobody looks yet whether it is there."""
 
 
 @dataclass(frozen=True, slots=True)

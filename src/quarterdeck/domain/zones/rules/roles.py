@@ -33,6 +33,10 @@ POWERS: Mapping[str, frozenset[Role]] = {
     # The address of an endpoint is often a secret of its own.
     "webhooks.read": _RULERS,
     "webhooks.change": _RULERS,
+    "fleets.read": _ALL,
+    # As whom, the fleet says: an agent speaks as the member it is, and as no other.
+    "fleets.speak": _ALL,
+    "fleets.change": _PEOPLE,
     "costs.read": _PEOPLE,
     "budgets.change": _RULERS,
 }

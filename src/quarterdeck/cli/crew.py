@@ -1,0 +1,108 @@
+"""`qd agent` with a fleet id: the agents of a fleet. Without one it is about those of the registry (`agent`)."""
+
+from __future__ import annotations
+
+import json
+
+from quarterdeck.cli.context import Context
+from quarterdeck.cli.failing import Usage
+from quarterdeck.cli.fleetwise import PANES_SECONDS, agent_or_none, fleet, fleets, picked, plainly, tell
+from quarterdeck.cli.output import cell, fields
+from quarterdeck.cli.table import MEMBER, Kind, Option
+from quarterdeck.client.server import Document, Server, items_of
+
+
+def _array(text: str) -> list[object]:
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError) as wrong:
+        raise ValueError(f"this is not JSON: {wrong}") from None
+    if not isinstance(value, list):
+        raise ValueError('this is not a JSON array, such as [{"name": "review"}]')
+    return value
+
+
+SKILLS = Option("--skills", "With a fleet id: a JSON array of what it can do.", Kind("JSON", _array))
+
+
+@plainly
+def register(context: Context) -> int:
+    name, description = context.text("name"), context.text("description")
+    if context.text("id") is not None:
+        raise Usage("usage", "A fleet gives out the ids of its agents: leave ID away, or the fleet's id.")
+    if name is None or description is None:
+        raise Usage("usage", "Who is it? Give --name and --description.")
+    body: Document = {"name": name, "description": description}
+    skills = context.ask.values["skills"]
+    if skills is not None:
+        body["skills"] = skills
+    told = context.server().call("POST", fleets(fleet(context), "members"), body=body).document
+    tell(
+        context,
+        picked(told, "agent_id", "name", "registered_at"),
+        lambda: f"{cell(told.get('agent_id'))} {cell(told.get('name'))}",
+    )
+    return 0
+
+
+@plainly
+def list_(context: Context) -> int:
+    found = members(context.server(), fleet(context))
+    tell(
+        context,
+        [_document(context, one) for one in found],
+        lambda: ("\n\n" if context.flag("full") else "\n").join(_block(context, one) for one in found),
+    )
+    return 0
+
+
+@plainly
+def show(context: Context) -> int:
+    found = context.server().get(fleets(fleet(context), "members", _named(context)))
+    tell(context, _document(context, found), lambda: _block(context, found))
+    return 0
+
+
+@plainly
+def deregister(context: Context) -> int:
+    number = _named(context)
+    server = context.server()
+    # One with a pane has it closed, and that is waited for.
+    server.connection.timeout += PANES_SECONDS
+    server.call("DELETE", fleets(fleet(context), "members", number))
+    tell(context, {"agent_id": number, "status": "deregistered"}, lambda: f"Agent {number} deregistered.")
+    return 0
+
+
+def members(server: Server, where: int, **query: bool) -> list[Document]:
+    """Those who are there, in the order they came."""
+    pages = server.pages(fleets(where, "members"), {**query, "limit": 500})
+    return [one for page in pages for one in items_of(page, "members")]
+
+
+def _named(context: Context) -> int:
+    """By ID, or by --agent-id."""
+    given = context.text("id")
+    if given is None:
+        number = agent_or_none(context)
+        if number is None:
+            raise Usage("usage", "Which agent? Give its id.")
+        return number
+    try:
+        return int(str(MEMBER.convert(given)))
+    except ValueError as wrong:
+        raise Usage("usage", f"ID: {wrong}.") from None
+
+
+def _document(context: Context, member: Document) -> Document:
+    return (
+        member
+        if context.flag("full")
+        else picked(member, "agent_id", "name", "description", "status", "kind")
+    )
+
+
+def _block(context: Context, member: Document) -> str:
+    if context.flag("full"):
+        return fields([(name, value) for name, value in member.items() if value is not None], context.paint)
+    return " ".join(cell(member.get(name)) for name in ("agent_id", "name", "status"))

@@ -1,0 +1,183 @@
+"""What the commands of fleets share: who acts, and in which fleet; how much of a text is shown; how they fail.
+
+Agents type these all day and read every word of the answer, so they are terse where others are kind: an error is
+`Error: ` and a sentence, whatever went wrong exits with 1, and a text is clipped unless it is asked for in full.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from quarterdeck.cli.context import Context
+from quarterdeck.cli.failing import Usage
+from quarterdeck.cli.table import MEMBER, Kind, Option
+from quarterdeck.client.server import Document, path_of
+from quarterdeck.core.errors import EXIT_FAILED, Problem
+
+AGENT = Option("--agent-id", "The member who acts [env QD_AGENT_ID].", MEMBER)
+TARGET = Option("--member-id", "The member.", MEMBER, required=True)
+FULL = Option("--full", "Every field, and texts as long as they are.")
+CODING_AGENTS = Kind("claude|codex|opencode|…", str, ("claude", "codex", "opencode"))
+"""What is offered; which there are is a matter of the server's configuration."""
+PANES_SECONDS = 60.0
+"""How much longer an answer may take that waits for panes to close."""
+MAX_TEXT = 200
+_TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""They change the direction in which what follows is read."""
+
+Run = Callable[[Context], int]
+
+
+def plainly(run: Run) -> Run:
+    """The same command, whose failures are told as this plane tells them. A wrong command line stays one."""
+
+    def run_plainly(context: Context) -> int:
+        try:
+            return run(context)
+        except Usage:
+            raise
+        except Problem as problem:
+            from quarterdeck.cli.failing import tell
+
+            tell(problem, as_json=context.as_json, opening="Error")
+            return EXIT_FAILED
+
+    return run_plainly
+
+
+# -- who, and where --------------------------------------------------------------------------------------------------
+
+
+def fleet_or_none(context: Context) -> int | None:
+    return _number(context, "fleet_id", "QD_FLEET_ID")
+
+
+def fleet(context: Context) -> int:
+    found = fleet_or_none(context)
+    if found is None:
+        raise Usage("usage", "Which fleet? Give --fleet-id, or set QD_FLEET_ID. `qd fleet list` lists them.")
+    return found
+
+
+def agent_or_none(context: Context) -> int | None:
+    return _number(context, "agent_id", "QD_AGENT_ID")
+
+
+def agent(context: Context) -> int:
+    found = agent_or_none(context)
+    if found is None:
+        raise Usage("usage", "Who acts? Give --agent-id, or set QD_AGENT_ID.")
+    return found
+
+
+def target(context: Context) -> int:
+    """The member that a command is about."""
+    found = context.number("member_id")
+    assert found is not None  # both parsers refuse a line without it
+    return found
+
+
+def fleets(*rest: object) -> str:
+    """A path below `fleets`: `fleets(1, "messages")`."""
+    return path_of("api", "v1", "fleets", *map(str, rest))
+
+
+def _number(context: Context, key: str, variable: str) -> int | None:
+    given = context.number(key)
+    told = context.environ.get(variable)
+    if given is not None or not told:
+        return given
+    try:
+        return int(str(MEMBER.convert(told)))
+    except ValueError as wrong:
+        raise Usage("usage", f"{variable}: {wrong}.") from None
+
+
+def pane(context: Context) -> Document | None:
+    """The pane that this command runs in, as tmux says by `$TMUX` (socket, pid, session) and `$TMUX_PANE`; None
+    outside of tmux."""
+    socket = context.environ.get("TMUX", "").rpartition(",")[0].rpartition(",")[0]
+    pane_id = context.environ.get("TMUX_PANE", "")
+    return {"socket": socket, "pane_id": pane_id} if socket and pane_id else None
+
+
+# -- what was given --------------------------------------------------------------------------------------------------
+
+
+def given_text(context: Context, words: str | None) -> str:
+    """What is said by --text, by a file, or in words, of which `-` stands for standard input. One of them."""
+    said, file = context.text("text"), context.text("text_file")
+    if sum(one is not None for one in (said, file, words)) != 1:
+        raise Usage("usage", "What is said? Give one of --text, --text-file and - (standard input).")
+    given = words if said is None else said
+    return read_text(file or "-") if given in (None, "-") else str(given)
+
+
+def read_text(path: str) -> str:
+    """A file, or with `-` standard input, as it is."""
+    import sys
+
+    try:
+        if path == "-":
+            # None: it was closed before we began.
+            data = b"" if sys.stdin is None else sys.stdin.buffer.read()
+        else:
+            with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs 10 ms
+                data = file.read()
+        return data.decode()
+    except UnicodeDecodeError:
+        raise NotReadable("not_text", f"{_named(path)} is not text in UTF-8") from None
+    except OSError as wrong:
+        raise NotReadable("not_readable", f"{_named(path)}: {wrong.strerror or wrong}") from None
+
+
+class NotReadable(Problem):
+    """What was to be sent cannot be read."""
+
+    status = 400
+    title = "Not readable"
+
+
+def _named(path: str) -> str:
+    return "standard input" if path == "-" else path
+
+
+# -- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def tell(context: Context, document: object, text: Callable[[], str]) -> None:
+    """The answer: JSON in one line, without a blank, or what people and agents read."""
+    if context.as_json:
+        context.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+    else:
+        context.write(text())
+
+
+def clipped(context: Context, text: object) -> str:
+    """As much of a text as is shown: what is left out costs the reader nothing."""
+    told = text if isinstance(text, str) else ""
+    variable = context.environ.get("QD_MAX_TEXT_LEN")
+    most = MAX_TEXT
+    if variable:
+        if not (variable.isascii() and variable.isdigit() and len(variable) <= 9):
+            raise Usage("usage", f"QD_MAX_TEXT_LEN: {variable!r} is not a whole number.")
+        most = int(variable)
+    return told if len(told) <= most else f"{told[:most]}…"
+
+
+def harmless(text: str) -> str:
+    """A text on its own lines that cannot move the cursor: strangers wrote it. Lines and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(char if _is_harmless(char) else char.encode("unicode_escape").decode() for char in text)
+
+
+def _is_harmless(char: str) -> bool:
+    code = ord(char)
+    return char in "\n\t" or (code >= 0x20 and not 0x7F <= code < 0xA0 and char not in _TURNING)
+
+
+def picked(document: Document, *names: str) -> Document:
+    """Of a document what is named, in that order."""
+    return {name: document.get(name) for name in names}

@@ -1,0 +1,92 @@
+"""What the handlers of fleets share: which fleet, member and message a path names, and where lists go on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from quarterdeck.core import keys, paging
+from quarterdeck.core.errors import Conflict, Invalid
+from quarterdeck.core.wire import Call
+from quarterdeck.domain.fleets.model.bodies import MemberBody
+from quarterdeck.domain.fleets.model.filters import OfFleet, OfMember, Position
+from quarterdeck.engine.tx import Engine, Tx
+
+T = TypeVar("T")
+FLEET = "/api/v1/fleets/{fleet}"
+MEMBER = FLEET + "/members/{member}"
+MESSAGE = FLEET + "/messages/{message}"
+READ, SPEAK, CHANGE = "fleets.read", "fleets.speak", "fleets.change"
+SKILLS_MAX = 8 * 1024
+"""Bytes."""
+_Number = Annotated[int, Meta(ge=0, le=2**62)]
+
+
+def fleet_id(call: Call) -> int:
+    return int(call.params["fleet"])
+
+
+def agent_id(call: Call) -> int:
+    return int(call.params["member"])
+
+
+def message_id(call: Call) -> int:
+    return int(call.params["message"])
+
+
+def of_fleet(call: Call) -> OfFleet:
+    return OfFleet(zone_id=call.zone, caller=call.caller, fleet_id=fleet_id(call))
+
+
+def of_member(call: Call) -> OfMember:
+    return OfMember(zone_id=call.zone, caller=call.caller, fleet_id=fleet_id(call), agent_id=agent_id(call))
+
+
+async def read(engine: Engine, call: Call, operation: Callable[[Tx], Awaitable[T]]) -> T:
+    """Behind the wall: the zone that is looked at, and the zone of the caller's own session."""
+    return await engine.read(operation, zones={call.zone, call.caller.zone_id})
+
+
+def key_of(call: Call) -> tuple[str | None, str]:
+    """The request's key, and the digest of what it stands for."""
+    key = keys.one_key(call.idempotency_key, None)
+    if key is None:
+        return None, ""
+    assert isinstance(call.body, msgspec.Struct)
+    return key, keys.digest(call.body)
+
+
+def skills_of(body: MemberBody) -> str:
+    """As JSON. They stand in the member's card, and all cards of a fleet are read together."""
+    skills = msgspec.json.encode(body.skills)
+    if len(skills) > SKILLS_MAX:
+        raise Invalid("invalid_body", f"The skills are larger than {SKILLS_MAX} bytes.", field="skills")
+    return skills.decode()
+
+
+def no_panes_here() -> Conflict:
+    return Conflict("no_panes_here", "This server has no panes: it cannot make, read or close one.")
+
+
+# -- where lists go on -------------------------------------------------------------------------------------------
+
+
+def number_of(listing: str, cursor: str) -> int:
+    return _numbers(paging.decode(listing, cursor), 1)[0]
+
+
+def position_of(listing: str, cursor: str) -> Position:
+    return Position(*_numbers(paging.decode(listing, cursor), 2))
+
+
+def _numbers(text: str, count: int) -> list[int]:
+    try:
+        found = [msgspec.convert(each, _Number, strict=False) for each in text.split(".")]
+    except msgspec.ValidationError:
+        found = []
+    if len(found) != count:
+        raise Invalid("invalid_cursor", "This cursor was not given out by this list.", field="cursor")
+    return found

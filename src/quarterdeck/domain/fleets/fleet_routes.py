@@ -1,0 +1,147 @@
+"""The route table of fleets."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from quarterdeck.core import paging
+from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
+from quarterdeck.domain.agents.operations.speaking import require_power
+from quarterdeck.domain.fleets import asking
+from quarterdeck.domain.fleets.asking import CHANGE, FLEET, READ, fleet_id, of_fleet
+from quarterdeck.domain.fleets.model.bodies import DeleteQuery, FleetBody, FleetsQuery
+from quarterdeck.domain.fleets.model.commands import (
+    CreateFleet,
+    DeleteFleet,
+    FleetCommand,
+    FleetDeleted,
+    FleetMade,
+    FleetOutcome,
+    Place,
+)
+from quarterdeck.domain.fleets.model.filters import LAST, FleetsFilter, OfFleet
+from quarterdeck.domain.fleets.model.views import FleetDeletedView, FleetList, FleetView
+from quarterdeck.domain.fleets.operations import looking
+from quarterdeck.domain.fleets.ports import Station
+from quarterdeck.domain.fleets.rules import showing
+from quarterdeck.domain.fleets.rules.showing import FleetSeen
+from quarterdeck.engine.tx import Engine
+
+LISTING = "fleets"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDesk:
+    """What the handlers need, handed over by the composition root."""
+
+    engine: Engine
+    submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
+    station: Station | None = None
+    """Who has panes, if this server has any."""
+
+    async def create(self, call: Call) -> Reply:
+        body = call.body
+        assert isinstance(body, FleetBody)
+        key, digest = asking.key_of(call)
+        made = await self.submit(
+            CreateFleet(
+                zone_id=call.zone,
+                caller=call.caller,
+                trace=call.trace,
+                label=body.label,
+                place=await self._place(call, body),
+                key=key,
+                digest=digest,
+            )
+        )
+        assert isinstance(made, FleetMade)
+        heads = [made.director, made.administrator]
+        seen = FleetSeen(made.fleet, heads, made.placement, await self._members(call, made))
+        return Reply(showing.fleet_view(seen), 201 if made.made else 200)
+
+    async def _place(self, call: Call, body: FleetBody) -> Place | None:
+        if body.pane is None:
+            return None
+        await asking.read(self.engine, call, lambda tx: require_power(tx, call.caller, call.zone, CHANGE))
+        if self.station is None:
+            raise asking.no_panes_here()
+        return await self.station.place(call, body.pane, body.coding_agent)
+
+    async def _members(self, call: Call, made: FleetMade) -> int:
+        """Of one that was there before, others may have come since."""
+        if made.made:
+            return len([made.director, made.administrator])
+        fleet = OfFleet(zone_id=call.zone, caller=call.caller, fleet_id=made.fleet.fleet_id)
+        return (await asking.read(self.engine, call, lambda tx: looking.fleet(tx, fleet))).members
+
+    async def list_all(self, call: Call) -> Reply:
+        query = call.query
+        assert isinstance(query, FleetsQuery)
+        wanted = FleetsFilter(
+            zone_id=call.zone,
+            caller=call.caller,
+            limit=query.limit + 1,
+            before=asking.number_of(LISTING, query.cursor) if query.cursor else LAST,
+            with_deleted=query.deleted,
+        )
+        found = await asking.read(self.engine, call, lambda tx: looking.fleets(tx, wanted))
+        shown, last = paging.clip([str(seen.fleet.fleet_id) for seen in found], query.limit)
+        cursor = paging.encode(LISTING, last) if last else None
+        body = FleetList([showing.fleet_view(seen) for seen in found[:shown]], cursor)
+        return Reply(body, 200, call.link_to_next(cursor))
+
+    async def show(self, call: Call) -> FleetView:
+        wanted = of_fleet(call)
+        return showing.fleet_view(await asking.read(self.engine, call, lambda tx: looking.fleet(tx, wanted)))
+
+    async def delete(self, call: Call) -> FleetDeletedView:
+        query = call.query
+        assert isinstance(query, DeleteQuery)
+        ask = DeleteFleet(zone_id=call.zone, caller=call.caller, trace=call.trace, fleet_id=fleet_id(call))
+        done = await self.submit(ask)
+        assert isinstance(done, FleetDeleted)
+        placed = [placement for placement in done.placements if placement.tmux_pane_id is not None]
+        closed = 0
+        if self.station is not None and placed and not query.keep_panes:
+            closed = await self.station.close_panes(placed)
+        return FleetDeletedView(
+            fleet_id=done.fleet.fleet_id,
+            deregistered_count=done.deregistered,
+            panes_closed=closed,
+            panes_left=len(placed) - closed,
+        )
+
+
+CREATING = (
+    "A fleet, its director and its administrator, all or nothing. With a `pane` the director is in that pane: this is "
+    "heard over the unix socket only. The administrator sends, and never receives."
+)
+DELETING = (
+    "For good: everybody is deregistered, messages stay. Repeated it changes nothing. The panes of its members are "
+    "closed, as far as they are on the server's host, unless `keep_panes` says otherwise."
+)
+
+
+def routes(desk: FleetDesk) -> list[Route]:
+    base, tags, missing = "/api/v1/fleets", ("fleets",), ("fleet_not_found",)
+    return [
+        Route(
+            "POST", base, desk.create, "Create a fleet", LIFECYCLE, body=FleetBody, answer=FleetView, status=201,
+            tags=tags, description=CREATING, power=CHANGE,
+            refusals=("zone_ended", "no_panes_here", "local_socket_only", "tmux_failed", "unknown_coding_agent",
+                      "unknown_pane", "idempotency_key_conflict", *missing),
+        ),
+        Route(
+            "GET", base, desk.list_all, "List fleets, newest first", LIFECYCLE, query=FleetsQuery, answer=FleetList,
+            tags=tags, refusals=("invalid_cursor",), power=READ,
+        ),
+        Route(
+            "GET", FLEET, desk.show, "Show a fleet", LIFECYCLE, answer=FleetView, tags=tags, refusals=missing,
+            power=READ,
+        ),
+        Route(
+            "DELETE", FLEET, desk.delete, "Delete a fleet", LIFECYCLE, query=DeleteQuery, answer=FleetDeletedView,
+            tags=tags, refusals=missing, description=DELETING, power=CHANGE,
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,153 @@
+"""What requests of the fleet plane say, with their bounds. The wire is snake_case, as the seed's columns are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from quarterdeck.domain.fleets.model.rows import MessageState, Policy
+
+Id = Annotated[int, Meta(ge=1, le=2**53)]
+TEXT_MAX = 256 * 1024
+"""Characters of one message."""
+Text = Annotated[str, Meta(min_length=1, max_length=TEXT_MAX)]
+Name = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Described = Annotated[str, Meta(max_length=4_096)]
+Label = Annotated[str, Meta(max_length=255)]
+Coding = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+PaneId = Annotated[str, Meta(pattern=r"^%[0-9]{1,9}$")]
+SocketPath = Annotated[str, Meta(min_length=1, max_length=1_024)]
+Cursor = Annotated[str, Meta(max_length=512)]
+LIMIT_MAX = 500
+
+
+class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class Pane(_Body, frozen=True):
+    """Where the caller is, as tmux told it: `$TMUX` and `$TMUX_PANE`. Heard over the unix socket only."""
+
+    socket: SocketPath
+    pane_id: PaneId
+
+
+class FleetBody(_Body, frozen=True):
+    label: Label | None = None
+    coding_agent: Coding = "claude"
+    pane: Pane | None = None
+    """Without it the director has no pane."""
+
+
+class FleetsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    deleted: bool = False
+    """Whether those that were deleted are shown, too."""
+    cursor: Cursor | None = None
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50
+
+
+class DeleteQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    keep_panes: bool = False
+
+
+class MemberBody(_Body, frozen=True):
+    name: Name
+    description: Described
+    skills: Annotated[list[dict[str, object]], Meta(max_length=100)] = []
+    director_id: Id | None = None
+    """With it, a pane is made beside the director's, and the coding agent begun in it."""
+    coding_agent: Coding | None = None
+    model: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    prompt: Annotated[str, Meta(max_length=64 * 1024)] | None = None
+    pane: Pane | None = None
+
+
+class MembersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    status: Literal["active", "deregistered", "all"] = "active"
+    activity: bool = False
+    """Whether it is counted how many messages wait for each."""
+    cursor: Cursor | None = None
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100
+
+
+class MemberDeleteQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    force: bool = False
+
+
+class MessageBody(_Body, frozen=True):
+    from_agent_id: Id
+    to_agent_id: Id | Literal["*"]
+    """`*`: everybody but oneself."""
+    text: Text
+    wait_ms: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    """Of a broadcast: how long to wait until its recipients were told in their panes, and counted."""
+
+
+class AgentBody(_Body, frozen=True):
+    """Who acts."""
+
+    agent_id: Id
+
+
+class MessagesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    after: Annotated[int, Meta(ge=0, le=2**53, description="only those with a higher id")] = 0
+    cursor: Cursor | None = None
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100
+    order: Literal["asc", "desc"] = "desc"
+
+
+class SentQuery(MessagesQuery, frozen=True, forbid_unknown_fields=True):
+    status: MessageState | None = None
+
+
+class InboxQuery(SentQuery, frozen=True, forbid_unknown_fields=True):
+    wait_ms: Annotated[
+        int, Meta(ge=0, le=300_000, description="how long to wait for one, if there is none")
+    ] = 0
+
+
+class TimelineQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    cursor: Cursor | None = None
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50
+
+
+class MonitorBody(_Body, frozen=True):
+    interval_seconds: Annotated[int, Meta(ge=1, le=86_400)] | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
+
+
+class ClaimBody(_Body, frozen=True):
+    pid: Annotated[int, Meta(ge=1, le=2**31)]
+    host_id: Annotated[str, Meta(min_length=1, max_length=255)]
+    user_id: Annotated[int, Meta(ge=0, le=2**32)]
+    tick_seconds: Annotated[int, Meta(ge=1, le=3_600)] = 5
+    policy: Policy = Policy.QUIET
+    previous_pid: Annotated[int, Meta(ge=1, le=2**31)] | None = None
+    """Who held it when somebody looked."""
+    previous_is_alive: bool | None = None
+    """Whether that pid is alive, if it is of this host: only there can anybody tell."""
+
+
+class BeatBody(_Body, frozen=True):
+    pid: Annotated[int, Meta(ge=1, le=2**31)]
+    host_id: Annotated[str, Meta(min_length=1, max_length=255)]
+    pinged: Annotated[list[Id], Meta(max_length=1_000)] = []
+
+
+class ReleaseBody(_Body, frozen=True):
+    pid: Annotated[int, Meta(ge=1, le=2**31)]
+    host_id: Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+class ExecBody(_Body, frozen=True):
+    """What is typed into a member's pane, by hand."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=64 * 1024)]
+    enter: bool = True
+
+
+class CaptureQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    lines: Annotated[int, Meta(ge=1, le=10_000)] = 30
+    ansi: bool = False

@@ -1,0 +1,184 @@
+"""What is shown of fleets."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["builtin-administrator", "user"]
+
+
+class PlacementView(msgspec.Struct, frozen=True):
+    agent_id: int
+    director_agent_id: int | None
+    tmux_session: str
+    tmux_window_id: str
+    tmux_pane_id: str | None
+    coding_agent: str
+    created_at: str
+    host_id: str
+    user_id: int
+    tmux_socket: str
+    tmux_pid: int
+
+
+class FleetMemberView(msgspec.Struct, frozen=True):
+    agent_id: int
+    fleet_id: int
+    name: str
+    description: str
+    status: str
+    kind: Kind
+    registered_at: str
+    deregistered_at: str | None
+    registry_id: str | None
+    agent_card: dict[str, object]
+    placement: PlacementView | None
+    unread: int | None = None
+    """Messages that wait for it, where that was asked for."""
+
+
+class FleetMemberList(msgspec.Struct, frozen=True):
+    members: list[FleetMemberView]
+    next_cursor: str | None
+
+
+class FleetMemberDeleted(msgspec.Struct, frozen=True):
+    agent_id: int
+    fleet_id: int
+    name: str
+    pane_id: str | None
+    pane: str | None
+    """What became of its pane; null if it had none."""
+
+
+class ScreenView(msgspec.Struct, frozen=True):
+    agent_id: int
+    pane_id: str
+    text: str
+
+
+class TypedView(msgspec.Struct, frozen=True):
+    """What was typed is in the pane."""
+
+    agent_id: int
+    pane_id: str
+
+
+class DirectorView(msgspec.Struct, frozen=True):
+    agent_id: int
+    name: str
+    description: str
+    registered_at: str
+    placement: PlacementView | None
+
+
+class FleetView(msgspec.Struct, frozen=True):
+    fleet_id: int
+    label: str | None
+    created_at: str
+    deleted_at: str | None
+    administrator_agent_id: int | None
+    director: DirectorView | None
+    members: int
+    """Active ones, the administrator among them."""
+
+
+class FleetList(msgspec.Struct, frozen=True):
+    fleets: list[FleetView]
+    next_cursor: str | None
+
+
+class FleetDeletedView(msgspec.Struct, frozen=True):
+    fleet_id: int
+    deregistered_count: int
+    panes_closed: int
+    panes_left: int
+
+
+class MessageView(msgspec.Struct, frozen=True):
+    task_id: int
+    id: int
+    """The same."""
+    context_id: int
+    from_agent_id: int
+    from_agent_name: str
+    to_agent_id: int
+    to_agent_name: str
+    type: str
+    status_state: str
+    status_timestamp: str
+    created_at: str
+    origin_task_id: int | None
+    text: str
+    notified_at: str | None
+    notice: str | None
+
+
+class MessageList(msgspec.Struct, frozen=True):
+    messages: list[MessageView]
+    next_cursor: str | None
+
+
+class BroadcastView(msgspec.Struct, frozen=True):
+    """A broadcast that was sent: its summary, and how many it went to."""
+
+    summary: MessageView
+    recipients: int
+    delivered: int | None
+    """How many were told of it in their panes; null where that was not waited for."""
+
+
+class EntryView(msgspec.Struct, frozen=True):
+    """One line of the timeline: a message, or a broadcast with all its deliveries."""
+
+    id: int
+    kind: Literal["unicast", "broadcast"]
+    from_agent_id: int
+    from_agent_name: str
+    to_agent_id: int | None
+    to_agent_name: str | None
+    text: str
+    created_at: str
+    status_state: str
+    recipients: list[RecipientView]
+
+
+class RecipientView(msgspec.Struct, frozen=True):
+    task_id: int
+    agent_id: int
+    agent_name: str
+    status_state: str
+    acknowledged_at: str | None
+    notified_at: str | None
+    notice: str | None
+
+
+class TimelineView(msgspec.Struct, frozen=True):
+    items: list[EntryView]
+    next_cursor: str | None
+
+
+class MonitoredView(msgspec.Struct, frozen=True):
+    agent_id: int
+    name: str
+    interval_seconds: int
+    enabled: bool
+    last_ping_at: str | None
+    unread: int
+    is_due: bool
+    placement: PlacementView | None
+
+
+class MonitorView(msgspec.Struct, frozen=True):
+    fleet_id: int
+    pid: int | None
+    host_id: str | None
+    started_at: str | None
+    last_tick_at: str | None
+    tick_seconds: int
+    policy: str
+    is_recent: bool
+    """Its heartbeat is no older than it may be; whether its process lives, only its host knows."""
+    members: list[MonitoredView]

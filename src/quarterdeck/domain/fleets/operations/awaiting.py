@@ -1,0 +1,76 @@
+"""Polls that wait: whoever has no message waits for one, without asking again and again.
+
+Those who wait in one process are looked for together (`engine.waiting`): a commit, here or elsewhere, has one statement
+find the newest message that waits for each of them, and only those for whom there is a new one read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quarterdeck.domain.fleets.model.filters import InboxFilter
+from quarterdeck.domain.fleets.operations import looking
+from quarterdeck.domain.fleets.operations.looking import Pages
+from quarterdeck.domain.fleets.queries import LISTS
+from quarterdeck.engine import waiting
+from quarterdeck.engine.lanes import zones_of
+from quarterdeck.engine.tx import Engine, Tx
+
+Key = tuple[str, str]
+"""(zone, member)"""
+Poll = waiting.Waiter[InboxFilter, Key, Pages]
+Polls = waiting.Waiters[InboxFilter, Key, Pages]
+LOOK_SECONDS = 1.0
+"""Between two looks, should a wake be lost on its way from another server."""
+
+
+def polls() -> Polls:
+    return Polls(lambda page: page.messages[0].ref)
+
+
+class Awaiting:
+    def __init__(self, engine: Engine, waiting_polls: Polls) -> None:
+        self._engine = engine
+        self._polls = waiting_polls
+
+    async def inbox(self, wanted: InboxFilter, seconds: float) -> Pages:
+        """What there is; or, if there is nothing, the first that comes in time."""
+
+        async def read(asked: InboxFilter) -> tuple[Pages, ...]:
+            poll = asked.waiter
+            assert isinstance(poll, waiting.Waiter)
+            found = await self._engine.read(lambda tx: looking.inbox(tx, wanted), zones=zones_of([wanted]))
+            if found.messages:
+                return (found,)
+            self._polls.add(poll)
+            return ()
+
+        key = (wanted.zone_id, str(wanted.agent_id))
+        pages = await waiting.wait_for_work(wanted, key, read, self._polls, seconds)
+        return pages[0] if pages else Pages([], {})
+
+
+class PollLook:
+    """Once for all who wait: has those read again for whom something came."""
+
+    def __init__(self, engine: Engine, waiting_polls: Polls) -> None:
+        self._engine = engine
+        self._polls = waiting_polls
+
+    async def __call__(self, keys: Sequence[Key]) -> float:
+        newest = await self._engine.read(lambda tx: _newest(tx, keys), zones={zone_id for zone_id, _ in keys})
+        for key, message_id in newest.items():
+            for poll in self._polls.of(key):
+                if message_id > poll.claim.after:
+                    self._polls.ask(poll)
+        return LOOK_SECONDS
+
+
+async def _newest(tx: Tx, keys: Sequence[Key]) -> dict[Key, int]:
+    batch: list[tuple[object, ...]] = [(zone_id, int(agent_id)) for zone_id, agent_id in keys]
+    [rows] = await tx.read(LISTS.messages_newest(batch=batch))
+    return {
+        (str(zone_id), str(agent_id)): int(str(message_id))
+        for zone_id, agent_id, message_id in rows
+        if message_id is not None
+    }

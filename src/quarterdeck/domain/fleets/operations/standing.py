@@ -1,0 +1,60 @@
+"""Where one member stands: its fleet, itself and its pane, for whoever is about to reach into that pane."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from quarterdeck.core.wire import Caller
+from quarterdeck.domain.agents.operations.speaking import require_power
+from quarterdeck.domain.fleets.model.rows import Fleet, Member, MemberRef, Placement
+from quarterdeck.domain.fleets.queries import LISTS, Q
+from quarterdeck.domain.fleets.rules import refusals
+from quarterdeck.engine.tx import Tx
+from quarterdeck.store.port import decode
+
+CHANGE = "fleets.change"
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    zone_id: str
+    fleet_id: int
+    agent_id: int
+    caller: Caller
+
+
+class Standing(msgspec.Struct, frozen=True):
+    fleet: Fleet
+    member: Member
+    placement: Placement | None
+
+    @property
+    def is_director(self) -> bool:
+        return self.member.agent_id == self.fleet.director_agent_id
+
+
+async def standing(tx: Tx, wanted: Wanted) -> Standing:
+    """Of a member that is there. Panes are for those who may change fleets, to look at them as well as to type."""
+    await require_power(tx, wanted.caller, wanted.zone_id, CHANGE)
+    ref = (wanted.zone_id, wanted.agent_id)
+    fleets, members, placements = await tx.read(
+        Q.fleets_get(batch=[(wanted.zone_id, wanted.fleet_id)]),
+        Q.members_get(batch=[ref]),
+        LISTS.placements_get(batch=[ref]),
+    )
+    fleet = next(iter(decode(fleets, Fleet)), None)
+    if fleet is None:
+        raise refusals.fleet_not_found(wanted.fleet_id)
+    if fleet.deleted_at is not None:
+        raise refusals.fleet_deleted(wanted.fleet_id)
+    member = next(iter(decode(members, Member)), None)
+    if member is None or not member.is_active or member.fleet_id != fleet.fleet_id:
+        raise refusals.not_a_member(wanted.agent_id, wanted.fleet_id)
+    return Standing(fleet, member, next(iter(decode(placements, Placement)), None))
+
+
+async def placements(tx: Tx, refs: Sequence[MemberRef]) -> Mapping[MemberRef, Placement]:
+    """Where the panes of these are. Whoever has left has none."""
+    [rows] = await tx.read(LISTS.placements_get(batch=[*refs]))
+    return {placement.ref: placement for placement in decode(rows, Placement)}

@@ -1,0 +1,45 @@
+"""What the routes of fleets need of whoever has the panes.
+
+Panes are on one host, and only the server that runs there, as their user, can make, read and close them. A server
+without panes has no station, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from quarterdeck.core.wire import Call
+from quarterdeck.domain.fleets.model.bodies import MemberBody, Pane
+from quarterdeck.domain.fleets.model.commands import MemberMade, Place
+from quarterdeck.domain.fleets.model.rows import Placement
+from quarterdeck.domain.fleets.model.views import FleetMemberDeleted, ScreenView, TypedView
+
+
+class Station(Protocol):
+    """Whoever reaches into a pane comes over the unix socket with the scope `fleet:exec`: all of these but the last
+    refuse others."""
+
+    async def place(self, call: Call, pane: Pane, coding_agent: str) -> Place:
+        """Where the caller is, as its own tmux server tells: for the director of a fleet that is to be made."""
+
+    async def create(self, call: Call, body: MemberBody) -> MemberMade:
+        """A member with a pane beside the director's: registered, its pane made, its coding agent begun in it."""
+
+    async def delete(self, call: Call, fleet_id: int, agent_id: int, force: bool) -> FleetMemberDeleted:
+        """Has its agent exit, and deregisters it once the pane has gone."""
+
+    async def capture(self, call: Call, fleet_id: int, agent_id: int) -> ScreenView:
+        """What its pane shows; the query says how much of it."""
+
+    async def type_in(self, call: Call, fleet_id: int, agent_id: int) -> TypedView:
+        """Types the text of the body into its pane."""
+
+    async def execute(self, call: Call, fleet_id: int, agent_id: int) -> TypedView:
+        """Has its agent execute the text of the body as a command."""
+
+    async def ping(self, call: Call, fleet_id: int, agent_id: int) -> TypedView:
+        """Types the line that has an agent look for its messages."""
+
+    async def close_panes(self, placements: Sequence[Placement]) -> int:
+        """Of a fleet that was deleted, those on this host; how many that were."""

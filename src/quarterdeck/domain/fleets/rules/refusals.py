@@ -1,0 +1,164 @@
+"""Why fleets refuse, in sentences that agents read."""
+
+from __future__ import annotations
+
+from quarterdeck.core.errors import Conflict, Forbidden, Invalid, LimitReached, NotFound
+from quarterdeck.domain.fleets.model.rows import MEMBERS_MAX, MessageState, Notice, Placement
+
+
+def fleet_not_found(fleet_id: int) -> NotFound:
+    return NotFound("fleet_not_found", f"fleet {fleet_id} not found.")
+
+
+def fleet_deleted(fleet_id: int) -> Conflict:
+    return Conflict("fleet_deleted", f"fleet {fleet_id} is deleted")
+
+
+def not_a_member(agent_id: int, fleet_id: int) -> NotFound:
+    return NotFound("fleet_member_not_found", f"agent {agent_id} is not a member of fleet {fleet_id}.")
+
+
+def fleet_full(fleet_id: int, used: int) -> LimitReached:
+    return LimitReached(
+        "fleet_full",
+        f"A fleet has at most {MEMBERS_MAX} members, and {used} are in fleet {fleet_id}.",
+        bound="max_fleet_members",
+        limit=MEMBERS_MAX,
+        used=used,
+        frees="a member is deregistered",
+    )
+
+
+def no_destination(agent_id: int) -> NotFound:
+    return NotFound("destination_not_found", f"Destination agent not found: {agent_id}")
+
+
+def message_not_found(message_id: int) -> NotFound:
+    return NotFound("message_not_found", f"Task {message_id} not found")
+
+
+def not_the_recipient() -> Forbidden:
+    return Forbidden("not_the_recipient", "Only the recipient can ACK a task")
+
+
+def not_the_sender() -> Forbidden:
+    return Forbidden("not_the_sender", "Only the sender can cancel a task")
+
+
+def not_oneself(agent_id: int) -> Forbidden:
+    return Forbidden("not_oneself", f"This token cannot act as agent {agent_id}")
+
+
+def cannot_acknowledge(state: MessageState) -> Conflict:
+    return Conflict("message_state_conflict", f"Cannot ACK task in state {state}")
+
+
+def cannot_cancel(state: MessageState) -> Conflict:
+    return Conflict("message_state_conflict", f"Cannot cancel task in state {state}")
+
+
+def administrator_stays() -> Conflict:
+    return Conflict("administrator_protected", "Administrator cannot be deregistered")
+
+
+def administrator_directs_nobody() -> Conflict:
+    return Conflict("administrator_protected", "Administrator cannot be a director")
+
+
+def administrator_receives_nothing() -> Conflict:
+    return Conflict("administrator_protected", "Administrator cannot receive messages")
+
+
+def director_stays() -> Conflict:
+    return Conflict(
+        "director_protected", "cannot deregister the root Director; use 'qd fleet delete' instead"
+    )
+
+
+def nested(director_id: int, agent_id: int) -> Conflict:
+    return Conflict(
+        "nested_teams",
+        f"nested teams are not supported: members are created by the root Director (agent {director_id}), "
+        f"not by agent {agent_id}",
+    )
+
+
+def already_placed(agent_id: int) -> Conflict:
+    return Conflict("member_placed", f"agent {agent_id} has a pane already")
+
+
+def no_placement(agent_id: int) -> Conflict:
+    return Conflict("no_placement", f"agent {agent_id} has no pane")
+
+
+def monitor_runs(fleet_id: int) -> Conflict:
+    return Conflict("monitor_running", f"monitor already running for fleet {fleet_id}")
+
+
+def not_the_monitor(fleet_id: int) -> Conflict:
+    return Conflict("not_the_monitor", f"this process does not monitor fleet {fleet_id} any more")
+
+
+def no_coding_agent(name: str, known: list[str]) -> Invalid:
+    return Invalid(
+        "unknown_coding_agent",
+        f"There is no coding agent {name!r}. There are: {', '.join(known)}.",
+        field="coding_agent",
+    )
+
+
+# -- panes -------------------------------------------------------------------------------------------------------
+
+_OUT_OF_REACH = {
+    Notice.NO_PANE: "has no pane",
+    Notice.OTHER_HOST: "is on another host, or another user's",
+    Notice.OTHER_TMUX: "was in a tmux server that has ended since",
+    Notice.PANE_GONE: "has closed its pane",
+    Notice.NOT_THE_AGENT: "has left its pane to something else: what is typed there might be executed",
+    Notice.FAILED: "cannot be reached",
+}
+
+
+def scope_missing(scope: str) -> Forbidden:
+    return Forbidden("missing_scope", f"This needs a token with the scope {scope}.", scope=scope)
+
+
+def not_on_the_socket() -> Forbidden:
+    return Forbidden(
+        "local_socket_only", "Panes are reached over the unix socket of the server only, on its own host."
+    )
+
+
+def no_director() -> Invalid:
+    return Invalid(
+        "invalid_body",
+        "A member with a pane is made by a director: director_id is missing.",
+        field="director_id",
+    )
+
+
+def no_such_pane(pane_id: str) -> Invalid:
+    return Invalid("unknown_pane", f"There is no pane {pane_id} of this user on this host.", field="pane")
+
+
+def pane_not_made(why: str) -> Conflict:
+    return Conflict("pane_not_made", f"No pane was made, and nobody registered: {why}")
+
+
+def pane_out_of_reach(agent_id: int, notice: Notice) -> Conflict:
+    return Conflict("pane_out_of_reach", f"agent {agent_id} {_OUT_OF_REACH[notice]}", notice=str(notice))
+
+
+def tmux_failed(why: str) -> Conflict:
+    return Conflict("tmux_failed", f"tmux did not do it: {why}")
+
+
+def member_still_there(placement: Placement, seconds: float, tail: str) -> Conflict:
+    return Conflict(
+        "member_still_there",
+        f"agent {placement.agent_id} was told to exit, and after {seconds:g} s its pane {placement.tmux_pane_id} is "
+        "still there; it stays registered",
+        pane_id=placement.tmux_pane_id,
+        tail=tail,
+        frees="qd member delete --force",
+    )

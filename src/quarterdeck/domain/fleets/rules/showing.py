@@ -1,0 +1,235 @@
+"""What is shown of fleets. Whoever has left is still shown by name, beside what they said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from quarterdeck.core.clock import Millis, iso, iso_or_none
+from quarterdeck.domain.fleets.model.rows import (
+    Fleet,
+    Member,
+    Message,
+    MessageState,
+    MessageType,
+    MonitorConfig,
+    MonitorRuntime,
+    Placement,
+    Policy,
+)
+from quarterdeck.domain.fleets.model.views import (
+    DirectorView,
+    EntryView,
+    FleetMemberView,
+    FleetView,
+    MessageView,
+    MonitoredView,
+    MonitorView,
+    PlacementView,
+    RecipientView,
+)
+from quarterdeck.domain.fleets.rules.cards import BUILTIN, kind_of
+from quarterdeck.domain.fleets.rules.monitoring import elapsed, is_recent
+
+TICK_SECONDS = 5
+"""Of a monitor that has never run."""
+Names = Mapping[int, str]
+"""What members of one zone are called."""
+_card = msgspec.json.Decoder(dict[str, object]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSeen:
+    fleet: Fleet
+    heads: list[Member]
+    """Its director and its administrator."""
+    placement: Placement | None
+    """The director's."""
+    members: int
+    """How many are there."""
+
+    @property
+    def director(self) -> Member | None:
+        return next((each for each in self.heads if each.agent_id == self.fleet.director_agent_id), None)
+
+    @property
+    def administrator(self) -> Member | None:
+        return next((each for each in self.heads if kind_of(each.agent_card_json) == BUILTIN), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a timeline: what stands there, and what belongs to it."""
+
+    head: Message
+    deliveries: list[Message] = field(default_factory=list)
+
+    @property
+    def messages(self) -> list[Message]:
+        return [self.head, *self.deliveries]
+
+    @property
+    def text(self) -> str:
+        """What was broadcast stands in its deliveries; the summary only says how many these are."""
+        return self.deliveries[0].text if self.deliveries else self.head.text
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One who is watched over."""
+
+    member: Member
+    config: MonitorConfig
+    placement: Placement | None
+    unread: int
+
+
+def placement_view(placement: Placement) -> PlacementView:
+    return PlacementView(
+        agent_id=placement.agent_id,
+        director_agent_id=placement.director_agent_id,
+        tmux_session=placement.tmux_session,
+        tmux_window_id=placement.tmux_window_id,
+        tmux_pane_id=placement.tmux_pane_id,
+        coding_agent=placement.coding_agent,
+        created_at=iso(placement.created_at),
+        host_id=placement.host_id,
+        user_id=placement.user_id,
+        tmux_socket=placement.tmux_socket,
+        tmux_pid=placement.tmux_pid,
+    )
+
+
+def _placed(placement: Placement | None) -> PlacementView | None:
+    return None if placement is None else placement_view(placement)
+
+
+def fleet_view(seen: FleetSeen) -> FleetView:
+    fleet, director, administrator = seen.fleet, seen.director, seen.administrator
+    return FleetView(
+        fleet_id=fleet.fleet_id,
+        label=fleet.label,
+        created_at=iso(fleet.created_at),
+        deleted_at=iso_or_none(fleet.deleted_at),
+        administrator_agent_id=None if administrator is None else administrator.agent_id,
+        director=None if director is None else _director_view(director, seen.placement),
+        members=seen.members,
+    )
+
+
+def _director_view(director: Member, placement: Placement | None) -> DirectorView:
+    return DirectorView(
+        agent_id=director.agent_id,
+        name=director.name,
+        description=director.description,
+        registered_at=iso(director.registered_at),
+        placement=_placed(placement),
+    )
+
+
+def member_view(member: Member, placement: Placement | None, unread: int | None = None) -> FleetMemberView:
+    return FleetMemberView(
+        agent_id=member.agent_id,
+        fleet_id=member.fleet_id,
+        name=member.name,
+        description=member.description,
+        status=member.status,
+        kind=kind_of(member.agent_card_json),
+        registered_at=iso(member.registered_at),
+        deregistered_at=iso_or_none(member.deregistered_at),
+        registry_id=member.registry_id,
+        agent_card=_card(member.agent_card_json),
+        placement=_placed(placement),
+        unread=unread,
+    )
+
+
+# -- messages ----------------------------------------------------------------------------------------------------
+
+
+def message_view(message: Message, names: Names) -> MessageView:
+    """To whom a summary went, its deliveries say: it names nobody."""
+    return MessageView(
+        task_id=message.task_id,
+        id=message.task_id,
+        context_id=message.context_id,
+        from_agent_id=message.from_agent_id,
+        from_agent_name=names.get(message.from_agent_id, ""),
+        to_agent_id=message.to_agent_id,
+        to_agent_name=names.get(message.to_agent_id, ""),
+        type=message.type,
+        status_state=message.status_state,
+        status_timestamp=iso(message.status_timestamp),
+        created_at=iso(message.created_at),
+        origin_task_id=message.origin_task_id,
+        text=message.text,
+        notified_at=iso_or_none(message.notified_at),
+        notice=message.notice,
+    )
+
+
+def entry_view(entry: Entry, names: Names) -> EntryView:
+    head = entry.head
+    is_broadcast = head.type is MessageType.SUMMARY
+    delivered = entry.deliveries if is_broadcast else [head]
+    return EntryView(
+        id=head.task_id,
+        kind="broadcast" if is_broadcast else "unicast",
+        from_agent_id=head.from_agent_id,
+        from_agent_name=names.get(head.from_agent_id, ""),
+        to_agent_id=None if is_broadcast else head.to_agent_id,
+        to_agent_name=None if is_broadcast else names.get(head.to_agent_id, ""),
+        text=entry.text,
+        created_at=iso(head.created_at),
+        status_state=head.status_state,
+        recipients=[_recipient_view(each, names) for each in delivered],
+    )
+
+
+def _recipient_view(delivery: Message, names: Names) -> RecipientView:
+    """A delivery moves once and never again, so that when it was acknowledged is when it moved."""
+    acknowledged = delivery.status_state is MessageState.COMPLETED
+    return RecipientView(
+        task_id=delivery.task_id,
+        agent_id=delivery.to_agent_id,
+        agent_name=names.get(delivery.to_agent_id, ""),
+        status_state=delivery.status_state,
+        acknowledged_at=iso(delivery.status_timestamp) if acknowledged else None,
+        notified_at=iso_or_none(delivery.notified_at),
+        notice=delivery.notice,
+    )
+
+
+# -- the monitor -------------------------------------------------------------------------------------------------
+
+
+def monitored_view(watched: Watched, now: Millis) -> MonitoredView:
+    config = watched.config
+    return MonitoredView(
+        agent_id=watched.member.agent_id,
+        name=watched.member.name,
+        interval_seconds=config.interval_seconds,
+        enabled=bool(config.enabled),
+        last_ping_at=iso_or_none(config.last_ping_at),
+        unread=watched.unread,
+        is_due=elapsed(config, now),
+        placement=_placed(watched.placement),
+    )
+
+
+def monitor_view(
+    fleet_id: int, runtime: MonitorRuntime | None, watched: list[Watched], now: Millis
+) -> MonitorView:
+    return MonitorView(
+        fleet_id=fleet_id,
+        pid=None if runtime is None else runtime.pid,
+        host_id=None if runtime is None else runtime.host_id,
+        started_at=None if runtime is None else iso_or_none(runtime.started_at),
+        last_tick_at=None if runtime is None else iso_or_none(runtime.last_tick_at),
+        tick_seconds=TICK_SECONDS if runtime is None else runtime.tick_seconds,
+        policy=Policy.QUIET if runtime is None else runtime.policy,
+        is_recent=runtime is not None and is_recent(runtime, now),
+        members=[monitored_view(each, now) for each in watched],
+    )

@@ -1,0 +1,327 @@
+"""Members with panes: made beside the director's, looked at, typed into, and ended.
+
+    register, without a pane ─► split the window, begin the agent ─► its pane is known ─► the agent is seen to run
+                                     │                                   │                   │
+                                     └── whatever fails: the pane is ended, the member taken back, and both are said
+
+Whoever asks must hold `fleet:exec` and come over the unix socket: they can open it because they are the user whose
+panes these are. What a caller says of its own pane is looked up, never believed.
+
+How it fails. A pane that is elsewhere, gone or another's is left alone, and the member deregistered all the same: the
+answer says what was left. An agent that does not leave within its time keeps its registration; the refusal shows the
+end of its pane. A server that is killed between registering and placing leaves a member without a pane, which can be
+deleted as any other; what was begun for it finds its token refused then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from quarterdeck.core.errors import Problem
+from quarterdeck.core.wire import FLEET_EXEC, Call
+from quarterdeck.domain.fleets.asking import fleet_id as fleet_of
+from quarterdeck.domain.fleets.asking import key_of, skills_of
+from quarterdeck.domain.fleets.model.bodies import CaptureQuery, ExecBody, MemberBody, Pane
+from quarterdeck.domain.fleets.model.commands import (
+    DeregisterMember,
+    FleetCommand,
+    FleetOutcome,
+    MemberGone,
+    MemberMade,
+    Place,
+    PlaceMember,
+    RegisterMember,
+)
+from quarterdeck.domain.fleets.model.rows import CODING_AGENT, Member, Notice, Placement
+from quarterdeck.domain.fleets.model.views import FleetMemberDeleted, ScreenView, TypedView
+from quarterdeck.domain.fleets.operations.standing import Standing, Wanted, standing
+from quarterdeck.domain.fleets.reaching import LOOK_SECONDS, Fate, Reach, asked
+from quarterdeck.domain.fleets.rules import refusals
+from quarterdeck.domain.fleets.rules.cards import BUILTIN, kind_of
+from quarterdeck.engine.tx import Engine
+from quarterdeck.panes.checking import Ready
+from quarterdeck.panes.coding import CodingAgent, argv_of
+from quarterdeck.panes.errors import TmuxError
+from quarterdeck.panes.notice import default_prompt
+from quarterdeck.panes.seen import PaneSeen
+from quarterdeck.panes.tmux import Tmux
+
+log = logging.getLogger("quarterdeck.fleets")
+BEGIN_SECONDS = 2.0
+"""For an agent to be seen at work. One that ends at once has failed; one that is merely slow has not."""
+CLOSED_AT_ONCE = 16
+PING = "[ping] Look for messages: qd message poll"
+SHELL_MODE = "!"
+"""How all agents that we know are told that a command for their own shell follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What it acts through."""
+
+    engine: Engine
+    submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
+    mint: Callable[[Member], str]
+    """A token that acts as this member alone."""
+    reach: Reach
+    environment: Mapping[str, str]
+    """By which what runs in a pane finds this server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A member that is to be made, with its pane."""
+
+    body: MemberBody
+    agent: CodingAgent
+    director: Member
+    place: Place
+
+    def argv(self, member: Member) -> list[str]:
+        prompt = self.body.prompt or default_prompt(
+            name=member.name,
+            agent_id=member.agent_id,
+            fleet_id=member.fleet_id,
+            director_name=self.director.name,
+            director_id=self.director.agent_id,
+        )
+        return argv_of(self.agent, name=member.name, model=self.body.model, prompt=prompt)
+
+
+class PaneStation:
+    """The `Station` of a server, for the panes of its own host and user."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._reach = means.reach
+
+    # -- making --------------------------------------------------------------------------------------------------
+
+    async def place(self, call: Call, pane: Pane, coding_agent: str) -> Place:
+        """The caller's own pane, for the director of a fleet that is created in it."""
+        require_exec(call)
+        self._coding_agent(coding_agent)
+        return self._at(pane.socket, await self._own(pane), pane.pane_id, coding_agent)
+
+    async def create(self, call: Call, body: MemberBody) -> MemberMade:
+        """A member and its pane, or neither."""
+        require_exec(call)
+        wish = await self._wish(call, body)
+        made = await self._means.submit(_registering(call, body, wish.place))
+        assert isinstance(made, MemberMade)
+        # A key that was used before stands for a member that has its pane.
+        return await self._begin(made.member, wish) if made.made else made
+
+    async def _wish(self, call: Call, body: MemberBody) -> Wish:
+        if body.director_id is None:
+            raise refusals.no_director()
+        agent = self._coding_agent(body.coding_agent or CODING_AGENT)
+        director = await self._standing(call, fleet_of(call), body.director_id)
+        if problem := _directing_problem(director):
+            raise problem
+        return Wish(body, agent, director.member, await self._beside(director, body, agent))
+
+    async def _beside(self, director: Standing, body: MemberBody, agent: CodingAgent) -> Place:
+        """The window of the director's pane; where that has none, of the caller's."""
+        placed = director.placement
+        if placed is not None and not isinstance(seen := await self._reach.seen(placed), Notice):
+            return self._at(placed.tmux_socket, seen, None, agent.name)
+        if body.pane is None:
+            raise refusals.no_placement(director.member.agent_id)
+        return self._at(body.pane.socket, await self._own(body.pane), None, agent.name)
+
+    async def _own(self, pane: Pane) -> PaneSeen:
+        """The pane that a caller says it is in, as its tmux server tells."""
+        seen = (await asked(Tmux(pane.socket, self._reach.call_seconds).panes())).get(pane.pane_id)
+        if seen is None or seen.is_dead:
+            raise refusals.no_such_pane(pane.pane_id)
+        return seen
+
+    def _at(self, socket: str, seen: PaneSeen, pane_id: str | None, coding_agent: str) -> Place:
+        host = self._reach.host
+        return Place(
+            *(seen.session, seen.window_id, pane_id, coding_agent),
+            *(host.id, host.user_id, socket, seen.server_pid),
+        )
+
+    async def _begin(self, member: Member, wish: Wish) -> MemberMade:
+        place, pane_id = wish.place, None
+        tmux = Tmux(place.socket, self._reach.call_seconds, place.tmux_pid)
+        try:
+            pane_id = await tmux.split(place.window_id, wish.argv(member), self._environment(member))
+            placed = await self._means.submit(_placing(member, pane_id))
+            assert isinstance(placed, Placement)
+            await self._see_it_run(placed)
+            return MemberMade(member, placed)
+        except TmuxError as error:
+            await self._take_back(tmux, member, pane_id)
+            raise refusals.pane_not_made(str(error)) from None
+        except BaseException:
+            # Also where the request is cut: nobody else knows of a pane that was made, or of a member without one.
+            await self._take_back(tmux, member, pane_id)
+            raise
+
+    async def _see_it_run(self, placed: Placement) -> None:
+        until = asyncio.get_running_loop().time() + BEGIN_SECONDS
+        while not isinstance(found := await self._reach.ready(placed), Ready):
+            if found is not Notice.NOT_THE_AGENT:
+                raise TmuxError(f"{placed.coding_agent} ended as soon as it had begun.")
+            if asyncio.get_running_loop().time() >= until:
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _take_back(self, tmux: Tmux, member: Member, pane_id: str | None) -> None:
+        if pane_id is not None:
+            try:
+                await tmux.kill(pane_id)
+            except TmuxError as error:
+                log.warning("the pane %s of member %d was not closed: %s", pane_id, member.agent_id, error)
+        undo = DeregisterMember(zone_id=member.zone_id, fleet_id=member.fleet_id, agent_id=member.agent_id)
+        try:
+            await self._means.submit(undo)
+        except Problem as problem:
+            # It was deleted meanwhile; or the database is away, and it can be deleted when that is back.
+            log.warning("member %d, which has no pane, was not taken back: %r", member.agent_id, problem)
+
+    def _environment(self, member: Member) -> dict[str, str]:
+        return {
+            **self._means.environment,
+            "QD_ZONE": member.zone_id,
+            "QD_FLEET_ID": str(member.fleet_id),
+            "QD_AGENT_ID": str(member.agent_id),
+            "QD_TOKEN": self._means.mint(member),
+        }
+
+    # -- looking and typing --------------------------------------------------------------------------------------
+
+    async def capture(self, call: Call, fleet_id: int, agent_id: int) -> ScreenView:
+        query = call.query
+        assert isinstance(query, CaptureQuery)
+        placement = await self._placed(call, fleet_id, agent_id)
+        seen = _reached(agent_id, await self._reach.seen(placement))
+        shown = await asked(self._reach.tmux(placement).capture(seen.pane_id, query.lines, ansi=query.ansi))
+        return ScreenView(agent_id, seen.pane_id, shown)
+
+    async def type_in(self, call: Call, fleet_id: int, agent_id: int) -> TypedView:
+        body = call.body
+        assert isinstance(body, ExecBody)
+        return await self._type(call, fleet_id, agent_id, body)
+
+    async def execute(self, call: Call, fleet_id: int, agent_id: int) -> TypedView:
+        body = call.body
+        assert isinstance(body, ExecBody)
+        command = ExecBody(text=f"{SHELL_MODE} {body.text}", enter=body.enter)
+        return await self._type(call, fleet_id, agent_id, command)
+
+    async def ping(self, call: Call, fleet_id: int, agent_id: int) -> TypedView:
+        return await self._type(call, fleet_id, agent_id, ExecBody(text=PING))
+
+    async def _type(self, call: Call, fleet_id: int, agent_id: int, said: ExecBody) -> TypedView:
+        placement = await self._placed(call, fleet_id, agent_id)
+        seen = _reached(agent_id, await self._reach.type_to(placement, said.text, enters=said.enter))
+        return TypedView(agent_id, seen.pane_id)
+
+    async def _placed(self, call: Call, fleet_id: int, agent_id: int) -> Placement:
+        require_exec(call)
+        placement = (await self._standing(call, fleet_id, agent_id)).placement
+        if placement is None or placement.tmux_pane_id is None:
+            raise refusals.no_placement(agent_id)
+        return placement
+
+    # -- ending --------------------------------------------------------------------------------------------------
+
+    async def delete(self, call: Call, fleet_id: int, agent_id: int, force: bool) -> FleetMemberDeleted:
+        """The pane first: a member that is still at work stays registered."""
+        found = await self._standing(call, fleet_id, agent_id)
+        # Whom the lane will refuse to let go is not told to leave.
+        stays = found.is_director or kind_of(found.member.agent_card_json) == BUILTIN
+        fate = None if stays else await self._end(call, found.placement, force)
+        gone = await self._means.submit(
+            DeregisterMember(
+                zone_id=call.zone, caller=call.caller, trace=call.trace, fleet_id=fleet_id, agent_id=agent_id
+            )
+        )
+        assert isinstance(gone, MemberGone)
+        pane_id = None if found.placement is None else found.placement.tmux_pane_id
+        return FleetMemberDeleted(agent_id, fleet_id, gone.member.name, pane_id, fate)
+
+    async def _end(self, call: Call, placement: Placement | None, force: bool) -> Fate | Notice | None:
+        """What is elsewhere, or gone, needs nobody who may reach into panes."""
+        if placement is None or placement.tmux_pane_id is None:
+            return None
+        if isinstance(seen := await self._reach.seen(placement), Notice):
+            return seen
+        require_exec(call)
+        return await (self._reach.kill(placement) if force else self._reach.leave(placement))
+
+    async def close_panes(self, placements: Sequence[Placement]) -> int:
+        """Of a fleet that was deleted: how many were closed. The director's is its user's own, and stays."""
+        made = [each for each in placements if each.director_agent_id is not None]
+        slots = asyncio.Semaphore(CLOSED_AT_ONCE)
+
+        async def closed(placement: Placement) -> bool:
+            async with slots:
+                return await self._reach.close(placement)
+
+        return sum(await asyncio.gather(*(closed(each) for each in made)))
+
+    # -- shared --------------------------------------------------------------------------------------------------
+
+    async def _standing(self, call: Call, fleet_id: int, agent_id: int) -> Standing:
+        wanted = Wanted(call.zone, fleet_id, agent_id, call.caller)
+        zones = {call.zone, call.caller.zone_id}
+        return await self._means.engine.read(lambda tx: standing(tx, wanted), zones=zones)
+
+    def _coding_agent(self, name: str) -> CodingAgent:
+        agent = self._reach.coding_agents.get(name)
+        if agent is None:
+            raise refusals.no_coding_agent(name, sorted(self._reach.coding_agents))
+        return agent
+
+
+def require_exec(call: Call) -> None:
+    """Whoever types into panes is their user: they hold the scope, and come where nobody else can."""
+    if FLEET_EXEC not in call.caller.scopes:
+        raise refusals.scope_missing(FLEET_EXEC)
+    if not call.is_on_socket:
+        raise refusals.not_on_the_socket()
+
+
+def _reached(agent_id: int, found: PaneSeen | Notice) -> PaneSeen:
+    if isinstance(found, Notice):
+        raise refusals.pane_out_of_reach(agent_id, found)
+    return found
+
+
+def _directing_problem(found: Standing) -> Problem | None:
+    """Asked before a window is looked for; the lane asks again."""
+    if kind_of(found.member.agent_card_json) == BUILTIN:
+        return refusals.administrator_directs_nobody()
+    root = found.fleet.director_agent_id
+    return refusals.nested(root, found.member.agent_id) if root not in (None, found.member.agent_id) else None
+
+
+def _registering(call: Call, body: MemberBody, place: Place) -> RegisterMember:
+    key, digest = key_of(call)
+    return RegisterMember(
+        zone_id=call.zone,
+        caller=call.caller,
+        trace=call.trace,
+        fleet_id=fleet_of(call),
+        name=body.name,
+        description=body.description,
+        skills=skills_of(body),
+        director_id=body.director_id,
+        place=place,
+        key=key,
+        digest=digest,
+    )
+
+
+def _placing(member: Member, pane_id: str) -> PlaceMember:
+    return PlaceMember(
+        zone_id=member.zone_id, fleet_id=member.fleet_id, agent_id=member.agent_id, pane_id=pane_id
+    )

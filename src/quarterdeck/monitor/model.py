@@ -1,0 +1,55 @@
+"""What the server says of those who are watched over."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from quarterdeck.client.http import Lost
+from quarterdeck.client.server import Document
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """Where a member's pane is."""
+
+    tmux_session: str
+    tmux_window_id: str
+    tmux_pane_id: str | None
+    coding_agent: str
+    host_id: str
+    user_id: int
+    tmux_socket: str
+    tmux_pid: int
+    created_at: str
+
+
+class Watched(msgspec.Struct, frozen=True):
+    agent_id: int
+    name: str
+    interval_seconds: int
+    is_due: bool
+    """By the server's clock, and if it is to be pinged at all."""
+    unread: int
+    placement: Placed | None = None
+
+
+class Watch(msgspec.Struct, frozen=True):
+    """Who watches over a fleet, and over whom."""
+
+    fleet_id: int
+    pid: int | None = None
+    host_id: str | None = None
+    tick_seconds: int = 5
+    members: list[Watched] = []
+
+
+def read(document: Document, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as wrong:
+        raise Lost(
+            "garbled_answer", f"The server's answer is not what a monitor can read: {wrong}."
+        ) from None

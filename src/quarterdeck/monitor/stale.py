@@ -1,0 +1,51 @@
+"""Which placements are of panes that are there no more, as far as this host can tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+
+from quarterdeck.monitor.model import Placed
+from quarterdeck.panes import checking
+from quarterdeck.panes.checking import Look
+from quarterdeck.panes.errors import TmuxError
+from quarterdeck.panes.host import Host
+from quarterdeck.panes.tmux import Tmux
+
+PENDING_SECONDS = 60.0
+"""How long a pane may take to be there, from when its member was registered."""
+
+
+async def whys(placements: Sequence[Placed], host: Host, now: float) -> list[str | None]:
+    """Why each is stale; None where it is not, or where only another host can tell. One look at each tmux server."""
+    here = {each.tmux_socket for each in placements if checking.elsewhere(each, host) is None}
+    looks = dict(zip(sorted(here), await asyncio.gather(*map(_look, sorted(here))), strict=True))
+    return [_why(each, host, looks.get(each.tmux_socket), now) for each in placements]
+
+
+async def _look(socket: str) -> Look | TmuxError:
+    try:
+        return await checking.look(Tmux(socket))
+    except TmuxError as error:
+        return error
+
+
+def _why(placement: Placed, host: Host, looked: Look | TmuxError | None, now: float) -> str | None:
+    match checking.elsewhere(placement, host):
+        case "no_pane":
+            waits = now - datetime.fromisoformat(placement.created_at).timestamp()
+            return "its pane was never made" if waits > PENDING_SECONDS else None
+        case None:
+            pass
+        case _:
+            return None
+    if looked is None or isinstance(looked, TmuxError):
+        return str(looked)
+    match checking.judge(looked, placement, host, None):
+        case "pane_gone":
+            return f"its pane {placement.tmux_pane_id} is gone"
+        case "other_tmux":
+            return f"its pane {placement.tmux_pane_id} was of another tmux server"
+        case _:
+            return None

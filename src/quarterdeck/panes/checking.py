@@ -1,0 +1,139 @@
+"""Whether a placement's pane may be typed into; and typing into it, while that holds.
+
+    look ─► judge ─► Ready ─► type_to      for many panes of one server: one look for all of them
+    deliver                                for one
+
+The first reason not to is what is answered, in the order of `judge`. What cannot be told counts against typing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol
+
+from quarterdeck.core.clock import SECOND, Millis
+from quarterdeck.panes import processes
+from quarterdeck.panes.coding import CodingAgent, found_in, is_called
+from quarterdeck.panes.errors import PaneChanged
+from quarterdeck.panes.host import Host
+from quarterdeck.panes.processes import Process, Processes
+from quarterdeck.panes.tmux import PaneSeen, Tmux
+
+Hindrance = Literal["no_pane", "other_host", "other_tmux", "pane_gone", "not_the_agent"]
+CLOCKS_DIFFER = 60 * SECOND
+"""Between the database, which says when a placement was made, and this host, which says when tmux began."""
+
+
+class Placed(Protocol):
+    """Where a pane is, as it was written down."""
+
+    @property
+    def host_id(self) -> str: ...
+    @property
+    def user_id(self) -> int: ...
+    @property
+    def tmux_socket(self) -> str: ...
+    @property
+    def tmux_pid(self) -> int: ...
+    @property
+    def tmux_pane_id(self) -> str | None: ...
+    @property
+    def created_at(self) -> Millis | str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """All panes of one tmux server, and all processes, of one moment."""
+
+    socket: str
+    panes: dict[str, PaneSeen]
+    running: Processes
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A pane that may be typed into, and what made it so."""
+
+    seen: PaneSeen
+    agent: CodingAgent
+    process: Process
+    """The agent's, in front."""
+
+    def still(self) -> bool:
+        """Whether the agent is still in front. A few small files of /proc: cheap enough to ask before each Enter. Where
+        there are none, tmux's own comparison must do."""
+        if not processes.has_proc():
+            return True
+        now, root = processes.of_pid(self.process.pid), processes.of_pid(self.seen.pid)
+        if now is None or root is None or not now.is_same(self.process) or now.is_gone:
+            return False
+        # Whoever executes a shell in its own place keeps its pid, its start and its group.
+        is_agent = is_called(self.agent, now) and not processes.is_prompt(now)
+        return is_agent and root.front == now.group
+
+
+async def look(tmux: Tmux) -> Look:
+    panes = await tmux.panes()
+    return Look(tmux.socket, panes, await asyncio.to_thread(processes.take))
+
+
+def judge(looked: Look, placement: Placed, host: Host, agent: CodingAgent | None) -> Ready | Hindrance:
+    """`agent` is None where the configuration does not know the placement's."""
+    if (hindrance := elsewhere(placement, host)) is not None:
+        return hindrance
+    if looked.socket != placement.tmux_socket or any(
+        _is_other(seen, placement) for seen in looked.panes.values()
+    ):
+        return "other_tmux"
+    seen = looked.panes.get(placement.tmux_pane_id or "")
+    if seen is None or seen.is_dead:
+        return "pane_gone"
+    process = None if agent is None else found_in(agent, seen, looked.running)
+    return "not_the_agent" if agent is None or process is None else Ready(seen, agent, process)
+
+
+def elsewhere(placement: Placed, host: Host) -> Hindrance | None:
+    """What can be told without asking any tmux; on another host, or as another user, none may even be asked."""
+    if placement.tmux_pane_id is None:
+        return "no_pane"
+    is_here = (placement.host_id, placement.user_id) == (host.id, host.user_id)
+    return None if is_here else "other_host"
+
+
+async def check(tmux: Tmux, placement: Placed, host: Host, agent: CodingAgent | None) -> Hindrance | None:
+    """Why nothing may be typed there; None: something may."""
+    if (hindrance := elsewhere(placement, host)) is not None:
+        return hindrance
+    judged = judge(await look(tmux), placement, host, agent)
+    return None if isinstance(judged, Ready) else judged
+
+
+async def type_to(tmux: Tmux, ready: Ready, text: str) -> Hindrance | None:
+    """Types a line and Enter, unless the agent has left meanwhile."""
+    try:
+        if not ready.still():
+            return "not_the_agent"
+        await tmux.type_line(ready.seen.pane_id, text, seen=ready.seen, still=ready.still)
+    except PaneChanged:
+        return "not_the_agent"
+    return None
+
+
+async def deliver(
+    tmux: Tmux, placement: Placed, host: Host, agent: CodingAgent | None, text: str
+) -> Hindrance | None:
+    """Types a line and Enter into a placement's pane; or nothing, and why."""
+    if (hindrance := elsewhere(placement, host)) is not None:
+        return hindrance
+    judged = judge(await look(tmux), placement, host, agent)
+    return await type_to(tmux, judged, text) if isinstance(judged, Ready) else judged
+
+
+def _is_other(seen: PaneSeen, placement: Placed) -> bool:
+    """Another server than that of the placement: by its pid, or, since a restarted machine may give out the same one
+    again, because it began when the placement was there already."""
+    made = placement.created_at
+    made_at = made if isinstance(made, int) else int(datetime.fromisoformat(made).timestamp() * SECOND)
+    return seen.server_pid != placement.tmux_pid or seen.server_started * SECOND > made_at + CLOCKS_DIFFER

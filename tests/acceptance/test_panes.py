@@ -1,0 +1,373 @@
+"""Members in panes of a real tmux, by a real server on its unix socket: made, told, looked at, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import httpx
+import pytest
+
+from quarterdeck.http.auth import Grant
+from quarterdeck.panes.host import this_host
+from tests.support.databases import SqliteDatabases
+from tests.support.eventually import eventually
+from tests.support.rounds import ROUNDS
+from tests.support.server import ServerProcess, Servers, launch_on
+from tests.support.tmux import Heard, TmuxServer, lives, needs_tmux, shared_tmux
+
+__all__ = ["shared_tmux"]
+pytestmark = needs_tmux
+EXIT_SECONDS = 1.5
+MEMBERS = 46 if ROUNDS > 3 else 5
+Document = dict[str, object]
+
+
+@dataclass
+class Deck:
+    """A fleet whose director sits in the first pane of a tmux server."""
+
+    server: ServerProcess
+    tmux: TmuxServer
+    client: httpx.AsyncClient
+    fleet_id: int = 0
+    director_id: int = 0
+
+    async def ask(self, method: str, path: str, body: object = None, status: int = 200) -> Document:
+        answer = await self.client.request(method, f"/api/v1/fleets{path}", json=body)
+        assert answer.status_code == status, answer.text
+        told: Document = answer.json()
+        return told
+
+    @property
+    def own(self) -> Document:
+        return {"socket": self.tmux.socket, "pane_id": self.tmux.pane}
+
+    def path(self, *parts: object) -> str:
+        return "/" + "/".join(map(str, (self.fleet_id, *parts)))
+
+    async def create(self, status: int = 201, **said: object) -> Document:
+        plain = {"name": "alice", "description": "d", "director_id": self.director_id, "pane": self.own}
+        return await self.ask("POST", self.path("members"), plain | said, status)
+
+    async def delete(self, member: Document, status: int = 200, force: bool = False) -> Document:
+        path = self.path("members", member["agent_id"]) + ("?force=true" if force else "")
+        return await self.ask("DELETE", path, None, status)
+
+    async def send(self, to: Document, text: str = "hello") -> Document:
+        said = {"from_agent_id": self.director_id, "to_agent_id": to["agent_id"], "text": text}
+        return await self.ask("POST", self.path("messages"), said, 201)
+
+    async def received(self, message: Document) -> Document:
+        """The message, once it has its receipt."""
+        found = message
+
+        async def has_it() -> bool:
+            nonlocal found
+            found = await self.ask("GET", self.path("messages", message["id"]))
+            return found["notified_at"] is not None or found["notice"] is not None
+
+        await eventually(has_it, "a message had its receipt")
+        return found
+
+    async def statuses(self) -> dict[object, object]:
+        told = await self.ask("GET", self.path("members") + "?status=all")
+        return {member["agent_id"]: member["status"] for member in _listed(told, "members")}
+
+    def heard(self, member: Document) -> Heard:
+        return self.tmux.heard_by(self.tmux.pid_of(pane_of(member)))
+
+
+def _listed(told: Document, name: str) -> list[Document]:
+    found = told[name]
+    assert isinstance(found, list)
+    return found
+
+
+def pane_of(member: Document) -> str:
+    placement = member["placement"]
+    assert isinstance(placement, Mapping)
+    return str(placement["tmux_pane_id"])
+
+
+@pytest.fixture(scope="module")
+def station(
+    tmp_path_factory: pytest.TempPathFactory, sqlite_databases: SqliteDatabases
+) -> Iterator[ServerProcess]:
+    directory = tmp_path_factory.mktemp("station")
+    started = Servers(directory)
+    try:
+        launch = launch_on(sqlite_databases.fresh(directory), directory)
+        yield asyncio.run(started.start(launch.told(QD_FLEET_EXIT_SECONDS=str(EXIT_SECONDS))))
+    finally:
+        started.close()
+
+
+@pytest.fixture
+async def deck(station: ServerProcess, shared_tmux: TmuxServer) -> AsyncIterator[Deck]:
+    async with over_socket(station, station.admin_token) as client:
+        made = Deck(station, shared_tmux, client)
+        told = await made.ask("POST", "", {"pane": made.own}, 201)
+        director = told["director"]
+        assert isinstance(told["fleet_id"], int)
+        assert isinstance(director, Mapping)
+        made.fleet_id, made.director_id = told["fleet_id"], director["agent_id"]
+        yield made
+        shared_tmux.ask("set-environment", "-gu", "FAKE")
+        await made.ask("DELETE", made.path())
+
+
+def over_socket(server: ServerProcess, token: str) -> httpx.AsyncClient:
+    record = json.loads((server.launch.data / "server.json").read_text())
+    return httpx.AsyncClient(
+        transport=httpx.AsyncHTTPTransport(uds=record["socket"]),
+        base_url="http://local",
+        headers={"Authorization": f"Bearer {token}"},
+        timeout=30.0,
+    )
+
+
+# -- making
+
+
+async def test_a_fleet_that_is_created_inside_tmux_has_its_director_in_that_pane(deck: Deck) -> None:
+    found = await deck.ask("GET", deck.path("members", deck.director_id))
+    placement = found["placement"]
+    assert isinstance(placement, Mapping)
+    host = this_host()
+    assert (placement["tmux_session"], placement["tmux_window_id"], placement["tmux_pane_id"]) == (
+        "main",
+        deck.tmux.window,
+        deck.tmux.pane,
+    )
+    assert (placement["host_id"], placement["user_id"]) == (host.id, host.user_id)
+    assert (placement["tmux_socket"], placement["tmux_pid"]) == (deck.tmux.socket, deck.tmux.pid)
+
+
+async def test_a_pane_is_looked_up_and_never_believed(deck: Deck) -> None:
+    for wrong in ({**deck.own, "pane_id": "%999"}, {**deck.own, "socket": "/nowhere/at/all"}):
+        refused = await deck.ask("POST", "", {"pane": wrong}, 400)
+        assert refused["error"] == "unknown_pane"
+    refused = await deck.ask("POST", "", {"pane": deck.own, "coding_agent": "nobody-knows"}, 400)
+    assert refused["error"] == "unknown_coding_agent"
+
+
+async def test_panes_are_for_those_alone_who_hold_the_scope_and_come_over_the_socket(deck: Deck) -> None:
+    member = await deck.create()
+    path = f"/api/v1/fleets{deck.path('members', member['agent_id'])}"
+    scopes = ("agent:lifecycle", "coordinator.admin", "quarterdeck.admin")
+    grant = Grant(zone_id="default", client_id="a", subject="a", sid="a", scopes=scopes)
+    token = deck.server.issuer.mint(grant, 60)
+    asked: list[tuple[str, str, Document | None]] = [
+        ("GET", f"{path}/capture", None),
+        ("POST", f"{path}/send-input", {"text": "x"}),
+        ("POST", f"{path}/exec", {"text": "x"}),
+        ("POST", f"{path}/ping", None),
+        ("DELETE", path, None),
+        ("DELETE", f"{path}?force=true", None),
+        ("POST", "/api/v1/fleets", {"pane": deck.own}),
+        (
+            "POST",
+            f"/api/v1/fleets{deck.path('members')}",
+            {"name": "x", "description": "", "director_id": deck.director_id, "pane": deck.own},
+        ),
+    ]
+    for client, code in (
+        (deck.server.client(), "local_socket_only"),
+        (over_socket(deck.server, token), "missing_scope"),
+    ):
+        async with client:
+            for method, url, body in asked:
+                answer = await client.request(method, url, json=body)
+                assert (answer.status_code, answer.json()["error"]) == (403, code), (method, url)
+    assert deck.heard(member).lines == []
+    assert (await deck.statuses())[member["agent_id"]] == "active"
+
+
+async def test_a_member_begins_in_a_pane_of_its_directors_window_and_can_act_as_itself_alone(
+    deck: Deck,
+) -> None:
+    member = await deck.create(model="m", prompt="be quick")
+    pane = pane_of(member)
+    assert deck.tmux.ask("display-message", "-p", "-t", pane, "#{window_id}") == deck.tmux.window
+    heard = deck.heard(member)
+    assert heard.argv == [
+        *("--permission-mode", "dontAsk", "--name", "alice", "--model", "m"),
+        "be quick",
+    ]
+    told = heard.environment
+    assert (told["QD_FLEET_ID"], told["QD_AGENT_ID"]) == (str(deck.fleet_id), str(member["agent_id"]))
+    assert told["QD_URL"].startswith("unix:")
+    async with over_socket(deck.server, told["QD_TOKEN"]) as itself:
+        url = f"/api/v1/fleets{deck.path('messages')}"
+        said = {"from_agent_id": member["agent_id"], "to_agent_id": deck.director_id, "text": "aye"}
+        assert (await itself.post(url, json=said)).status_code == 201
+        as_another = said | {"from_agent_id": deck.director_id, "to_agent_id": member["agent_id"]}
+        refused = await itself.post(url, json=as_another)
+        assert (refused.status_code, refused.json()["error"]) == (403, "not_oneself")
+        refused = await itself.get(f"/api/v1/fleets{deck.path('members', member['agent_id'])}/capture")
+        assert refused.status_code == 403
+        await deck.delete(member)
+        assert (await itself.post(url, json=said)).status_code == 401
+
+
+async def test_without_a_prompt_a_member_is_told_who_it_is_and_how_to_talk(deck: Deck) -> None:
+    member = await deck.create(coding_agent="opencode")
+    [*_, flag, prompt] = deck.heard(member).argv
+    assert flag == "--prompt"
+    for said in (f"agent {member['agent_id']}", f"agent {deck.director_id}", "message poll", "ack", "send"):
+        assert said in prompt
+
+
+async def test_what_cannot_be_begun_leaves_neither_a_pane_nor_a_member(deck: Deck) -> None:
+    panes, members = deck.tmux.panes(), await deck.statuses()
+    codex = deck.tmux.bin / "codex"
+    codex.unlink()
+    refused = await deck.create(409, coding_agent="codex")
+    assert refused["error"] == "pane_not_made"
+    assert "codex" in str(refused["detail"])
+    codex.write_text("#!/bin/sh\nexit 3\n")
+    codex.chmod(0o755)
+    refused = await deck.create(409, coding_agent="codex")
+    assert refused["error"] == "pane_not_made"
+    deck.tmux.stand_in("codex")
+    assert deck.tmux.panes() == panes
+    after = await deck.statuses()
+    assert {number: after[number] for number in members} == members
+    assert {after[number] for number in after.keys() - members.keys()} <= {"deregistered"}
+
+
+# -- telling
+
+
+async def test_what_is_sent_is_typed_into_the_members_pane(deck: Deck) -> None:
+    member = await deck.create()
+    told = await deck.received(await deck.send(member, "tidy up"))
+    assert told["notified_at"] is not None
+    assert told["notice"] is None
+
+    async def has_heard() -> bool:
+        return any(line.endswith("] tidy up") for line in deck.heard(member).lines)
+
+    await eventually(has_heard, "the agent had heard it")
+
+
+async def test_a_whole_fleet_is_told_within_two_seconds(deck: Deck) -> None:
+    members = [await deck.create(name=f"m{number}") for number in range(MEMBERS)]
+    said = {"from_agent_id": deck.director_id, "to_agent_id": "*", "text": "all hands"}
+    await deck.ask("POST", deck.path("messages"), said, 201)
+    took = []
+    for member in members:
+        inbox = await deck.ask("GET", deck.path("members", member["agent_id"], "inbox"))
+        [message] = _listed(inbox, "messages")
+        told = await deck.received(message)
+        assert told["notice"] is None
+        sent, notified = (datetime.fromisoformat(str(told[name])) for name in ("created_at", "notified_at"))
+        took.append((notified - sent).total_seconds())
+        assert [line.endswith("] all hands") for line in deck.heard(member).lines] == [True]
+    assert max(took) < 2.0, f"{MEMBERS} panes took up to {max(took):.2f} s"
+
+
+async def test_a_pane_is_looked_at_typed_into_and_pinged(deck: Deck) -> None:
+    member = await deck.create()
+    path = deck.path("members", member["agent_id"])
+    for verb, body in (("send-input", {"text": "by hand"}), ("exec", {"text": "ls"}), ("ping", None)):
+        typed = await deck.ask("POST", f"{path}/{verb}", body)
+        assert typed["pane_id"] == pane_of(member)
+
+    async def has_heard() -> bool:
+        return len(deck.heard(member).lines) == 3
+
+    await eventually(has_heard, "the agent had heard all three")
+    by_hand, command, ping = deck.heard(member).lines
+    assert (by_hand, command) == ("by hand", "! ls")
+    assert "qd message poll" in ping
+    shown = await deck.ask("GET", f"{path}/capture?lines=5")
+    assert "by hand" in str(shown["text"])
+
+
+async def test_nothing_is_typed_by_hand_where_no_agent_hears_it(deck: Deck) -> None:
+    deck.tmux.ask("set-environment", "-g", "FAKE", "shell")
+    member = await deck.create()
+    path = deck.path("members", member["agent_id"])
+    await deck.ask("POST", f"{path}/send-input", {"text": "/exit"})
+    trap = deck.tmux.home / "executed"
+
+    async def is_refused() -> bool:
+        answer = await deck.client.post(f"/api/v1/fleets{path}/send-input", json={"text": "true"})
+        return answer.status_code == 409
+
+    await eventually(is_refused, "the agent had left")
+    refused = await deck.ask("POST", f"{path}/exec", {"text": f"touch {trap}"}, 409)
+    assert (refused["error"], refused["notice"]) == ("pane_out_of_reach", "not_the_agent")
+    assert (await deck.received(await deck.send(member, f"touch {trap}")))["notice"] == "not_the_agent"
+    assert not trap.exists()
+    gone = await deck.delete(member)
+    assert (gone["pane"], gone["pane_id"]) == ("not_the_agent", pane_of(member)), "it says what was left"
+    assert pane_of(member) in deck.tmux.panes()
+    deck.tmux.ask("kill-pane", "-t", pane_of(member))
+
+
+# -- ending
+
+
+async def test_a_member_is_told_to_exit_and_deregistered_when_its_pane_has_gone(deck: Deck) -> None:
+    member = await deck.create()
+    pid = deck.heard(member).pid
+    gone = await deck.delete(member)
+    assert (gone["pane"], gone["name"]) == ("exited", "alice")
+    assert pane_of(member) not in deck.tmux.panes()
+    assert deck.tmux.heard_by(pid).lines == ["/exit"]
+    assert (await deck.statuses())[member["agent_id"]] == "deregistered"
+    assert (await deck.delete(member, 404))["error"] == "fleet_member_not_found"
+
+
+async def test_one_that_does_not_leave_stays_registered_until_its_fleet_is_deleted(deck: Deck) -> None:
+    exits = await deck.create()
+    deck.tmux.ask("set-environment", "-g", "FAKE", "stubborn")
+    stays = await deck.create(name="bob")
+    pid = deck.heard(stays).pid
+    refused = await deck.delete(stays, 409)
+    assert refused["error"] == "member_still_there"
+    assert "heard /exit" in str(refused["tail"])
+    assert (await deck.statuses())[stays["agent_id"]] == "active"
+    assert pane_of(stays) in deck.tmux.panes()
+    done = await deck.ask("DELETE", deck.path())
+    assert (done["deregistered_count"], done["panes_closed"]) == (4, 2)
+    left = deck.tmux.panes()
+    assert deck.tmux.pane in left, "the director's pane is its user's own"
+    assert not {pane_of(exits), pane_of(stays)} & set(left)
+    assert not lives(pid)
+    again = await deck.ask("DELETE", deck.path())
+    assert (again["deregistered_count"], again["panes_closed"]) == (0, 0)
+
+
+async def test_force_leaves_no_process_behind(deck: Deck) -> None:
+    deck.tmux.ask("set-environment", "-g", "FAKE", "family")
+    member = await deck.create()
+
+    async def has_children() -> bool:
+        return len(deck.heard(member).children) == 2
+
+    await eventually(has_children, "it had begun others")
+    family = [deck.heard(member).pid, *deck.heard(member).children]
+    assert (await deck.delete(member, force=True))["pane"] == "killed"
+    assert not [pid for pid in family if lives(pid)]
+    assert pane_of(member) not in deck.tmux.panes()
+    assert (await deck.statuses())[member["agent_id"]] == "deregistered"
+
+
+async def test_a_pane_that_is_gone_already_is_no_reason_to_keep_its_member(deck: Deck) -> None:
+    member = await deck.create()
+    deck.tmux.ask("kill-pane", "-t", pane_of(member))
+    assert (await deck.delete(member))["pane"] == "pane_gone"
+
+
+async def test_the_director_is_not_told_to_leave_by_who_may_not_delete_it(deck: Deck) -> None:
+    shown = deck.tmux.shows(deck.tmux.pane)
+    refused = await deck.ask("DELETE", deck.path("members", deck.director_id) + "?force=true", None, 409)
+    assert refused["error"] == "director_protected"
+    assert deck.tmux.shows(deck.tmux.pane) == shown

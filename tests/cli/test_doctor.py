@@ -1,0 +1,102 @@
+"""`qd doctor`: every line is right, or wrong with the command that mends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from quarterdeck import __version__
+from tests.cli.cli_support import Qd, answer, peer
+from tests.support.tmux import TmuxServer, needs_tmux, tmux_server
+
+__all__ = ["tmux_server"]
+NO_FLEETS = answer(200, {"fleets": [], "next_cursor": None})
+
+
+def wrong(qd: Qd, **environment: str) -> dict[str, str]:
+    """What is wrong, by its name, and what mends it."""
+    done = qd("doctor", **environment)
+    found = {}
+    for line in done.stdout.splitlines():
+        word, name, rest = line.split(maxsplit=2)
+        assert (" -> " in rest) == (word == "wrong"), "what is wrong says what mends it"
+        if word == "wrong":
+            found[name] = rest.partition(" -> ")[2]
+    assert done.returncode == (1 if found else 0), done.stdout + done.stderr
+    return found
+
+
+def about(**said: object) -> bytes:
+    now = datetime.now(UTC).isoformat()
+    whole = {
+        "version": __version__,
+        "database": "sqlite",
+        "revision": "1",
+        "head": "1",
+        "complaint": None,
+        "now": now,
+    }
+    return answer(200, {**whole, **said})
+
+
+@needs_tmux
+def test_where_all_is_well_every_line_says_so(here: Qd) -> None:
+    assert wrong(here) == {}
+    told = here.json("doctor")
+    names = ["versions", "tmux", "server", "database", "clock", "panes", "monitor"]
+    assert (told["ok"], [each["name"] for each in told["checks"]]) == (True, names)
+
+
+def test_without_a_server_it_names_the_command_that_starts_one_and_starts_none(tmp_path: Path) -> None:
+    assert wrong(Qd(tmp_path / "data"))["server"] == "qd up"
+    assert not (tmp_path / "data").exists()
+
+
+def test_without_tmux_it_says_how_to_get_it(here: Qd, tmp_path: Path) -> None:
+    assert "install tmux" in wrong(here, PATH=str(tmp_path))["tmux"]
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "mend"),
+    [
+        ({"version": "9.9.9"}, "server", "pip install quarterdeck==9.9.9"),
+        ({"complaint": "The database is behind."}, "database", "qd db upgrade"),
+        (
+            {"now": (datetime.now(UTC) - timedelta(minutes=1)).isoformat()},
+            "clock",
+            "timedatectl set-ntp true",
+        ),
+    ],
+)
+def test_what_the_server_tells_of_itself_is_held_against_what_is_here(
+    here: Qd, said: dict[str, object], name: str, mend: str
+) -> None:
+    with peer(about(**said), NO_FLEETS) as other:
+        found = wrong(here, QD_URL=other.url, QD_TOKEN="t")
+    found.pop("tmux", None)  # where there is none
+    assert found == {name: mend}
+
+
+@needs_tmux
+def test_panes_and_monitors_that_are_gone_are_named_with_what_mends_them(
+    here: Qd, tmux_server: TmuxServer
+) -> None:
+    pane = tmux_server.new_pane()
+    tmux_server.ready(pane)
+    number = here.json("fleet", "create", **tmux_server.inside(pane))["fleet_id"]
+    create = ("member", "create", "--fleet-id", str(number), "--agent-id", "1", "--name", "ada")
+    member = here.json(*create, "--description", "d", **tmux_server.inside(pane))
+    assert wrong(here) == {}
+    tmux_server.ask("kill-pane", "-t", member["placement"]["tmux_pane_id"])
+    mend = f"qd member delete --fleet-id {number} --member-id {member['agent_id']}"
+    assert wrong(here) == {"panes": mend}
+    tmux_server.stop()
+    tmux_server.start()
+    assert f"its pane {pane} was of another tmux server -> qd fleet delete {number}" in here("doctor").stdout
+    started = here.json("monitor", "start", "--fleet-id", str(number), "--daemon")
+    os.kill(started["pid"], signal.SIGKILL)
+    assert wrong(here)["monitor"] == f"qd monitor start --fleet-id {number}"

@@ -1,0 +1,327 @@
+"""`qd fleet`, `qd message` and `qd agent` with a fleet id: what agents type all day, to the letter."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cli.cli_support import RUN_LIMIT, Qd
+from tests.support.engines import ON_BOTH
+from tests.support.zone import FreshZone
+
+ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+
+
+@pytest.fixture
+def fleet(here: Qd, zone: FreshZone) -> Qd:
+    """`qd` in fleet 1: director 1, administrator 2, alice 3 and bob 4."""
+    headers = {"Authorization": f"Bearer {zone.server.admin_token}", "X-Workspace-ID": zone.id}
+    with httpx.Client(base_url=zone.server.url, headers=headers, trust_env=False) as client:
+        for path, body in (
+            ("/api/v1/fleets", {"label": "review"}),
+            ("/api/v1/fleets/1/members", {"name": "alice", "description": "reviews"}),
+            ("/api/v1/fleets/1/members", {"name": "bob", "description": "tests"}),
+        ):
+            client.post(path, json=body).raise_for_status()
+    return Qd(here.data, QD_ZONE=zone.id, QD_FLEET_ID="1")
+
+
+def piped(qd: Qd, said: bytes, *words: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        qd.command(words), env=qd.environment, input=said, capture_output=True, timeout=RUN_LIMIT
+    )
+
+
+def refused(qd: Qd, *words: str) -> str:
+    """The sentence of a command that must fail."""
+    done = qd(*words)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert done.stderr.startswith("Error: ")
+    return done.stderr.removeprefix("Error: ").rstrip("\n")
+
+
+# -- fleets ----------------------------------------------------------------------------------------------------------
+
+
+@ON_BOTH
+def test_a_fleet_is_created_listed_shown_and_deleted_for_good(here: Qd) -> None:
+    made = here("--json", "fleet", "create", "--label", "PR-42", "--no-pane")
+    assert (made.returncode, made.stderr, made.stdout.count("\n")) == (0, "", 1)
+    assert ": " not in made.stdout.replace("Root Director of fleet 1", ""), "compact"
+    told = json.loads(made.stdout)
+    assert [*told] == ["fleet_id", "label", "created_at", "administrator_agent_id", "director"]
+    assert [*told["director"]] == ["agent_id", "name", "description", "registered_at", "placement"]
+    assert (told["fleet_id"], told["label"], told["administrator_agent_id"]) == (1, "PR-42", 2)
+    assert (told["director"]["agent_id"], told["director"]["placement"]) == (1, None)
+    assert told["created_at"] == told["director"]["registered_at"]
+    assert here.good("fleet", "create", "--no-pane") == "2 director=3 admin=4"
+    assert [one["fleet_id"] for one in here.json("fleet", "list")] == [2, 1]
+    heads, second, first = here.good("fleet", "list").splitlines()
+    assert heads.split() == ["ID", "DIRECTOR", "MEMBERS", "CREATED", "LABEL"]
+    assert (first.split()[:3], first.split()[-1]) == (["1", "1", "2"], "PR-42")
+    assert second.split()[:2] == ["2", "3"]
+    assert re.search(r"^label +PR-42$", here.good("fleet", "show", "1"), re.MULTILINE)
+    assert here.json("fleet", "show", QD_FLEET_ID="1") == here.json("fleet", "show", "1")
+    assert here.good("fleet", "delete", "1") == "Deleted fleet 1. Deregistered 2 agents."
+    assert here.good("fleet", "delete", "1") == "Deleted fleet 1. Deregistered 0 agents."
+    assert [one["fleet_id"] for one in here.json("fleet", "list")] == [2]
+    assert here.json("fleet", "show", "1")["deleted_at"]
+    assert refused(here, "agent", "register", "--name", "a", "--description", "b", "--fleet-id", "1") == (
+        "fleet 1 is deleted"
+    )
+    assert refused(here, "fleet", "delete", "7") == "fleet 7 not found."
+
+
+def test_the_same_key_is_the_same_fleet_and_full_tells_every_field(here: Qd) -> None:
+    words = ("fleet", "create", "--no-pane", "--key", "k")
+    assert here.good(*words) == here.good(*words) == "1 director=1 admin=2"
+    told = here.good(*words, "--full")
+    assert re.search(r"^director\.agent_id +1$", told, re.MULTILINE)
+    assert re.search(r"^deleted_at +-$", told, re.MULTILINE)
+
+
+# -- agents of a fleet -----------------------------------------------------------------------------------------------
+
+
+def test_agents_of_a_fleet_are_registered_listed_shown_and_deregistered(fleet: Qd) -> None:
+    words = (
+        "agent",
+        "register",
+        "--name",
+        "carol",
+        "--description",
+        "writes",
+        "--skills",
+        '[{"name": "prose"}]',
+    )
+    told = fleet.json(*words)
+    assert fleet.good("agent", "register", "--name", "dave", "--description", "") == "6 dave"
+    assert ([*told], told["agent_id"], told["name"]) == (["agent_id", "name", "registered_at"], 5, "carol")
+    assert fleet.good("agent", "list").splitlines() == [
+        "1 Director active",
+        "2 Administrator active",
+        "3 alice active",
+        "4 bob active",
+        "5 carol active",
+        "6 dave active",
+    ]
+    assert (
+        fleet.good("agent", "show", "5") == fleet.good("agent", "show", "--agent-id", "5") == "5 carol active"
+    )
+    card = fleet.json("agent", "show", "5", "--full")["agent_card"]
+    assert card["skills"] == [{"name": "prose"}]
+    assert fleet.json("agent", "show", "2")["kind"] == "builtin-administrator"
+    assert fleet.good("agent", "deregister", "5") == "Agent 5 deregistered."
+    assert "carol" not in fleet.good("agent", "list")
+    assert refused(fleet, "agent", "deregister", "2") == "Administrator cannot be deregistered"
+    assert refused(fleet, "agent", "deregister", "1") == (
+        "cannot deregister the root Director; use 'qd fleet delete' instead"
+    )
+    assert refused(fleet, "agent", "deregister", "5") == "agent 5 is not a member of fleet 1."
+    assert fleet("agent", "register", "ada").returncode == 2
+    assert fleet("agent", "show", "ada").returncode == 2
+
+
+def test_without_a_fleet_id_they_are_those_of_the_registry(here: Qd, fleet: Qd) -> None:
+    assert here.good("agent", "register", "ada") == "ada"
+    assert "ada" in here.good("agent", "list")
+    assert here.json("agent", "show", "ada")["status"] == "IDLE"
+    assert here.good("agent", "deregister", "ada") == "terminated ada"
+    assert here("agent", "show").returncode == 2
+    assert here.json("agent", "show", "fleet-1-3")["name"] == "alice", (
+        "its members are agents of the registry"
+    )
+    assert "alice" in here.good("agent", "list", "--fleet-id", "1")
+
+
+# -- sending, polling, acknowledging -----------------------------------------------------------------------------------
+
+
+@ON_BOTH
+def test_a_message_is_sent_polled_shown_and_acknowledged_once(fleet: Qd) -> None:
+    sent = fleet.good("message", "send", "--agent-id", "1", "--to", "3", "--text", "look at page 7")
+    said, envelope, body = sent.splitlines()
+    assert (said, body) == ("Message sent.", "look at page 7")
+    assert re.fullmatch(rf"\[1 \| from:1 \| {ISO}\]", envelope)
+    assert fleet.good("message", "send", "--agent-id", "1", "--to", "3", "--text", "b", "--quiet") == "2"
+    assert fleet.good("message", "poll", "--agent-id", "1") == "No messages found."
+    assert fleet.json("message", "poll", "--agent-id", "1") == []
+    second, first = fleet.good("message", "poll", QD_AGENT_ID="3").split("\n\n")
+    assert (first, second.splitlines()[1]) == (f"{envelope}\nlook at page 7", "b")
+    told = fleet("--json", "message", "poll", "--agent-id", "3", "--oldest-first", "--limit", "1").stdout
+    [one] = json.loads(told)
+    assert (told.count("\n"), [*one]) == (1, ["id", "from", "ts", "text"])
+    assert (one["id"], one["from"], one["text"]) == (1, 1, "look at page 7")
+    assert [two["id"] for two in fleet.json("message", "poll", "--agent-id", "3", "--after", "1")] == [2]
+    assert fleet.good("message", "show", "--agent-id", "4", "--task-id", "1") == f"{envelope}\nlook at page 7"
+    ack = ("message", "ack", "--agent-id", "3")
+    assert refused(fleet, "message", "ack", "--agent-id", "1", "--task-id", "1") == (
+        "Only the recipient can ACK a task"
+    )
+    assert fleet.good(*ack, "--task-id", "1") == "Message acknowledged."
+    assert refused(fleet, *ack, "--message-id", "1") == "Cannot ACK task in state completed"
+    assert fleet.json(*ack, "--message-id", "2")["id"] == 2
+    assert fleet.good("message", "poll", "--agent-id", "3") == "No messages found."
+
+
+def test_full_tells_all_ten_columns(fleet: Qd) -> None:
+    told = fleet.json("message", "send", "--agent-id", "1", "--to", "3", "--text", "hi", "--full")
+    columns = ["task_id", "context_id", "from_agent_id", "to_agent_id", "type", "created_at", "status_state"]
+    assert [*told] == [*columns, "status_timestamp", "origin_task_id", "text"]
+    at = told["created_at"]
+    assert [*told.values()] == [1, 3, 1, 3, "unicast", at, "input_required", at, None, "hi"]
+    shown = fleet.good("message", "poll", "--agent-id", "3", "--full").splitlines()
+    assert shown[:3] == ["task_id: 1", "context_id: 3", "from_agent_id: 1"]
+    assert shown[-1] == "text: hi"
+    assert fleet("message", "send", "--to", "3", "--text", "x", "--full", "--quiet").returncode == 2
+
+
+def test_a_broadcast_goes_to_all_but_the_sender_and_the_administrator(fleet: Qd) -> None:
+    words = ("message", "broadcast", "--agent-id", "3", "--text", "stop all")
+    assert fleet.good(*words) == "broadcast id=1 recipients=2 delivered=0"
+    told = fleet.json(*words)
+    assert (told["id"], told["kind"], told["origin"]) == (4, "broadcast_summary", 4)
+    assert (told["text"], told["recipients"], told["delivered"]) == ("Broadcast sent to 2 recipients", 2, 0)
+    [second, first] = fleet.json("message", "poll", "--agent-id", "4")
+    assert (first["text"], first["origin"], second["origin"], "kind" in first) == ("stop all", 1, 4, False)
+    assert fleet.good("message", "poll", "--agent-id", "4").splitlines()[0].endswith(" | origin:4]")
+    summary = fleet.good("message", "show", "--task-id", "1").splitlines()
+    assert summary[0].endswith(" | kind:broadcast_summary | origin:1]")
+    assert fleet.good("message", "broadcast", "--agent-id", "2", "--text", "x") == (
+        "broadcast id=7 recipients=3 delivered=0"
+    ), "the administrator sends"
+
+
+def test_the_sender_cancels_and_nobody_else(fleet: Qd) -> None:
+    fleet.good("message", "send", "--agent-id", "3", "--to", "4", "--text", "never mind")
+    assert refused(fleet, "message", "cancel", "--agent-id", "4", "--task-id", "1") == (
+        "Only the sender can cancel a task"
+    )
+    assert fleet.good("message", "cancel", "--agent-id", "3", "--task-id", "1") == "Task canceled."
+    assert refused(fleet, "message", "ack", "--agent-id", "4", "--task-id", "1") == (
+        "Cannot ACK task in state canceled"
+    )
+
+
+def test_what_cannot_be_is_a_sentence_and_exits_with_1(fleet: Qd) -> None:
+    stranger = "agent 77 is not a member of fleet 1."
+    for words, said in (
+        (("send", "--agent-id", "1", "--to", "77", "--text", "x"), "Destination agent not found: 77"),
+        (("send", "--agent-id", "1", "--to", "2", "--text", "x"), "Administrator cannot receive messages"),
+        (("send", "--agent-id", "77", "--to", "3", "--text", "x"), stranger),
+        (("poll", "--agent-id", "77"), stranger),
+        (("show", "--agent-id", "77", "--task-id", "1"), stranger),
+        (("show", "--agent-id", "1", "--task-id", "77"), "Task 77 not found"),
+        (("poll", "--agent-id", "1", "--fleet-id", "9"), "fleet 9 not found."),
+        (
+            ("send", "--agent-id", "1", "--to", "3", "--text-file", "/no/file"),
+            "/no/file: No such file or directory",
+        ),
+    ):
+        assert refused(fleet, "message", *words) == said
+
+
+def test_a_problem_is_a_document_for_whoever_asks_in_json(fleet: Qd) -> None:
+    done = fleet("message", "ack", "--agent-id", "1", "--task-id", "5", "--json")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert json.loads(done.stderr)["error"] == "message_not_found"
+
+
+# -- what is said ------------------------------------------------------------------------------------------------------
+
+
+def test_a_text_is_clipped_where_it_is_shown_and_nowhere_else(fleet: Qd) -> None:
+    text = "\U0001f600" * 201 + "end"
+    sent = fleet.good("message", "send", "--agent-id", "1", "--to", "3", "--text", text)
+    assert sent.splitlines()[2] == "\U0001f600" * 200 + "…"
+    poll = ("message", "poll", "--agent-id", "3")
+    [told] = fleet.json(*poll)
+    assert told["text"] == "\U0001f600" * 200 + "…"
+    assert fleet.json(*poll, QD_MAX_TEXT_LEN="2")[0]["text"] == "\U0001f600" * 2 + "…"
+    assert fleet.json(*poll, QD_MAX_TEXT_LEN="204")[0]["text"] == text
+    assert fleet.json(*poll, "--full")[0]["text"] == text
+    assert fleet(*poll, QD_MAX_TEXT_LEN="many").returncode == 2
+
+
+def test_a_text_comes_from_a_file_or_standard_input_as_it_is(fleet: Qd, tmp_path: Path) -> None:
+    text = 'it\'s "two" lines: $(true)\nand `more` ü\n'
+    file = tmp_path / "said.txt"
+    file.write_text(text)
+    send = ("message", "send", "--agent-id", "1", "--to", "3", "--quiet")
+    assert fleet.good(*send, "--text-file", str(file)) == "1"
+    for words in (("-",), ("--text", "-"), ("--text-file", "-")):
+        assert piped(fleet, text.encode(), *send, *words).returncode == 0
+    assert [one["text"] for one in fleet.json("message", "poll", "--agent-id", "3")] == [text] * 4
+    broken = piped(fleet, b"\xff\xfe", *send, "-")
+    assert (broken.returncode, broken.stderr) == (1, b"Error: standard input is not text in UTF-8\n")
+
+
+def test_what_a_stranger_wrote_cannot_move_the_cursor(fleet: Qd) -> None:
+    fleet.good(
+        "message", "send", "--agent-id", "1", "--to", "3", "--text", "a\x1b[2Jb\r\n\tc\u202e", "--quiet"
+    )
+    assert fleet.good("message", "poll", "--agent-id", "3").splitlines()[1:] == [
+        "a\\x1b[2Jb\\r",
+        "\tc\\u202e",
+    ]
+    assert fleet.json("message", "poll", "--agent-id", "3")[0]["text"] == "a\x1b[2Jb\r\n\tc\u202e"
+
+
+def test_a_repeated_key_sends_nothing_twice(fleet: Qd) -> None:
+    send = ("message", "send", "--agent-id", "1", "--to", "3", "--text", "once", "--quiet", "--key", "k")
+    assert fleet.good(*send) == fleet.good(*send) == "1"
+    assert len(fleet.json("message", "poll", "--agent-id", "3")) == 1
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------------
+
+
+def test_poll_waits_for_the_first_message_and_no_longer_than_it_is_told(fleet: Qd) -> None:
+    assert fleet.good("message", "poll", "--agent-id", "3", "--wait", "1") == "No messages found."
+    waiter = fleet.begin("message", "poll", "--agent-id", "3", "--wait", "5m", "--json")
+    fleet.good("message", "send", "--agent-id", "1", "--to", "3", "--text", "at last")
+    stdout, stderr = waiter.communicate(timeout=RUN_LIMIT)
+    assert (waiter.returncode, stderr) == (0, "")
+    assert [one["text"] for one in json.loads(stdout)] == ["at last"]
+
+
+def test_follow_prints_what_waits_and_what_comes_until_it_is_interrupted(fleet: Qd) -> None:
+    send = ("message", "send", "--agent-id", "1", "--to", "3", "--text")
+    fleet.good(*send, "first")
+    fleet.good(*send, "second")
+    follower = fleet.begin("message", "follow", "--agent-id", "3", "--json")
+    assert follower.stdout is not None
+    assert [json.loads(follower.stdout.readline())["text"] for _ in range(2)] == ["first", "second"]
+    fleet.good(*send, "third")
+    assert json.loads(follower.stdout.readline())["text"] == "third"
+    follower.send_signal(signal.SIGINT)
+    assert follower.wait(RUN_LIMIT) == -signal.SIGINT
+    follower.communicate()
+
+
+# -- completion --------------------------------------------------------------------------------------------------------
+
+
+def test_a_shell_is_offered_fleets_members_by_id_and_name_and_messages(fleet: Qd) -> None:
+    fleet.good("message", "send", "--agent-id", "1", "--to", "3", "--text", "look", "--quiet")
+
+    def offered(line: str, **environment: str) -> list[str]:
+        words = line.split(" ")
+        answer = fleet.good(
+            _QD_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1), **environment
+        )
+        return [one.partition(",")[2] for one in answer.splitlines()]
+
+    assert offered("qd fleet show ") == offered("qd --fleet-id ") == ["1"]
+    assert offered("qd message send --to ") == ["1", "2", "3", "4"]
+    assert offered("qd message send --to al") == ["3"], "a name becomes its id"
+    assert offered("qd --fleet-id 9 message send --to ") == []
+    assert offered("qd message ack --agent-id 3 --task-id ") == ["1"]
+    assert offered("qd message ack --task-id ", QD_AGENT_ID="4") == []
+    assert offered("qd fleet show ", QD_DATA="/nowhere") == [], "nobody is started for it"

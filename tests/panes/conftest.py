@@ -1,0 +1,15 @@
+"""Fixtures of panes: a tmux server that the tests of a file share, and one for a test alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from quarterdeck.panes.tmux import Tmux
+from tests.support.tmux import TmuxServer, shared_tmux, tmux_server
+
+__all__ = ["shared_tmux", "tmux_server"]
+
+
+@pytest.fixture
+def tmux(shared_tmux: TmuxServer) -> Tmux:
+    return Tmux(shared_tmux.socket, 10.0)

@@ -1,0 +1,158 @@
+"""Whether a placement's pane may be typed into: each reason against it, and nothing typed then."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import pytest
+
+from quarterdeck.core.clock import Millis, iso, system_now
+from quarterdeck.panes import processes
+from quarterdeck.panes.checking import Hindrance, Ready, check, deliver, judge, look, type_to
+from quarterdeck.panes.coding import DEFAULTS
+from quarterdeck.panes.host import this_host
+from quarterdeck.panes.processes import Process, of_pid
+from quarterdeck.panes.tmux import Tmux
+from tests.support.eventually import eventually, eventually_sync
+from tests.support.tmux import TmuxServer, needs_tmux
+
+pytestmark = needs_tmux
+CLAUDE = DEFAULTS["claude"]
+HOST = this_host()
+
+
+@dataclass(frozen=True)
+class Placement:
+    host_id: str
+    user_id: int
+    tmux_socket: str
+    tmux_pid: int
+    tmux_pane_id: str | None
+    created_at: Millis | str
+
+
+def placed(server: TmuxServer, pane: str | None) -> Placement:
+    return Placement(HOST.id, HOST.user_id, server.socket, server.pid, pane, system_now())
+
+
+async def test_a_line_is_delivered_to_the_agent_of_a_placement(shared_tmux: TmuxServer, tmux: Tmux) -> None:
+    pane = shared_tmux.new_pane()
+    pid = shared_tmux.ready(pane)
+    placement = placed(shared_tmux, pane)
+    assert await check(tmux, placement, HOST, CLAUDE) is None
+    assert await check(tmux, replace(placement, created_at=iso(system_now())), HOST, CLAUDE) is None
+    assert await deliver(tmux, placement, HOST, CLAUDE, "[1 | from:2] hello") is None
+
+    async def has_heard() -> bool:
+        return shared_tmux.heard_by(pid).lines == ["[1 | from:2] hello"]
+
+    await eventually(has_heard, "the agent had heard it")
+
+
+async def test_each_reason_not_to_type_is_said_and_nothing_is_typed(
+    shared_tmux: TmuxServer, tmux: Tmux
+) -> None:
+    pane = shared_tmux.new_pane(fake="raw")
+    pid = shared_tmux.ready(pane)
+    good = placed(shared_tmux, pane)
+    cases: list[tuple[Placement, Hindrance]] = [
+        (replace(good, tmux_pane_id=None), "no_pane"),
+        (replace(good, host_id="another"), "other_host"),
+        (replace(good, user_id=HOST.user_id + 1), "other_host"),
+        (replace(good, tmux_pid=good.tmux_pid + 1), "other_tmux"),
+        (replace(good, tmux_socket="/nowhere"), "other_tmux"),
+        # The machine was started again, and this tmux has the pid of the one before.
+        (replace(good, created_at=system_now() - 86_400_000), "other_tmux"),
+        (replace(good, tmux_pane_id="%999999"), "pane_gone"),
+        (replace(good, tmux_pane_id=shared_tmux.pane), "not_the_agent"),
+    ]
+    for placement, word in cases:
+        assert await check(tmux, placement, HOST, CLAUDE) == word
+        assert await deliver(tmux, placement, HOST, CLAUDE, "hello") == word
+    assert await deliver(tmux, good, HOST, DEFAULTS["codex"], "hello") == "not_the_agent"
+    assert await deliver(tmux, good, HOST, None, "hello") == "not_the_agent"
+    assert shared_tmux.heard_by(pid).raw == ""
+    assert "hello" not in shared_tmux.shows(shared_tmux.pane)
+
+
+async def test_no_tmux_is_asked_about_a_pane_of_another_host(shared_tmux: TmuxServer) -> None:
+    nobody = Tmux("relative, which is refused when it is used")
+    elsewhere = replace(placed(shared_tmux, "%1"), host_id="another")
+    assert await deliver(nobody, elsewhere, HOST, CLAUDE, "hello") == "other_host"
+
+
+async def test_a_tmux_server_that_has_gone_has_taken_its_panes_along(tmux_server: TmuxServer) -> None:
+    tmux, pane = Tmux(tmux_server.socket), tmux_server.new_pane()
+    tmux_server.ready(pane)
+    placement = placed(tmux_server, pane)
+    assert await check(tmux, placement, HOST, CLAUDE) is None
+    tmux_server.stop()
+    assert await check(tmux, placement, HOST, CLAUDE) == "pane_gone"
+    tmux_server.start()
+    again = tmux_server.new_pane(fake="raw")
+    pid = tmux_server.ready(again)
+    assert again == pane
+    assert await deliver(tmux, placement, HOST, CLAUDE, "hello") == "other_tmux"
+    assert tmux_server.heard_by(pid).raw == ""
+
+
+async def test_an_agent_that_left_since_the_look_is_not_typed_to(shared_tmux: TmuxServer, tmux: Tmux) -> None:
+    pane = shared_tmux.new_pane(fake="shell")
+    shared_tmux.ready(pane)
+    placement = placed(shared_tmux, pane)
+    ready = judge(await look(tmux), placement, HOST, CLAUDE)
+    assert isinstance(ready, Ready)
+    assert ready.still()
+    assert await type_to(tmux, ready, "/exit") is None
+
+    async def has_left() -> bool:
+        return await check(tmux, placement, HOST, CLAUDE) == "not_the_agent"
+
+    await eventually(has_left, "a shell was in front")
+    assert not ready.still()
+    assert await type_to(tmux, ready, "touch executed") == "not_the_agent"
+    assert "touch" not in shared_tmux.shows(pane)
+
+
+async def test_an_agent_that_was_suspended_since_the_look_is_not_typed_to(
+    shared_tmux: TmuxServer, tmux: Tmux
+) -> None:
+    pane = shared_tmux.new_pane("bash", "--norc")
+    placement = placed(shared_tmux, pane)
+    shared_tmux.ask("send-keys", "-t", pane, f"{shared_tmux.bin / 'claude'} begun", "Enter")
+
+    async def is_there() -> bool:
+        return await check(tmux, placement, HOST, CLAUDE) is None
+
+    await eventually(is_there, "the agent was in front")
+    ready = judge(await look(tmux), placement, HOST, CLAUDE)
+    assert isinstance(ready, Ready)
+    shared_tmux.ask("send-keys", "-t", pane, "C-z")
+    eventually_sync(lambda: not ready.still(), "the agent was put behind")
+    assert await type_to(tmux, ready, "touch executed") == "not_the_agent"
+    assert "touch" not in shared_tmux.shows(pane)
+
+
+async def test_an_agent_that_leaves_between_text_and_enter_is_sent_no_enter(
+    shared_tmux: TmuxServer, tmux: Tmux, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pane = shared_tmux.new_pane(fake="raw")
+    pid = shared_tmux.ready(pane)
+    ready = judge(await look(tmux), placed(shared_tmux, pane), HOST, CLAUDE)
+    assert isinstance(ready, Ready)
+    other = of_pid(os.getpid())
+    answers = chain([of_pid(ready.process.pid), of_pid(ready.seen.pid)], iter(lambda: other, None))
+
+    def then_another(pid: int) -> Process | None:
+        return next(answers)
+
+    monkeypatch.setattr(processes, "of_pid", then_another)
+    assert await type_to(tmux, ready, "hello") == "not_the_agent"
+
+    async def has_heard() -> bool:
+        return "hello" in shared_tmux.heard_by(pid).raw
+
+    await eventually(has_heard, "the text was there")
+    assert "\r" not in shared_tmux.heard_by(pid).raw

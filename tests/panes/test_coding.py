@@ -1,0 +1,230 @@
+"""Coding agents: how they are begun, and whether one is in front in a pane."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from quarterdeck.panes import processes
+from quarterdeck.panes.coding import DEFAULTS, CodingAgent, CodingError, argv_of, coding_agents_of, runs_in
+from quarterdeck.panes.processes import Process
+from quarterdeck.panes.tmux import PaneSeen, Tmux
+from tests.support.eventually import eventually, eventually_sync
+from tests.support.tmux import TmuxServer, needs_tmux
+
+CLAUDE = DEFAULTS["claude"]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a configuration says."""
+
+    argv: Sequence[str] | None = None
+    model_argv: Sequence[str] | None = None
+    prompt_argv: Sequence[str] | None = None
+    processes: Sequence[str] | None = None
+    exit: str | None = None
+
+
+# -- how they are begun ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "argv"),
+    [
+        ("claude", None, ["claude", "--permission-mode", "dontAsk", "--name", "alice", "DO IT"]),
+        (
+            "claude",
+            "m",
+            ["claude", "--permission-mode", "dontAsk", "--name", "alice", "--model", "m", "DO IT"],
+        ),
+        ("codex", None, ["codex", "--ask-for-approval", "never", "--sandbox", "workspace-write", "DO IT"]),
+        (
+            "codex",
+            "m",
+            ["codex", "--ask-for-approval", "never", "--sandbox", "workspace-write", "--model", "m", "DO IT"],
+        ),
+        ("opencode", None, ["opencode", "--agent", "build", "--prompt", "DO IT"]),
+        ("opencode", "p/m", ["opencode", "--agent", "build", "--model", "p/m", "--prompt", "DO IT"]),
+    ],
+)
+def test_the_usual_agents_are_begun_as_they_should_be(name: str, model: str | None, argv: list[str]) -> None:
+    assert argv_of(DEFAULTS[name], name="alice", model=model, prompt="DO IT") == argv
+    assert DEFAULTS[name].exit == "/exit"
+
+
+def test_a_value_is_neither_a_placeholder_nor_an_option() -> None:
+    argv = argv_of(CLAUDE, name="{prompt}", model="--danger", prompt="--allow {name}\0\x1b\n{model}")
+    assert argv[4:] == ["{prompt}", "--model", " --danger", " --allow {name}\n{model}"]
+    inside = CodingAgent("x", ("x", "--name={name}"), processes=("x",))
+    assert argv_of(inside, name="-n", prompt=None) == ["x", "--name=-n"]
+
+
+def test_a_new_agent_needs_no_code() -> None:
+    known = coding_agents_of(
+        {"aider": Said(argv=["bin/aider", "--yes"], prompt_argv=["--message", "{prompt}"])}
+    )
+    assert sorted(known) == ["aider", "claude", "codex", "opencode"]
+    assert known["aider"].processes == ("aider",)
+    assert known["aider"].exit == "/exit"
+    assert argv_of(known["aider"], name="a", model="m", prompt="p") == [
+        *("bin/aider", "--yes", "--model", "m", "--message", "p"),
+    ]
+
+
+def test_what_is_said_of_a_known_agent_replaces_only_that() -> None:
+    known = coding_agents_of({"claude": Said(argv=["claude", "--continue"], exit="/quit")})
+    assert known["claude"] == replace(CLAUDE, argv=("claude", "--continue"), exit="/quit")
+    assert coding_agents_of(None) == DEFAULTS
+
+
+def test_an_agent_without_a_command_or_known_by_a_shell_is_refused() -> None:
+    with pytest.raises(CodingError, match="no argv"):
+        coding_agents_of({"aider": Said(processes=["aider"])})
+    for shells in (["bash"], ["aider", "zsh"], []):
+        with pytest.raises(CodingError, match="no shells"):
+            coding_agents_of({"aider": Said(argv=["aider"], processes=shells)})
+    with pytest.raises(CodingError, match="no shells"):
+        coding_agents_of({"mine": Said(argv=["/bin/sh", "agent.sh"])})
+
+
+# -- what is a prompt --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_one"),
+    [
+        (["bash"], True),
+        (["-zsh"], True),
+        (["/bin/sh", "-i"], True),
+        (["bash", "--rcfile", "claude"], True),
+        (["bash", "--norc", "-o", "vi"], True),
+        (["sh", "-s", "claude"], True),
+        (["fish", "-C", "claude"], True),
+        (["bash", "-c", "claude"], False),
+        (["bash", "-lc", "claude"], False),
+        (["bash", "-o", "pipefail", "-c", "claude"], False),
+        (["/bin/sh", "/usr/bin/claude", "--name", "x"], False),
+        (["claude"], False),
+        (["node", "/usr/bin/claude"], False),
+    ],
+)
+def test_a_shell_is_a_prompt_unless_it_runs_something_of_its_own(argv: list[str], is_one: bool) -> None:
+    assert processes.is_prompt(shown(argv)) is is_one
+
+
+@pytest.mark.parametrize(
+    ("argv", "names"),
+    [
+        (["/usr/bin/claude", "--name", "codex"], {"claude"}),
+        (["node", "--max-old-space-size=9", "/usr/bin/codex", "x"], {"node", "codex"}),
+        (["python3.11", "/opt/agent.py"], {"python3.11", "agent.py", "agent"}),
+        (["/bin/sh", "/usr/bin/claude"], {"sh", "claude"}),
+        (["vim", "claude"], {"vim"}),
+        (["claude working on it"], {"claude"}),
+    ],
+)
+def test_a_process_is_known_by_its_program_or_the_file_it_runs(argv: list[str], names: set[str]) -> None:
+    assert processes.names_of(shown(argv)) == names
+
+
+def shown(argv: list[str]) -> Process:
+    """As `ps` shows it: of a pid that nobody has."""
+    command = argv[0].split(" ")[0].rpartition("/")[2].removeprefix("-")
+    return Process(2**31 - 1, 1, 1, 1, 1, "S", "0", command, tuple(argv))
+
+
+# -- in a pane ---------------------------------------------------------------------------------------------------
+
+
+@needs_tmux
+@pytest.mark.parametrize("by", ["proc", "ps"])
+async def test_an_agent_is_in_front_until_a_shell_is(
+    shared_tmux: TmuxServer, tmux: Tmux, by: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if by == "ps":
+        monkeypatch.setattr(processes, "PROC", tmp_path)
+    pane = shared_tmux.new_pane(fake="shell")
+    shared_tmux.ready(pane)
+    assert await front(tmux, pane, CLAUDE)
+    assert not await front(tmux, pane, DEFAULTS["codex"])
+    await tmux.type_line(pane, "/exit")
+    await eventually_not(tmux, pane, CLAUDE)
+    assert not await front(tmux, shared_tmux.pane, CLAUDE)
+
+
+@needs_tmux
+async def test_an_agent_that_was_suspended_or_put_behind_is_not_in_front(
+    shared_tmux: TmuxServer, tmux: Tmux
+) -> None:
+    pane = shared_tmux.new_pane("bash", "--norc")
+    eventually_sync(lambda: "$" in shared_tmux.shows(pane), "the shell had a prompt")
+    shared_tmux.ask("send-keys", "-t", pane, f"{shared_tmux.bin / 'claude'} begun", "Enter")
+    await eventually_so(tmux, pane, CLAUDE)
+    shared_tmux.ask("send-keys", "-t", pane, "C-z")
+    await eventually_not(tmux, pane, CLAUDE)
+    shared_tmux.ask("send-keys", "-t", pane, "cat", "Enter")
+    eventually_sync(lambda: command(shared_tmux, pane) == "cat", "cat was in front")
+    assert not await front(tmux, pane, CLAUDE)
+    shared_tmux.ask("send-keys", "-t", pane, "C-d")
+    eventually_sync(lambda: command(shared_tmux, pane) == "bash", "the shell was in front again")
+    shared_tmux.ask("send-keys", "-t", pane, "fg", "Enter")
+    await eventually_so(tmux, pane, CLAUDE)
+
+
+@needs_tmux
+async def test_a_shells_script_may_be_an_agent_and_a_shell_by_an_agents_name_is_none(
+    shared_tmux: TmuxServer, tmux: Tmux
+) -> None:
+    folder = shared_tmux.home / "scripts"
+    folder.mkdir()
+    script = folder / "claude"
+    script.write_text("#!/bin/sh\nread -r line\nread -r line\n")
+    script.chmod(0o755)
+    await eventually_so(tmux, shared_tmux.new_pane(str(script), "x"), CLAUDE)
+    wrapped = shared_tmux.new_pane("sh", "-c", f"{script} x; exit 0")
+    await eventually_so(tmux, wrapped, CLAUDE)
+    named = shared_tmux.new_pane("bash", "-c", "exec -a claude bash --norc")
+    eventually_sync(lambda: command(shared_tmux, named) == "claude", "a shell called itself claude")
+    assert not await front(tmux, named, CLAUDE)
+
+
+@needs_tmux
+async def test_a_pane_whose_process_is_not_of_its_tmux_server_runs_nothing_we_know(
+    shared_tmux: TmuxServer, tmux: Tmux
+) -> None:
+    pane = shared_tmux.new_pane()
+    shared_tmux.ready(pane)
+    seen = await of(tmux, pane)
+    assert runs_in(CLAUDE, seen)
+    assert not runs_in(CLAUDE, replace(seen, server_pid=os.getpid()))
+    assert not runs_in(CLAUDE, replace(seen, is_dead=True))
+    assert not runs_in(CLAUDE, replace(seen, pid=2**31 - 1))
+    assert not runs_in(CLAUDE, replace(seen, tty="/dev/pts/999999"))
+
+
+async def of(tmux: Tmux, pane: str) -> PaneSeen:
+    return (await tmux.panes())[pane]
+
+
+async def front(tmux: Tmux, pane: str, agent: CodingAgent) -> bool:
+    return runs_in(agent, await of(tmux, pane))
+
+
+async def eventually_so(tmux: Tmux, pane: str, agent: CodingAgent) -> None:
+    await eventually(lambda: front(tmux, pane, agent), f"{agent.name} was in front")
+
+
+async def eventually_not(tmux: Tmux, pane: str, agent: CodingAgent) -> None:
+    async def is_not() -> bool:
+        return not await front(tmux, pane, agent)
+
+    await eventually(is_not, f"{agent.name} was no longer in front")
+
+
+def command(server: TmuxServer, pane: str) -> str:
+    return server.ask("display-message", "-p", "-t", pane, "#{pane_current_command}")

@@ -1,0 +1,76 @@
+"""What is typed is one line, and nothing but text."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quarterdeck.panes.notice import default_prompt, line_of, one_line
+
+HEADER = "[7 | from:1 | 2026-01-02T03:04:05.678Z]"
+
+
+@pytest.mark.parametrize(
+    ("body", "typed"),
+    [
+        ("plain words", "plain words"),
+        ("two\nlines\r\nand\ta tab", "two lines and a tab"),
+        (
+            "'quotes' \"double\" `ticks` $(touch x) \\ ; && |",
+            "'quotes' \"double\" `ticks` $(touch x) \\ ; && |",
+        ),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("end\x1b[201~\rrm -rf /", "end rm -rf /"),
+        ("\x1b]0;title\x07text", "text"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("c1 \x9b31m csi \x9d0;t\x9c osc", "c1 csi osc"),
+        ("\x1b\x1b[A\x1bOB", ""),
+        ("nul\0bell\x07back\x08del\x7f", "nul bell back del"),
+        ("turned \u202eright\u202c \u2066round\u2069", "turned right round"),
+        ("hidden \U000e0041\U000e0042tags\u200b\ufeff", "hidden tags"),
+        ("line\u2028and\u2029paragraph", "line and paragraph"),
+        ("👩\u200d🔬 й ü 漢字", "👩\u200d🔬 й ü 漢字"),
+        ("half a pair \ud83d", "half a pair"),
+    ],
+)
+def test_a_body_becomes_one_line_of_text(body: str, typed: str) -> None:
+    assert one_line(body) == typed
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=()), max_size=400), st.text(max_size=50))
+def test_no_line_holds_anything_that_a_terminal_obeys(body: str, header: str) -> None:
+    line = line_of(header, body)
+    hidden = [
+        c
+        for c in line
+        if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp", "Cf") and c not in "\u200c\u200d"
+    ]
+    assert not hidden
+    assert line == line.encode().decode()
+
+
+@given(st.text(alphabet="\x1b\x9b\x9d[]0;~m\x07\\ab201", max_size=60))
+def test_what_is_left_when_sequences_are_taken_out_is_no_sequence(body: str) -> None:
+    assert one_line(one_line(body)) == one_line(body)
+    assert "\x1b" not in one_line(body)
+
+
+def test_the_header_stands_first() -> None:
+    assert line_of(HEADER, "hello") == f"{HEADER} hello"
+
+
+@pytest.mark.parametrize("order", ["/exit", "!rm -rf .", "#remember", "@file", "-x", "$x", "\x1b[m/exit"])
+def test_no_line_begins_like_a_command_of_an_agent(order: str) -> None:
+    assert line_of(HEADER, order).startswith(HEADER)
+    assert line_of("", order).startswith("[message] ")
+    assert line_of(order, "").startswith("[message] ")
+
+
+def test_the_default_prompt_says_who_one_is_who_directs_and_how_to_poll_ack_and_send() -> None:
+    prompt = default_prompt(name="al\nice", agent_id=6, fleet_id=3, director_name="Director", director_id=1)
+    assert prompt.startswith("You are al ice, agent 6 of fleet 3. Your director is Director, agent 1.")
+    for told in ("qd message poll", "qd message ack --task-id", "qd message send --to 1 --text"):
+        assert told in prompt
