@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import secrets
 
-ROUNDS = int(os.environ.get("QD_ROUNDS") or 3)
+ROUNDS = int(os.environ.get("QD_ROUNDS") or 2)
 SOAK_SECONDS = float(os.environ.get("QD_SOAK_SECONDS") or 0)
 """How long `tests/chaos/test_plane.py` goes on; by itself, one round."""
 SEED = os.environ.get("QD_SEED") or (secrets.token_hex(4) if SOAK_SECONDS else "1")

@@ -13,7 +13,7 @@ from quarterdeck.cli.context import Context
 from quarterdeck.cli.failing import Usage
 from quarterdeck.cli.table import MEMBER, Kind, Option
 from quarterdeck.client.server import Document, path_of
-from quarterdeck.core.errors import EXIT_FAILED, Problem
+from quarterdeck.core.errors import EXIT_FAILED, Invalid, Problem
 
 AGENT = Option("--agent-id", "The member who acts [env QD_AGENT_ID].", MEMBER)
 TARGET = Option("--member-id", "The member.", MEMBER, required=True)
@@ -132,7 +132,7 @@ def read_text(path: str) -> str:
         raise NotReadable("not_readable", f"{_named(path)}: {wrong.strerror or wrong}") from None
 
 
-class NotReadable(Problem):
+class NotReadable(Invalid):
     """What was to be sent cannot be read."""
 
     status = 400
