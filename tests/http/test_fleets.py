@@ -233,6 +233,11 @@ async def test_the_token_of_a_pane_speaks_as_its_own_member_alone(zone: FreshZon
             why(await pane.post(f"{ONE}/messages/2/ack", json={"agent_id": BOB}), 403, "not_oneself")
             why(await pane.post(f"{ONE}/messages/1/cancel", json={"agent_id": DIRECTOR}), 403, "not_oneself")
             assert len(await inbox(pane, BOB)) == 1
+            # To a member, other fleets are not there.
+            other = (await client.post(FLEETS, json={})).json()["fleet_id"]
+            for path in ("", "/members", "/messages", "/timeline", "/monitor"):
+                why(await pane.get(f"{FLEETS}/{other}{path}"), 404, "fleet_not_found")
+            assert [each["fleet_id"] for each in (await pane.get(FLEETS)).json()["fleets"]] == [1]
             assert (await pane.post(f"{ONE}/messages/1/ack", json={"agent_id": ALICE})).status_code == 200
             await said(pane, ALICE, DIRECTOR)
             why(await pane.delete(ONE), 403, "forbidden_role")

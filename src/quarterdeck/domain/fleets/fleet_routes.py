@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from quarterdeck.core import paging
-from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.wire import FLEET_EXEC, LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.agents.operations.speaking import require_power
 from quarterdeck.domain.fleets import asking
 from quarterdeck.domain.fleets.asking import CHANGE, FLEET, READ, fleet_id, of_fleet
@@ -103,7 +103,8 @@ class FleetDesk:
         assert isinstance(done, FleetDeleted)
         placed = [placement for placement in done.placements if placement.tmux_pane_id is not None]
         closed = 0
-        if self.station is not None and placed and not query.keep_panes:
+        reaches_panes = call.is_on_socket and FLEET_EXEC in call.caller.scopes
+        if self.station is not None and placed and reaches_panes and not query.keep_panes:
             closed = await self.station.close_panes(placed)
         return FleetDeletedView(
             fleet_id=done.fleet.fleet_id,
@@ -118,8 +119,9 @@ CREATING = (
     "heard over the unix socket only. The administrator sends, and never receives."
 )
 DELETING = (
-    "For good: everybody is deregistered, messages stay. Repeated it changes nothing. The panes of its members are "
-    "closed, as far as they are on the server's host, unless `keep_panes` says otherwise."
+    "For good: everybody is deregistered, messages stay. Repeated it changes nothing. Asked over the unix socket with "
+    "the scope `fleet:exec`, it closes the panes of its members, as far as they are on the server's host, unless "
+    "`keep_panes` says otherwise."
 )
 
 

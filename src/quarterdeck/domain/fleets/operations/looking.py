@@ -34,7 +34,7 @@ from quarterdeck.domain.fleets.model.rows import (
 )
 from quarterdeck.domain.fleets.model.views import FleetMemberView, MonitoredView, MonitorView
 from quarterdeck.domain.fleets.queries import LISTS, Q
-from quarterdeck.domain.fleets.rules import refusals, showing
+from quarterdeck.domain.fleets.rules import cards, refusals, showing
 from quarterdeck.domain.fleets.rules.showing import FleetSeen, Names, Watched
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
@@ -62,6 +62,8 @@ async def in_fleet(
     if problem := speakers.heard(answers[: len(said)], tx.now).problem(ask, power):
         raise problem
     rows, *found = answers[len(said) :]
+    if ask.caller is not None and not cards.may_look(ask.caller, ask.fleet_id):
+        raise refusals.fleet_not_found(ask.fleet_id)
     if not rows:
         await zones.require(tx, ask.zone_id)
         raise refusals.fleet_not_found(ask.fleet_id)
@@ -87,6 +89,8 @@ async def fleet(tx: Tx, wanted: OfFleet) -> FleetSeen:
 async def fleets(tx: Tx, wanted: FleetsFilter) -> list[FleetSeen]:
     """Up to so many, newest first."""
     await require_power(tx, wanted.caller, wanted.zone_id, READ)
+    if wanted.caller is not None and wanted.caller.agent_id is not None:
+        return await _own(tx, wanted, wanted.caller.agent_id)
     [rows] = await tx.read(
         LISTS.fleets_page(
             zone_id=wanted.zone_id,
@@ -98,6 +102,15 @@ async def fleets(tx: Tx, wanted: FleetsFilter) -> list[FleetSeen]:
     if not rows:
         await zones.require(tx, wanted.zone_id)
     return await _seen(tx, decode(rows, Fleet))
+
+
+async def _own(tx: Tx, wanted: FleetsFilter, agent_id: str) -> list[FleetSeen]:
+    """An agent sees the fleet that it is a member of."""
+    fleet_id = cards.fleet_of(agent_id)
+    if fleet_id is None or fleet_id >= wanted.before:
+        return []
+    [rows] = await tx.read(Q.fleets_get(batch=[(wanted.zone_id, fleet_id)]))
+    return await _seen(tx, [each for each in decode(rows, Fleet) if each.deleted_at is None])
 
 
 async def _seen(tx: Tx, found: Sequence[Fleet]) -> list[FleetSeen]:

@@ -5,8 +5,11 @@ The name space `cafleet` in a card is the server's own: what callers say of them
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
+from quarterdeck.core.wire import Caller
 from quarterdeck.domain.fleets.model.views import Kind
 
 ADMINISTRATOR = "Administrator"
@@ -23,6 +26,7 @@ class _Card(msgspec.Struct, frozen=True):
     cafleet: _Own = _Own()
 
 
+_MEMBER = re.compile(r"fleet-([0-9]{1,16})-[0-9]{1,16}")
 _own = msgspec.json.Decoder(_Card).decode
 _skills = msgspec.json.Decoder(list[dict[str, object]]).decode
 
@@ -45,6 +49,22 @@ def administrators_card(fleet_id: int) -> str:
 
 def described_administrator(fleet_id: int) -> str:
     return f"Built-in administrator agent for fleet {fleet_id}"
+
+
+def registry_id(fleet_id: int, agent_id: int) -> str:
+    """Who a member is in the registry. Nobody else can be registered under such a name."""
+    return f"fleet-{fleet_id}-{agent_id}"
+
+
+def fleet_of(agent_id: str) -> int | None:
+    """Of which fleet an agent of the registry is a member."""
+    found = _MEMBER.fullmatch(agent_id)
+    return None if found is None else int(found[1])
+
+
+def may_look(caller: Caller, fleet_id: int) -> bool:
+    """An agent sees its own fleet: to it, others are not there."""
+    return caller.agent_id is None or fleet_of(caller.agent_id) == fleet_id
 
 
 def kind_of(agent_card_json: str) -> Kind:

@@ -221,7 +221,7 @@ class Crew:
         return there
 
     def _enroll(self, fleet: Fleet, agent_id: int, name: str, description: str, skills: str) -> Member:
-        registry_id = f"fleet-{fleet.fleet_id}-{agent_id}"
+        registry_id = cards.registry_id(fleet.fleet_id, agent_id)
         member = Member(
             *(fleet.zone_id, agent_id, fleet.fleet_id, registry_id, name, description),
             *(MemberStatus.ACTIVE, self._now, None, cards.card(name, description, skills)),

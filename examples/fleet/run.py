@@ -1,0 +1,120 @@
+"""A fleet in tmux: a director and two members finish a small job together.
+
+The three are scripts that stand in for coding agents, so this runs wherever there is tmux. Everything is private to it:
+a data directory with a server, and a tmux server with one window; both are gone when it ends. With `--watch` the
+terminal is attached to that window; Ctrl-b d leaves it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SECONDS = 120.0
+"""For all of it: it takes some three."""
+
+
+def main() -> int:
+    if shutil.which("tmux") is None:
+        print("This needs tmux: apt install tmux, or brew install tmux.", file=sys.stderr)
+        return 1
+    # Whoever ends this early, by closing its terminal perhaps, leaves nothing behind either.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(1))
+    # Short: the path of a socket may have a hundred characters or so.
+    home = Path(tempfile.mkdtemp(prefix="qd-fleet-"))
+    try:
+        return Example(home).run("--watch" in sys.argv[1:])
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+class Example:
+    def __init__(self, home: Path) -> None:
+        self.data = home / "data"
+        self.socket = str(home / "tmux")
+        self.environment = {**environment(), "QD_DATA": str(self.data)}
+
+    def run(self, watch: bool) -> int:
+        self.data.mkdir(mode=0o700)
+        (self.data / "quarterdeck.toml").write_text(settings(), encoding="utf-8")
+        self.environment["QD_FLEET_ID"] = "1"
+        try:
+            self.quietly("qd", "fleet", "list")  # starts the server
+            self.begin_director()
+            if watch:
+                self.tmux("attach", seconds=None)
+            self.tmux("wait-for", "finished")
+            self.show()
+            return 0
+        finally:
+            self.quietly("tmux", "-S", self.socket, "kill-server")
+            self.quietly("qd", "stop")
+
+    def begin_director(self) -> None:
+        """In a window of its own tmux server, as a person would begin a coding agent there."""
+        # Without the fleet's id: it is about to create that.
+        outer = {name: value for name, value in self.environment.items() if name != "QD_FLEET_ID"}
+        command = [sys.executable, str(HERE / "director.py")]
+        size = ["-x", "240", "-y", "60"]
+        self.tmux("-f", "/dev/null", "new-session", "-d", "-s", "fleet", *size, "--", *command, told=outer)
+
+    def show(self) -> None:
+        """Who is where, and what everybody's pane shows; then the fleet is deleted, and their panes close."""
+        print(self.qd("member", "list"))
+        for member in json.loads(self.qd("member", "list", "--json")):
+            print(f"\n--- {member['name']} ---")
+            print(self.qd("member", "capture", "--member-id", str(member["agent_id"])))
+        print()
+        print(self.qd("fleet", "delete", "1"))
+
+    def qd(self, *words: str) -> str:
+        command = ["qd", *words]
+        done = subprocess.run(  # noqa: S603 - no shell
+            command, env=self.environment, check=True, stdout=subprocess.PIPE, text=True, timeout=SECONDS
+        )
+        return done.stdout.rstrip()
+
+    def tmux(
+        self, *words: str, told: Mapping[str, str] | None = None, seconds: float | None = SECONDS
+    ) -> None:
+        command = ["tmux", "-S", self.socket, *words]
+        subprocess.run(command, env=told or self.environment, check=True, timeout=seconds)  # noqa: S603 - no shell
+
+    def quietly(self, *command: str) -> None:
+        subprocess.run(  # noqa: S603 - no shell
+            command, env=self.environment, check=False, capture_output=True, timeout=SECONDS
+        )
+
+
+def settings() -> str:
+    """Coding agents are configuration. A list of strings is written the same in TOML as in JSON."""
+    director, clerk = ([sys.executable, str(HERE / f"{name}.py")] for name in ("director", "clerk"))
+    return f"""
+[coding_agents.director]
+argv = {json.dumps(director)}
+processes = ["director.py"]
+
+[coding_agents.clerk]
+argv = {json.dumps([*clerk, "{name}"])}
+processes = ["clerk.py"]
+"""
+
+
+def environment() -> dict[str, str]:
+    """Without what would lead to another server, or into the tmux that this may be run in. `qd` lies beside Python."""
+    others = ("QD_", "TMUX", "DATABASE_URL")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    return kept | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
