@@ -331,6 +331,10 @@ WALKS = {
 """What sweeps go through on purpose, a batch at a time."""
 
 
+def planned_each_time(name: str) -> bool:
+    return name.split()[0] in {each.name for each in everything() if each.planned_each_time}
+
+
 def test_no_statement_scans_its_table_or_touches_more_pages_as_tables_grow(
     postgres_url: str, day: Day, planners: Planners
 ) -> None:
@@ -345,6 +349,15 @@ def test_no_statement_scans_its_table_or_touches_more_pages_as_tables_grow(
         for name, plan in large.items()
         if not is_flat(small[name], plan)
     }
+    if anew := {name for name in grown if planned_each_time(name)}:
+        # Planned by what is known of the tables as they are, which autovacuum has perhaps not come by to count yet.
+        Side(postgres_url).run("analyze")
+        counted = planners.run(day)
+        grown = {
+            name: pages
+            for name, pages in grown.items()
+            if name not in anew or not is_flat(small[name], counted[name])
+        }
     assert not grown, f"pages touched before and after, by statement: {grown}"
 
 
