@@ -128,6 +128,22 @@ async def test_a_nasty_body_is_one_line_to_who_knows_no_brackets(shared_tmux: Tm
     assert shared_tmux.ask("list-buffers") == ""
 
 
+async def test_lines_that_several_type_at_once_stay_lines_of_their_own(
+    shared_tmux: TmuxServer, tmux: Tmux
+) -> None:
+    pane = shared_tmux.new_pane()
+    pid = shared_tmux.ready(pane)
+    lines = [f"line {number}" for number in range(4)]
+    # Each by a `Tmux` of its own, as the notifier, the station and the monitor have.
+    await asyncio.gather(*(Tmux(tmux.socket).type_line(pane, line) for line in lines))
+
+    async def all_heard() -> bool:
+        return len(shared_tmux.heard_by(pid).lines) >= len(lines)
+
+    await eventually(all_heard, "all lines were heard")
+    assert sorted(shared_tmux.heard_by(pid).lines) == lines
+
+
 async def test_nothing_is_typed_when_a_shell_has_taken_the_agents_place(
     shared_tmux: TmuxServer, tmux: Tmux
 ) -> None:

@@ -15,6 +15,7 @@ by tmux itself, in the step that types, and again before Enter.
 | seen      | what tmux tells of a pane, and what must hold of one before something is done to it          |
 | calling   | calls to one tmux server, if it is this user's own                                           |
 | tmux      | what is asked of a tmux server: look, split, paste, Enter, capture, kill                      |
+| turns     | who types into a pane, of several who want to                                                |
 | processes | who runs in front in a pane, by what names, and whether that is a prompt                       |
 | ending    | ending everything that runs in a pane, and making sure of it                                 |
 | coding    | the coding agents: how each is begun, how it is known, how it is told to leave                 |

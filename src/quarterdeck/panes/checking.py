@@ -113,8 +113,6 @@ async def check(tmux: Tmux, placement: Placed, host: Host, agent: CodingAgent | 
 async def type_to(tmux: Tmux, ready: Ready, text: str) -> Hindrance | None:
     """Types a line and Enter, unless the agent has left meanwhile."""
     try:
-        if not ready.still():
-            return "not_the_agent"
         await tmux.type_line(ready.seen.pane_id, text, seen=ready.seen, still=ready.still)
     except PaneChanged:
         return "not_the_agent"

@@ -23,6 +23,7 @@ from quarterdeck.panes.ending import HoldsUs, end
 from quarterdeck.panes.errors import PaneChanged, TmuxError
 from quarterdeck.panes.notice import one_line
 from quarterdeck.panes.seen import PaneSeen, Pin, Rows, last_lines
+from quarterdeck.panes.turns import turn
 from quarterdeck.panes.version import LEAST_VERSION, version
 from quarterdeck.panes.words import VARIABLE, no_format, pane, quoted, window
 
@@ -142,15 +143,18 @@ class Tmux:
         seen: PaneSeen | None = None,
         still: Callable[[], bool] | None = None,
     ) -> None:
-        """The text, and after a while Enter: neither if the pane is no longer what was seen, and no Enter unless it is
-        `still` what it should be. Without `seen` it is looked at first."""
+        """The text, and after a while Enter, when nobody else types there: neither if the pane is no longer what was
+        seen, nor unless it is `still` what it should be. Without `seen` it is looked at first."""
         if seen is None and (seen := (await self.panes()).get(pane(pane_id))) is None:
             raise PaneChanged(f"Pane {pane_id} is gone.")
-        await self.paste(pane_id, text, seen=seen)
-        await asyncio.sleep(ENTER_AFTER_SECONDS)
-        if still is not None and not still():
-            raise PaneChanged(f"Pane {pane_id} is no longer what it was.")
-        await self.enter(pane_id, seen=seen)
+        async with turn(self.socket, pane(pane_id)):
+            if still is not None and not still():
+                raise PaneChanged(f"Pane {pane_id} is no longer what it was.")
+            await self.paste(pane_id, text, seen=seen)
+            await asyncio.sleep(ENTER_AFTER_SECONDS)
+            if still is not None and not still():
+                raise PaneChanged(f"Pane {pane_id} is no longer what it was.")
+            await self.enter(pane_id, seen=seen)
 
     def _pin(self, pane_id: str, seen: PaneSeen | None) -> Pin:
         if seen is None:

@@ -1,0 +1,49 @@
+"""One at a time types into a pane, whoever they are: the server, the monitor, a replica on the same host.
+
+A line is text and, a moment later, Enter: two who type at once would make one line of theirs. The lock is a file beside
+the tmux server's socket, in a directory of this user's alone, and the kernel gives it back when its holder is killed.
+Whoever types is bounded in time, and so is whoever waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import AsyncIterator
+
+from quarterdeck.panes.errors import TmuxError
+
+
+@contextlib.asynccontextmanager
+async def turn(socket: str, pane_id: str) -> AsyncIterator[None]:
+    """Entered when nobody else types into this pane."""
+    name = f"{socket}.{pane_id.removeprefix('%')}.typing"
+    try:
+        file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as wrong:
+        raise TmuxError(f"Nobody can type by turns beside {socket}: {wrong.strerror}.") from wrong
+    loop = asyncio.get_running_loop()
+    locked: asyncio.Future[None] = loop.create_future()
+
+    def wait() -> None:
+        # In a thread of its own: those who wait for one pane must not keep anybody from another.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(_entered, locked, file)
+
+    threading.Thread(target=wait, name=f"turn {pane_id}", daemon=True).start()
+    await locked
+    try:
+        yield
+    finally:
+        os.close(file)
+
+
+def _entered(locked: asyncio.Future[None], file: int) -> None:
+    if locked.done():
+        os.close(file)  # whoever waited has gone
+    else:
+        locked.set_result(None)
