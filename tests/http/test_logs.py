@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
-from quarterdeck.http.logs import JsonHandler, LineWriter
+from quarterdeck.http.logs import JsonHandler, LineWriter, set_up
 
 
 def closed_pipe() -> int:
@@ -44,3 +44,16 @@ async def test_what_libraries_say_of_errors_is_logged_without_what_is_secret_in_
     assert b"hunter2" not in line
     assert b"redis://me:***@cache/0" in line
     assert b"password=*** was of no use" in line
+
+
+async def test_a_library_that_gave_its_logger_a_level_of_its_own_is_as_quiet_as_was_asked_for() -> None:
+    root = logging.getLogger()
+    before = root.handlers, root.level
+    try:
+        set_up("error")
+        library = logging.Logger("library", logging.WARNING)
+        library.parent = root
+        record = library.makeRecord("library", logging.WARNING, "", 0, "said", (), None)
+        assert not any(handler.level <= record.levelno for handler in root.handlers)
+    finally:
+        root.handlers, root.level = before

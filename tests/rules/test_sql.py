@@ -177,6 +177,13 @@ def test_texts_are_measured_in_bytes_by_what_each_engine_has_for_it() -> None:
     assert statement.sqlite == "select length(cast(t.said as blob)) + length(cast(t.more as blob)) from t"
 
 
+def test_a_join_of_each_row_stays_one_whatever_postgresql_believes_of_the_tables() -> None:
+    statement = one("select d.x from a\njoin each t d on d.id = a.id and d.met = 0\nlimit :n;")
+    lateral = "cross join lateral (select * from t d where d.id = a.id and d.met = 0 offset 0) d"
+    assert statement.postgresql == f"select d.x from a\n{lateral}\nlimit $1"
+    assert statement.sqlite == "select d.x from a\njoin t d on d.id = a.id and d.met = 0\nlimit :n"
+
+
 def test_sqlite_writes_a_batch_row_by_row_with_the_other_parameters_after_each_row() -> None:
     statement = one(
         "update t set a = :now, b = r.x from rows(:batch as r, x text, y bigint) where c = r.y and d = :d;"

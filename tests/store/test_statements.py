@@ -331,17 +331,21 @@ WALKS = {
 """What sweeps go through on purpose, a batch at a time."""
 
 
-def planned_each_time(name: str) -> bool:
-    return name.split()[0] in {each.name for each in everything() if each.planned_each_time}
-
-
 def test_no_statement_scans_its_table_or_touches_more_pages_as_tables_grow(
     postgres_url: str, day: Day, planners: Planners
 ) -> None:
     assert {statement.name for statement in everything()} <= day.own.keys() | day.everywhere.keys()
     small = planners.run(day)
     grow(Side(postgres_url))
-    large = {name: plan for name, plan in planners.run(day).items() if name.split()[0] not in WALKS}
+    assert_flat(small, planners.run(day))
+    # As for a server that was started again since, and plans by what is known of large tables by now.
+    Side(postgres_url).run("analyze")
+    with contextlib.closing(Planners(postgres_url)) as later:
+        assert_flat(small, later.run(day))
+
+
+def assert_flat(small: dict[str, Plan], large: dict[str, Plan]) -> None:
+    large = {name: plan for name, plan in large.items() if name.split()[0] not in WALKS}
     scanning = {name: plan.scans("Seq Scan") for name, plan in large.items() if plan.scans("Seq Scan")}
     assert not scanning
     grown = {
@@ -349,15 +353,6 @@ def test_no_statement_scans_its_table_or_touches_more_pages_as_tables_grow(
         for name, plan in large.items()
         if not is_flat(small[name], plan)
     }
-    if anew := {name for name in grown if planned_each_time(name)}:
-        # Planned by what is known of the tables as they are, which autovacuum has perhaps not come by to count yet.
-        Side(postgres_url).run("analyze")
-        counted = planners.run(day)
-        grown = {
-            name: pages
-            for name, pages in grown.items()
-            if name not in anew or not is_flat(small[name], counted[name])
-        }
     assert not grown, f"pages touched before and after, by statement: {grown}"
 
 
@@ -405,5 +400,5 @@ def another(value: object) -> object:
 
 
 def is_flat(before: Plan, after: Plan) -> bool:
-    """A few more levels of a few indexes, and no more than that."""
-    return after.pages <= 3 * before.pages + 12
+    """A few more levels of a few indexes, in each of a few zones, and no more than that."""
+    return after.pages <= 3 * before.pages + 24

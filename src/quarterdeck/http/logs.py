@@ -83,6 +83,9 @@ def set_up(level: str) -> LineWriter:
     """Sends everything that is logged in this process to standard error as JSON."""
     writer = LineWriter(2)
     root = logging.getLogger()
-    root.handlers = [JsonHandler(writer)]
+    handler = JsonHandler(writer)
+    # The handler's own level, too: a library may have given its logger one, and then the root's is not asked.
+    handler.setLevel(LEVELS[level])
+    root.handlers = [handler]
     root.setLevel(LEVELS[level])
     return writer

@@ -15,8 +15,12 @@ The list of fragments that are spelt differently by the engines is closed:
 | `rows(:p as b, id text, n bigint)`       | `jsonb_array_elements` of arrays      | `json_each` of arrays            |
 | `now_ms()`                               | `clock_timestamp()` in milliseconds   | a function the engine registers  |
 | `octets(t.x)`                            | `octet_length(t.x)`                   | `length(cast(t.x as blob))`      |
+| `join each t d on …` (one line)          | a lateral join that stays one         | `join t d on …`                  |
 | `for update`, `… skip locked`, `for share` | as written                          | nothing: there is one writer     |
 | `:name`                                  | `$1`                                  | as written                       |
+
+`join each` looks up one row of what is before it after the other, by an index. PostgreSQL takes a recursive query for a
+large one, whatever the statistics say, and would rather read a whole table than look up what it believes is so much.
 
 A file that selects the same row in many places names its columns once, `-- columns: id, zone_id, …`, and writes
 `columns(s)` for `s.id, s.zone_id, …`; the struct that the rows become has its fields in that order. A second row of the
@@ -61,6 +65,11 @@ _ROWS = re.compile(r"\brows\(:(\w+) as (\w+),([^()]*)\)")
 _PARAM = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _OCTETS = re.compile(r"\boctets\((\w+\.\w+)\)")
 _LOCK = re.compile(r"\bfor (update|share)( skip locked)?\b")
+_JOIN_EACH = re.compile(r"\bjoin each (\w+) (\w+) on (.+)$", re.MULTILINE)
+_SPELT: Mapping[Engine, tuple[str, str]] = {
+    "sqlite": (r"length(cast(\1 as blob))", r"join \1 \2 on \3"),
+    "postgresql": (r"octet_length(\1)", r"cross join lateral (select * from \1 \2 where \3 offset 0) \2"),
+}
 _POSTGRES_NOW = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
 
 
@@ -173,8 +182,8 @@ def _statement(name: str, by_engine: dict[Engine | None, list[str]], planned: bo
     def written(engine: Engine) -> str:
         lines = by_engine.get(engine) or by_engine.get(None) or []
         # Neither counts characters: that would read, and PostgreSQL unpack, what is only to be measured.
-        spelt = r"length(cast(\1 as blob))" if engine == "sqlite" else r"octet_length(\1)"
-        return _OCTETS.sub(spelt, "\n".join(lines)).strip().rstrip(";")
+        octets, each = _SPELT[engine]
+        return _JOIN_EACH.sub(each, _OCTETS.sub(octets, "\n".join(lines))).strip().rstrip(";")
 
     postgresql, order = _postgresql(written("postgresql"))
     sqlite_text = written("sqlite")

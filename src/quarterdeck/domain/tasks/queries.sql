@@ -85,21 +85,17 @@ join task_dependencies d on d.depends_on = b.id and coalesce(d.zone_id, '') = b.
 limit :limit;
 
 -- name: tasks_way_ahead
--- planned: each time
--- Spelt so that no index of what is waited for comes into question: those lead the other way.
 -- Everything that is waited for, directly or not, by those that a task is to depend on. What is done waits for nothing.
 with recursive ahead (zone_id, task_id) as (
     select b.zone_id, b.id from rows(:batch as b, zone_id text, id text)
     union
     select d.zone_id, d.depends_on
     from ahead a
-    join task_dependencies d on d.zone_id = a.zone_id and d.task_id = a.task_id
-    where coalesce(d.met, 0) = 0
+    join each task_dependencies d on d.zone_id = a.zone_id and d.task_id = a.task_id and d.met = 0
 )
 select d.zone_id, d.task_id, d.depends_on
 from ahead a
-join task_dependencies d on d.zone_id = a.zone_id and d.task_id = a.task_id
-where coalesce(d.met, 0) = 0
+join each task_dependencies d on d.zone_id = a.zone_id and d.task_id = a.task_id and d.met = 0
 limit :limit;
 
 -- name: tasks_ranking
