@@ -10,11 +10,11 @@ forwards and backwards (A-B-B-A), so that a machine which slows down steadily fa
 
 One file is one measurement: `spawn`, `connections`, `growth`, `latency`, `replicas`, `walls`, `cascade`, `live`,
 `streams`, `invocations`, `work`, `start`, `delegations`, `sweeps`, `tasks`, `making`, `pickup`, `agents`, `matching`,
-`claims`, `shell`, `cli`, `idle`, `audit`. Each gives a `Part` (`results.py`): lines of runs, figures with what was
-asked of them, curves, notes. Around them: `plan` (how long, how often), `stage` (PostgreSQL, Redis, servers, zones),
-`meter` (who used the processors), `load` (wrk, or `loadgen` where wrk is not installed), `beside` (who listens or works
-meanwhile), `controls` (pgbench and SQLite by themselves), `ledger` and `calls` (is everything that was acknowledged
-there?), `peers` (other queues, from PyPI).
+`claims`, `messages`, `shell`, `cli`, `idle`, `audit`. Each gives a `Part` (`results.py`): lines of runs, figures with
+what was asked of them, curves, notes. Around them: `plan` (how long, how often), `stage` (PostgreSQL, Redis, servers,
+zones), `meter` (who used the processors), `load` (wrk, or `loadgen` where wrk is not installed), `beside` (who listens
+or works meanwhile), `controls` (pgbench and SQLite by themselves), `ledger` and `calls` (is everything that was
+acknowledged there?), `crew` (fleets), `typed` and `spoken` (their messages), `peers` (other programs, from PyPI).
 
 How it fails: a run that meets an answer other than 201, or after which the database holds fewer rows than were
 acknowledged, or more than were acknowledged and under way, ends the whole with a sentence, because a rate of wrong
@@ -23,6 +23,6 @@ started is stopped by its process id, on interruption too. Linux only: the share
 
     QD_BENCH_SECONDS=8    how long one run takes
     QD_BENCH_ROUNDS=3     how often each round of runs is repeated; medians are of these
-    QD_BENCH_ROWS=1000000 how far the tables of sessions and of tasks grow
+    QD_BENCH_ROWS=1000000 how far the tables of sessions, tasks and messages grow at most
     TMPDIR=/tmp           the disk that is measured
 """

@@ -66,6 +66,13 @@ def task_body() -> str:
     return _padded(asked, given)
 
 
+def message_body(from_agent_id: int, to: int | str) -> str:
+    """A message to one member of a fleet, or to `*`."""
+    asked: dict[str, object] = {"from_agent_id": from_agent_id, "to_agent_id": to, "text": ""}
+    asked["text"] = "x" * (BODY_BYTES - len(msgspec.json.encode(asked)))
+    return msgspec.json.encode(asked).decode()
+
+
 def row_values(zone: str) -> dict[str, str]:
     """What a spawn by that body stores, for the control that stores it without a server."""
     body: dict[str, object] = msgspec.json.decode(spawn_body())

@@ -31,7 +31,7 @@ async def test_a_killed_server_has_lost_nothing_it_acknowledged(servers: Servers
 
     again = await servers.start(launch)
     open_keys = sorted(load.unanswered | load.cut_short)
-    answers = await at_once(again.url, [load.spawning(key) for key in open_keys])
+    answers = await at_once(again.url, [load.asking(key) for key in open_keys])
     assert {answer.status for answer in answers} <= {200, 201}, "made now, or made then"
     repeated = {key: answer.json()["id"] for key, answer in zip(open_keys, answers, strict=True)}
     acknowledged = {**load.acknowledged, **repeated}

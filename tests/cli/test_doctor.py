@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from quarterdeck import __version__
+from quarterdeck.panes.host import this_host
 from tests.cli.cli_support import Qd, answer, peer
 from tests.support.tmux import TmuxServer, needs_tmux, tmux_server
 
@@ -79,6 +80,27 @@ def test_what_the_server_tells_of_itself_is_held_against_what_is_here(
         found = wrong(here, QD_URL=other.url, QD_TOKEN="t")
     found.pop("tmux", None)  # where there is none
     assert found == {name: mend}
+
+
+def test_nothing_is_to_be_deleted_because_tmux_does_not_answer(here: Qd, tmp_path: Path) -> None:
+    socket, host = tmp_path / "no socket", this_host()
+    socket.touch()
+    placed = {
+        "tmux_session": "main", "tmux_window_id": "@1", "tmux_pane_id": "%1", "coding_agent": "claude",
+        "host_id": host.id, "user_id": host.user_id, "tmux_socket": str(socket), "tmux_pid": 1,
+        "created_at": "2026-01-01T00:00:00.000Z",
+    }  # fmt: skip
+    watched = {"name": "a", "interval_seconds": 60, "is_due": False, "unread": 0, "placement": placed}
+    members = [{**watched, "agent_id": agent_id} for agent_id in (1, 3)]
+    fleet = {"fleet_id": 1, "deleted_at": None, "director": {"agent_id": 1}}
+    watch = {"fleet_id": 1, "pid": None, "members": members}
+    listed = answer(200, {"fleets": [fleet], "next_cursor": None})
+    with peer(about(), listed, answer(200, watch)) as other:
+        done = here("doctor", QD_URL=other.url, QD_TOKEN="t")
+    told = [line for line in done.stdout.splitlines() if line.startswith("wrong") and "panes" in line]
+    assert len(told) == 1
+    assert told[0].endswith(f"-> tmux -S '{socket}' list-panes -a (once that answers, look again)")
+    assert ("qd fleet delete" in done.stdout, done.returncode) == (False, 1)
 
 
 @needs_tmux

@@ -79,7 +79,10 @@ def test_a_fleet_is_created_listed_shown_and_deleted_for_good(here: Qd) -> None:
 
 
 def test_the_same_key_is_the_same_fleet_and_full_tells_every_field(here: Qd) -> None:
-    words = ("fleet", "create", "--no-pane", "--key", "k")
+    assert refused(here, "fleet", "create", "--no-pane", "--coding-agent", "nonsense").startswith(
+        "There is no coding agent 'nonsense'. There are: claude, "
+    )
+    words = ("fleet", "create", "--no-pane", "--coding-agent", "codex", "--key", "k")
     assert here.good(*words) == here.good(*words) == "1 director=1 admin=2"
     told = here.good(*words, "--full")
     assert re.search(r"^director\.agent_id +1$", told, re.MULTILINE)
@@ -126,6 +129,47 @@ def test_agents_of_a_fleet_are_registered_listed_shown_and_deregistered(fleet: Q
     assert refused(fleet, "agent", "deregister", "5") == "agent 5 is not a member of fleet 1."
     assert fleet("agent", "register", "ada").returncode == 2
     assert fleet("agent", "show", "ada").returncode == 2
+
+
+def test_what_is_about_the_other_kind_of_agents_is_refused_and_not_dropped(here: Qd, fleet: Qd) -> None:
+    named = ("register", "--name", "a", "--description", "b")
+    for words in (
+        (*named, "--capability", "x"),
+        (*named, "--max-tasks", "0"),
+        ("list", "--status", "TERMINATED"),
+        ("list", "--limit", "1"),
+        ("deregister", "3", "--graceful"),
+        ("deregister", "3", "--reason", "r"),
+    ):
+        done = fleet("agent", *words)
+        option = next(word for word in words if word.startswith("--") and word not in named)
+        assert (done.returncode, done.stdout) == (2, ""), words
+        assert f"{option} is about agents of the registry" in done.stderr
+    for words in (("register", "ada", "--skills", "[]"), ("show", "fleet-1-3", "--agent-id", "3")):
+        assert here("agent", *words).returncode == 2
+    assert len(fleet.good("agent", "list", "--all").splitlines()) == 4
+    assert refused(fleet, "agent", "register", "--name", "", "--description", "b") == "--name is empty"
+    assert here("agent", "deregister", "fleet-1-3").stderr.startswith(
+        "qd: The agent 'fleet-1-3' is a member of fleet 1"
+    )
+
+
+def test_whoever_has_left_reads_nothing_more_and_nobody_is_listed_in_a_deleted_fleet(fleet: Qd) -> None:
+    fleet.good("message", "send", "--agent-id", "1", "--to", "3", "--text", "too late")
+    follower = fleet.begin("message", "follow", "--agent-id", "3", "--json")
+    assert follower.stdout is not None
+    assert json.loads(follower.stdout.readline())["text"] == "too late"
+    fleet.good("agent", "deregister", "3")
+    gone = "agent 3 is not a member of fleet 1."
+    assert follower.communicate(timeout=RUN_LIMIT)[1].count(gone) == 1
+    assert follower.returncode == 1
+    for words in (("poll",), ("poll", "--wait", "5m"), ("follow",), ("show", "--task-id", "1")):
+        assert refused(fleet, "message", *words, "--agent-id", "3") == gone
+    fleet.good("fleet", "delete", "1")
+    for words in (("poll",), ("poll", "--wait", "5m"), ("follow",)):
+        assert refused(fleet, "message", *words, "--agent-id", "4") == "fleet 1 is deleted"
+    assert fleet.good("agent", "list") == "No members found."
+    assert fleet.json("agent", "list") == []
 
 
 def test_without_a_fleet_id_they_are_those_of_the_registry(here: Qd, fleet: Qd) -> None:
@@ -219,6 +263,8 @@ def test_what_cannot_be_is_a_sentence_and_exits_with_1(fleet: Qd) -> None:
         (("show", "--agent-id", "77", "--task-id", "1"), stranger),
         (("show", "--agent-id", "1", "--task-id", "77"), "Task 77 not found"),
         (("poll", "--agent-id", "1", "--fleet-id", "9"), "fleet 9 not found."),
+        (("send", "--agent-id", "1", "--to", "3", "--text", ""), "the text is empty"),
+        (("broadcast", "--agent-id", "1", "--text-file", "/dev/null"), "/dev/null is empty"),
         (
             ("send", "--agent-id", "1", "--to", "3", "--text-file", "/no/file"),
             "/no/file: No such file or directory",
@@ -231,6 +277,12 @@ def test_a_problem_is_a_document_for_whoever_asks_in_json(fleet: Qd) -> None:
     done = fleet("message", "ack", "--agent-id", "1", "--task-id", "5", "--json")
     assert (done.returncode, done.stdout) == (1, "")
     assert json.loads(done.stderr)["error"] == "message_not_found"
+
+
+def test_who_is_watched_over_is_named_or_is_oneself(fleet: Qd) -> None:
+    for words, environment in ((("--agent-id", "3"), {}), ((), {"QD_AGENT_ID": "3"})):
+        assert fleet("monitor", "config", *words, **environment).stderr == "Error: agent 3 has no pane\n"
+    assert fleet("monitor", "config").returncode == 2
 
 
 # -- what is said ------------------------------------------------------------------------------------------------------
@@ -257,6 +309,8 @@ def test_a_text_comes_from_a_file_or_standard_input_as_it_is(fleet: Qd, tmp_path
     assert fleet.good(*send, "--text-file", str(file)) == "1"
     for words in (("-",), ("--text", "-"), ("--text-file", "-")):
         assert piped(fleet, text.encode(), *send, *words).returncode == 0
+        empty = piped(fleet, b"", *send, *words)
+        assert (empty.returncode, empty.stderr) == (1, b"Error: standard input is empty\n")
     assert [one["text"] for one in fleet.json("message", "poll", "--agent-id", "3")] == [text] * 4
     broken = piped(fleet, b"\xff\xfe", *send, "-")
     assert (broken.returncode, broken.stderr) == (1, b"Error: standard input is not text in UTF-8\n")

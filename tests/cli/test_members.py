@@ -177,7 +177,7 @@ def test_who_acts_and_where_is_said_before_or_after_the_words_or_by_the_environm
         for words in lines:
             assert qd.good(*words, "--url", server.url) == "No messages found."
         qd.good("message", "poll", "--url", server.url, QD_AGENT_ID="5", QD_FLEET_ID="8")
-        path = "GET /api/v1/fleets/8/members/5/inbox?status=input_required&order=desc"
+        path = "GET /api/v1/fleets/8/members/5/inbox?status=input_required&order=desc&wait_ms=0"
         assert {asked(server, at)[0] for at in range(4)} == {path}
     wrong = qd("message", "poll", QD_AGENT_ID="ada")
     assert (wrong.returncode, "QD_AGENT_ID" in wrong.stderr) == (2, True)

@@ -4,14 +4,15 @@ message, one monitor."""
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents.model import State
-from quarterdeck.domain.fleets.model.commands import FleetMade, MemberMade, PlaceMember
+from quarterdeck.domain.fleets.model.commands import ConfigureMonitor, FleetMade, MemberMade, PlaceMember
+from quarterdeck.domain.fleets.model.filters import InboxFilter
 from quarterdeck.domain.fleets.model.rows import (
     MemberStatus,
     MessageState,
@@ -20,12 +21,26 @@ from quarterdeck.domain.fleets.model.rows import (
     Notice,
     Placement,
 )
+from quarterdeck.domain.fleets.operations import looking
 from quarterdeck.domain.fleets.queries import LISTS
 from quarterdeck.domain.tasks.model.rows import State as TaskState
+from quarterdeck.engine.tx import Tx
+from quarterdeck.store.migrate import sqlite_path
 from tests.support.agency import Agency, agent_caller, person
 from tests.support.asking import ZONE, admin
-from tests.support.fleeting import ADMINISTRATOR, ALICE, BOB, DIRECTOR, Fleeting, claiming, failing, place
-from tests.support.keel import Keel, Side, codes, keel_on
+from tests.support.counting import Counting, pages, steps
+from tests.support.fleeting import (
+    ADMINISTRATOR,
+    ALICE,
+    BOB,
+    DIRECTOR,
+    Fleeting,
+    acknowledged,
+    claiming,
+    failing,
+    place,
+)
+from tests.support.keel import Keel, Rigging, keel_on, open_stores
 from tests.support.rounds import ROUNDS
 from tests.support.working import Working
 
@@ -307,20 +322,6 @@ async def test_what_is_sent_and_acknowledged_in_one_batch_is_stored_as_it_is(fle
     assert fleeting.keel.side.run("select status_state, notice from messages") == [("completed", None)]
 
 
-async def test_of_ack_and_cancel_by_two_processes_at_once_one_wins_each_time(engine_url: str) -> None:
-    async with keel_on(engine_url) as one, keel_on(engine_url) as two:
-        await one.zone()
-        first, second = Fleeting(one), Fleeting(two)
-        await crewed(first)
-        for number in range(1, 1 + 5 * ROUNDS):
-            await first.send()
-            asked = (first.ack(number), second.cancel(number))
-            outcomes = await asyncio.gather(*asked, return_exceptions=True)
-            assert sorted(codes(outcomes)) == ["Message", "message_state_conflict"]
-        states = [event.type for event in await one.log() if event.type.startswith("message.")]
-        assert len(states) == 2 * 5 * ROUNDS
-
-
 async def test_a_panes_token_acts_as_its_own_member_alone_and_changes_no_fleet(fleeting: Fleeting) -> None:
     await crewed(fleeting)
     alice = agent_caller("fleet-1-3")
@@ -344,20 +345,84 @@ async def test_whoever_is_of_another_zone_finds_no_fleet_there(keel: Keel) -> No
     assert await refused(other.send(fleet_id=7)) == "fleet 7 not found."
 
 
-def test_a_poll_on_sqlite_looks_at_nothing_but_what_nobody_has_acknowledged(sqlite_url: str) -> None:
-    """On PostgreSQL the same is held against tables that grow, with every other statement there is."""
-    side = Side(sqlite_url)
-    polls = (
-        LISTS.messages_poll,
-        LISTS.messages_poll_oldest,
-        LISTS.messages_newest,
-        LISTS.messages_unread_counts,
+async def test_an_empty_poll_costs_no_more_after_20000_acknowledged_messages_than_before_the_first(
+    engine_url: str,
+) -> None:
+    """By what the engine does for it, which does not depend on the clock: pages, or steps of its machine."""
+    own, everywhere = await open_stores(engine_url)
+    counting = Counting(own)
+    try:
+        keel = Keel(engine_url, (counting, everywhere), Rigging())
+        await keel.zone()
+        await crewed(Fleeting(keel))
+        before = await polled(keel, counting)
+        acknowledged(keel.side, 20_000)
+        after = await polled(keel, counting)
+        assert {name: cost for name, cost in after.items() if cost > 1.3 * before[name]} == {}
+    finally:
+        for store in {own, everywhere}:
+            await store.close()
+
+
+async def polled(keel: Keel, counting: Counting) -> dict[str, int]:
+    """What each statement costs that a poll asks, and whoever waits or counts beside it."""
+    counting.taken()
+    poll = InboxFilter(
+        zone_id=ZONE, caller=admin(), fleet_id=1, agent_id=ALICE, limit=101, state=MessageState.INPUT_REQUIRED
     )
-    for statement in polls:
-        text = re.sub(r":[a-z_]+", "1", statement.sqlite)
-        plan = " ".join(str(row[3]) for row in side.run(f"explain query plan {text}"))
-        assert "INDEX messages_unread" in plan, (statement.name, plan)
-        assert "TEMP B-TREE" not in plan, (statement.name, plan)
+    oldest = msgspec.structs.replace(poll, oldest_first=True)
+    of_member: list[tuple[object, ...]] = [(ZONE, ALICE)]
+    beside = (LISTS.messages_newest(batch=of_member), LISTS.messages_unread_counts(batch=of_member))
+
+    async def ask(tx: Tx) -> None:
+        for wanted in (poll, oldest):
+            assert (await looking.inbox(tx, wanted)).messages == []
+        await tx.read(*beside)
+
+    await keel.engine.read(ask, zones=[ZONE])
+    return (steps if sqlite_path(keel.url) else pages)(keel.url, counting.taken())
+
+
+async def test_what_is_asked_of_one_member_reads_as_much_in_a_large_fleet_as_in_a_small_one(
+    engine_url: str,
+) -> None:
+    own, everywhere = await open_stores(engine_url)
+    counting = Counting(own)
+    keel = Keel(engine_url, (counting, everywhere), Rigging())
+    try:
+        await keel.zone()
+        fleeting = Fleeting(keel)
+        await crewed(fleeting)
+        await fleeting.crew.submit(claiming())
+        small = await read_by_each(fleeting, counting, ALICE)
+        for _ in range(20):
+            await fleeting.register()
+        assert await read_by_each(fleeting, counting, BOB) == small
+        counting.taken()
+        await fleeting.delete()
+        assert counting.taken().sent["members_of_fleets"] == 1
+    finally:
+        for store in {own, everywhere}:
+            await store.close()
+
+
+async def read_by_each(fleeting: Fleeting, counting: Counting, agent_id: int) -> dict[str, tuple[int, int]]:
+    """By verb: statements that were sent, and rows that came back."""
+    configure = ConfigureMonitor(zone_id=ZONE, caller=admin(), fleet_id=1, agent_id=agent_id, enabled=False)
+    asks: dict[str, Callable[[], Awaitable[object]]] = {
+        "register": lambda: fleeting.register(director_id=DIRECTOR, place=place("%5")),
+        "configure": lambda: fleeting.crew.submit(configure),
+        "beat": lambda: fleeting.beat(agent_id),
+        "deregister": lambda: fleeting.deregister(agent_id),
+    }
+    found: dict[str, tuple[int, int]] = {}
+    for verb, ask in asks.items():
+        counting.taken()
+        await ask()
+        counts = counting.taken()
+        assert "members_of_fleets" not in counts.sent, verb
+        found[verb] = (counts.sent.total(), counts.found)
+    return found
 
 
 # -- placements and the monitor
@@ -374,23 +439,6 @@ async def test_a_pane_is_said_once_and_the_key_of_a_member_shows_it_with_its_pan
     )
     assert isinstance(again, MemberMade)
     assert (again.made, again.member, again.placement) == (False, made.member, there)
-
-
-async def test_of_two_monitors_that_claim_at_once_one_wins_and_the_other_is_told(engine_url: str) -> None:
-    async with keel_on(engine_url) as one, keel_on(engine_url) as two:
-        await one.zone()
-        first, second = Fleeting(one), Fleeting(two)
-        for number in range(1, 1 + ROUNDS):
-            await first.create()
-            outcomes = await asyncio.gather(
-                first.crew.submit(claiming(100, number, is_alive=True)),
-                second.crew.submit(claiming(200, number, is_alive=True)),
-                return_exceptions=True,
-            )
-            [winner] = [each for each in outcomes if isinstance(each, MonitorRuntime)]
-            [loser] = [each for each in outcomes if isinstance(each, Problem)]
-            assert loser.detail == f"monitor already running for fleet {number}"
-            assert one.side.one("select pid from monitor_runtime where fleet_id = ?", number) == winner.pid
 
 
 async def test_a_heartbeat_is_its_owners_and_keeps_whom_it_pinged(fleeting: Fleeting) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import httpx
 import pytest
 
 from quarterdeck.core.wire import FLEET_EXEC, LIFECYCLE, Role
-from quarterdeck.engine.events import Event
-from quarterdeck.http.entries import latest
 from tests.support.engines import ON_SQLITE
 from tests.support.eventually import eventually
 from tests.support.sse import stream_of
@@ -116,6 +113,10 @@ async def test_members_are_agents_of_the_registry_and_leave_it_with_the_fleet(zo
             (BOB, "user", 0),
         ]
         assert (await client.get("/api/v1/agents/fleet-1-3")).status_code == 200
+        for graceful in (True, False):
+            ended = await client.post("/api/v1/agents/fleet-1-3/terminate", json={"graceful": graceful})
+            assert "qd member delete" in why(ended, 409, "agent_in_fleet")
+        assert (await client.get("/api/v1/agents/fleet-1-3")).json()["status"] == "IDLE"
         left = await client.delete(f"{ONE}/members/{ALICE}")
         assert left.json() == {
             "agent_id": ALICE,
@@ -308,17 +309,17 @@ async def pages(client: httpx.AsyncClient, path: str, order: str) -> list[int]:
         query["cursor"] = page["next_cursor"]
 
 
-async def test_a_poll_that_waits_is_answered_by_the_next_message(zone: FreshZone) -> None:
-    async def waits() -> bool:
-        text = (await client.get("/metrics")).text
-        return 'quarterdeck_polls_waiting{name="messages"} 1' in text
+async def polls_wait(client: httpx.AsyncClient, number: int) -> bool:
+    return f'quarterdeck_polls_waiting{{name="messages"}} {number}' in (await client.get("/metrics")).text
 
+
+async def test_a_poll_that_waits_is_answered_by_the_next_message(zone: FreshZone) -> None:
     async with owner(zone) as client, owner(zone) as other:
         await crew(client)
         await said(client, DIRECTOR, ALICE)
         query = {"status": "input_required", "wait_ms": 30_000, "after": 1}
         poll = asyncio.create_task(inbox(other, ALICE, **query))
-        await eventually(waits, "the poll waited")
+        await eventually(lambda: polls_wait(client, 1), "the poll waited")
         await said(client, DIRECTOR, BOB)
         assert not poll.done()
         await said(client, DIRECTOR, ALICE)
@@ -326,6 +327,31 @@ async def test_a_poll_that_waits_is_answered_by_the_next_message(zone: FreshZone
         assert await inbox(client, ALICE, **{**query, "after": 3, "wait_ms": 20}) == []
         refused = await client.get(f"{ONE}/members/{ALICE}/inbox", params={"wait_ms": 10})
         assert assert_problem(refused, 400, "invalid_query")["field"] == "wait_ms"
+
+
+async def test_whoever_leaves_or_is_in_a_deleted_fleet_polls_no_more_and_its_history_stays(
+    zone: FreshZone,
+) -> None:
+    query: dict[str, str | int] = {"status": "input_required", "wait_ms": 30_000, "after": 2}
+    gone = "agent 3 is not a member of fleet 1."
+    async with owner(zone) as client, owner(zone) as other:
+        await crew(client)
+        for to in (ALICE, BOB):
+            await said(client, DIRECTOR, to)
+        boxes = [f"{ONE}/members/{agent}/inbox" for agent in (ALICE, BOB)]
+        alice, bob = [asyncio.create_task(other.get(box, params=query)) for box in boxes]
+        await eventually(lambda: polls_wait(client, 2), "both polls waited")
+        await client.delete(f"{ONE}/members/{ALICE}")
+        assert why(await alice, 404, "fleet_member_not_found") == gone
+        assert not bob.done()
+        for wait_ms in (0, 30_000):
+            asked = await client.get(boxes[0], params={**query, "after": 0, "wait_ms": wait_ms})
+            assert why(asked, 404, "fleet_member_not_found") == gone
+        await client.delete(ONE)
+        assert why(await bob, 409, "fleet_deleted") == "fleet 1 is deleted"
+        for agent, box in zip((ALICE, BOB), boxes, strict=True):
+            why(await client.get(box, params=query), 409, "fleet_deleted")
+            assert len(await inbox(client, agent, status="input_required")) == 1
 
 
 # -- the timeline ------------------------------------------------------------------------------------------------
@@ -378,22 +404,17 @@ async def test_the_live_timeline_shows_a_broadcast_and_then_that_it_was_acknowle
             assert [each["status_state"] for each in entry["recipients"]] == ["input_required"] * 2
             await client.post(f"{ONE}/messages/3/ack", json={"agent_id": ALICE})
             second = await stream.next()
-            states = {each["agent_id"]: each["status_state"] for each in second.json()["recipients"]}
-            assert states == {ALICE: "completed", BOB: "input_required"}
-            assert int(second.id) > int(first.id)
+            assert (second.event, int(second.id) > int(first.id)) == ("moved", True)
+            moved = second.json()
+            assert moved.keys() == {"id", "recipients"}, "the text is known, and so are the others"
+            assert [(each["agent_id"], each["status_state"]) for each in moved["recipients"]] == [
+                (ALICE, "completed")
+            ]
+            assert moved["id"] == entry["id"]
         await said(client, BOB, ALICE, "meanwhile")
         async with stream_of(zone.server.url, live, token, **{"Last-Event-ID": second.id}) as stream:
             assert (await stream.next()).json()["text"] == "meanwhile"
         assert (await client.head(live)).status_code == 200
-
-
-def test_of_several_events_of_one_entry_the_last_counts_and_of_other_fleets_none() -> None:
-    def event(pos: int, subject: int, fleet: int = 1, origin: int | None = None) -> Event:
-        data = json.dumps({"fleetId": fleet, "origin": origin})
-        return Event(pos, "e", "z", "message.sent", str(subject), "a", None, None, data, None, 1)
-
-    found = [event(10, 7, origin=7), event(11, 9), event(12, 5, fleet=2), event(13, 8, origin=7)]
-    assert [*latest(found, 1).items()] == [(11, 9), (13, 7)]
 
 
 # -- the monitor -------------------------------------------------------------------------------------------------

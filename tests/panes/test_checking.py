@@ -10,7 +10,7 @@ import pytest
 
 from quarterdeck.core.clock import Millis, iso, system_now
 from quarterdeck.panes import processes
-from quarterdeck.panes.checking import Hindrance, Ready, check, deliver, judge, look, type_to
+from quarterdeck.panes.checking import Hindrance, Ready, elsewhere, judge, look, type_to
 from quarterdeck.panes.coding import DEFAULTS
 from quarterdeck.panes.host import this_host
 from quarterdeck.panes.processes import Process, of_pid
@@ -37,13 +37,18 @@ def placed(server: TmuxServer, pane: str | None) -> Placement:
     return Placement(HOST.id, HOST.user_id, server.socket, server.pid, pane, system_now())
 
 
+async def judged(tmux: Tmux, placement: Placement) -> Ready | Hindrance:
+    return judge(await look(tmux), placement, HOST, CLAUDE)
+
+
 async def test_a_line_is_delivered_to_the_agent_of_a_placement(shared_tmux: TmuxServer, tmux: Tmux) -> None:
     pane = shared_tmux.new_pane()
     pid = shared_tmux.ready(pane)
     placement = placed(shared_tmux, pane)
-    assert await check(tmux, placement, HOST, CLAUDE) is None
-    assert await check(tmux, replace(placement, created_at=iso(system_now())), HOST, CLAUDE) is None
-    assert await deliver(tmux, placement, HOST, CLAUDE, "[1 | from:2] hello") is None
+    assert isinstance(await judged(tmux, replace(placement, created_at=iso(system_now()))), Ready)
+    ready = await judged(tmux, placement)
+    assert isinstance(ready, Ready)
+    assert await type_to(tmux, ready, "[1 | from:2] hello") is None
 
     async def has_heard() -> bool:
         return shared_tmux.heard_by(pid).lines == ["[1 | from:2] hello"]
@@ -51,11 +56,9 @@ async def test_a_line_is_delivered_to_the_agent_of_a_placement(shared_tmux: Tmux
     await eventually(has_heard, "the agent had heard it")
 
 
-async def test_each_reason_not_to_type_is_said_and_nothing_is_typed(
-    shared_tmux: TmuxServer, tmux: Tmux
-) -> None:
-    pane = shared_tmux.new_pane(fake="raw")
-    pid = shared_tmux.ready(pane)
+async def test_each_reason_not_to_type_is_said(shared_tmux: TmuxServer, tmux: Tmux) -> None:
+    pane = shared_tmux.new_pane()
+    shared_tmux.ready(pane)
     good = placed(shared_tmux, pane)
     cases: list[tuple[Placement, Hindrance]] = [
         (replace(good, tmux_pane_id=None), "no_pane"),
@@ -68,47 +71,40 @@ async def test_each_reason_not_to_type_is_said_and_nothing_is_typed(
         (replace(good, tmux_pane_id="%999999"), "pane_gone"),
         (replace(good, tmux_pane_id=shared_tmux.pane), "not_the_agent"),
     ]
+    looked = await look(tmux)
     for placement, word in cases:
-        assert await check(tmux, placement, HOST, CLAUDE) == word
-        assert await deliver(tmux, placement, HOST, CLAUDE, "hello") == word
-    assert await deliver(tmux, good, HOST, DEFAULTS["codex"], "hello") == "not_the_agent"
-    assert await deliver(tmux, good, HOST, None, "hello") == "not_the_agent"
-    assert shared_tmux.heard_by(pid).raw == ""
-    assert "hello" not in shared_tmux.shows(shared_tmux.pane)
-
-
-async def test_no_tmux_is_asked_about_a_pane_of_another_host(shared_tmux: TmuxServer) -> None:
-    nobody = Tmux("relative, which is refused when it is used")
-    elsewhere = replace(placed(shared_tmux, "%1"), host_id="another")
-    assert await deliver(nobody, elsewhere, HOST, CLAUDE, "hello") == "other_host"
+        assert judge(looked, placement, HOST, CLAUDE) == word
+        # What can be told without asking a tmux is told without.
+        assert elsewhere(placement, HOST) == (word if word in ("no_pane", "other_host") else None)
+    assert judge(looked, good, HOST, DEFAULTS["codex"]) == "not_the_agent"
+    assert judge(looked, good, HOST, None) == "not_the_agent"
 
 
 async def test_a_tmux_server_that_has_gone_has_taken_its_panes_along(tmux_server: TmuxServer) -> None:
     tmux, pane = Tmux(tmux_server.socket), tmux_server.new_pane()
     tmux_server.ready(pane)
     placement = placed(tmux_server, pane)
-    assert await check(tmux, placement, HOST, CLAUDE) is None
+    assert isinstance(await judged(tmux, placement), Ready)
     tmux_server.stop()
-    assert await check(tmux, placement, HOST, CLAUDE) == "pane_gone"
+    assert await judged(tmux, placement) == "pane_gone"
     tmux_server.start()
-    again = tmux_server.new_pane(fake="raw")
-    pid = tmux_server.ready(again)
+    again = tmux_server.new_pane()
+    tmux_server.ready(again)
     assert again == pane
-    assert await deliver(tmux, placement, HOST, CLAUDE, "hello") == "other_tmux"
-    assert tmux_server.heard_by(pid).raw == ""
+    assert await judged(tmux, placement) == "other_tmux"
 
 
 async def test_an_agent_that_left_since_the_look_is_not_typed_to(shared_tmux: TmuxServer, tmux: Tmux) -> None:
     pane = shared_tmux.new_pane(fake="shell")
     shared_tmux.ready(pane)
     placement = placed(shared_tmux, pane)
-    ready = judge(await look(tmux), placement, HOST, CLAUDE)
+    ready = await judged(tmux, placement)
     assert isinstance(ready, Ready)
     assert ready.still()
     assert await type_to(tmux, ready, "/exit") is None
 
     async def has_left() -> bool:
-        return await check(tmux, placement, HOST, CLAUDE) == "not_the_agent"
+        return await judged(tmux, placement) == "not_the_agent"
 
     await eventually(has_left, "a shell was in front")
     assert not ready.still()
@@ -124,10 +120,10 @@ async def test_an_agent_that_was_suspended_since_the_look_is_not_typed_to(
     shared_tmux.ask("send-keys", "-t", pane, f"{shared_tmux.bin / 'claude'} begun", "Enter")
 
     async def is_there() -> bool:
-        return await check(tmux, placement, HOST, CLAUDE) is None
+        return isinstance(await judged(tmux, placement), Ready)
 
     await eventually(is_there, "the agent was in front")
-    ready = judge(await look(tmux), placement, HOST, CLAUDE)
+    ready = await judged(tmux, placement)
     assert isinstance(ready, Ready)
     shared_tmux.ask("send-keys", "-t", pane, "C-z")
     eventually_sync(lambda: not ready.still(), "the agent was put behind")
@@ -140,7 +136,7 @@ async def test_an_agent_that_leaves_between_text_and_enter_is_sent_no_enter(
 ) -> None:
     pane = shared_tmux.new_pane(fake="raw")
     pid = shared_tmux.ready(pane)
-    ready = judge(await look(tmux), placed(shared_tmux, pane), HOST, CLAUDE)
+    ready = await judged(tmux, placed(shared_tmux, pane))
     assert isinstance(ready, Ready)
     other = of_pid(os.getpid())
     answers = chain([of_pid(ready.process.pid), of_pid(ready.seen.pid)], iter(lambda: other, None))

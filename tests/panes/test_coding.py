@@ -10,11 +10,19 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.panes import processes
-from quarterdeck.panes.coding import DEFAULTS, CodingAgent, CodingError, argv_of, coding_agents_of, runs_in
-from quarterdeck.panes.processes import Process
+from quarterdeck.panes.coding import (
+    DEFAULTS,
+    CodingAgent,
+    CodingError,
+    argv_of,
+    coding_agents_of,
+    found_in,
+    has_left,
+)
+from quarterdeck.panes.processes import Process, Processes
 from quarterdeck.panes.tmux import PaneSeen, Tmux
 from tests.support.eventually import eventually, eventually_sync
-from tests.support.tmux import TmuxServer, needs_tmux
+from tests.support.tmux import TmuxServer, needs_tmux, type_line
 
 CLAUDE = DEFAULTS["claude"]
 
@@ -138,6 +146,40 @@ def shown(argv: list[str]) -> Process:
     return Process(2**31 - 1, 1, 1, 1, 1, "S", "0", command, tuple(argv))
 
 
+# -- whether it has left -----------------------------------------------------------------------------------------
+
+SERVER, ROOT = 2**31 - 100, 2**31 - 50
+"""Pids that nobody has."""
+
+
+def family(*members: tuple[int, int, str], front: int = ROOT) -> Processes:
+    """Each with its pid and its parent's, both counted from the pane's own, and what it was begun with."""
+    return Processes(
+        Process(ROOT + pid, SERVER if not pid else ROOT + of, ROOT + pid, ROOT, front, "S", "0", argv.split()[0],
+                tuple(argv.split()))
+        for pid, of, argv in members
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("now", "has"),
+    [
+        (family((0, 0, "claude --name x")), False),
+        (family((0, 0, "claude --name x"), (1, 0, "less notes"), front=ROOT + 1), False),
+        (family((0, 0, "bash"), (1, 0, "claude")), False),
+        (family((0, 0, "bash"), (1, 0, "sh -c x"), (2, 1, "node /usr/bin/claude"), front=ROOT + 1), False),
+        # Nobody knows what it is: it may be the agent, by a name that was not configured.
+        (family((0, 0, "wrapper")), False),
+        (family((0, 0, "sh -i")), True),
+        (family((0, 0, "bash"), (1, 0, "vim claude"), front=ROOT + 1), True),
+        (family((0, 0, "sh -c claude;bash"), (1, 0, "bash"), front=ROOT + 1), True),
+    ],
+)
+def test_an_agent_has_left_when_a_shell_is_all_that_is_there(now: Processes, has: bool) -> None:
+    seen = PaneSeen("%1", "main", "@1", ROOT, "x", False, SERVER)
+    assert has_left(CLAUDE, seen, now) is has
+
+
 # -- in a pane ---------------------------------------------------------------------------------------------------
 
 
@@ -152,7 +194,7 @@ async def test_an_agent_is_in_front_until_a_shell_is(
     shared_tmux.ready(pane)
     assert await front(tmux, pane, CLAUDE)
     assert not await front(tmux, pane, DEFAULTS["codex"])
-    await tmux.type_line(pane, "/exit")
+    await type_line(tmux, pane, "/exit")
     await eventually_not(tmux, pane, CLAUDE)
     assert not await front(tmux, shared_tmux.pane, CLAUDE)
 
@@ -200,11 +242,16 @@ async def test_a_pane_whose_process_is_not_of_its_tmux_server_runs_nothing_we_kn
     pane = shared_tmux.new_pane()
     shared_tmux.ready(pane)
     seen = await of(tmux, pane)
-    assert runs_in(CLAUDE, seen)
-    assert not runs_in(CLAUDE, replace(seen, server_pid=os.getpid()))
-    assert not runs_in(CLAUDE, replace(seen, is_dead=True))
-    assert not runs_in(CLAUDE, replace(seen, pid=2**31 - 1))
-    assert not runs_in(CLAUDE, replace(seen, tty="/dev/pts/999999"))
+    now = processes.take()
+    assert found_in(CLAUDE, seen, now) is not None
+    for other in (
+        replace(seen, server_pid=os.getpid()),
+        replace(seen, is_dead=True),
+        replace(seen, pid=2**31 - 1),
+        replace(seen, tty="/dev/pts/999999"),
+    ):
+        assert found_in(CLAUDE, other, now) is None
+        assert not has_left(CLAUDE, other, now), "nobody can tell"
 
 
 async def of(tmux: Tmux, pane: str) -> PaneSeen:
@@ -212,7 +259,7 @@ async def of(tmux: Tmux, pane: str) -> PaneSeen:
 
 
 async def front(tmux: Tmux, pane: str, agent: CodingAgent) -> bool:
-    return runs_in(agent, await of(tmux, pane))
+    return found_in(agent, await of(tmux, pane), processes.take()) is not None
 
 
 async def eventually_so(tmux: Tmux, pane: str, agent: CodingAgent) -> None:

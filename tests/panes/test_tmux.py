@@ -8,16 +8,17 @@ import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from quarterdeck.panes import calling, ending
-from quarterdeck.panes.running import Ran, run
-from quarterdeck.panes.tmux import PaneChanged, Tmux, TmuxError
+from quarterdeck.panes.running import ProgramError, Ran, run
+from quarterdeck.panes.tmux import PaneChanged, PaneSeen, Tmux, TmuxError
+from quarterdeck.panes.turns import turn
 from tests.support.eventually import eventually, eventually_sync
-from tests.support.tmux import TmuxServer, lives, needs_tmux
+from tests.support.tmux import TmuxServer, lives, needs_tmux, type_line
 
 pytestmark = needs_tmux
 NASTY = (
@@ -46,17 +47,14 @@ async def test_all_panes_are_seen_with_one_call(
     assert (seen[pane].session, seen[pane].is_dead, seen[pane].takes_input) == ("main", False, True)
     assert seen[pane].tty.startswith("/dev/")
     assert abs(seen[pane].server_started - time.time()) < 600
-    assert await tmux.server_pid() == shared_tmux.pid
 
 
-async def test_a_server_that_is_not_there_has_no_pid_and_no_panes(tmp_path: Path) -> None:
+async def test_a_server_that_is_not_there_has_no_panes(tmp_path: Path) -> None:
     nowhere = Tmux(str(tmp_path / "none"))
-    assert await nowhere.server_pid() is None
     assert await nowhere.panes() == {}
     left = tmp_path / "left"
     with socket.socket(socket.AF_UNIX) as gone:
         gone.bind(str(left))
-    assert await Tmux(str(left)).server_pid() is None
     assert await Tmux(str(left)).panes() == {}
 
 
@@ -96,7 +94,7 @@ async def test_a_server_that_hangs_is_given_up_on_in_time(tmux_server: TmuxServe
 async def test_ids_that_are_none_are_refused(tmux: Tmux) -> None:
     for odd in ("", "main", "%", "%1;kill-server", "=main:0.0", "@1"):
         with pytest.raises(TmuxError, match="not the id of a pane"):
-            await tmux.type_line(odd, "hello")
+            await tmux.type_line(PaneSeen(odd, "main", "@0", 1, "claude", False), "hello")
         with pytest.raises(TmuxError, match="not the id of a pane"):
             await tmux.kill(odd)
     with pytest.raises(TmuxError, match="not the id of a window"):
@@ -111,7 +109,7 @@ async def test_a_nasty_body_arrives_as_text_in_brackets_and_enter_comes_apart(
 ) -> None:
     pane = shared_tmux.new_pane(fake="raw")
     pid = shared_tmux.ready(pane)
-    await tmux.type_line(pane, NASTY)
+    await type_line(tmux, pane, NASTY)
     await heard(shared_tmux, pid, "\r")
     told = shared_tmux.heard_by(pid)
     assert told.raw == f"\x1b[200~{TEXT}\x1b[201~\r"
@@ -122,7 +120,7 @@ async def test_a_nasty_body_arrives_as_text_in_brackets_and_enter_comes_apart(
 async def test_a_nasty_body_is_one_line_to_who_knows_no_brackets(shared_tmux: TmuxServer, tmux: Tmux) -> None:
     pane = shared_tmux.new_pane()
     pid = shared_tmux.ready(pane)
-    await tmux.type_line(pane, NASTY)
+    await type_line(tmux, pane, NASTY)
     await eventually_line(shared_tmux, pid)
     assert shared_tmux.heard_by(pid).lines == [TEXT]
     assert shared_tmux.ask("list-buffers") == ""
@@ -135,7 +133,7 @@ async def test_lines_that_several_type_at_once_stay_lines_of_their_own(
     pid = shared_tmux.ready(pane)
     lines = [f"line {number}" for number in range(4)]
     # Each by a `Tmux` of its own, as the notifier, the station and the monitor have.
-    await asyncio.gather(*(Tmux(tmux.socket).type_line(pane, line) for line in lines))
+    await asyncio.gather(*(type_line(Tmux(tmux.socket), pane, line) for line in lines))
 
     async def all_heard() -> bool:
         return len(shared_tmux.heard_by(pid).lines) >= len(lines)
@@ -144,21 +142,32 @@ async def test_lines_that_several_type_at_once_stay_lines_of_their_own(
     assert sorted(shared_tmux.heard_by(pid).lines) == lines
 
 
+async def test_what_is_typed_without_enter_waits_for_its_turn_as_well(
+    shared_tmux: TmuxServer, tmux: Tmux
+) -> None:
+    pane, other = shared_tmux.new_pane(fake="raw"), shared_tmux.new_pane()
+    pid, elsewhere = shared_tmux.ready(pane), shared_tmux.ready(other)
+    seen = (await tmux.panes())[pane]
+    async with turn(tmux.socket, pane):
+        waits = asyncio.create_task(tmux.type_line(seen, "half a line", enters=False))
+        await type_line(tmux, other, "a line, meanwhile")
+        await eventually_line(shared_tmux, elsewhere)
+        assert shared_tmux.heard_by(pid).raw == ""
+    await waits
+    await heard(shared_tmux, pid, "half a line\x1b[201~")
+
+
 async def test_nothing_is_typed_when_a_shell_has_taken_the_agents_place(
     shared_tmux: TmuxServer, tmux: Tmux
 ) -> None:
     pane = shared_tmux.new_pane(fake="shell")
     shared_tmux.ready(pane)
     seen = (await tmux.panes())[pane]
-    await tmux.type_line(pane, "/exit")
+    await type_line(tmux, pane, "/exit")
     await eventually_front(shared_tmux, pane, "sh")
-    for attempt in (
-        tmux.type_line(pane, "touch executed", seen=seen),
-        tmux.paste(pane, "touch executed", seen=seen),
-        tmux.enter(pane, seen=seen),
-    ):
+    for text, enters in (("touch executed", True), ("touch executed", False), ("", True)):
         with pytest.raises(PaneChanged):
-            await attempt
+            await tmux.type_line(seen, text, enters=enters)
     assert "touch" not in shared_tmux.shows(pane)
     assert shared_tmux.ask("list-buffers") == ""
 
@@ -176,14 +185,15 @@ async def test_enter_is_not_typed_when_the_agent_left_after_the_text(
         shared_tmux.ask("send-keys", "-t", pane, "touch executed")
         return True
 
+    seen = (await tmux.panes())[pane]
     with pytest.raises(PaneChanged):
-        await tmux.type_line(pane, "hello", still=leaves)
+        await tmux.type_line(seen, "hello", still=leaves)
     # Whatever stood at the prompt is there still, and a command after it says that none before it was run.
     shared_tmux.ask("send-keys", "-t", pane, "C-u", "echo asked-$((40+2))", "Enter")
     eventually_sync(lambda: "asked-42" in shared_tmux.shows(pane), "the shell answered")
     assert not (shared_tmux.home / "executed").exists()
     with pytest.raises(PaneChanged):
-        await tmux.type_line(shared_tmux.new_pane(), "hello", still=lambda: False)
+        await tmux.type_line((await tmux.panes())[shared_tmux.pane], "hello", still=lambda: False)
 
 
 async def test_panes_that_are_synchronized_with_the_agents_hear_nothing(
@@ -195,7 +205,7 @@ async def test_panes_that_are_synchronized_with_the_agents_hear_nothing(
     beside = shared_tmux.ask("split-window", "-d", "-P", "-F", "#{pane_id}", "-t", pane, "--", *command)
     other = shared_tmux.ready(beside)
     shared_tmux.ask("set-option", "-w", "-t", pane, "synchronize-panes", "on")
-    await tmux.type_line(pane, "for one only")
+    await type_line(tmux, pane, "for one only")
     await eventually_line(shared_tmux, pid)
     assert shared_tmux.heard_by(other).raw == ""
 
@@ -206,7 +216,7 @@ async def test_who_scrolls_in_a_pane_is_not_disturbed_and_its_agent_hears(
     pane = shared_tmux.new_pane()
     pid = shared_tmux.ready(pane)
     shared_tmux.ask("copy-mode", "-t", pane)
-    await tmux.type_line(pane, "while you read")
+    await type_line(tmux, pane, "while you read")
     await eventually_line(shared_tmux, pid)
     assert shared_tmux.heard_by(pid).lines == ["while you read"]
     assert shared_tmux.ask("display-message", "-p", "-t", pane, "#{pane_in_mode}") == "1"
@@ -219,9 +229,10 @@ async def test_a_pane_that_takes_no_input_is_not_said_to_have_heard(
     shared_tmux.ready(pane)
     shared_tmux.ask("select-pane", "-d", "-t", pane)
     with pytest.raises(PaneChanged):
-        await tmux.type_line(pane, "hello")
+        await type_line(tmux, pane, "hello")
+    nowhere = replace((await tmux.panes())[pane], pane_id="%999999")
     with pytest.raises(PaneChanged):
-        await tmux.type_line("%999999", "hello")
+        await tmux.type_line(nowhere, "hello")
 
 
 async def test_panes_of_another_tmux_server_are_not_touched(tmux_server: TmuxServer) -> None:
@@ -236,10 +247,9 @@ async def test_panes_of_another_tmux_server_are_not_touched(tmux_server: TmuxSer
     assert again == pane
     loose = Tmux(tmux_server.socket)
     for attempt in (
-        bound.type_line(pane, "hello"),
-        bound.paste(pane, "hello"),
-        bound.enter(pane),
-        loose.type_line(pane, "hello", seen=seen),
+        bound.type_line(seen, "hello"),
+        bound.type_line((await loose.panes())[pane], "hello"),
+        loose.type_line(seen, "hello"),
         bound.capture(pane, 10),
         bound.kill(pane),
     ):
@@ -251,32 +261,6 @@ async def test_panes_of_another_tmux_server_are_not_touched(tmux_server: TmuxSer
     assert tmux_server.panes() == before
     assert tmux_server.heard_by(pid).raw == ""
     assert lives(pid)
-
-
-async def test_46_panes_are_typed_into_within_2_seconds_though_one_hangs(
-    shared_tmux: TmuxServer, tmux: Tmux
-) -> None:
-    # A script of a shell: 46 of anything larger would take longer to begin than to be told.
-    script = shared_tmux.bin / "quick"
-    script.write_text('#!/bin/sh\nread -r line\nprintf "%s" "$line" > "$1"\nread -r line\n')
-    script.chmod(0o755)
-    made = {}
-    for n in range(46):
-        file = shared_tmux.home / f"told-{n}"
-        made[shared_tmux.new_pane(str(script), str(file))] = file
-    hangs = next(iter(made))
-    os.kill(shared_tmux.pid_of(hangs), signal.SIGSTOP)
-    began = time.monotonic()
-    seen = await tmux.panes()
-    await asyncio.gather(*(tmux.type_line(pane, f"for {pane}", seen=seen[pane]) for pane in made))
-    took = time.monotonic() - began
-    for pane, file in made.items():
-        if pane != hangs:
-            eventually_sync(partial(has_text, file), f"{pane} had heard")
-            assert file.read_text() == f"for {pane}"
-    os.kill(shared_tmux.pid_of(hangs), signal.SIGCONT)
-    await asyncio.gather(*map(tmux.kill, made))
-    assert took < 2
 
 
 # -- making, looking into, ending --------------------------------------------------------------------------------
@@ -315,6 +299,29 @@ async def test_a_program_that_is_not_there_is_said_and_leaves_no_pane(
         await tmux.split(shared_tmux.window, ["claude", "a\0b"], {})
     with pytest.raises(TmuxError, match="names"):
         await tmux.split(shared_tmux.window, ["claude", "x"], {"not a name": "x"})
+    assert shared_tmux.panes() == before
+
+
+@pytest.mark.parametrize("verb", ["source-file", "select-layout", "list-panes"])
+async def test_whatever_fails_after_a_pane_was_made_leaves_neither_it_nor_another(
+    shared_tmux: TmuxServer, tmux: Tmux, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Its id may be lost with the answer."""
+    before, calls = shared_tmux.panes(), cut(monkeypatch, verb, ProgramError("no answer"))
+    given = {"PATH": shared_tmux.environment["PATH"]}
+    with pytest.raises(TmuxError, match="no answer"):
+        await tmux.split(shared_tmux.window, ["claude", "x"], given)
+    assert shared_tmux.panes() == before
+    assert calls.count("source-file") == 1, "what may have been done is not done again"
+
+
+async def test_whoever_is_cut_while_a_pane_is_made_leaves_none(
+    shared_tmux: TmuxServer, tmux: Tmux, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = shared_tmux.panes()
+    cut(monkeypatch, "source-file", asyncio.CancelledError())
+    with pytest.raises(asyncio.CancelledError):
+        await tmux.split(shared_tmux.window, ["cat", "-"], {})
     assert shared_tmux.panes() == before
 
 
@@ -357,7 +364,7 @@ async def test_killing_ends_who_ignores_being_asked_and_a_pane_that_stays_when_i
     monkeypatch.setattr(ending, "ASKED_SECONDS", 0.1)
     pane = shared_tmux.new_pane(fake="stubborn")
     pid = shared_tmux.ready(pane)
-    await tmux.type_line(pane, "/exit")
+    await type_line(tmux, pane, "/exit")
     await eventually_line(shared_tmux, pid)
     assert lives(pid)
     shared_tmux.ask("set-option", "-p", "-t", pane, "remain-on-exit", "on")
@@ -367,10 +374,6 @@ async def test_killing_ends_who_ignores_being_asked_and_a_pane_that_stays_when_i
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------
-
-
-def has_text(file: Path) -> bool:
-    return file.exists() and file.read_text() != ""
 
 
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
@@ -385,6 +388,23 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setattr(calling, "run", spying)
     return calls
+
+
+def cut(monkeypatch: pytest.MonkeyPatch, verb: str, how: BaseException) -> list[str]:
+    """The first call of this verb is done, and its answer lost. The verbs of all calls from here on."""
+    verbs: list[str] = []
+
+    async def cutting(
+        argv: Sequence[str], environment: Mapping[str, str], said: bytes = b"", seconds: float = 5.0
+    ) -> Ran:
+        verbs.append(argv[4])
+        ran = await run(argv, environment, said, seconds)
+        if verbs.count(verb) == 1 and argv[4] == verb:
+            raise how
+        return ran
+
+    monkeypatch.setattr(calling, "run", cutting)
+    return verbs
 
 
 async def heard(server: TmuxServer, pid: int, end: str) -> None:

@@ -22,6 +22,7 @@ from quarterdeck.domain.agents.model import (
     Said,
     Shown,
     State,
+    Terminate,
     Waiting,
     Watched,
 )
@@ -127,6 +128,22 @@ def test_ids_of_members_of_fleets_are_registered_by_the_server_alone(before: Age
     assert refused.code == "agent_id_reserved"
     there = rules.register(ask, agent(id="fleet-1-3"), by(), NOW)
     assert isinstance(there, Moved), "what is said of one that is there can be changed"
+
+
+def test_members_of_fleets_are_ended_by_the_server_alone_and_not_whoever_had_such_an_id_before() -> None:
+    member = agent(id="fleet-1-3", created_by="server")
+    for graceful in (True, False):
+        ask = Terminate(zone_id=ZONE, agent_id="fleet-1-3", caller=person(), graceful=graceful)
+        refused = rules.ending_problem(ask, member)
+        assert refused is not None
+        assert (refused.code, refused.status) == ("agent_in_fleet", 409)
+        assert "`qd member delete --fleet-id 1 --member-id 3`" in refused.detail
+        assert rules.ending_problem(replace(ask, caller=None), member) is None
+        assert rules.ending_problem(ask, replace(member, status=State.TERMINATED)) is None, (
+            "it is over already"
+        )
+        assert rules.ending_problem(ask, replace(member, created_by="ada")) is None
+        assert rules.ending_problem(ask, replace(member, id="fleet-1-3b")) is None
 
 
 @given(some_agent(), st.booleans())

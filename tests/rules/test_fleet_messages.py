@@ -20,7 +20,15 @@ from quarterdeck.domain.fleets.model.commands import (
     Spoken,
     SpokenCommand,
 )
-from quarterdeck.domain.fleets.model.rows import Fleet, Member, Message, MessageState, MessageType, Notice
+from quarterdeck.domain.fleets.model.rows import (
+    BROADCAST_MAX,
+    Fleet,
+    Member,
+    Message,
+    MessageState,
+    MessageType,
+    Notice,
+)
 from quarterdeck.domain.fleets.rules.messages import Known, Talk, key_of
 from tests.support.agency import agent_caller, person
 from tests.support.asking import NOW, ZONE, admin
@@ -149,7 +157,7 @@ def test_whoever_is_not_in_the_fleet_can_do_nothing_in_it(verb: object, who: int
     row = message(1, to=who, from_agent_id=who)
     talk = Talk(known(row))
     assert sentence(talk.decide(as_member(verb, who))) == f"agent {who} is not a member of fleet 1."
-    assert (talk.sent, talk.changed, talk.told, talk.bindings) == ([], {}, [], [])
+    assert (talk.sent, talk.changed, talk.told, talk.keys.bindings) == ([], {}, [], [])
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -235,6 +243,18 @@ def test_a_broadcast_to_nobody_leaves_its_summary_alone() -> None:
     assert (done.message.text, done.deliveries) == ("Broadcast sent to 0 recipients", ())
 
 
+def test_what_a_broadcast_leaves_in_all_is_bounded_in_bytes_and_a_refusal_leaves_nothing() -> None:
+    most = BROADCAST_MAX // 2
+    assert len(sent(Talk(known()).decide(broadcast(text="x" * most))).deliveries) == 2
+    talk = Talk(known())
+    assert sentence(talk.decide(broadcast(text="é" * (most // 2) + "x"))) == (
+        f"A broadcast is at most {BROADCAST_MAX} bytes in all, and this is {most + 1} for each of 2 recipients."
+    )
+    assert (talk.sent, talk.told, talk.keys.bindings, talk.last_ids) == ([], [], [], {ZONE: 100})
+    alone = known(members=[member(DIRECTOR), administrator(), member(ALICE)])
+    assert len(sent(Talk(alone).decide(broadcast(text="x" * (most + 1)))).deliveries) == 1
+
+
 # -- ids and keys
 
 
@@ -262,7 +282,7 @@ def test_what_was_sent_under_a_key_is_shown_again_to_whoever_sent_it_and_nothing
     again = sent(talk.decide(broadcast(key="k", digest="d")))
     assert (again.message, again.deliveries, again.made) == (first.message, first.deliveries, False)
     assert len(talk.sent) == 4 - 1
-    assert len(talk.bindings) == 1
+    assert len(talk.keys.bindings) == 1
     other = talk.decide(broadcast(key="k", digest="another"))
     assert isinstance(other, Problem)
     assert other.code == "idempotency_key_conflict"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Problem, Refusal
+from quarterdeck.core.keys import Binding
 from quarterdeck.domain.fleets.model.commands import (
     BeatMonitor,
     ConfigureMonitor,
@@ -35,7 +37,7 @@ from quarterdeck.domain.fleets.model.rows import (
     Placement,
 )
 from quarterdeck.domain.fleets.rules import cards
-from quarterdeck.domain.fleets.rules.crew import Crew, Known, LastIds
+from quarterdeck.domain.fleets.rules.crew import CREATING, REGISTERING, Crew, Known, LastIds, Wanted, wanted
 from quarterdeck.domain.fleets.rules.monitoring import elapsed, is_live, is_recent
 from tests.support.asking import NOW, ZONE, admin
 from tests.support.fleeting import (
@@ -81,6 +83,7 @@ def known(
         {each.ref: each for each in placements},
         {(each.zone_id, each.agent_id): each for each in configs},
         {(each.zone_id, each.fleet_id): each for each in runtimes},
+        counts=Counter((each.zone_id, each.fleet_id) for each in members if each.is_active),
     )
 
 
@@ -127,7 +130,7 @@ def untouched(crew: Crew, loaded: Known) -> bool:
         and crew.configs == loaded.configs
         and crew.runtimes == loaded.runtimes
         and crew.last_ids == loaded.last_ids
-        and (crew.told, crew.bindings) == ([], [])
+        and (crew.told, crew.keys.bindings) == ([], [])
     )
 
 
@@ -182,7 +185,7 @@ def test_what_is_begun_again_under_its_key_is_what_was_begun() -> None:
     assert again == msgspec.structs.replace(first, made=False)
     crew.decide(delete(first.fleet.fleet_id))
     assert sentence(crew.decide(create(key="k", digest="d", place=place()))) == "fleet 3 is deleted"
-    assert len(crew.bindings) == 1
+    assert len(crew.keys.bindings) == 1
 
 
 # -- cards
@@ -305,6 +308,26 @@ def test_who_is_of_another_fleet_is_neither_placed_nor_configured_nor_pinged_thr
     assert untouched(crew, loaded)
     crew.decide(beat(STRANGER))
     assert crew.configs == loaded.configs
+
+
+def test_a_verb_wants_those_it_names_and_a_whole_fleet_only_to_end_it() -> None:
+    here, nobody = {(ZONE, FLEET)}, set[tuple[str, int]]()
+    pane = PlaceMember(zone_id=ZONE, fleet_id=FLEET, agent_id=ALICE, pane_id="%7")
+    for ask in (deregister(ALICE), pane, configure(ALICE), beat(ALICE)):
+        assert wanted([ask], []) == Wanted(here, {(ZONE, ALICE)}, nobody, nobody)
+    for watching in (claiming(), beat(), release()):
+        assert wanted([watching], []) == Wanted(here, nobody, nobody, nobody)
+    assert wanted([delete()], []) == Wanted(here, nobody, here, nobody)
+    assert wanted([register()], []) == Wanted(here, nobody, nobody, here)
+    assert wanted([register(director_id=DIRECTOR)], []).members == {(ZONE, DIRECTOR)}
+
+
+def test_what_a_key_stands_for_is_wanted_too_and_a_fleet_with_those_who_began_it() -> None:
+    nobody, begun = set[tuple[str, int]](), Binding(ZONE, "app", CREATING, "k", "d", "7")
+    joined = msgspec.structs.replace(begun, operation=REGISTERING)
+    assert wanted([create()], []) == Wanted(nobody, nobody, nobody, nobody)
+    assert wanted([create()], [begun]) == Wanted({(ZONE, 7)}, nobody, {(ZONE, 7)}, nobody)
+    assert wanted([create()], [joined]) == Wanted(nobody, {(ZONE, 7)}, nobody, nobody)
 
 
 # -- the end of a fleet

@@ -22,6 +22,7 @@ from quarterdeck.engine.queries import Q as ENGINE
 from quarterdeck.store.postgres import BEGIN, COMMIT, MARK, PING, ROLLBACK
 from quarterdeck.store.sql import Statement, Statements, parse
 from quarterdeck.upkeep.history.queries import Q as HISTORY
+from quarterdeck.upkeep.queries import FLEETS as UPKEEP_FLEETS
 from quarterdeck.upkeep.queries import Q as UPKEEP
 
 ALL = {
@@ -32,6 +33,7 @@ ALL = {
     "services": SERVICES,
     "delegations": DELEGATIONS,
     "upkeep": UPKEEP,
+    "upkeep fleets": UPKEEP_FLEETS,
     "history": HISTORY,
 }
 

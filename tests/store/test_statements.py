@@ -34,6 +34,7 @@ from quarterdeck.store.postgres import BEGIN, COMMIT, MARK, PING, ROLLBACK, ZONE
 from quarterdeck.store.roles import ROLES, SERVER, SWEEP, Role
 from quarterdeck.store.sql import Bound, Statement
 from quarterdeck.upkeep.history.queries import Q as HISTORY
+from quarterdeck.upkeep.queries import FLEETS as UPKEEP_FLEETS
 from quarterdeck.upkeep.queries import Q as UPKEEP
 from tests.support.asking import APP, ZONE
 from tests.support.day import Day, day_on
@@ -57,7 +58,7 @@ def everything() -> list[Statement]:
 
 
 def test_no_file_of_statements_is_left_out() -> None:
-    tried = chain(everything(), KEYS, SERVICES, DELEGATIONS, UPKEEP, HISTORY)
+    tried = chain(everything(), KEYS, SERVICES, DELEGATIONS, UPKEEP, UPKEEP_FLEETS, HISTORY)
     assert {statement.name for statement in sql_statements()} == {statement.name for statement in tried}
 
 
@@ -66,7 +67,7 @@ def test_every_statement_prepares_on_both_engines(sqlite_url: str, postgres_url:
     assert path
     with contextlib.closing(sqlite3.connect(path)) as sqlite, psycopg.connect(postgres_url) as postgres:
         sqlite.create_function("now_ms", 0, system_now)
-        for statement in chain(everything(), KEYS, SERVICES, DELEGATIONS, UPKEEP, HISTORY):
+        for statement in chain(everything(), KEYS, SERVICES, DELEGATIONS, UPKEEP, UPKEEP_FLEETS, HISTORY):
             names = re.findall(r"(?<![:\w]):([a-z_]\w*)", statement.sqlite)
             sqlite.execute(f"explain {statement.sqlite}", dict.fromkeys(names)).fetchall()
             if statement.sqlite_each:

@@ -8,6 +8,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import psycopg
@@ -100,6 +101,19 @@ def pages(url: str, counts: Counts) -> dict[str, int]:
         return {name: planner.run(bound).pages for name, bound in kept.items()}
     finally:
         planner.close()
+
+
+def steps(url: str, counts: Counts) -> dict[str, int]:
+    """Of each statement, as it was last sent: the steps that SQLite's machine makes for it now."""
+    path = sqlite_path(url)
+    assert path is not None
+    found: Counter[str] = Counter()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.create_function("now_ms", 0, lambda: 0)
+        for name, bound in counts.last.items():
+            connection.set_progress_handler(partial(found.update, [name]), 1)
+            connection.execute(bound.statement.sqlite, bound.named()).fetchall()
+    return dict(found)
 
 
 def scans(url: str, counts: Counts) -> dict[str, list[str]]:

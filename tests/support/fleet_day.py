@@ -62,6 +62,7 @@ def lists_of(fleet_id: int, agent_id: int, summary: int) -> list[Bound]:
         LISTS.members_page(zone_id=ZONE, fleet_id=fleet_id, state="active", after=0, limit=10),
         LISTS.members_named(batch=[own]),
         LISTS.placements_get(batch=[own]),
+        LISTS.notices_pending(batch=[(ZONE, summary + 1)]),
         LISTS.messages_unread_counts(batch=[own]),
         LISTS.messages_newest(batch=[own]),
         *(each(agent_id=agent_id, **bounds) for each in (LISTS.messages_poll, LISTS.messages_poll_oldest)),
@@ -69,6 +70,7 @@ def lists_of(fleet_id: int, agent_id: int, summary: int) -> list[Bound]:
         *(each(at=0, id=0, **moved) for each in (LISTS.messages_inbox_oldest, LISTS.messages_sent_oldest)),
         *(each(fleet_id=fleet_id, **bounds) for each in (LISTS.messages_page, LISTS.messages_page_oldest)),
         LISTS.timeline_heads(zone_id=ZONE, fleet_id=fleet_id, before=LAST, limit=10),
+        LISTS.timeline_moved(batch=[(*fleet, summary)]),
         LISTS.timeline_deliveries(batch=[(*fleet, summary, summary + 10)]),
     ]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import psycopg
+
 from quarterdeck.core.wire import Caller
 from quarterdeck.domain.fleets.model.commands import (
     Acknowledge,
@@ -301,6 +303,31 @@ class Fleeting:
 def _message(done: SpokenOutcome) -> Message:
     assert isinstance(done, Message)
     return done
+
+
+def acknowledged(
+    side: Side, number: int, to: int = ALICE, zone_id: str = ZONE, fleet_id: int = FLEET
+) -> None:
+    """So many messages that the director sent and `to` has acknowledged, as long service leaves them behind."""
+    side.run(
+        "insert into messages with recursive n (i) as (select 1 union all select i + 1 from n where i < ?) "
+        "select c.zone_id, c.messages + n.i, f.fleet_id, m.agent_id, f.director_agent_id, m.agent_id, 'unicast', "
+        "f.created_at, 'input_required', f.created_at, null, 'done long ago', null, 'no_pane' from n, fleet_counters c "
+        "join fleets f on f.zone_id = c.zone_id join members m on m.zone_id = c.zone_id and m.fleet_id = f.fleet_id "
+        "where c.zone_id = ? and f.fleet_id = ? and m.agent_id = ?",
+        *(number, zone_id, fleet_id, to),
+    )
+    side.run("update fleet_counters set messages = messages + ? where zone_id = ?", number, zone_id)
+    # Afterwards, so that it was where a poll looks.
+    side.run(
+        "update messages set status_state = 'completed', status_timestamp = created_at + task_id "
+        "where zone_id = ? and context_id = ? and status_state = 'input_required'",
+        *(zone_id, to),
+    )
+    if not sqlite_path(side.url):
+        # As autovacuum does by itself after so many.
+        with psycopg.connect(side.url, autocommit=True) as connection:
+            connection.execute("vacuum (analyze) messages")
 
 
 @contextmanager

@@ -22,11 +22,11 @@ class Load:
         self.name = name
         """What its keys begin with, where several loads share a zone."""
         self.acknowledged: dict[str, str] = {}
-        """By key: the session that the server said it was."""
+        """By key: the id of what the server said it was."""
         self.statuses: Counter[int] = Counter()
         self.unanswered: set[str] = set()
         self.cut_short: set[str] = set()
-        self._token = zone.token()
+        self.token = zone.token()
         self._stopping = False
         self._clients = [asyncio.create_task(self._client(number)) for number in range(clients)]
 
@@ -51,9 +51,14 @@ class Load:
         """Returns when every client has given up."""
         await asyncio.gather(*self._clients)
 
-    def spawning(self, key: str) -> bytes:
+    def asking(self, key: str) -> bytes:
+        """What is asked with a key, each time it is asked. Whoever asks for something else says so here."""
         body = {"application_id": APP, "metadata": {"key": key}}
-        return request("POST", self.zone.agents, self._token, body, Idempotency_Key=key)
+        return request("POST", self.zone.agents, self.token, body, Idempotency_Key=key)
+
+    def made(self, answer: Answer) -> str:
+        """The id of what was made."""
+        return str(answer.json()["id"])
 
     async def _client(self, number: int) -> None:
         connection: Connection | None = None
@@ -64,7 +69,7 @@ class Load:
             try:
                 while key not in self.acknowledged:
                     connection = connection or await Connection.open(self.zone.server.url)
-                    answer = await connection.ask(self.spawning(key))
+                    answer = await connection.ask(self.asking(key))
                     self._record(key, answer)
                     if answer.headers.get("connection") == "close":
                         await connection.close()
@@ -81,7 +86,7 @@ class Load:
     def _record(self, key: str, answer: Answer) -> None:
         self.statuses[answer.status] += 1
         if answer.status in (200, 201):
-            self.acknowledged[key] = answer.json()["id"]
+            self.acknowledged[key] = self.made(answer)
         elif answer.status == 503:
             assert int(answer.headers["retry-after"]) > 0
             assert answer.headers["content-type"] == "application/problem+json"

@@ -5,7 +5,8 @@ The server lives in a directory of its own, reads no configuration and is ended 
 
 The stand-ins have the names of the agents they stand for, and say what they were begun with and each line that they
 read, in `heard/NAME.PID`. A word in the variable FAKE changes them: `stubborn` does not leave for `/exit` and ignores
-SIGTERM; `shell` leaves a shell's prompt behind; `raw` asks for brackets around what is pasted, as real ones do.
+SIGTERM; `shell` leaves a shell's prompt behind; `raw` asks for brackets around what is pasted, as real ones do. At
+`/edit` each has something else in front, as agents do that open an editor.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import pytest
 
+from quarterdeck.panes.tmux import Tmux
 from tests.support.children import plain_environment
 from tests.support.eventually import eventually_sync
 
@@ -74,6 +76,14 @@ def lines():
 for line in lines():
     say(line=line.rstrip("\\n"))
     print("heard", line, end="", flush=True)
+    if line.strip() == "/edit":
+        child = os.fork()
+        if child == 0:
+            os.setpgid(0, 0)
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+            os.tcsetpgrp(0, os.getpid())
+            os.execvp("cat", ["cat"])
+        os.waitpid(child, 0)
     if line.strip() == "/exit":
         if KIND == "shell":
             os.execvp("sh", ["sh", "-i"])
@@ -257,6 +267,11 @@ def shared_tmux() -> Iterator[TmuxServer]:
         yield server
     finally:
         server.close()
+
+
+async def type_line(tmux: Tmux, pane: str, text: str) -> None:
+    """As whoever has just looked at the pane."""
+    await tmux.type_line((await tmux.panes())[pane], text)
 
 
 def _heard(file: Path) -> Heard:

@@ -118,6 +118,7 @@ _TOKEN = (
 def register(context: Context) -> int:
     if fleet_or_none(context) is not None:
         return crew.register(context)
+    crew.require_none(context)
     coordinator = context.text("coordinator")
     body = without_nothing(
         {
@@ -155,6 +156,7 @@ def list_(context: Context) -> int:
 def show(context: Context) -> int:
     if fleet_or_none(context) is not None:
         return crew.show(context)
+    crew.require_none(context)
     found = context.server().get(_path(context))
     told = {name: value for name, value in found.items() if value not in ([], {})}
     context.show(found, lambda _: fields(in_full(told, time.time()), context.paint))
@@ -187,7 +189,10 @@ def heartbeat(context: Context) -> int:
 
 
 def deregister(context: Context) -> int:
-    return terminate(context) if fleet_or_none(context) is None else crew.deregister(context)
+    if fleet_or_none(context) is not None:
+        return crew.deregister(context)
+    crew.require_none(context)
+    return terminate(context)
 
 
 def terminate(context: Context) -> int:

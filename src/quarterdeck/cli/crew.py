@@ -6,7 +6,17 @@ import json
 
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.fleetwise import PANES_SECONDS, agent_or_none, fleet, fleets, picked, plainly, tell
+from quarterdeck.cli.fleetwise import (
+    AGENT,
+    PANES_SECONDS,
+    agent_or_none,
+    fleet,
+    fleets,
+    picked,
+    plainly,
+    tell,
+    worded,
+)
 from quarterdeck.cli.output import cell, fields
 from quarterdeck.cli.table import MEMBER, Kind, Option
 from quarterdeck.client.server import Document, Server, items_of
@@ -27,7 +37,8 @@ SKILLS = Option("--skills", "With a fleet id: a JSON array of what it can do.", 
 
 @plainly
 def register(context: Context) -> int:
-    name, description = context.text("name"), context.text("description")
+    require_only(context, "--name", "--description", "--skills")
+    name, description = worded(context, "name"), context.text("description")
     if context.text("id") is not None:
         raise Usage("usage", "A fleet gives out the ids of its agents: leave ID away, or the fleet's id.")
     if name is None or description is None:
@@ -47,11 +58,14 @@ def register(context: Context) -> int:
 
 @plainly
 def list_(context: Context) -> int:
+    # Of a fleet all are listed, and nothing else.
+    require_only(context, "--full", "--all")
     found = members(context.server(), fleet(context))
+    between = "\n\n" if context.flag("full") else "\n"
     tell(
         context,
         [_document(context, one) for one in found],
-        lambda: ("\n\n" if context.flag("full") else "\n").join(_block(context, one) for one in found),
+        lambda: between.join(_block(context, one) for one in found) or "No members found.",
     )
     return 0
 
@@ -65,6 +79,7 @@ def show(context: Context) -> int:
 
 @plainly
 def deregister(context: Context) -> int:
+    require_only(context, "--agent-id")
     number = _named(context)
     server = context.server()
     # One with a pane has it closed, and that is waited for.
@@ -72,6 +87,27 @@ def deregister(context: Context) -> int:
     server.call("DELETE", fleets(fleet(context), "members", number))
     tell(context, {"agent_id": number, "status": "deregistered"}, lambda: f"Agent {number} deregistered.")
     return 0
+
+
+def require_only(context: Context, *names: str) -> None:
+    """Refuses what is about agents of the registry: dropped in silence, it would be taken for heard."""
+    for option in context.ask.command.options:
+        if option.name not in names and _is_given(context, option):
+            detail = f"{option.name} is about agents of the registry, and a fleet is named (--fleet-id, QD_FLEET_ID)."
+            raise Usage("usage", detail)
+
+
+def require_none(context: Context) -> None:
+    """The other way round, where no fleet is named."""
+    for option in context.ask.command.options:
+        if option.name in (SKILLS.name, AGENT.name) and _is_given(context, option):
+            detail = f"{option.name} is about agents of a fleet, and none is named (--fleet-id, QD_FLEET_ID)."
+            raise Usage("usage", detail)
+
+
+def _is_given(context: Context, option: Option) -> bool:
+    value = context.ask.values[option.key]
+    return value is not None and value is not False and value != ()
 
 
 def members(server: Server, where: int, **query: bool) -> list[Document]:

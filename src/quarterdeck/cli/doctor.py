@@ -195,8 +195,8 @@ def _panes(watches: Sequence[Document], directors: Mapping[int, object]) -> list
     """Panes that are written down and are not there: only on their own host can anybody tell."""
     import asyncio
 
-    from quarterdeck.monitor import stale
     from quarterdeck.monitor.model import Watch, read
+    from quarterdeck.monitor.stale import stale
     from quarterdeck.panes.host import this_host
 
     placed = [
@@ -205,17 +205,25 @@ def _panes(watches: Sequence[Document], directors: Mapping[int, object]) -> list
         for member in watch.members
         if member.placement is not None
     ]
-    whys = asyncio.run(stale.whys([placement for _, _, placement in placed], this_host(), time.time()))
-    found = [
+    judged = asyncio.run(stale([placement for _, _, placement in placed], this_host(), time.time()))
+    gone = [
         Found(
             "panes",
             f"fleet {fleet_id}, {member.agent_id} {member.name}: {why}",
             _mend_pane(fleet_id, member.agent_id, directors),
         )
-        for (fleet_id, member, _), why in zip(placed, whys, strict=True)
+        for (fleet_id, member, _), why in zip(placed, judged.whys, strict=True)
         if why is not None
     ]
-    return found or [Found("panes", f"{len(placed)} members have one")]
+    unseen = [Found("panes", each.why, _mend_tmux(each.socket)) for each in judged.unseen]
+    return [*gone, *unseen] or [Found("panes", f"{len(placed)} members have one")]
+
+
+def _mend_tmux(socket: str) -> str:
+    """Never a deletion: of panes that could not be looked at nothing is known."""
+    from shlex import quote
+
+    return f"tmux -S {quote(socket)} list-panes -a (once that answers, look again)"
 
 
 def _mend_pane(fleet_id: int, agent_id: int, directors: Mapping[int, object]) -> str:

@@ -59,7 +59,8 @@ _CREATING = """Prints the ids of the fleet, its director and its administrator. 
 and is told there of what it is sent; elsewhere it has none, and polls."""
 _DELETED = Option("--deleted", "Also those that were deleted.")
 _DELETE = (Option("--keep-panes", "Leave the panes of its members open."),)
-_DELETING = "Its members are deregistered, its messages stay. Doing it again does nothing."
+_DELETING = """The panes of its members are closed, then all are deregistered; its messages stay. If a pane cannot be
+closed, or the command is cut, doing it again goes on with those that are left."""
 
 
 def create(context: Context) -> int:

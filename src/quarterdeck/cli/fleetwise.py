@@ -106,12 +106,24 @@ def pane(context: Context) -> Document | None:
 
 
 def given_text(context: Context, words: str | None) -> str:
-    """What is said by --text, by a file, or in words, of which `-` stands for standard input. One of them."""
+    """What is said by --text, by a file, or in words, of all of which `-` stands for standard input. One of them."""
     said, file = context.text("text"), context.text("text_file")
     if sum(one is not None for one in (said, file, words)) != 1:
         raise Usage("usage", "What is said? Give one of --text, --text-file and - (standard input).")
     given = words if said is None else said
-    return read_text(file or "-") if given in (None, "-") else str(given)
+    path = file if given is None else "-" if given == "-" else None
+    text = str(given) if path is None else read_text(path)
+    if not text:
+        raise Invalid("empty_text", f"{'the text' if path is None else _named(path)} is empty")
+    return text
+
+
+def worded(context: Context, key: str) -> str | None:
+    """What may be left away, but says something where it is given."""
+    text = context.text(key)
+    if text == "":
+        raise Invalid("empty_text", f"--{key} is empty")
+    return text
 
 
 def read_text(path: str) -> str:

@@ -25,6 +25,7 @@ from quarterdeck.cli.fleetwise import (
     read_text,
     target,
     tell,
+    worded,
 )
 from quarterdeck.cli.given import without_nothing
 from quarterdeck.cli.output import cell, instant, span, table
@@ -85,8 +86,9 @@ _CREATE = (
 )
 _CREATING = """By the fleet's director (--agent-id). What it is told at first is given by --prompt-file, or by the words
 after two dashes; without either it is told who it is, who directs it, and how to poll, acknowledge and send."""
-_DELETING = """Its agent is told to exit, and is waited for. One that does not go in time stays a member: the end of
-what its pane shows is printed, and the command exits with 2."""
+_DELETING = """Its agent is told to exit, and is waited for. One that does not go in time, or cannot be told because
+something else is in front of it, stays a member: the end of what its pane shows is printed, and the command exits
+with 2."""
 _ACTIVITY = Option("--activity", "Also when each last sent, received and acknowledged something.")
 _CAPTURE = (
     TARGET,
@@ -95,7 +97,7 @@ _CAPTURE = (
 )
 _INPUT = (
     TARGET,
-    Option("--text", "What is typed.", TEXT),
+    Option("--text", "What is typed (- for standard input).", TEXT),
     Option("--text-file", "A file with what is typed (- for standard input).", FILE),
     Option("--no-enter", "Type it, and leave the Enter to somebody else."),
 )
@@ -106,11 +108,11 @@ _EXECUTING = "The agent is told by a leading ! to run it: the agent, not this co
 def create(context: Context) -> int:
     body = without_nothing(
         {
-            "name": context.given("name"),
+            "name": worded(context, "name"),
             "description": context.given("description"),
             "director_id": agent(context),
             "coding_agent": context.text("coding_agent"),
-            "model": context.text("model"),
+            "model": worded(context, "model"),
             "prompt": _prompt(context),
             "pane": pane(context),
         }

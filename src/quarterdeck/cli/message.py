@@ -80,7 +80,7 @@ def noun() -> Noun:
 
 
 _SAID = (
-    Option("--text", "What is said.", TEXT),
+    Option("--text", "What is said (- for standard input).", TEXT),
     Option("--text-file", "A file that says it (- for standard input).", FILE),
     Option("--key", "Idempotency key: repeating the command sends nothing twice.", TEXT),
 )
@@ -239,7 +239,8 @@ class _Inbox:
             "order": self._order,
             "after": self.after,
             "limit": self._limit,
-            "wait_ms": wait_ms or None,
+            # Also where it does not wait: this is who acts, and not whoever reads what was said.
+            "wait_ms": wait_ms,
         }
         page = server.get(self._path, query)
         self.has_more = page.get("next_cursor") is not None

@@ -54,7 +54,7 @@ seed:  everybody, also who is at work
 
 One process watches over a fleet. SIGTERM and Ctrl-C end it; it also ends with its fleet."""
 _CONFIG = (
-    Option("--agent-id", "The member.", MEMBER, required=True),
+    Option("--agent-id", "The member [env QD_AGENT_ID].", MEMBER),
     Option("--interval", "How long to leave it alone after a ping: 90, 15m.", DURATION),
     Option("--enable", "Ping it."),
     Option("--disable", "Leave it alone altogether."),
@@ -141,14 +141,17 @@ def status(context: Context) -> int:
 
 
 def is_live(monitor: Document) -> bool:
-    """Its heartbeat is young enough; and on its own host its process can be looked for."""
+    """Its heartbeat is young enough; and on its own host, as its own user, its process can be looked for."""
     pid = monitor.get("pid")
     if monitor.get("is_recent") is not True or not isinstance(pid, int):
         return False
     from quarterdeck.monitor.desk import is_alive
     from quarterdeck.panes.host import this_host
 
-    return monitor.get("host_id") != this_host().id or is_alive(pid)
+    here = this_host()
+    # Elsewhere the pid is another's; and as another user one may not be shown processes that are there.
+    is_ours = (monitor.get("host_id"), monitor.get("user_id")) == (here.id, here.user_id)
+    return is_alive(pid) if is_ours else True
 
 
 def standing(monitor: Document, ticked: float | None, now: float) -> str:
@@ -168,7 +171,7 @@ def config(context: Context) -> int:
         raise Usage("usage", "--enable and --disable exclude each other.")
     enabled = True if context.flag("enable") else False if context.flag("disable") else None
     body = without_nothing({"interval_seconds": context.number("interval"), "enabled": enabled})
-    path = fleetwise.fleets(fleetwise.fleet(context), "members", context.number("agent_id"), "monitor")
+    path = fleetwise.fleets(fleetwise.fleet(context), "members", fleetwise.agent(context), "monitor")
     found = context.server().call("PATCH" if body else "GET", path, body=body or None).document
     fleetwise.tell(context, found, lambda: _watched(found, time.time()))
     return 0

@@ -6,6 +6,9 @@ import msgspec
 
 from quarterdeck.core.wire import Bearer, Caller
 
+SERVER = "server"
+"""Who acts where nobody has asked."""
+
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Without a caller it is the server that asks."""
@@ -20,4 +23,4 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def actor(self) -> str:
-        return self.caller.subject if self.caller else "server"
+        return self.caller.subject if self.caller else SERVER

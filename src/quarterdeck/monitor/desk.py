@@ -40,7 +40,7 @@ class Desk:
             "tick_seconds": tick_seconds,
             "policy": policy,
         }
-        if held.pid is not None and held.host_id == self.host.id:
+        if held.pid is not None and (held.host_id, held.user_id) == (self.host.id, self.host.user_id):
             # Of one that bears our own pid we know that it has ended: the pid is ours now. It may also be ourselves,
             # where the answer to an earlier claim was lost.
             alive = held.pid != self.pid and is_alive(held.pid)

@@ -14,13 +14,13 @@ from quarterdeck.panes.checking import Hindrance, Look, Ready
 from quarterdeck.panes.coding import CodingAgent
 from quarterdeck.panes.errors import TmuxError
 from quarterdeck.panes.host import Host
+from quarterdeck.panes.notice import PING
 from quarterdeck.panes.tmux import Tmux
 
 SHOWN_LINES = 200
 """What a pane shows, and no more: a screen is hardly taller."""
 SECONDS = 5.0
 """For each call of tmux."""
-PING = "[ping] Look for messages: qd message poll"
 LATE = "the fleet may be another's by now"
 
 

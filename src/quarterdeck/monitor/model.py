@@ -42,6 +42,7 @@ class Watch(msgspec.Struct, frozen=True):
     fleet_id: int
     pid: int | None = None
     host_id: str | None = None
+    user_id: int | None = None
     tick_seconds: int = 5
     members: list[Watched] = []
 

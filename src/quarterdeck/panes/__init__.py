@@ -17,6 +17,7 @@ by tmux itself, in the step that types, and again before Enter.
 | tmux      | what is asked of a tmux server: look, split, paste, Enter, capture, kill                      |
 | turns     | who types into a pane, of several who want to                                                |
 | processes | who runs in front in a pane, by what names, and whether that is a prompt                       |
+| leaving   | waiting for panes to go, one look for all of them                                            |
 | ending    | ending everything that runs in a pane, and making sure of it                                 |
 | coding    | the coding agents: how each is begun, how it is known, how it is told to leave                 |
 | notice    | what is typed: one line without anything that a terminal would obey; the first prompt         |

@@ -1,7 +1,6 @@
 """Whether a placement's pane may be typed into; and typing into it, while that holds.
 
-    look ─► judge ─► Ready ─► type_to      for many panes of one server: one look for all of them
-    deliver                                for one
+    elsewhere ─► look ─► judge ─► Ready ─► type_to      one look for all panes of a server that are asked about
 
 The first reason not to is what is answered, in the order of `judge`. What cannot be told counts against typing.
 """
@@ -9,6 +8,7 @@ The first reason not to is what is answered, in the order of `judge`. What canno
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
@@ -80,18 +80,24 @@ async def look(tmux: Tmux) -> Look:
 
 
 def judge(looked: Look, placement: Placed, host: Host, agent: CodingAgent | None) -> Ready | Hindrance:
-    """`agent` is None where the configuration does not know the placement's."""
+    """`agent` is None where the configuration does not know the placement's. Blocks: the kernel is asked who runs."""
     if (hindrance := elsewhere(placement, host)) is not None:
         return hindrance
-    if looked.socket != placement.tmux_socket or any(
-        _is_other(seen, placement) for seen in looked.panes.values()
-    ):
+    if looked.socket != placement.tmux_socket:
         return "other_tmux"
-    seen = looked.panes.get(placement.tmux_pane_id or "")
-    if seen is None or seen.is_dead:
-        return "pane_gone"
+    seen = there(looked.panes, placement)
+    if not isinstance(seen, PaneSeen):
+        return seen
     process = None if agent is None else found_in(agent, seen, looked.running)
     return "not_the_agent" if agent is None or process is None else Ready(seen, agent, process)
+
+
+def there(panes: Mapping[str, PaneSeen], placement: Placed) -> PaneSeen | Hindrance:
+    """The placement's pane among those of a tmux server on its socket, whatever runs in it."""
+    if any(_is_other(seen, placement) for seen in panes.values()):
+        return "other_tmux"
+    seen = panes.get(placement.tmux_pane_id or "")
+    return "pane_gone" if seen is None or seen.is_dead else seen
 
 
 def elsewhere(placement: Placed, host: Host) -> Hindrance | None:
@@ -102,31 +108,13 @@ def elsewhere(placement: Placed, host: Host) -> Hindrance | None:
     return None if is_here else "other_host"
 
 
-async def check(tmux: Tmux, placement: Placed, host: Host, agent: CodingAgent | None) -> Hindrance | None:
-    """Why nothing may be typed there; None: something may."""
-    if (hindrance := elsewhere(placement, host)) is not None:
-        return hindrance
-    judged = judge(await look(tmux), placement, host, agent)
-    return None if isinstance(judged, Ready) else judged
-
-
-async def type_to(tmux: Tmux, ready: Ready, text: str) -> Hindrance | None:
+async def type_to(tmux: Tmux, ready: Ready, text: str, *, enters: bool = True) -> Hindrance | None:
     """Types a line and Enter, unless the agent has left meanwhile."""
     try:
-        await tmux.type_line(ready.seen.pane_id, text, seen=ready.seen, still=ready.still)
+        await tmux.type_line(ready.seen, text, still=ready.still, enters=enters)
     except PaneChanged:
         return "not_the_agent"
     return None
-
-
-async def deliver(
-    tmux: Tmux, placement: Placed, host: Host, agent: CodingAgent | None, text: str
-) -> Hindrance | None:
-    """Types a line and Enter into a placement's pane; or nothing, and why."""
-    if (hindrance := elsewhere(placement, host)) is not None:
-        return hindrance
-    judged = judge(await look(tmux), placement, host, agent)
-    return await type_to(tmux, judged, text) if isinstance(judged, Ready) else judged
 
 
 def _is_other(seen: PaneSeen, placement: Placed) -> bool:

@@ -97,17 +97,21 @@ def argv_of(
     return [_filled(each, values) for each in template]
 
 
-def runs_in(agent: CodingAgent, seen: PaneSeen, now: Processes | None = None) -> bool:
-    """Whether this agent is in front in the pane, and no shell. Blocks, unless it is told who runs."""
-    return found_in(agent, seen, now) is not None
+def has_left(agent: CodingAgent, seen: PaneSeen, now: Processes) -> bool:
+    """Whether a shell is all that this agent has left in its pane. What cannot be told counts as "no": it may be behind
+    an editor, suspended, or still begin under a name that nobody has told us."""
+    if (root := _root(seen, now)) is None:
+        return False
+    of_session = (each.pid for each in now.values() if each.session == root.pid)
+    family = [each for each in now.below([root.pid, *of_session]) if not each.is_gone]
+    if any(is_called(agent, each) and not looking.is_prompt(each) for each in family):
+        return False
+    return any(looking.is_prompt(each) for each in (root, *now.in_front_of(root.pid)))
 
 
-def found_in(agent: CodingAgent, seen: PaneSeen, now: Processes | None = None) -> Process | None:
+def found_in(agent: CodingAgent, seen: PaneSeen, now: Processes) -> Process | None:
     """The agent's process in front in the pane, if it is there and no prompt is."""
-    now = looking.take() if now is None else now
-    root = now.get(seen.pid)
-    # Of another parent: the pid is of another pid namespace, or was given out again, and means somebody else.
-    if seen.is_dead or root is None or (seen.server_pid and root.parent != seen.server_pid):
+    if _root(seen, now) is None:
         return None
     front = now.in_front_of(seen.pid)
     if any(looking.is_prompt(each) and (each.leads or looking.reads(each, seen.tty)) for each in front):
@@ -121,6 +125,13 @@ def found_in(agent: CodingAgent, seen: PaneSeen, now: Processes | None = None) -
 def is_called(agent: CodingAgent, process: Process) -> bool:
     """Whether this process goes by one of the agent's names."""
     return not looking.names_of(process).isdisjoint(agent.processes)
+
+
+def _root(seen: PaneSeen, now: Processes) -> Process | None:
+    """The pane's own process. One of another parent is somebody else: the pid is of another pid namespace, or was given
+    out again."""
+    root = now.get(seen.pid)
+    return None if seen.is_dead or root is None or root.parent != seen.server_pid else root
 
 
 def _merged(name: str, known: CodingAgent | None, told: Told) -> CodingAgent:

@@ -22,6 +22,8 @@ ASKED_SECONDS = 2.0
 """Between asking and ending."""
 MADE_SECONDS = 5.0
 PAUSE_SECONDS = 0.02
+"""Before the second look. A look reads all of /proc, so those that follow come ever later."""
+PAUSE_MAX_SECONDS = 0.25
 
 
 class HoldsUs(Exception):
@@ -62,6 +64,7 @@ async def end(root: Process) -> list[Process]:
     alive: list[Process] = []
     for number, seconds in ((signal.SIGTERM, ASKED_SECONDS), (signal.SIGKILL, MADE_SECONDS)):
         told: set[tuple[int, str]] = set()
+        pause = PAUSE_SECONDS
         until = asyncio.get_running_loop().time() + seconds
         while alive := family.alive(await asyncio.to_thread(processes.take)):
             if any(each.pid == os.getpid() for each in alive):
@@ -72,7 +75,8 @@ async def end(root: Process) -> list[Process]:
                     send(each, number)
             if asyncio.get_running_loop().time() >= until:
                 break
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX_SECONDS)
         else:
             return []
     return alive

@@ -7,5 +7,9 @@ class TmuxError(Exception):
     """Why tmux did not do it."""
 
 
+class NoSpace(TmuxError):
+    """A pane is too small to be split."""
+
+
 class PaneChanged(TmuxError):
     """The pane is gone, or no longer what it was: nothing was done to it."""

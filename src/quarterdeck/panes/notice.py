@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
+PING = "[ping] Look for messages: qd message poll"
 # CSI, OSC and their like up to where they end, then whatever else follows an ESC; and the same begun by one C1 byte.
 _SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"

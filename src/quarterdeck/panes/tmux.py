@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -20,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from quarterdeck.panes import processes
 from quarterdeck.panes.calling import Calls, why
 from quarterdeck.panes.ending import HoldsUs, end
-from quarterdeck.panes.errors import PaneChanged, TmuxError
+from quarterdeck.panes.errors import NoSpace, PaneChanged, TmuxError
 from quarterdeck.panes.notice import one_line
 from quarterdeck.panes.seen import PaneSeen, Pin, Rows, last_lines
 from quarterdeck.panes.turns import turn
@@ -29,10 +30,14 @@ from quarterdeck.panes.words import VARIABLE, no_format, pane, quoted, window
 
 __all__ = ["LEAST_VERSION", "PaneChanged", "PaneSeen", "Tmux", "TmuxError", "version"]
 
+log = logging.getLogger("quarterdeck.panes")
 ENTER_AFTER_SECONDS = 0.12
 """An agent takes what comes in one piece for one paste, an Enter at its end included: that one must come apart."""
 TEXT_MAX = 256 * 1024
 LINES_MAX = 10_000
+NO_SPACE = b"no space for new pane"
+MARK = "QUARTERDECK_PANE"
+"""The variable by which a pane that was begun is found again."""
 GONE_SECONDS = 2.0
 PAUSE_SECONDS = 0.02
 
@@ -45,15 +50,6 @@ class Tmux:
         self._server_pid = server_pid
 
     # -- looking -------------------------------------------------------------------------------------------------
-
-    async def server_pid(self) -> int | None:
-        """None: no server answers on that socket."""
-        if not await self._calls.answers():
-            return None
-        told = (await self._calls.done("display-message", "-p", "#{pid}")).strip()
-        if not told.isdecimal():
-            raise TmuxError(f"tmux was asked for its pid and said {one_line(told)[:80]!r}.")
-        return int(told)
 
     async def panes(self) -> dict[str, PaneSeen]:
         """All of this server's, by id, with one call; none if no server answers."""
@@ -79,22 +75,51 @@ class Tmux:
         directory: str | None = None,
     ) -> str:
         """A new pane of a window, and in it a program that no shell has begun; its id. Without a directory it begins
-        where the window's own pane is."""
+        where the window's own pane is. Whatever fails, or cuts this, there is no such pane afterwards."""
         _refuse_odd(argv, environment, directory)
         path = environment.get("PATH")
         await self._find(window(window_id), argv[0], path)
-        script = _split_script(window_id, argv, environment, directory)
+        mark = secrets.token_hex(8)
+        script = _split_script(window_id, ["env", f"{MARK}={mark}", *argv], environment, directory)
+        try:
+            if (pane_id := await self._begun(window_id, script, path)) is None:
+                raise TmuxError(f"{one_line(argv[0])!r} ended as soon as it had begun.")
+            return pane_id
+        except TmuxError as error:
+            if left := await self._undo(mark):
+                raise TmuxError(f"{error} {left}") from None
+            raise
+        except BaseException:
+            # Also where whoever asked is cut: nobody else knows of it.
+            await self._undo(mark)
+            raise
+
+    async def _begun(self, window_id: str, script: str, path: str | None) -> str | None:
+        """None: it has ended already."""
         try:
             pane_id, pid = await self._new_pane(script, path)
-        except TmuxError:
-            # Mostly there is no space where it would be split; spread out evenly there is.
+        except NoSpace:
+            # Where it would be split there is none; spread out evenly there is.
             await self._calls.done("select-layout", "-t", window_id, "tiled")
             pane_id, pid = await self._new_pane(script, path)
         await self._calls.run(["select-layout", "-t", window_id, "tiled"])
         seen = (await self.panes()).get(pane_id)
-        if seen is None or seen.is_dead or seen.pid != pid:
-            raise TmuxError(f"{one_line(argv[0])!r} ended as soon as it had begun.")
-        return pane_id
+        return None if seen is None or seen.is_dead or seen.pid != pid else pane_id
+
+    async def _undo(self, mark: str) -> str | None:
+        """Ends what was begun, found by its mark: of a call that was not answered nobody has heard the id. A sentence
+        where that cannot be done."""
+        found = f"#{{?#{{m:*{mark}*,#{{pane_start_command}}}},#{{pane_id}},}}"
+        try:
+            ids = (await self._calls.done("list-panes", "-a", "-F", found)).split()
+            panes = await self.panes() if ids else {}
+            for pane_id in ids:
+                if pane_id in panes:
+                    await self._kill(panes[pane_id])
+        except TmuxError as left:
+            log.warning("a pane that was begun may be left: %s", left)
+            return f"The pane that was begun may be left: {left}"
+        return None
 
     async def _find(self, window_id: str, program: str, path: str | None) -> None:
         """That the program is there is looked at first: tmux would only show a pane that is gone at once."""
@@ -114,53 +139,33 @@ class Tmux:
         ran = await self._calls.run(["source-file", "-"], script.encode(), environment)
         told = ran.out.decode(errors="replace").strip().rpartition("\n")[2].split(":")
         if len(told) != 3:
-            raise TmuxError(why(ran, "tmux made no pane"))
+            error = NoSpace if NO_SPACE in ran.err + ran.out else TmuxError
+            raise error(why(ran, "tmux made no pane"))
         pane_id, pid, server_pid = pane(told[0]), int(told[1]), int(told[2])
-        if self._server_pid not in (None, server_pid):
-            await self._calls.done_if(Pin(pane_id, server_pid, pid), f"kill-pane -t {pane_id}")
-            self._refuse_other(server_pid)
+        self._refuse_other(server_pid)
         return pane_id, pid
 
     # -- typing --------------------------------------------------------------------------------------------------
 
-    async def paste(self, pane_id: str, text: str, *, seen: PaneSeen | None = None) -> None:
-        """One line of text, in brackets if the program knows them; only if the pane is as it was seen."""
+    async def type_line(
+        self, seen: PaneSeen, text: str, *, still: Callable[[], bool] = lambda: True, enters: bool = True
+    ) -> None:
+        """One line of text, in brackets if the program knows them, and after a while Enter, when nobody else types
+        there: neither if the pane is no longer what was seen, nor unless it is `still` what it should be."""
         # Here, and not only where lines are made: an ESC would end the brackets, and a line feed is an Enter.
         line = one_line(text)
         if len(line) > TEXT_MAX:
             raise TmuxError(f"{len(line)} characters are more than a pane is sent at once ({TEXT_MAX}).")
-        if line:
-            await self._put(self._pin(pane_id, seen), line.encode(), "-p")
-
-    async def enter(self, pane_id: str, *, seen: PaneSeen | None = None) -> None:
-        await self._put(self._pin(pane_id, seen), b"\r", "-r")
-
-    async def type_line(
-        self,
-        pane_id: str,
-        text: str,
-        *,
-        seen: PaneSeen | None = None,
-        still: Callable[[], bool] | None = None,
-    ) -> None:
-        """The text, and after a while Enter, when nobody else types there: neither if the pane is no longer what was
-        seen, nor unless it is `still` what it should be. Without `seen` it is looked at first."""
-        if seen is None and (seen := (await self.panes()).get(pane(pane_id))) is None:
-            raise PaneChanged(f"Pane {pane_id} is gone.")
-        async with turn(self.socket, pane(pane_id)):
-            if still is not None and not still():
-                raise PaneChanged(f"Pane {pane_id} is no longer what it was.")
-            await self.paste(pane_id, text, seen=seen)
-            await asyncio.sleep(ENTER_AFTER_SECONDS)
-            if still is not None and not still():
-                raise PaneChanged(f"Pane {pane_id} is no longer what it was.")
-            await self.enter(pane_id, seen=seen)
-
-    def _pin(self, pane_id: str, seen: PaneSeen | None) -> Pin:
-        if seen is None:
-            return Pin(pane(pane_id), self._server_pid, takes_input=True)
         self._refuse_other(seen.server_pid)
-        return Pin(pane(pane_id), seen.server_pid or None, seen.pid, seen.command, takes_input=True)
+        pin = Pin(pane(seen.pane_id), seen.server_pid, seen.pid, seen.command, takes_input=True)
+        async with turn(self.socket, seen.pane_id):
+            _refuse_changed(seen, still)
+            if line:
+                await self._put(pin, line.encode(), "-p")
+            if enters:
+                await asyncio.sleep(ENTER_AFTER_SECONDS)
+                _refuse_changed(seen, still)
+                await self._put(pin, b"\r", "-r")
 
     async def _put(self, pin: Pin, text: bytes, how: str) -> None:
         name = f"quarterdeck-{secrets.token_hex(8)}"
@@ -180,10 +185,14 @@ class Tmux:
         if seen is None:
             return
         self._refuse_other(seen.server_pid)
+        await self._kill(seen)
+
+    async def _kill(self, seen: PaneSeen) -> None:
         await self._end_in(seen)
         # Mostly it has gone by itself, and sometimes its server with it: the look says whether it has.
         with contextlib.suppress(TmuxError):
-            await self._calls.done_if(Pin(pane_id, seen.server_pid, seen.pid), f"kill-pane -t {pane_id}")
+            pin = Pin(seen.pane_id, seen.server_pid, seen.pid)
+            await self._calls.done_if(pin, f"kill-pane -t {seen.pane_id}")
         await self._see_gone(seen)
 
     async def _end_in(self, seen: PaneSeen) -> None:
@@ -217,9 +226,16 @@ class Tmux:
             )
 
 
+def _refuse_changed(seen: PaneSeen, still: Callable[[], bool]) -> None:
+    if not still():
+        raise PaneChanged(f"Pane {seen.pane_id} is no longer what it was.")
+
+
 def _refuse_odd(argv: Sequence[str], environment: Mapping[str, str], directory: str | None) -> None:
     if not argv or not all(VARIABLE.fullmatch(name) for name in environment):
         raise TmuxError("A pane needs a command, and variables that have names.")
+    if "=" in argv[0]:
+        raise TmuxError(f"{one_line(argv[0])!r} would be taken for a variable, not for a program.")
     if any("\0" in each for each in (*argv, *environment.values(), directory or "")):
         raise TmuxError("Neither a command nor its environment can hold a NUL.")
 
@@ -229,9 +245,7 @@ def _split_script(
 ) -> str:
     """Read by tmux from its standard input."""
     where = "#{pane_current_path}" if directory is None else no_format(directory)
-    # One argument alone would be handed to a shell.
-    command = argv if len(argv) > 1 else ["env", *argv]
     given = [part for name, value in environment.items() for part in ("-e", quoted(f"{name}={value}"))]
     shown = '"#{pane_id}:#{pane_pid}:#{pid}"'
     words = ["split-window", "-d", "-P", "-F", shown, "-t", window_id, "-c", quoted(where)]
-    return " ".join([*words, *given, "--", *map(quoted, command)]) + "\n"
+    return " ".join([*words, *given, "--", *map(quoted, argv)]) + "\n"

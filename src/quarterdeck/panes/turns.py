@@ -35,7 +35,12 @@ async def turn(socket: str, pane_id: str) -> AsyncIterator[None]:
             loop.call_soon_threadsafe(_entered, locked, file)
 
     threading.Thread(target=wait, name=f"turn {pane_id}", daemon=True).start()
-    await locked
+    try:
+        await locked
+    except asyncio.CancelledError:
+        if not locked.cancelled():
+            os.close(file)  # its turn had come in the same moment, and nobody else would give it back
+        raise
     try:
         yield
     finally:

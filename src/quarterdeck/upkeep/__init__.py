@@ -4,7 +4,7 @@
 |----------|-----------------------------------------------------------------------------------------------|
 | snapshot | how a database is read whole, as of one moment, by somebody who changes nothing               |
 | audit    | `qd audit verify`, `qd audit anchor`: is the log what it was (the judging is `core.proof`'s)   |
-| check    | `qd check`: do counters, trees, suspensions, cascades, leases and log agree with each other    |
+| check    | `qd check`: do counters, trees, cascades, tasks, fleets, leases and log agree with each other   |
 | history  | `qd check --history`: what clients wrote down of their calls, held against log and rows        |
 | backup   | `qd db backup`: a copy of a SQLite file, taken while its server works                          |
 

@@ -1,5 +1,6 @@
 """`qd check`: counters against rows, sessions against parents, flags against states, cascades, zones, what belongs to
-sessions against whether they live, tasks against those they wait for and who holds them, the log, leases.
+sessions against whether they live, tasks against those they wait for and who holds them, fleets against their members
+and messages, the log, leases.
 
 Each check is one statement over whole tables that finds what differs, and a sentence for each row it finds. All of
 them read one snapshot, so a server under load looks as consistent as it is. `docs/operations.md` says of each what it
@@ -17,7 +18,7 @@ from quarterdeck.store.port import Row
 from quarterdeck.store.sql import Statement
 from quarterdeck.upkeep.history.judging import Verdict, verdict
 from quarterdeck.upkeep.history.reading import read
-from quarterdeck.upkeep.queries import Q
+from quarterdeck.upkeep.queries import FLEETS, Q
 from quarterdeck.upkeep.snapshot import Snapshot, first, rows, snapshot_of
 
 SHOWN_MAX = 100
@@ -86,6 +87,40 @@ CHECKS = (
     Check("tasks-forgotten", Q.check_tasks_forgotten, "the task {1} waits for {2}, which is {3}"),
     Check("tasks-held", Q.check_tasks_held, "the agent {1} is said to hold {2} tasks, and holds {3}"),
     Check("tasks-lost", Q.check_tasks_lost, "the task {1} is held by the agent {2}, which is {3}"),
+    Check(
+        "fleets",
+        FLEETS.check_fleets,
+        "the fleet {1} is {2}, and has {3} administrators, {4} directors and {5} active members",
+    ),
+    Check(
+        "fleet-members",
+        FLEETS.check_fleet_members,
+        "the member {1} of fleet {2} is {3}, and its row cannot be",
+    ),
+    Check(
+        "fleet-registry",
+        FLEETS.check_fleet_registry,
+        "the member {1} of fleet {2} is {3}, and in the registry {4} is {5}",
+    ),
+    Check("fleet-panes", FLEETS.check_fleet_panes, "the member {1} {2}"),
+    Check(
+        "fleet-monitors",
+        FLEETS.check_fleet_monitors,
+        "the monitor of fleet {1} has the pid {2}; the fleet is {3}, or the monitor's row cannot be",
+    ),
+    Check("fleet-ids", FLEETS.check_fleet_ids, "the counter of {1} says {2}, and the highest id is {3}"),
+    Check("messages", FLEETS.check_messages, "the message {1} is a {2} and {3}, and its row cannot be"),
+    Check(
+        "message-ends",
+        FLEETS.check_message_ends,
+        "the message {1} of fleet {2} is {3} {4}, who is not of that fleet, or is its administrator",
+    ),
+    Check(
+        "broadcasts",
+        FLEETS.check_broadcasts,
+        "the broadcast {1} says {2!r}, and has {3} deliveries to {4} members, up to {5}",
+    ),
+    Check("deliveries", FLEETS.check_deliveries, "the message {1} was delivered of {2}, which {3}"),
     Check("log-head", Q.check_log_head, "{1} has position {2} and floor {3}, and the last event is {4}"),
     Check("log-gaps", Q.check_log_gaps, "the {1} at positions {2} to {3} are gone"),
     Check("leases", Q.check_leases, "the lease {1} of {2} ends in {3} s, or has a term that cannot be"),

@@ -1,3 +1,5 @@
+-- Nothing here writes. What is asked of fleets stands in `fleets.sql`.
+
 -- name: schema_revision
 -- Of the very snapshot that is read, so that nobody upgrades in between.
 select version_num from alembic_version;

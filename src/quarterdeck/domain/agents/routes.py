@@ -280,7 +280,7 @@ BEATING = (
 )
 TERMINATING = (
     "At once, and its tasks are taken from it; or `graceful`: it takes no new ones, and ends with the last it holds. "
-    "Repeated it changes nothing."
+    "Repeated it changes nothing. A member of a fleet is not ended here: it is deregistered there."
 )
 TOKENS = (
     "A token of the server's own issuer that acts as this agent alone, in the role AGENT, while the agent is not "
@@ -318,7 +318,8 @@ def routes(desk: AgentDesk) -> list[Route]:
         ),
         Route(
             "POST", f"{one}/terminate", desk.terminate, "Terminate an agent", LIFECYCLE, body=TerminateBody,
-            answer=AgentView, refusals=missing, tags=tags, description=TERMINATING, power="agents.terminate",
+            answer=AgentView, refusals=(*missing, "agent_in_fleet"), tags=tags, description=TERMINATING,
+            power="agents.terminate",
         ),
         Route(
             "POST", f"{one}/token", desk.token, "Make a token for an agent", LIFECYCLE, body=TokenBody,

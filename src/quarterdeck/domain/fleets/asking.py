@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from quarterdeck.core import keys, paging
 from quarterdeck.core.errors import Conflict, Invalid
-from quarterdeck.core.wire import Call
+from quarterdeck.core.wire import Call, Caller
 from quarterdeck.domain.fleets.model.bodies import MemberBody
 from quarterdeck.domain.fleets.model.filters import OfFleet, OfMember, Position
 from quarterdeck.engine.tx import Engine, Tx
@@ -22,6 +22,8 @@ MESSAGE = FLEET + "/messages/{message}"
 READ, SPEAK, CHANGE = "fleets.read", "fleets.speak", "fleets.change"
 SKILLS_MAX = 8 * 1024
 """Bytes."""
+PROMPT_MAX = 120 * 1024
+"""Bytes: a program is begun with a prompt as one of its arguments, and none of these is longer than 128 KiB."""
 _Number = Annotated[int, Meta(ge=0, le=2**62)]
 
 
@@ -37,12 +39,26 @@ def message_id(call: Call) -> int:
     return int(call.params["message"])
 
 
+class Here(TypedDict):
+    """What everything has that is asked in a fleet."""
+
+    zone_id: str
+    caller: Caller
+    trace: str | None
+    fleet_id: int
+
+
+def here(call: Call) -> Here:
+    """By whom, and in which fleet: `Cancel(**here(call), …)`."""
+    return Here(zone_id=call.zone, caller=call.caller, trace=call.trace, fleet_id=fleet_id(call))
+
+
 def of_fleet(call: Call) -> OfFleet:
-    return OfFleet(zone_id=call.zone, caller=call.caller, fleet_id=fleet_id(call))
+    return OfFleet(**here(call))
 
 
 def of_member(call: Call) -> OfMember:
-    return OfMember(zone_id=call.zone, caller=call.caller, fleet_id=fleet_id(call), agent_id=agent_id(call))
+    return OfMember(**here(call), agent_id=agent_id(call))
 
 
 async def read(engine: Engine, call: Call, operation: Callable[[Tx], Awaitable[T]]) -> T:
@@ -65,6 +81,16 @@ def skills_of(body: MemberBody) -> str:
     if len(skills) > SKILLS_MAX:
         raise Invalid("invalid_body", f"The skills are larger than {SKILLS_MAX} bytes.", field="skills")
     return skills.decode()
+
+
+def refuse_long_prompt(body: MemberBody) -> None:
+    used = len((body.prompt or "").encode())
+    if used > PROMPT_MAX:
+        detail = (
+            f"The prompt has {used} bytes, and an agent can be begun with {PROMPT_MAX} at most: put it into a file, "
+            "and have the agent read that."
+        )
+        raise Invalid("invalid_body", detail, field="prompt")
 
 
 def no_panes_here() -> Conflict:

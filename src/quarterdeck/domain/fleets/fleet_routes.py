@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
 from quarterdeck.core import paging
 from quarterdeck.core.wire import FLEET_EXEC, LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.agents.operations.speaking import require_power
 from quarterdeck.domain.fleets import asking
-from quarterdeck.domain.fleets.asking import CHANGE, FLEET, READ, fleet_id, of_fleet
+from quarterdeck.domain.fleets.asking import CHANGE, FLEET, READ, of_fleet
 from quarterdeck.domain.fleets.model.bodies import DeleteQuery, FleetBody, FleetsQuery
 from quarterdeck.domain.fleets.model.commands import (
     CreateFleet,
@@ -21,14 +21,19 @@ from quarterdeck.domain.fleets.model.commands import (
     Place,
 )
 from quarterdeck.domain.fleets.model.filters import LAST, FleetsFilter, OfFleet
+from quarterdeck.domain.fleets.model.rows import CODING_AGENT, Notice, Placement
 from quarterdeck.domain.fleets.model.views import FleetDeletedView, FleetList, FleetView
 from quarterdeck.domain.fleets.operations import looking
+from quarterdeck.domain.fleets.operations.standing import placed
 from quarterdeck.domain.fleets.ports import Station
+from quarterdeck.domain.fleets.reaching import Fate
 from quarterdeck.domain.fleets.rules import showing
 from quarterdeck.domain.fleets.rules.showing import FleetSeen
 from quarterdeck.engine.tx import Engine
 
 LISTING = "fleets"
+GONE = (*Fate, Notice.PANE_GONE, Notice.OTHER_TMUX)
+"""What became of panes that are not there any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +66,15 @@ class FleetDesk:
         return Reply(showing.fleet_view(seen), 201 if made.made else 200)
 
     async def _place(self, call: Call, body: FleetBody) -> Place | None:
-        if body.pane is None:
+        if body.pane is None and body.coding_agent is None:
             return None
         await asking.read(self.engine, call, lambda tx: require_power(tx, call.caller, call.zone, CHANGE))
         if self.station is None:
             raise asking.no_panes_here()
-        return await self.station.place(call, body.pane, body.coding_agent)
+        coding_agent = body.coding_agent or CODING_AGENT
+        # Chosen for a director without a pane it means nothing, but it must be one that there is.
+        self.station.require_coding_agent(coding_agent)
+        return None if body.pane is None else await self.station.place(call, body.pane, coding_agent)
 
     async def _members(self, call: Call, made: FleetMade) -> int:
         """Of one that was there before, others may have come since."""
@@ -98,20 +106,44 @@ class FleetDesk:
     async def delete(self, call: Call) -> FleetDeletedView:
         query = call.query
         assert isinstance(query, DeleteQuery)
-        ask = DeleteFleet(zone_id=call.zone, caller=call.caller, trace=call.trace, fleet_id=fleet_id(call))
+        reaches_panes = call.is_on_socket and FLEET_EXEC in call.caller.scopes
+        closing = _Closing(call, self.station if reaches_panes and not query.keep_panes else None)
+        wanted = of_fleet(call)
+        # Before anybody is deregistered: a request that is cut can be repeated then, and closes what is left.
+        while await closing.go_on(await asking.read(self.engine, call, lambda tx: placed(tx, wanted))):
+            pass
+        ask = DeleteFleet(zone_id=call.zone, caller=call.caller, trace=call.trace, fleet_id=wanted.fleet_id)
         done = await self.submit(ask)
         assert isinstance(done, FleetDeleted)
-        placed = [placement for placement in done.placements if placement.tmux_pane_id is not None]
-        closed = 0
-        reaches_panes = call.is_on_socket and FLEET_EXEC in call.caller.scopes
-        if self.station is not None and placed and reaches_panes and not query.keep_panes:
-            closed = await self.station.close_panes(placed)
+        # Whoever got a pane in the last moment.
+        await closing.go_on(done.placements)
+        panes = {each.agent_id for each in done.placements if each.tmux_pane_id is not None}
         return FleetDeletedView(
             fleet_id=done.fleet.fleet_id,
             deregistered_count=done.deregistered,
-            panes_closed=closed,
-            panes_left=len(placed) - closed,
+            panes_closed=len([fate for fate in closing.fates.values() if isinstance(fate, Fate)]),
+            panes_left=len([each for each in panes if closing.fates.get(each, Notice.FAILED) not in GONE]),
         )
+
+
+@dataclass(slots=True)
+class _Closing:
+    """The panes of a fleet that is to be deleted. Its director's is its user's own, and stays."""
+
+    call: Call
+    station: Station | None
+    """None: all are left open."""
+    fates: dict[int, Fate | Notice] = field(default_factory=dict)
+    """By member, of those that were tried."""
+
+    async def go_on(self, placements: Sequence[Placement]) -> bool:
+        """Whether there was any that had not been tried before."""
+        made = [each for each in placements if each.director_agent_id is not None]
+        new = [each for each in made if each.tmux_pane_id is not None and each.agent_id not in self.fates]
+        if self.station is None or not new:
+            return False
+        self.fates |= await self.station.close_panes(self.call, new)
+        return True
 
 
 CREATING = (
@@ -120,8 +152,8 @@ CREATING = (
 )
 DELETING = (
     "For good: everybody is deregistered, messages stay. Repeated it changes nothing. Asked over the unix socket with "
-    "the scope `fleet:exec`, it closes the panes of its members, as far as they are on the server's host, unless "
-    "`keep_panes` says otherwise."
+    "the scope `fleet:exec`, it first closes the panes of its members, as far as they are on the server's host, unless "
+    "`keep_panes` says otherwise. If one cannot be closed, or the request is cut, the fleet stays until it is repeated."
 )
 
 
@@ -144,6 +176,6 @@ def routes(desk: FleetDesk) -> list[Route]:
         ),
         Route(
             "DELETE", FLEET, desk.delete, "Delete a fleet", LIFECYCLE, query=DeleteQuery, answer=FleetDeletedView,
-            tags=tags, refusals=missing, description=DELETING, power=CHANGE,
+            tags=tags, refusals=(*missing, "panes_not_closed"), description=DELETING, power=CHANGE,
         ),
     ]  # fmt: skip

@@ -15,7 +15,7 @@ where m.agent_id = b.director_id or m.registry_id is null;
 
 -- name: fleets_counted
 -- How many members are there in each.
-select b.fleet_id, (
+select b.zone_id, b.fleet_id, (
     select count(*) from members m where m.zone_id = b.zone_id and m.fleet_id = b.fleet_id and m.status = b.state)
 from rows(:batch as b, zone_id text, fleet_id bigint, state text);
 
@@ -41,6 +41,13 @@ select columns(p as placement)
 from rows(:batch as b, zone_id text, agent_id bigint)
 join agent_placements p on p.zone_id = b.zone_id and p.agent_id = b.agent_id;
 
+-- name: notices_pending
+-- Of messages that are about to be typed, whether they still wait, and where their recipients are.
+select t.zone_id, t.task_id, t.status_state, p.tmux_pane_id
+from rows(:batch as b, zone_id text, task_id bigint)
+join messages t on t.zone_id = b.zone_id and t.task_id = b.task_id
+left join agent_placements p on p.zone_id = t.zone_id and p.agent_id = t.to_agent_id;
+
 -- name: messages_unread_counts
 -- How many wait for each: of what nobody has acknowledged there is an index of its own.
 select b.zone_id, b.agent_id, (
@@ -49,10 +56,12 @@ select b.zone_id, b.agent_id, (
 from rows(:batch as b, zone_id text, agent_id bigint);
 
 -- name: messages_newest
--- Of what waits for each of those who wait for it, the newest: asked once for all who poll in a process.
+-- Of what waits for each of those who wait for it, the newest; and whether they are still there. Asked once for all who
+-- poll in a process.
 select b.zone_id, b.agent_id, (
     select max(t.task_id) from messages t
-    where t.context_id = b.agent_id and t.zone_id = b.zone_id and t.status_state = 'input_required')
+    where t.context_id = b.agent_id and t.zone_id = b.zone_id and t.status_state = 'input_required'),
+    (select m.status from members m where m.zone_id = b.zone_id and m.agent_id = b.agent_id)
 from rows(:batch as b, zone_id text, agent_id bigint);
 
 -- name: messages_poll
@@ -141,6 +150,14 @@ where t.fleet_id = :fleet_id and t.zone_id = :zone_id and t.task_id < :before
   and (t.origin_task_id is null or t.origin_task_id = t.task_id)
 order by t.task_id desc
 limit :limit;
+
+-- name: timeline_moved
+-- Of entries that were shown before, what has moved since: what they say is known.
+select t.zone_id, t.task_id, t.fleet_id, t.context_id, t.from_agent_id, t.to_agent_id, t.type, t.created_at,
+    t.status_state, t.status_timestamp, t.origin_task_id, '', t.notified_at, t.notice
+from rows(:batch as b, zone_id text, fleet_id bigint, task_id bigint)
+join messages t on t.zone_id = b.zone_id and t.task_id = b.task_id and t.fleet_id = b.fleet_id
+order by t.task_id;
 
 -- name: timeline_deliveries
 -- What belongs to broadcasts: their deliveries follow them, one id after the other. What they say is the same in all of

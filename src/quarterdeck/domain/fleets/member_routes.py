@@ -9,7 +9,7 @@ from quarterdeck.core import paging
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.fleets import asking
-from quarterdeck.domain.fleets.asking import CHANGE, FLEET, MEMBER, READ, agent_id, fleet_id
+from quarterdeck.domain.fleets.asking import CHANGE, FLEET, MEMBER, READ, agent_id, fleet_id, here
 from quarterdeck.domain.fleets.model.bodies import (
     CaptureQuery,
     ExecBody,
@@ -56,6 +56,7 @@ class MemberDesk:
     async def create(self, call: Call) -> Reply:
         body = call.body
         assert isinstance(body, MemberBody)
+        asking.refuse_long_prompt(body)
         made = await (self._register(call, body) if body.director_id is None else self._begin(call, body))
         return Reply(showing.member_view(made.member, made.placement), 201 if made.made else 200)
 
@@ -66,10 +67,7 @@ class MemberDesk:
         key, digest = asking.key_of(call)
         made = await self.submit(
             RegisterMember(
-                zone_id=call.zone,
-                caller=call.caller,
-                trace=call.trace,
-                fleet_id=fleet_id(call),
+                **here(call),
                 name=body.name,
                 description=body.description,
                 skills=asking.skills_of(body),
@@ -92,9 +90,7 @@ class MemberDesk:
         query = call.query
         assert isinstance(query, MembersQuery)
         wanted = MembersFilter(
-            zone_id=call.zone,
-            caller=call.caller,
-            fleet_id=fleet_id(call),
+            **here(call),
             limit=query.limit + 1,
             statuses=tuple(MemberStatus) if query.status == "all" else (MemberStatus(query.status),),
             after=asking.number_of(LISTING, query.cursor) if query.cursor else 0,
@@ -114,14 +110,7 @@ class MemberDesk:
         assert isinstance(query, MemberDeleteQuery)
         if self.station is not None:
             return await self.station.delete(call, fleet_id(call), agent_id(call), query.force)
-        ask = DeregisterMember(
-            zone_id=call.zone,
-            caller=call.caller,
-            trace=call.trace,
-            fleet_id=fleet_id(call),
-            agent_id=agent_id(call),
-        )
-        gone = await self.submit(ask)
+        gone = await self.submit(DeregisterMember(**here(call), agent_id=agent_id(call)))
         assert isinstance(gone, MemberGone)
         member, placement = gone.member, gone.placement
         # A server without panes cannot have one closed: it is left where it is, and that is said.
@@ -156,8 +145,9 @@ MAKING = (
     "the coding agent begun in it: over the unix socket only, with the scope `fleet:exec`."
 )
 LEAVING = (
-    "One with a pane is told to exit, and deregistered when its pane has gone; `force` kills it. This is done over the "
-    "unix socket only, with the scope `fleet:exec`. One without a pane is deregistered."
+    "One with a pane is told to exit, and deregistered when its pane has gone; one that does not go, or that something "
+    "else is in front of, stays. `force` kills it. This is done over the unix socket only, with the scope "
+    "`fleet:exec`. One without a pane is deregistered."
 )
 BY_HAND = "Over the unix socket only, with the scope `fleet:exec`, on the host that the pane is on."
 
@@ -174,7 +164,8 @@ def routes(desk: MemberDesk) -> list[Route]:
             status=201, tags=tags, description=MAKING, power=CHANGE,
             refusals=(
                 *changes, *reach, "zone_ended", "fleet_full", "nested_teams", "administrator_protected", "no_placement",
-                "unknown_coding_agent", "unknown_pane", "pane_not_made", "idempotency_key_conflict",
+                "unknown_coding_agent", "unknown_pane", "pane_not_made", "member_being_made",
+                "idempotency_key_conflict",
             ),
         ),
         Route(

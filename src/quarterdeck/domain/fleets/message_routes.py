@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypedDict
 
 from quarterdeck.core import paging
 from quarterdeck.core.errors import Invalid
@@ -16,7 +17,7 @@ from quarterdeck.domain.fleets.asking import (
     READ,
     SPEAK,
     agent_id,
-    fleet_id,
+    here,
     message_id,
 )
 from quarterdeck.domain.fleets.model.bodies import (
@@ -41,6 +42,7 @@ from quarterdeck.domain.fleets.model.filters import (
     InboxFilter,
     MessagesFilter,
     OfMessage,
+    Position,
     SentFilter,
     TimelineFilter,
 )
@@ -50,6 +52,7 @@ from quarterdeck.domain.fleets.model.views import (
     EntryView,
     MessageList,
     MessageView,
+    MovedView,
     TimelineView,
 )
 from quarterdeck.domain.fleets.operations import looking, timeline
@@ -97,28 +100,14 @@ class MessageDesk:
     async def acknowledge(self, call: Call) -> MessageView:
         body = call.body
         assert isinstance(body, AgentBody)
-        ask = Acknowledge(
-            zone_id=call.zone,
-            caller=call.caller,
-            trace=call.trace,
-            fleet_id=fleet_id(call),
-            agent_id=body.agent_id,
-            message_id=message_id(call),
+        return await self._moved(
+            Acknowledge(**here(call), agent_id=body.agent_id, message_id=message_id(call))
         )
-        return await self._moved(ask)
 
     async def cancel(self, call: Call) -> MessageView:
         body = call.body
         assert isinstance(body, AgentBody)
-        ask = Cancel(
-            zone_id=call.zone,
-            caller=call.caller,
-            trace=call.trace,
-            fleet_id=fleet_id(call),
-            agent_id=body.agent_id,
-            message_id=message_id(call),
-        )
-        return await self._moved(ask)
+        return await self._moved(Cancel(**here(call), agent_id=body.agent_id, message_id=message_id(call)))
 
     async def _moved(self, ask: Acknowledge | Cancel) -> MessageView:
         moved = await self.submit(ask)
@@ -131,9 +120,7 @@ class MessageDesk:
     # -- reading -------------------------------------------------------------------------------------------------
 
     async def show(self, call: Call) -> MessageView:
-        wanted = OfMessage(
-            zone_id=call.zone, caller=call.caller, fleet_id=fleet_id(call), message_id=message_id(call)
-        )
+        wanted = OfMessage(**here(call), message_id=message_id(call))
         found = await asking.read(self.engine, call, lambda tx: looking.message(tx, wanted))
         return showing.message_view(found.messages[0], found.names)
 
@@ -141,15 +128,7 @@ class MessageDesk:
         query = call.query
         assert isinstance(query, MessagesQuery)
         listing = f"messages.{query.order}"
-        wanted = MessagesFilter(
-            zone_id=call.zone,
-            caller=call.caller,
-            fleet_id=fleet_id(call),
-            limit=query.limit + 1,
-            after=query.after,
-            oldest_first=query.order == "asc",
-            position=asking.position_of(listing, query.cursor) if query.cursor else None,
-        )
+        wanted = MessagesFilter(**here(call), **_paged(query, listing))
         found = await asking.read(self.engine, call, lambda tx: looking.messages(tx, wanted))
         return _listed(call, found, listing)
 
@@ -158,15 +137,7 @@ class MessageDesk:
         assert isinstance(query, SentQuery)
         listing = f"sent.{query.order}"
         wanted = SentFilter(
-            zone_id=call.zone,
-            caller=call.caller,
-            fleet_id=fleet_id(call),
-            agent_id=agent_id(call),
-            limit=query.limit + 1,
-            after=query.after,
-            oldest_first=query.order == "asc",
-            position=asking.position_of(listing, query.cursor) if query.cursor else None,
-            state=query.status,
+            **here(call), **_paged(query, listing), agent_id=agent_id(call), state=query.status
         )
         found = await asking.read(self.engine, call, lambda tx: looking.sent(tx, wanted))
         return _listed(call, found, listing)
@@ -181,17 +152,13 @@ class MessageDesk:
             raise Invalid("invalid_query", detail, field="wait_ms")
         listing = f"inbox.{query.order}"
         wanted = InboxFilter(
-            zone_id=call.zone,
-            caller=call.caller,
-            fleet_id=fleet_id(call),
+            **here(call),
+            **_paged(query, listing),
             agent_id=agent_id(call),
-            limit=query.limit + 1,
-            after=query.after,
-            oldest_first=query.order == "asc",
-            position=asking.position_of(listing, query.cursor) if query.cursor else None,
             state=query.status,
+            is_poll=query.wait_ms is not None,
         )
-        seconds = min(query.wait_ms, self.wait_max_ms) / 1000
+        seconds = min(query.wait_ms or 0, self.wait_max_ms) / 1000
         found = await (
             self.awaiting.inbox(wanted, seconds)
             if seconds
@@ -203,9 +170,7 @@ class MessageDesk:
         query = call.query
         assert isinstance(query, TimelineQuery)
         wanted = TimelineFilter(
-            zone_id=call.zone,
-            caller=call.caller,
-            fleet_id=fleet_id(call),
+            **here(call),
             limit=query.limit + 1,
             before=asking.number_of(TIMELINE, query.cursor) if query.cursor else LAST,
         )
@@ -222,25 +187,38 @@ def _spoken(call: Call, body: MessageBody) -> Send | Broadcast:
     key, digest = asking.key_of(call)
     if body.to_agent_id == "*":
         return Broadcast(
-            zone_id=call.zone,
-            caller=call.caller,
-            trace=call.trace,
-            fleet_id=fleet_id(call),
+            **here(call),
             from_agent_id=body.from_agent_id,
             text=body.text,
             key=key,
             digest=digest,
         )
     return Send(
-        zone_id=call.zone,
-        caller=call.caller,
-        trace=call.trace,
-        fleet_id=fleet_id(call),
+        **here(call),
         from_agent_id=body.from_agent_id,
         to_agent_id=body.to_agent_id,
         text=body.text,
         key=key,
         digest=digest,
+    )
+
+
+class Paged(TypedDict):
+    """What every page of messages is asked for by."""
+
+    limit: int
+    after: int
+    oldest_first: bool
+    position: Position | None
+
+
+def _paged(query: MessagesQuery, listing: str) -> Paged:
+    """One more than is shown, so that it is known whether there are more."""
+    return Paged(
+        limit=query.limit + 1,
+        after=query.after,
+        oldest_first=query.order == "asc",
+        position=asking.position_of(listing, query.cursor) if query.cursor else None,
     )
 
 
@@ -261,12 +239,14 @@ SENDING = (
 )
 POLLING = (
     "What still waits for the member is `status=input_required`, newest first; with `wait_ms` the answer comes when "
-    "there is something with an id higher than `after`, or when the time is up. Everything else is listed by when it "
-    "last moved."
+    "there is something with an id higher than `after`, or when the time is up. To poll, by `wait_ms` (also 0), is for "
+    "members that are there: one that has left, or whose fleet is deleted, is refused, also while it waits. Without it "
+    "their messages can still be read. Everything else is listed by when it last moved."
 )
 FOLLOWING = (
-    "Server-sent events: whenever a message is sent, acknowledged or canceled, the whole entry as it is then, as the "
-    "event `entry`; its id is a position of the log. Who comes again with `Last-Event-ID` misses nothing."
+    "Server-sent events. When something is said: `entry`, as the timeline shows it. When a message is acknowledged or "
+    "canceled: `moved`, with the entry's id and those of its recipients who have moved, as they are then. The id of an "
+    "event is a position of the log: who comes again with `Last-Event-ID` misses nothing, and may hear of a move twice."
 )
 
 
@@ -280,7 +260,7 @@ def routes(desk: MessageDesk) -> list[Route]:
             "POST", of_fleet, desk.send, "Send a message, or broadcast one", LIFECYCLE, body=MessageBody, status=201,
             answer=MessageView | BroadcastView, tags=tags, description=SENDING, power=SPEAK, body_max=MESSAGE_MAX,
             refusals=(*acts, "destination_not_found", "administrator_protected", "message_not_found",
-                      "idempotency_key_conflict"),
+                      "broadcast_too_large", "zone_ended", "idempotency_key_conflict"),
         ),
         Route(
             "GET", of_fleet, desk.list_all, "List a fleet's messages, newest first", LIFECYCLE, query=MessagesQuery,
@@ -302,8 +282,8 @@ def routes(desk: MessageDesk) -> list[Route]:
         ),
         Route(
             "GET", f"{MEMBER}/inbox", desk.inbox, "List what a member was sent", LIFECYCLE, query=InboxQuery,
-            answer=MessageList, tags=tags, refusals=(*lists, "fleet_member_not_found"), power=READ, waits=True,
-            description=POLLING,
+            answer=MessageList, tags=tags, refusals=(*lists, "fleet_deleted", "fleet_member_not_found"), power=READ,
+            waits=True, description=POLLING,
         ),
         Route(
             "GET", f"{MEMBER}/sent", desk.sent, "List what a member has sent", LIFECYCLE, query=SentQuery,
@@ -314,8 +294,8 @@ def routes(desk: MessageDesk) -> list[Route]:
             query=TimelineQuery, answer=TimelineView, tags=tags, refusals=lists, power=READ,
         ),
         Route(
-            "GET", f"{FLEET}/timeline/live", desk.follow, "Follow what is said", LIFECYCLE, streams=EntryView,
-            tags=tags, refusals=(*missing, "invalid_last_event_id", "too_many_streams", "draining"), power=READ,
-            description=FOLLOWING,
+            "GET", f"{FLEET}/timeline/live", desk.follow, "Follow what is said", LIFECYCLE,
+            streams=EntryView | MovedView, tags=tags, power=READ, description=FOLLOWING,
+            refusals=(*missing, "invalid_last_event_id", "too_many_streams", "draining"),
         ),
     ]  # fmt: skip

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from quarterdeck.core.wire import LIFECYCLE, Call, Route
 from quarterdeck.domain.fleets import asking
-from quarterdeck.domain.fleets.asking import CHANGE, FLEET, MEMBER, READ, agent_id, fleet_id
+from quarterdeck.domain.fleets.asking import CHANGE, FLEET, MEMBER, READ, agent_id, here
 from quarterdeck.domain.fleets.model.bodies import BeatBody, ClaimBody, MonitorBody, ReleaseBody
 from quarterdeck.domain.fleets.model.commands import (
     BeatMonitor,
@@ -40,10 +40,7 @@ class MonitorDesk:
         assert isinstance(body, ClaimBody)
         await self.submit(
             ClaimMonitor(
-                zone_id=call.zone,
-                caller=call.caller,
-                trace=call.trace,
-                fleet_id=fleet_id(call),
+                **here(call),
                 pid=body.pid,
                 host_id=body.host_id,
                 user_id=body.user_id,
@@ -60,10 +57,7 @@ class MonitorDesk:
         assert isinstance(body, BeatBody)
         await self.submit(
             BeatMonitor(
-                zone_id=call.zone,
-                caller=call.caller,
-                trace=call.trace,
-                fleet_id=fleet_id(call),
+                **here(call),
                 pid=body.pid,
                 host_id=body.host_id,
                 pinged=tuple(body.pinged),
@@ -74,16 +68,7 @@ class MonitorDesk:
     async def release(self, call: Call) -> MonitorView:
         body = call.body
         assert isinstance(body, ReleaseBody)
-        await self.submit(
-            ReleaseMonitor(
-                zone_id=call.zone,
-                caller=call.caller,
-                trace=call.trace,
-                fleet_id=fleet_id(call),
-                pid=body.pid,
-                host_id=body.host_id,
-            )
-        )
+        await self.submit(ReleaseMonitor(**here(call), pid=body.pid, host_id=body.host_id))
         return await self.show(call)
 
     async def show_member(self, call: Call) -> MonitoredView:
@@ -95,10 +80,7 @@ class MonitorDesk:
         assert isinstance(body, MonitorBody)
         await self.submit(
             ConfigureMonitor(
-                zone_id=call.zone,
-                caller=call.caller,
-                trace=call.trace,
-                fleet_id=fleet_id(call),
+                **here(call),
                 agent_id=agent_id(call),
                 interval_seconds=None if body.interval_seconds is UNSET else body.interval_seconds,
                 enabled=None if body.enabled is UNSET else body.enabled,

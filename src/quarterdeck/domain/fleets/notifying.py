@@ -6,7 +6,8 @@
                       host                    a shell: nothing is typed      side by side otherwise
 
 Each line is looked at the pane for anew: the one before it may have told the agent to leave, and what is typed at the
-shell's prompt behind it would be executed.
+shell's prompt behind it would be executed. And so is the database, with one statement for a look: a member that has
+left meanwhile may have left its pane to another, and what was canceled, or acknowledged already, is nobody's news.
 
 How it fails. A notice is a courtesy: the message waits for its recipient, notified or not. What cannot be typed in time
 has failed, and its receipt says so; a pane that is stuck holds up nothing but its own notices, and a tmux server that
@@ -24,11 +25,20 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.fleets.model.commands import Receipt, SpokenOutcome
-from quarterdeck.domain.fleets.model.rows import FleetSettings, Message, MessageRef, Notice, Placement
-from quarterdeck.domain.fleets.operations.standing import placements
+from quarterdeck.domain.fleets.model.rows import (
+    FleetSettings,
+    Message,
+    MessageRef,
+    MessageState,
+    Notice,
+    Placement,
+)
+from quarterdeck.domain.fleets.operations.standing import Pending, pending, placements
 from quarterdeck.engine.errands import Errands, until_heard
 from quarterdeck.engine.tx import Engine
 from quarterdeck.panes import checking
@@ -52,6 +62,8 @@ LOADED_MAX = 1_000
 RECEIPT_SECONDS = 30.0
 TEXT_MAX = 8_000
 """Code points of a message that are typed: a pane is no pipe, and the whole can be polled for."""
+KEPT_MAX = TEXT_MAX + 1
+"""What is kept of a text that waits to be typed: one more tells that there was more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +145,7 @@ class Notifier:
         room = max(0, WAITING_MAX - self._waiting + len(messages))
         for message in messages[room:]:
             self._settle(message, Notice.FAILED)
-        self._come += messages[:room]
+        self._come += [structs.replace(each, text=each.text[:KEPT_MAX]) for each in messages[:room]]
         if self._come and not self._loading:
             self._loading = True
             self._errands.begin(self._load(), "notices")
@@ -270,23 +282,26 @@ class _Desk:
         try:
             async with asyncio.timeout(self._seconds):
                 looked = await checking.look(self._tmux)
-                return await asyncio.to_thread(self._judged, due, looked)
-        except (TmuxError, TimeoutError) as error:
+                refs = [each.message.ref for each in due]
+                now = await self._means.everywhere.read(lambda tx: pending(tx, refs))
+                return await asyncio.to_thread(self._judged, due, looked, now)
+        except (TmuxError, TimeoutError, Problem) as error:
             log.warning("%d notices failed: %s cannot be looked at: %r", len(due), self._socket, error)
         except Exception:
             # These were taken: their receipts are written here or never, and the next must be looked at.
             log.exception("%d notices failed: a look at %s", len(due), self._socket)
         return [Notice.FAILED for _ in due]
 
-    def _judged(self, due: Sequence[Due], looked: Look) -> list[Ready | Notice]:
-        means = self._means
-        judged = (
-            checking.judge(
-                looked, each.placement, means.host, means.coding_agents.get(each.placement.coding_agent)
-            )
-            for each in due
-        )
-        return [each if isinstance(each, Ready) else Notice(each) for each in judged]
+    def _judged(
+        self, due: Sequence[Due], looked: Look, now: Mapping[MessageRef, Pending]
+    ) -> list[Ready | Notice]:
+        """Blocks."""
+        return [over(each, now.get(each.message.ref)) or self._judge(each, looked) for each in due]
+
+    def _judge(self, due: Due, looked: Look) -> Ready | Notice:
+        agent = self._means.coding_agents.get(due.placement.coding_agent)
+        judged = checking.judge(looked, due.placement, self._means.host, agent)
+        return judged if isinstance(judged, Ready) else Notice(judged)
 
     async def _type(self, due: Due, ready: Ready) -> None:
         notice: Notice | None = Notice.FAILED
@@ -300,6 +315,13 @@ class _Desk:
             self._typing.discard(due.pane_id)
             self._settled(due.message, notice)
             self._go_on()
+
+
+def over(due: Due, now: Pending | None) -> Notice | None:
+    """Why nobody is to be told of it any more."""
+    if now is None or now.state is not MessageState.INPUT_REQUIRED:
+        return Notice.ENDED
+    return None if now.pane_id == due.pane_id else Notice.NO_PANE
 
 
 def line(message: Message) -> str:

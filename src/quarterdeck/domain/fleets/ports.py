@@ -12,13 +12,17 @@ from typing import Protocol
 from quarterdeck.core.wire import Call
 from quarterdeck.domain.fleets.model.bodies import MemberBody, Pane
 from quarterdeck.domain.fleets.model.commands import MemberMade, Place
-from quarterdeck.domain.fleets.model.rows import Placement
+from quarterdeck.domain.fleets.model.rows import Notice, Placement
 from quarterdeck.domain.fleets.model.views import FleetMemberDeleted, ScreenView, TypedView
+from quarterdeck.domain.fleets.reaching import Fate
 
 
 class Station(Protocol):
-    """Whoever reaches into a pane comes over the unix socket with the scope `fleet:exec`: all of these but the last
-    refuse others."""
+    """Whoever reaches into a pane comes over the unix socket with the scope `fleet:exec`: all of these but the
+    first refuse others."""
+
+    def require_coding_agent(self, name: str) -> None:
+        """Refuses one that the configuration does not name."""
 
     async def place(self, call: Call, pane: Pane, coding_agent: str) -> Place:
         """Where the caller is, as its own tmux server tells: for the director of a fleet that is to be made."""
@@ -41,5 +45,5 @@ class Station(Protocol):
     async def ping(self, call: Call, fleet_id: int, agent_id: int) -> TypedView:
         """Types the line that has an agent look for its messages."""
 
-    async def close_panes(self, placements: Sequence[Placement]) -> int:
-        """Of a fleet that was deleted, those on this host; how many that were."""
+    async def close_panes(self, call: Call, placements: Sequence[Placement]) -> dict[int, Fate | Notice]:
+        """Of a fleet that is to be deleted: what became of each, by member. Raises if one could not be closed."""

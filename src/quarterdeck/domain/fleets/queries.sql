@@ -58,8 +58,14 @@ from rows(:batch as b, zone_id text, fleet_id bigint, state text)
 join members m on m.zone_id = b.zone_id and m.fleet_id = b.fleet_id and m.status = b.state
 join agent_placements p on p.zone_id = m.zone_id and p.agent_id = m.agent_id;
 
+-- name: monitor_configs_get
+-- Of those that a batch names, how they are watched over.
+select columns(c as config)
+from rows(:batch as b, zone_id text, agent_id bigint)
+join monitor_config c on c.zone_id = b.zone_id and c.agent_id = b.agent_id;
+
 -- name: monitor_configs_of_fleets
--- How they are watched over.
+-- Of everybody in a fleet, how they are watched over.
 select columns(c as config)
 from rows(:batch as b, zone_id text, fleet_id bigint, state text)
 join members m on m.zone_id = b.zone_id and m.fleet_id = b.fleet_id and m.status = b.state

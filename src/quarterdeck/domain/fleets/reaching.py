@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
@@ -18,15 +18,16 @@ from quarterdeck.domain.fleets.model.rows import Notice, Placement
 from quarterdeck.domain.fleets.rules import refusals
 from quarterdeck.panes import checking
 from quarterdeck.panes.checking import Ready
-from quarterdeck.panes.coding import CodingAgent
+from quarterdeck.panes.coding import CodingAgent, has_left
 from quarterdeck.panes.errors import TmuxError
 from quarterdeck.panes.host import Host
+from quarterdeck.panes.leaving import Leaving
 from quarterdeck.panes.seen import PaneSeen
 from quarterdeck.panes.tmux import Tmux
 
 log = logging.getLogger("quarterdeck.fleets")
-LOOK_SECONDS = 0.1
-"""Between two looks for a pane to go: tmux tells nobody but its own clients, and its hooks are its user's."""
+ENDED_AT_ONCE = 16
+"""Panes that are told to leave, or killed: each takes several calls, and looks at all processes."""
 TAIL_LINES = 80
 T = TypeVar("T")
 
@@ -46,6 +47,8 @@ class Reach:
     """For one call of tmux."""
     exit_seconds: float
     """For a pane to go, after its agent was told to exit."""
+    leaving: Leaving = field(default_factory=Leaving)
+    hands: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ENDED_AT_ONCE))
 
     def tmux(self, placement: Placement) -> Tmux:
         return Tmux(placement.tmux_socket, self.call_seconds, placement.tmux_pid)
@@ -56,12 +59,8 @@ class Reach:
         """The pane, if it is there, whatever runs in it."""
         if why_not := checking.elsewhere(placement, self.host):
             return Notice(why_not)
-        looked = await asked(checking.look(self.tmux(placement)))
-        judged = checking.judge(looked, placement, self.host, None)
-        # Nobody's agent was asked for: that this is what hinders means that nothing else does.
-        if isinstance(judged, Ready) or judged == "not_the_agent":
-            return looked.panes[placement.tmux_pane_id or ""]
-        return Notice(judged)
+        found = checking.there(await asked(self.tmux(placement).panes()), placement)
+        return found if isinstance(found, PaneSeen) else Notice(found)
 
     async def ready(self, placement: Placement) -> Ready | Notice:
         """The pane, if it may be typed into."""
@@ -69,7 +68,7 @@ class Reach:
             return Notice(why_not)
         looked = await asked(checking.look(self.tmux(placement)))
         agent = self.coding_agents.get(placement.coding_agent)
-        judged = checking.judge(looked, placement, self.host, agent)
+        judged = await asyncio.to_thread(checking.judge, looked, placement, self.host, agent)
         return judged if isinstance(judged, Ready) else Notice(judged)
 
     # -- typing --------------------------------------------------------------------------------------------------
@@ -79,54 +78,52 @@ class Reach:
         ready = await self.ready(placement)
         if isinstance(ready, Notice):
             return ready
-        tmux = self.tmux(placement)
-        if not enters:
-            await asked(tmux.paste(ready.seen.pane_id, text, seen=ready.seen))
-            return ready.seen
-        why_not = await asked(checking.type_to(tmux, ready, text))
+        why_not = await asked(checking.type_to(self.tmux(placement), ready, text, enters=enters))
         return ready.seen if why_not is None else Notice(why_not)
 
     # -- ending --------------------------------------------------------------------------------------------------
 
     async def leave(self, placement: Placement) -> Fate | Notice:
-        """Tells the agent to exit and waits for its pane to go; raises if it does not."""
-        agent = self.coding_agents.get(placement.coding_agent)
-        if agent is None:
-            return Notice.NOT_THE_AGENT
-        typed = await self.type_to(placement, agent.exit)
+        """Tells the agent to exit and waits for its pane to go. Raises if it does not go, and if the agent cannot be
+        told although it may be there: only a shell that it has left behind is no reason to stay."""
+        async with self.hands:
+            typed = await self._told_to_leave(placement)
         if isinstance(typed, Notice):
             return typed
-        until = asyncio.get_running_loop().time() + self.exit_seconds
-        while not isinstance(await self.seen(placement), Notice):
-            if asyncio.get_running_loop().time() >= until:
-                raise refusals.member_still_there(placement, self.exit_seconds, await self._tail(placement))
-            await asyncio.sleep(LOOK_SECONDS)
+        if not await asked(self.leaving.gone(self.tmux(placement), typed, self.exit_seconds)):
+            raise refusals.member_still_there(placement, self.exit_seconds, await self._tail(placement))
         return Fate.EXITED
+
+    async def _told_to_leave(self, placement: Placement) -> PaneSeen | Notice:
+        agent = self.coding_agents.get(placement.coding_agent)
+        typed = Notice.NOT_THE_AGENT if agent is None else await self.type_to(placement, agent.exit)
+        if typed is not Notice.NOT_THE_AGENT:
+            return typed
+        looked = await asked(checking.look(self.tmux(placement)))
+        seen = checking.there(looked.panes, placement)
+        if not isinstance(seen, PaneSeen):
+            return Notice(seen)
+        if agent is None or not await asyncio.to_thread(has_left, agent, seen, looked.running):
+            raise refusals.member_not_in_front(placement, await self._tail(placement))
+        return typed
 
     async def kill(self, placement: Placement) -> Fate:
         """Returns when nothing of what ran in it is left."""
         assert placement.tmux_pane_id is not None  # it was seen
-        await asked(self.tmux(placement).kill(placement.tmux_pane_id))
+        async with self.hands:
+            await asked(self.tmux(placement).kill(placement.tmux_pane_id))
         return Fate.KILLED
 
-    async def close(self, placement: Placement) -> bool:
-        """Whether a pane that is there was closed: by its agent, and where that does not, by us."""
+    async def close(self, placement: Placement) -> Fate | Notice:
+        """A pane that is there, by its agent, and where that does not, by us; raises if neither can."""
+        if isinstance(seen := await self.seen(placement), Notice):
+            return seen
         try:
-            if isinstance(await self.seen(placement), Notice):
-                return False
-            if not await self._left(placement):
-                await self.kill(placement)
-        except Problem as problem:
-            log.warning("the pane of member %d was left: %r", placement.agent_id, problem)
-            return False
-        return True
-
-    async def _left(self, placement: Placement) -> bool:
-        try:
-            return await self.leave(placement) is Fate.EXITED
+            if (left := await self.leave(placement)) is Fate.EXITED:
+                return left
         except Problem as problem:
             log.info("member %d is not waited for any longer: %r", placement.agent_id, problem)
-            return False
+        return await self.kill(placement)
 
     async def _tail(self, placement: Placement) -> str:
         assert placement.tmux_pane_id is not None  # it was seen

@@ -7,20 +7,24 @@
 Whoever asks must hold `fleet:exec` and come over the unix socket: they can open it because they are the user whose
 panes these are. What a caller says of its own pane is looked up, never believed.
 
-How it fails. A pane that is elsewhere, gone or another's is left alone, and the member deregistered all the same: the
-answer says what was left. An agent that does not leave within its time keeps its registration; the refusal shows the
-end of its pane. A server that is killed between registering and placing leaves a member without a pane, which can be
-deleted as any other; what was begun for it finds its token refused then.
+How it fails. A pane that is elsewhere, gone or another's, or in which a shell is all that is left, is left alone, and
+the member deregistered all the same: the answer says what was left. An agent that does not leave within its time, or
+cannot be told to because something else is in front, keeps its registration; the refusal shows the end of its pane. The
+panes of a fleet are closed before it is deleted, so that whoever is cut can ask again. A server that is killed between
+registering and placing leaves a member without a pane, which can be deleted as any other; what was begun for it finds
+its token refused then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.keys import Key
 from quarterdeck.core.wire import FLEET_EXEC, Call
 from quarterdeck.domain.fleets.asking import fleet_id as fleet_of
 from quarterdeck.domain.fleets.asking import key_of, skills_of
@@ -38,22 +42,23 @@ from quarterdeck.domain.fleets.model.commands import (
 from quarterdeck.domain.fleets.model.rows import CODING_AGENT, Member, Notice, Placement
 from quarterdeck.domain.fleets.model.views import FleetMemberDeleted, ScreenView, TypedView
 from quarterdeck.domain.fleets.operations.standing import Standing, Wanted, standing
-from quarterdeck.domain.fleets.reaching import LOOK_SECONDS, Fate, Reach, asked
+from quarterdeck.domain.fleets.reaching import Fate, Reach, asked
 from quarterdeck.domain.fleets.rules import refusals
 from quarterdeck.domain.fleets.rules.cards import BUILTIN, kind_of
+from quarterdeck.domain.fleets.rules.crew import directing_problem
+from quarterdeck.domain.fleets.rules.crew import key_of as bound_key_of
 from quarterdeck.engine.tx import Engine
 from quarterdeck.panes.checking import Ready
 from quarterdeck.panes.coding import CodingAgent, argv_of
 from quarterdeck.panes.errors import TmuxError
-from quarterdeck.panes.notice import default_prompt
+from quarterdeck.panes.leaving import LOOK_SECONDS
+from quarterdeck.panes.notice import PING, default_prompt
 from quarterdeck.panes.seen import PaneSeen
 from quarterdeck.panes.tmux import Tmux
 
 log = logging.getLogger("quarterdeck.fleets")
 BEGIN_SECONDS = 2.0
 """For an agent to be seen at work. One that ends at once has failed; one that is merely slow has not."""
-CLOSED_AT_ONCE = 16
-PING = "[ping] Look for messages: qd message poll"
 SHELL_MODE = "!"
 """How all agents that we know are told that a command for their own shell follows."""
 
@@ -97,30 +102,54 @@ class PaneStation:
     def __init__(self, means: Means) -> None:
         self._means = means
         self._reach = means.reach
+        self._under_way: dict[Key, asyncio.Event] = {}
+        """Keys with which members are made at this moment."""
 
     # -- making --------------------------------------------------------------------------------------------------
 
     async def place(self, call: Call, pane: Pane, coding_agent: str) -> Place:
         """The caller's own pane, for the director of a fleet that is created in it."""
         require_exec(call)
-        self._coding_agent(coding_agent)
+        self.require_coding_agent(coding_agent)
         return self._at(pane.socket, await self._own(pane), pane.pane_id, coding_agent)
 
     async def create(self, call: Call, body: MemberBody) -> MemberMade:
         """A member and its pane, or neither."""
         require_exec(call)
         wish = await self._wish(call, body)
-        made = await self._means.submit(_registering(call, body, wish.place))
-        assert isinstance(made, MemberMade)
-        # A key that was used before stands for a member that has its pane.
-        return await self._begin(made.member, wish) if made.made else made
+        ask = _registering(call, body, wish.place)
+        async with self._alone(bound_key_of(ask)):
+            made = await self._means.submit(ask)
+            assert isinstance(made, MemberMade)
+            if made.made:
+                return await self._begin(made.member, wish)
+        # A key that was used before stands for a member that has its pane. Where it has none, another server is about
+        # to make it, or was killed before it had.
+        if made.placement is None or made.placement.tmux_pane_id is None:
+            raise refusals.member_being_made(made.member.agent_id)
+        return made
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, key: Key | None) -> AsyncIterator[None]:
+        """Of those who use one key, one after the other: the second is answered when the first has its pane, or not."""
+        if key is None:
+            yield
+            return
+        while (other := self._under_way.get(key)) is not None:
+            await other.wait()
+        self._under_way[key] = over = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._under_way[key]
+            over.set()
 
     async def _wish(self, call: Call, body: MemberBody) -> Wish:
         if body.director_id is None:
             raise refusals.no_director()
         agent = self._coding_agent(body.coding_agent or CODING_AGENT)
         director = await self._standing(call, fleet_of(call), body.director_id)
-        if problem := _directing_problem(director):
+        if problem := directing_problem(director.fleet, director.member):
             raise problem
         return Wish(body, agent, director.member, await self._beside(director, body, agent))
 
@@ -257,16 +286,22 @@ class PaneStation:
         require_exec(call)
         return await (self._reach.kill(placement) if force else self._reach.leave(placement))
 
-    async def close_panes(self, placements: Sequence[Placement]) -> int:
-        """Of a fleet that was deleted: how many were closed. The director's is its user's own, and stays."""
-        made = [each for each in placements if each.director_agent_id is not None]
-        slots = asyncio.Semaphore(CLOSED_AT_ONCE)
+    async def close_panes(self, call: Call, placements: Sequence[Placement]) -> dict[int, Fate | Notice]:
+        """All of them are tried before it is said that one was not closed."""
+        require_exec(call)
+        fates: dict[int, Fate | Notice] = {}
+        left: dict[int, Problem] = {}
 
-        async def closed(placement: Placement) -> bool:
-            async with slots:
-                return await self._reach.close(placement)
+        async def close(placement: Placement) -> None:
+            try:
+                fates[placement.agent_id] = await self._reach.close(placement)
+            except Problem as problem:
+                left[placement.agent_id] = problem
 
-        return sum(await asyncio.gather(*(closed(each) for each in made)))
+        await asyncio.gather(*map(close, placements))
+        if left:
+            raise refusals.panes_not_closed(left)
+        return fates
 
     # -- shared --------------------------------------------------------------------------------------------------
 
@@ -274,6 +309,9 @@ class PaneStation:
         wanted = Wanted(call.zone, fleet_id, agent_id, call.caller)
         zones = {call.zone, call.caller.zone_id}
         return await self._means.engine.read(lambda tx: standing(tx, wanted), zones=zones)
+
+    def require_coding_agent(self, name: str) -> None:
+        self._coding_agent(name)
 
     def _coding_agent(self, name: str) -> CodingAgent:
         agent = self._reach.coding_agents.get(name)
@@ -294,14 +332,6 @@ def _reached(agent_id: int, found: PaneSeen | Notice) -> PaneSeen:
     if isinstance(found, Notice):
         raise refusals.pane_out_of_reach(agent_id, found)
     return found
-
-
-def _directing_problem(found: Standing) -> Problem | None:
-    """Asked before a window is looked for; the lane asks again."""
-    if kind_of(found.member.agent_card_json) == BUILTIN:
-        return refusals.administrator_directs_nobody()
-    root = found.fleet.director_agent_id
-    return refusals.nested(root, found.member.agent_id) if root not in (None, found.member.agent_id) else None
 
 
 def _registering(call: Call, body: MemberBody, place: Place) -> RegisterMember:

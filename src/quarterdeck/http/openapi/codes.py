@@ -122,6 +122,9 @@ OWN: Mapping[str, Meaning] = {
     "agent_required": Meaning(Forbidden, "The token is another agent's: an agent acts as itself alone."),
     "agent_terminated": Meaning(Conflict, "The agent was terminated; it can be registered again."),
     "agent_id_reserved": Meaning(Invalid, "The id is one of those that members of fleets have."),
+    "agent_in_fleet": Meaning(
+        Conflict, "The agent is a member of a fleet, and is ended by deregistering it there."
+    ),
     "agent_draining": Meaning(Conflict, "The agent is to end with its last task, and takes no others."),
     "unknown_launcher": Meaning(Invalid, "The configuration of the server names no such launcher."),
     "capabilities_not_allowed": Meaning(Forbidden, "An agent cannot give itself capabilities."),
@@ -194,6 +197,9 @@ OWN: Mapping[str, Meaning] = {
     "fleet_member_not_found": Meaning(NotFound, "The fleet has no such member, or it has left."),
     "destination_not_found": Meaning(NotFound, "The fleet has nobody of this id to send to."),
     "message_not_found": Meaning(NotFound, "There is no such message in this fleet."),
+    "broadcast_too_large": Meaning(
+        Invalid, "A broadcast's text, as often as it has recipients, is too much."
+    ),
     "message_state_conflict": Meaning(Conflict, "The message was acknowledged or canceled before."),
     "not_the_recipient": Meaning(Forbidden, "Only its recipient acknowledges a message."),
     "not_the_sender": Meaning(Forbidden, "Only its sender cancels a message."),
@@ -218,7 +224,12 @@ OWN: Mapping[str, Meaning] = {
     "tmux_failed": Meaning(Conflict, "tmux did not do what it was asked for."),
     "member_still_there": Meaning(
         Conflict,
-        "The agent was told to exit, and its pane is still there; `tail` is the end of what it shows.",
+        "The agent was told to exit, or could not be, and its pane is still there; `tail` is the end of what it shows.",
+    ),
+    "member_being_made": Meaning(Conflict, "The key stands for a member whose pane is not there yet."),
+    "panes_not_closed": Meaning(
+        Conflict,
+        "A pane of the fleet could not be closed; `agents` says whose. Repeating it goes on with them.",
     ),
     "key_not_found": Meaning(NotFound, "There is no such API key in this zone."),
     "key_limit_exceeded": Meaning(LimitReached, "The zone has as many live API keys as a zone may have."),

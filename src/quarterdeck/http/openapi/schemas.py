@@ -42,7 +42,7 @@ class Schemas:
         bodies: list[object] = [Problem]
         queries: list[object] = []
         for route in routes:
-            bodies += [route.body, *_each(route.answer), route.streams]
+            bodies += [route.body, *_each(route.answer), *_each(route.streams)]
             queries.append(route.query)
         kinds = _distinct([*bodies, *queries])
         found, components = msgspec.json.schema_components(

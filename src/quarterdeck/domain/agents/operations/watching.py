@@ -49,12 +49,15 @@ async def look(tx: Tx, asks: Sequence[Look]) -> list[Standing | Problem | Busy]:
 
 
 async def terminate(tx: Tx, asks: Sequence[Terminate]) -> list[Standing | Problem | Busy]:
-    """Ends agents, at once or with their last task. Done twice it moves nothing the second time."""
+    """Ends agents, at once or with their last task; members of fleets only from within. Done twice it moves
+    nothing the second time."""
     loaded = await load(tx, asks)
     moves: dict[Ref, tuple[Agent, Agent]] = {}
     outcomes: list[Standing | Problem | Busy] = []
     for ask in asks:
         agent = loaded.refusal(ask, POWER) or _acting(ask, loaded) or loaded.found(ask)
+        if isinstance(agent, Agent):
+            agent = rules.ending_problem(ask, agent) or agent
         if isinstance(agent, Agent):
             moved = rules.terminated(agent, ask.reason, tx.now, graceful=ask.graceful)
             agent = _take(tx, loaded, moves, moved, ask)

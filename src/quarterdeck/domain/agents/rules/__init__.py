@@ -3,7 +3,7 @@
 | module      | what it answers                                                                           |
 |-------------|-------------------------------------------------------------------------------------------|
 | lives       | how an agent stands by what was heard of it, and what it may still be given                 |
-| registering | what becomes of what is said of an agent, and who may say it                                |
+| registering | what becomes of what is said of an agent, and who may say it, or end one                    |
 | refusals    | what can be refused, each with its sentence                                                 |
 | showing     | what is shown of agents, and of how they fare                                               |
 """
@@ -32,7 +32,7 @@ from quarterdeck.domain.agents.rules.refusals import (
     not_found,
     unknown_launcher,
 )
-from quarterdeck.domain.agents.rules.registering import Speaker, loses_all, register, said_of
+from quarterdeck.domain.agents.rules.registering import Speaker, ending_problem, loses_all, register, said_of
 from quarterdeck.domain.agents.rules.showing import health_view, view
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "bearer_problem",
     "beaten",
     "claim_problem",
+    "ending_problem",
     "expected_within",
     "free_slots",
     "has_terminated",

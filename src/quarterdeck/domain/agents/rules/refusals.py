@@ -30,6 +30,15 @@ def reserved(agent_id: str) -> Invalid:
     )
 
 
+def is_member(agent_id: str) -> Conflict:
+    _, fleet_id, number = agent_id.split("-")
+    return Conflict(
+        "agent_in_fleet",
+        f"The agent {agent_id!r} is a member of fleet {fleet_id}, and leaves the registry with it: `qd member delete "
+        f"--fleet-id {fleet_id} --member-id {number}`, or `qd agent deregister {number} --fleet-id {fleet_id}`.",
+    )
+
+
 def is_draining(agent_id: str) -> Conflict:
     return Conflict(
         "agent_draining", f"The agent {agent_id!r} is to end when its last task has: it takes no others."

@@ -9,10 +9,20 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET
 
+from quarterdeck.core.asking import SERVER
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.wire import Caller, Role
-from quarterdeck.domain.agents.model import Agent, Health, Register, RegisterBody, Said, State, Verb
+from quarterdeck.domain.agents.model import (
+    Agent,
+    Health,
+    Register,
+    RegisterBody,
+    Said,
+    State,
+    Terminate,
+    Verb,
+)
 from quarterdeck.domain.agents.rules import refusals
 from quarterdeck.domain.agents.rules.lives import TOLD, Moved
 
@@ -82,6 +92,15 @@ def loses_all(before: Agent) -> bool:
     """Whether there is anything that an agent has lost when another process begins to work as it. One that is launched
     has a process for each task."""
     return before.launcher is None and before.status is not State.TERMINATED and before.held > 0
+
+
+def ending_problem(ask: Terminate, agent: Agent) -> Problem | None:
+    """Why it is not ended from outside: of a member the registry's agent alone would end, and the member would go on
+    without a voice. Whoever took such an id before these were kept for members is an agent like any other."""
+    is_member = RESERVED.fullmatch(agent.id) is not None and agent.created_by == SERVER
+    if ask.caller is None or not is_member or agent.status is State.TERMINATED:
+        return None
+    return refusals.is_member(agent.id)
 
 
 def registered_data(agent: Agent) -> tuple[tuple[str, object], ...]:

@@ -13,11 +13,11 @@ Id = Annotated[int, Meta(ge=1, le=2**53)]
 TEXT_MAX = 256 * 1024
 """Characters of one message."""
 Text = Annotated[str, Meta(min_length=1, max_length=TEXT_MAX)]
-Name = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Name = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$(?!\n)")]
 Described = Annotated[str, Meta(max_length=4_096)]
 Label = Annotated[str, Meta(max_length=255)]
-Coding = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
-PaneId = Annotated[str, Meta(pattern=r"^%[0-9]{1,9}$")]
+Coding = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$(?!\n)")]
+PaneId = Annotated[str, Meta(pattern=r"^%[0-9]{1,9}$(?!\n)")]
 SocketPath = Annotated[str, Meta(min_length=1, max_length=1_024)]
 Cursor = Annotated[str, Meta(max_length=512)]
 LIMIT_MAX = 500
@@ -36,7 +36,7 @@ class Pane(_Body, frozen=True):
 
 class FleetBody(_Body, frozen=True):
     label: Label | None = None
-    coding_agent: Coding = "claude"
+    coding_agent: Coding | None = None
     pane: Pane | None = None
     """Without it the director has no pane."""
 
@@ -59,8 +59,9 @@ class MemberBody(_Body, frozen=True):
     director_id: Id | None = None
     """With it, a pane is made beside the director's, and the coding agent begun in it."""
     coding_agent: Coding | None = None
-    model: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    model: Name | None = None
     prompt: Annotated[str, Meta(max_length=64 * 1024)] | None = None
+    """Its bytes are bounded, too: `asking.refuse_long_prompt`."""
     pane: Pane | None = None
 
 
@@ -103,9 +104,17 @@ class SentQuery(MessagesQuery, frozen=True, forbid_unknown_fields=True):
 
 
 class InboxQuery(SentQuery, frozen=True, forbid_unknown_fields=True):
-    wait_ms: Annotated[
-        int, Meta(ge=0, le=300_000, description="how long to wait for one, if there is none")
-    ] = 0
+    wait_ms: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=300_000,
+                description="how long to wait for one, if there is none; only for a member that is there",
+            ),
+        ]
+        | None
+    ) = None
 
 
 class TimelineQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -68,5 +68,7 @@ class SentFilter(MessagesFilter, frozen=True, kw_only=True):
 class InboxFilter(SentFilter, frozen=True, kw_only=True):
     """Of a member: what it was sent."""
 
+    is_poll: bool = False
+    """Asked by who acts as the member: whoever has left has nothing to wait for any more."""
     waiter: object = None
     """Who waits for it, if somebody does."""

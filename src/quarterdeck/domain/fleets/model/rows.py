@@ -18,6 +18,8 @@ MessageRef = tuple[str, int]
 """(zone, message)"""
 MEMBERS_MAX = 1_000
 """Active ones of a fleet: a broadcast is one transaction."""
+BROADCAST_MAX = 4 * 1024 * 1024
+"""Bytes of a broadcast's text, once for each of its recipients: it is stored as often."""
 CODING_AGENT = "claude"
 """What runs in a pane where nobody has chosen."""
 NOBODY = 0
@@ -59,6 +61,8 @@ class Notice(StrEnum):
     PANE_GONE = "pane_gone"
     NOT_THE_AGENT = "not_the_agent"
     """What runs in the pane is not the agent: a body typed at a shell's prompt would be executed."""
+    ENDED = "ended"
+    """It was acknowledged or canceled before it could be typed."""
     FAILED = "failed"
 
 

@@ -155,6 +155,13 @@ class RecipientView(msgspec.Struct, frozen=True):
     notice: str | None
 
 
+class MovedView(msgspec.Struct, frozen=True):
+    """Of an entry of the timeline, those of its recipients who have acknowledged it, or for whom it was canceled."""
+
+    id: int
+    recipients: list[RecipientView]
+
+
 class TimelineView(msgspec.Struct, frozen=True):
     items: list[EntryView]
     next_cursor: str | None
@@ -175,10 +182,11 @@ class MonitorView(msgspec.Struct, frozen=True):
     fleet_id: int
     pid: int | None
     host_id: str | None
+    user_id: int | None
     started_at: str | None
     last_tick_at: str | None
     tick_seconds: int
     policy: str
     is_recent: bool
-    """Its heartbeat is no older than it may be; whether its process lives, only its host knows."""
+    """Its heartbeat is no older than it may be; whether its process lives, only its user on its host knows."""
     members: list[MonitoredView]

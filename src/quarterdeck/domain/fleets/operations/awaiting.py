@@ -1,14 +1,17 @@
 """Polls that wait: whoever has no message waits for one, without asking again and again.
 
 Those who wait in one process are looked for together (`engine.waiting`): a commit, here or elsewhere, has one statement
-find the newest message that waits for each of them, and only those for whom there is a new one read again.
+find the newest message that waits for each of them, and only those for whom there is a new one read again. Whoever
+leaves its fleet meanwhile is told so at once: who polls in a loop would else never learn that it is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from quarterdeck.domain.fleets.model.filters import InboxFilter
+from quarterdeck.domain.fleets.model.rows import MemberStatus
 from quarterdeck.domain.fleets.operations import looking
 from quarterdeck.domain.fleets.operations.looking import Pages
 from quarterdeck.domain.fleets.queries import LISTS
@@ -51,26 +54,32 @@ class Awaiting:
 
 
 class PollLook:
-    """Once for all who wait: has those read again for whom something came."""
+    """Once for all who wait: has those read again for whom something came, or who are there no more, and are refused
+    then."""
 
     def __init__(self, engine: Engine, waiting_polls: Polls) -> None:
         self._engine = engine
         self._polls = waiting_polls
 
     async def __call__(self, keys: Sequence[Key]) -> float:
-        newest = await self._engine.read(lambda tx: _newest(tx, keys), zones={zone_id for zone_id, _ in keys})
-        for key, message_id in newest.items():
+        found = await self._engine.read(lambda tx: _news(tx, keys), zones={zone_id for zone_id, _ in keys})
+        for key, news in found.items():
             for poll in self._polls.of(key):
-                if message_id > poll.claim.after:
+                if news.has_left or news.newest > poll.claim.after:
                     self._polls.ask(poll)
         return LOOK_SECONDS
 
 
-async def _newest(tx: Tx, keys: Sequence[Key]) -> dict[Key, int]:
+class _News(NamedTuple):
+    newest: int
+    """0: nothing waits."""
+    has_left: bool
+
+
+async def _news(tx: Tx, keys: Sequence[Key]) -> dict[Key, _News]:
     batch: list[tuple[object, ...]] = [(zone_id, int(agent_id)) for zone_id, agent_id in keys]
     [rows] = await tx.read(LISTS.messages_newest(batch=batch))
     return {
-        (str(zone_id), str(agent_id)): int(str(message_id))
-        for zone_id, agent_id, message_id in rows
-        if message_id is not None
+        (str(zone_id), str(agent_id)): _News(int(str(newest or 0)), status != MemberStatus.ACTIVE)
+        for zone_id, agent_id, newest, status in rows
     }

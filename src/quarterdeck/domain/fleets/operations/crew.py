@@ -7,19 +7,17 @@ and terminated there, in the same transaction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.keys import Binding
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Register, Registered, Terminate
 from quarterdeck.domain.agents.model import Said as AgentSaid
-from quarterdeck.domain.agents.operations.speaking import Heard, Speakers
+from quarterdeck.domain.agents.operations.speaking import Speakers
 from quarterdeck.domain.fleets.model.commands import (
     CreateFleet,
     FleetCommand,
@@ -29,16 +27,15 @@ from quarterdeck.domain.fleets.model.commands import (
 )
 from quarterdeck.domain.fleets.model.rows import (
     Fleet,
-    FleetRef,
     Member,
     MemberStatus,
     MonitorConfig,
     MonitorRuntime,
     Placement,
 )
-from quarterdeck.domain.fleets.queries import Q
+from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules.cards import BUILTIN, kind_of
-from quarterdeck.domain.fleets.rules.crew import CREATING, Crew, Known, LastIds, Told, key_of
+from quarterdeck.domain.fleets.rules.crew import Crew, Known, LastIds, Told, Wanted, key_of, wanted
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones import rules as zone_rules
@@ -46,8 +43,8 @@ from quarterdeck.engine import idempotency
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import decode
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.port import Row, decode
+from quarterdeck.store.sql import Bound, Statement
 
 Batch = list[tuple[object, ...]]
 K = TypeVar("K")
@@ -73,11 +70,10 @@ async def change(tx: Tx, asks: Sequence[FleetCommand]) -> list[FleetOutcome | Pr
     locked = zones.locked(locked_rows)
     why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
     bindings = idempotency.loaded(bound)
-    named = {(ask.zone_id, ask.fleet_id) for ask in asks if ask.fleet_id} | _made_before([*bindings.values()])
-    stored = await _stored(tx, sorted(ref for ref in named if ref[0] in locked))
+    stored = await _stored(tx, _within(locked, wanted(asks, [*bindings.values()])))
     known = replace(
         stored,
-        problem_of=partial(_problem, speakers.heard(said, tx.now)),
+        problem_of=speakers.heard(said, tx.now).problem,
         zones=zone_rules.endings(locked.values()),
         last_ids={last.zone_id: last for last in decode(ids, LastIds)},
         keys=bindings,
@@ -88,27 +84,30 @@ async def change(tx: Tx, asks: Sequence[FleetCommand]) -> list[FleetOutcome | Pr
     return outcomes
 
 
-def _problem(heard: Heard, ask: Fleetwide, power: str) -> Problem | None:
-    return heard.problem(ask, power)
+def _within(locked: Container[str], asked: Wanted) -> Wanted:
+    """What is of zones that this transaction has to itself."""
+    found = (asked.fleets, asked.members, asked.whole, asked.joined)
+    return Wanted(*({ref for ref in refs if ref[0] in locked} for refs in found))
 
 
-def _made_before(bindings: Sequence[Binding]) -> set[FleetRef]:
-    """Fleets that keys stand for. A member's key names its fleet, and so does whoever uses it."""
-    return {(each.zone_id, int(each.subject_id)) for each in bindings if each.operation == CREATING}
-
-
-async def _stored(tx: Tx, refs: Sequence[FleetRef]) -> Known:
-    """Of these fleets, everything that is there."""
-    if not refs:
-        return Known(tx.now, _nobody)
-    there: Batch = [(*ref, MemberStatus.ACTIVE) for ref in refs]
-    fleets, members, placements, configs, runtimes = await tx.read(
-        Q.fleets_get(batch=[*refs]),
-        Q.members_of_fleets(batch=there),
-        Q.placements_of_fleets(batch=there),
-        Q.monitor_configs_of_fleets(batch=there),
-        Q.monitor_runtimes_get(batch=[*refs]),
+async def _stored(tx: Tx, asked: Wanted) -> Known:
+    """In one round trip, by as many statements as there is something to ask for."""
+    refs, own = [*sorted(asked.fleets)], [*sorted(asked.members)]
+    whole: Batch = [(*ref, MemberStatus.ACTIVE) for ref in sorted(asked.whole)]
+    joined: Batch = [(*ref, MemberStatus.ACTIVE) for ref in sorted(asked.joined)]
+    fleets, runtimes, counts, *found = await _read(
+        tx,
+        (Q.fleets_get, [*refs]),
+        (Q.monitor_runtimes_get, [*refs]),
+        (LISTS.fleets_counted, joined),
+        (Q.members_get, [*own]),
+        (Q.members_of_fleets, whole),
+        (LISTS.placements_get, [*own]),
+        (Q.placements_of_fleets, whole),
+        (Q.monitor_configs_get, [*own]),
+        (Q.monitor_configs_of_fleets, whole),
     )
+    members, placements, configs = ([*found[at], *found[at + 1]] for at in (0, 2, 4))
     return Known(
         tx.now,
         _nobody,
@@ -117,7 +116,14 @@ async def _stored(tx: Tx, refs: Sequence[FleetRef]) -> Known:
         placements={placement.ref: placement for placement in decode(placements, Placement)},
         configs={(config.zone_id, config.agent_id): config for config in decode(configs, MonitorConfig)},
         runtimes={(each.zone_id, each.fleet_id): each for each in decode(runtimes, MonitorRuntime)},
+        counts={(str(zone_id), int(str(fleet_id))): int(str(number)) for zone_id, fleet_id, number in counts},
     )
+
+
+async def _read(tx: Tx, *asked: tuple[Statement, Batch]) -> list[list[Row]]:
+    """What each finds. Those with nothing to look for are not sent."""
+    answers = iter(await tx.read(*(statement(batch=batch) for statement, batch in asked if batch)))
+    return [next(answers) if batch else [] for _, batch in asked]
 
 
 def _nobody(ask: Fleetwide, power: str) -> Problem | None:
@@ -137,8 +143,8 @@ async def _write(tx: Tx, known: Known, crew: Crew) -> None:
     _begin(tx, made, others, [each for ref, each in crew.placements.items() if ref not in known.placements])
     gone = await _leave(tx, known, crew)
     await _watch(tx, known, crew)
-    if crew.bindings:
-        tx.write(idempotency.store(crew.bindings, tx.now))
+    if crew.keys.bindings:
+        tx.write(idempotency.store(crew.keys.bindings, tx.now))
     await _register(tx, others)
     await _terminate(tx, [*gone, *(member for member in others if not member.is_active)])
     if administrators := [member for member in come if kind_of(member.agent_card_json) == BUILTIN]:

@@ -127,7 +127,7 @@ async def _seen(tx: Tx, found: Sequence[Fleet]) -> list[FleetSeen]:
         LISTS.placements_get(batch=[(each.zone_id, each.director_agent_id) for each in found]),
     )
     placements = {placement.agent_id: placement for placement in decode(placement_rows, Placement)}
-    numbers = {int(str(fleet_id)): int(str(number)) for fleet_id, number in counted}
+    numbers = {int(str(fleet_id)): int(str(number)) for _, fleet_id, number in counted}
     heads: dict[int, list[Member]] = {}
     for head in decode(head_rows, Member):
         heads.setdefault(head.fleet_id, []).append(head)
@@ -236,8 +236,10 @@ async def sent(tx: Tx, wanted: SentFilter) -> Pages:
 
 async def _of_member(tx: Tx, wanted: W, statement: Callable[[W], Bound]) -> Pages:
     asked = Q.members_get(batch=[(wanted.zone_id, wanted.agent_id)])
-    _, [member_rows, rows] = await in_fleet(tx, wanted, asked, statement(_slice(wanted)))
-    _of_fleet(member_rows, wanted)
+    fleet, [member_rows, rows] = await in_fleet(tx, wanted, asked, statement(_slice(wanted)))
+    member = _of_fleet(member_rows, wanted)
+    if isinstance(wanted, InboxFilter) and wanted.is_poll and (gone := refusals.over(fleet, member)):
+        raise gone
     return await _page(tx, wanted, statement, decode(rows, Message))
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.keys import Binding
-from quarterdeck.domain.agents.operations.speaking import Heard, Speakers
+from quarterdeck.domain.agents.operations.speaking import Speakers
 from quarterdeck.domain.fleets.model.commands import (
     Acknowledge,
     Broadcast,
@@ -72,7 +72,7 @@ class Talking:
         talk = Talk(
             Known(
                 tx.now,
-                partial(_problem, speakers.heard(said, tx.now)),
+                speakers.heard(said, tx.now).problem,
                 zone_rules.endings(locked.values()),
                 {fleet.ref: fleet for fleet in decode(fleets, Fleet) if fleet.zone_id in locked},
                 {member.ref: member for member in decode([*named, *crews], Member)},
@@ -93,8 +93,8 @@ class Talking:
             rows: Batch = [msgspec.structs.astuple(message) for message in talk.sent]
             for piece in pieces(rows):
                 tx.write(Q.messages_insert(batch=piece))
-        if talk.bindings:
-            tx.write(idempotency.store(talk.bindings, tx.now))
+        if talk.keys.bindings:
+            tx.write(idempotency.store(talk.keys.bindings, tx.now))
         if talk.changed:
             moves = [_move(before, talk.message(ref)) for ref, before in sorted(talk.changed.items())]
             [moved] = await tx.read(Q.messages_move(batch=moves))
@@ -122,10 +122,6 @@ def _named(asks: Sequence[SpokenCommand]) -> Batch:
 def _crews(asks: Sequence[SpokenCommand]) -> Batch:
     fleets = {(ask.zone_id, ask.fleet_id) for ask in asks if isinstance(ask, Broadcast)}
     return [(*fleet, MemberStatus.ACTIVE) for fleet in sorted(fleets)]
-
-
-def _problem(heard: Heard, ask: SpokenCommand, power: str) -> Problem | None:
-    return heard.problem(ask, power)
 
 
 async def _kept(tx: Tx, bindings: Sequence[Binding]) -> list[Message]:

@@ -1,4 +1,4 @@
-"""Where one member stands: its fleet, itself and its pane, for whoever is about to reach into that pane."""
+"""Where members stand: their fleet, themselves and their panes, for whoever is about to reach into these."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ import msgspec
 
 from quarterdeck.core.wire import Caller
 from quarterdeck.domain.agents.operations.speaking import require_power
-from quarterdeck.domain.fleets.model.rows import Fleet, Member, MemberRef, Placement
+from quarterdeck.domain.fleets.model.filters import OfFleet
+from quarterdeck.domain.fleets.model.rows import (
+    Fleet,
+    Member,
+    MemberRef,
+    MemberStatus,
+    MessageRef,
+    MessageState,
+    Placement,
+)
+from quarterdeck.domain.fleets.operations.looking import in_fleet
 from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules import refusals
 from quarterdeck.engine.tx import Tx
@@ -52,6 +62,28 @@ async def standing(tx: Tx, wanted: Wanted) -> Standing:
     if member is None or not member.is_active or member.fleet_id != fleet.fleet_id:
         raise refusals.not_a_member(wanted.agent_id, wanted.fleet_id)
     return Standing(fleet, member, next(iter(decode(placements, Placement)), None))
+
+
+async def placed(tx: Tx, ask: OfFleet) -> list[Placement]:
+    """Where the panes of a fleet are, for whoever may change it."""
+    of_fleet = Q.placements_of_fleets(batch=[(ask.zone_id, ask.fleet_id, MemberStatus.ACTIVE)])
+    _, [rows] = await in_fleet(tx, ask, of_fleet, power=CHANGE)
+    return decode(rows, Placement)
+
+
+class Pending(msgspec.Struct, frozen=True, array_like=True):
+    """A message that is about to be typed, as it is now."""
+
+    zone_id: str
+    task_id: int
+    state: MessageState
+    pane_id: str | None
+    """Of its recipient; whoever has left has none."""
+
+
+async def pending(tx: Tx, refs: Sequence[MessageRef]) -> Mapping[MessageRef, Pending]:
+    [rows] = await tx.read(LISTS.notices_pending(batch=[*refs]))
+    return {(each.zone_id, each.task_id): each for each in decode(rows, Pending)}
 
 
 async def placements(tx: Tx, refs: Sequence[MemberRef]) -> Mapping[MemberRef, Placement]:

@@ -27,6 +27,14 @@ class Entries(msgspec.Struct, frozen=True):
     """There are fewer than were asked for, because they are so long."""
 
 
+class News(msgspec.Struct, frozen=True):
+    """By their ids: entries that were not there before; and messages that have moved, without what they say."""
+
+    entries: dict[int, Entry]
+    moved: dict[int, Message]
+    names: Names
+
+
 async def page(tx: Tx, wanted: TimelineFilter) -> Entries:
     """Up to so many, newest first."""
     _, [rows] = await in_fleet(tx, wanted, _heads(wanted, wanted.before, wanted.limit))
@@ -51,15 +59,21 @@ def _heads(wanted: TimelineFilter, before: int, limit: int) -> Bound:
     )
 
 
-async def named(tx: Tx, fleet: OfFleet, ids: Iterable[int]) -> Entries:
-    """Those entries of the fleet that have these ids, in their order."""
-    _, [rows] = await in_fleet(
-        tx, fleet, Q.messages_get(batch=[(fleet.zone_id, task_id) for task_id in sorted(set(ids))])
+async def news(tx: Tx, fleet: OfFleet, begun: Iterable[int], moved: Iterable[int]) -> News:
+    """Of the fleet, the entries with these ids, and the messages with those."""
+    _, [head_rows, moved_rows] = await in_fleet(
+        tx,
+        fleet,
+        Q.messages_get(batch=[(fleet.zone_id, task_id) for task_id in sorted(begun)]),
+        LISTS.timeline_moved(batch=[(fleet.zone_id, fleet.fleet_id, task_id) for task_id in sorted(moved)]),
     )
-    heads = [head for head in decode(rows, Message) if head.fleet_id == fleet.fleet_id]
-    heads.sort(key=lambda head: head.task_id)
-    ends = [head.task_id + MEMBERS_MAX for head in heads]
-    return await _whole(tx, heads, ends)
+    heads = [head for head in decode(head_rows, Message) if head.fleet_id == fleet.fleet_id]
+    found = await _whole(tx, heads, [head.task_id + MEMBERS_MAX for head in heads])
+    since = decode(moved_rows, Message)
+    called = {**found.names, **await names(tx, since)}
+    return News(
+        {entry.head.task_id: entry for entry in found.entries}, {each.task_id: each for each in since}, called
+    )
 
 
 async def told(tx: Tx, deliveries: Sequence[Message]) -> int:

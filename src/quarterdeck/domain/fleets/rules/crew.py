@@ -6,14 +6,15 @@ to the director, and, last, the administrator. All of them are of the same insta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.keys import Binding, Key, bound, conflict
+from quarterdeck.core.keys import Binding, Key
 from quarterdeck.domain.fleets.model.commands import (
     BeatMonitor,
     ClaimMonitor,
@@ -46,6 +47,7 @@ from quarterdeck.domain.fleets.model.rows import (
 )
 from quarterdeck.domain.fleets.rules import cards, refusals, watch
 from quarterdeck.domain.fleets.rules.cards import BUILTIN, kind_of
+from quarterdeck.domain.fleets.rules.keys import Keys
 
 CREATING, REGISTERING = "fleet.create", "member.register"
 """What keys are kept under."""
@@ -65,7 +67,7 @@ class LastIds(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class Known:
-    """What was loaded for a batch, under the zones' locks: of the fleets that are named everything that is active."""
+    """What was loaded for a batch, under the zones' locks: what `wanted` says, and no more."""
 
     now: Millis
     problem_of: Callable[[Fleetwide, str], Problem | None]
@@ -78,6 +80,21 @@ class Known:
     configs: Mapping[MemberRef, MonitorConfig] = field(default_factory=dict)
     runtimes: Mapping[FleetRef, MonitorRuntime] = field(default_factory=dict)
     keys: Mapping[Key, Binding] = field(default_factory=dict)
+    counts: Mapping[FleetRef, int] = field(default_factory=dict)
+    """How many are active in the fleets that somebody is to join."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a batch is decided by. A fleet may have a thousand members, and most verbs are about one of them."""
+
+    fleets: set[FleetRef]
+    members: set[MemberRef]
+    """With their panes and how they are watched over."""
+    whole: set[FleetRef]
+    """Of these everybody who is there: they end, or are shown with those who were there from the start."""
+    joined: set[FleetRef]
+    """Of these only how many are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +115,14 @@ class Crew:
     def __init__(self, known: Known) -> None:
         self._known = known
         self._now = known.now
-        self._keys = {**known.keys}
+        self._counts = Counter(known.counts)
+        self.keys = Keys(known.keys)
         self.last_ids = {**known.last_ids}
         self.fleets = {**known.fleets}
         self.members = {**known.members}
         self.placements = {**known.placements}
         self.configs = {**known.configs}
         self.runtimes = {**known.runtimes}
-        self.bindings: list[Binding] = []
         self.told: list[Told] = []
 
     def decide(self, ask: FleetCommand) -> FleetOutcome | Problem:
@@ -130,7 +147,7 @@ class Crew:
             case ConfigureMonitor():
                 return self._configure(ask, fleet)
             case ClaimMonitor() | BeatMonitor() | ReleaseMonitor():
-                return self._watch(ask)
+                return self._watch(ask, fleet)
 
     # -- fleets --------------------------------------------------------------------------------------------------
 
@@ -151,8 +168,8 @@ class Crew:
             *(ask.zone_id, administrator_id, fleet_id, None, cards.ADMINISTRATOR, described),
             *(MemberStatus.ACTIVE, self._now, None, cards.administrators_card(fleet_id)),
         )
-        self.members[administrator.ref] = administrator
-        self._bind(ask, fleet_id)
+        self._join(administrator)
+        self.keys.bind(key_of(ask), ask.digest, fleet_id)
         self._tell("fleet.created", ask, fleet, None, "active")
         for each in (director, administrator):
             self._tell("member.registered", ask, each, None, each.status)
@@ -175,25 +192,20 @@ class Crew:
             return made
         if over := self._known.zones.get(ask.zone_id):
             return over
-        if ask.director_id is not None and (problem := self._directing_problem(ask.director_id, fleet)):
-            return problem
-        if len(there := self._active(fleet)) >= MEMBERS_MAX:
-            return refusals.fleet_full(fleet.fleet_id, len(there))
+        if ask.director_id is not None:
+            director = self._member(fleet, ask.director_id)
+            if director is None:
+                return refusals.not_a_member(ask.director_id, fleet.fleet_id)
+            if problem := directing_problem(fleet, director):
+                return problem
+        if (there := self._counts[fleet.ref]) >= MEMBERS_MAX:
+            return refusals.fleet_full(fleet.fleet_id, there)
         agent_id = self._next(ask.zone_id, "members")
         member = self._enroll(fleet, agent_id, ask.name, ask.description, ask.skills)
         placement = None if ask.place is None else self._at(member, fleet.director_agent_id, ask.place)
-        self._bind(ask, agent_id)
+        self.keys.bind(key_of(ask), ask.digest, agent_id)
         self._tell("member.registered", ask, member, None, member.status)
         return MemberMade(member, placement)
-
-    def _directing_problem(self, director_id: int, fleet: Fleet) -> Problem | None:
-        director = self._member(fleet, director_id)
-        if director is None:
-            return refusals.not_a_member(director_id, fleet.fleet_id)
-        if kind_of(director.agent_card_json) == BUILTIN:
-            return refusals.administrator_directs_nobody()
-        root = fleet.director_agent_id
-        return refusals.nested(root, director_id) if root is not None and director_id != root else None
 
     def _deregister(self, ask: DeregisterMember, fleet: Fleet) -> FleetOutcome | Problem:
         member = self._member(fleet, ask.agent_id)
@@ -226,8 +238,12 @@ class Crew:
             *(fleet.zone_id, agent_id, fleet.fleet_id, registry_id, name, description),
             *(MemberStatus.ACTIVE, self._now, None, cards.card(name, description, skills)),
         )
-        self.members[member.ref] = member
+        self._join(member)
         return member
+
+    def _join(self, member: Member) -> None:
+        self.members[member.ref] = member
+        self._counts[member.zone_id, member.fleet_id] += 1
 
     def _at(self, member: Member, director_id: int | None, place: Place) -> Placement:
         """Whoever has a pane is watched over, and nobody else."""
@@ -242,6 +258,7 @@ class Crew:
     def _leave(self, member: Member, ask: Fleetwide) -> MemberGone:
         after = _replace(member, status=MemberStatus.DEREGISTERED, deregistered_at=self._now)
         self.members[member.ref] = after
+        self._counts[member.zone_id, member.fleet_id] -= 1
         self.configs.pop(member.ref, None)
         self._tell("member.deregistered", ask, after, member.status, after.status)
         return MemberGone(after, self.placements.pop(member.ref, None))
@@ -258,22 +275,23 @@ class Crew:
         self.configs[member.ref] = after = watch.configured(config, ask)
         return after
 
-    def _watch(self, ask: ClaimMonitor | BeatMonitor | ReleaseMonitor) -> FleetOutcome | Problem:
-        ref = (ask.zone_id, ask.fleet_id)
-        after = watch.decide(ask, self.runtimes.get(ref), self._now)
+    def _watch(
+        self, ask: ClaimMonitor | BeatMonitor | ReleaseMonitor, fleet: Fleet
+    ) -> FleetOutcome | Problem:
+        after = watch.decide(ask, self.runtimes.get(fleet.ref), self._now)
         if isinstance(after, Problem):
             return after
-        self.runtimes[ref] = after
+        self.runtimes[fleet.ref] = after
         for agent_id in ask.pinged if isinstance(ask, BeatMonitor) else ():
             config = self.configs.get((ask.zone_id, agent_id))
-            if config is not None and self.members[ask.zone_id, agent_id].fleet_id == ask.fleet_id:
+            if config is not None and self._member(fleet, agent_id) is not None:
                 self.configs[ask.zone_id, agent_id] = watch.pinged(config, self._now)
         return after
 
     # -- shared --------------------------------------------------------------------------------------------------
 
     def _active(self, fleet: Fleet) -> list[Member]:
-        """Those who are there, the administrator among them."""
+        """Those who are there, the administrator among them. Only of a fleet that was loaded whole, or made here."""
         return [
             member
             for member in self.members.values()
@@ -294,13 +312,9 @@ class Crew:
         return number
 
     def _made_before(self, ask: CreateFleet | RegisterMember) -> FleetOutcome | Problem | None:
-        key = key_of(ask)
-        known = None if key is None else self._keys.get(key)
-        if key is None or known is None:
-            return None
-        if known.digest != ask.digest:
-            return conflict(key)
-        number = int(known.subject_id)
+        number = self.keys.made_before(key_of(ask), ask.digest)
+        if number is None or isinstance(number, Problem):
+            return number
         if isinstance(ask, RegisterMember):
             member = self._member(self.fleets[ask.zone_id, ask.fleet_id], number)
             if member is None:
@@ -316,16 +330,51 @@ class Crew:
         [administrator] = [each for each in there if kind_of(each.agent_card_json) == BUILTIN]
         return FleetMade(fleet, director, administrator, self.placements.get(director.ref), made=False)
 
-    def _bind(self, ask: CreateFleet | RegisterMember, subject: int) -> None:
-        if (key := key_of(ask)) is not None:
-            self._keys[key] = binding = bound(key, ask.digest, str(subject))
-            self.bindings.append(binding)
-
     def _tell(
         self, kind: str, ask: Fleetwide, of: Fleet | Member, before: str | None, after: str | None
     ) -> None:
         subject = of.agent_id if isinstance(of, Member) else of.fleet_id
         self.told.append(Told(kind, of.zone_id, subject, of.fleet_id, before, after, ask.actor, ask.trace))
+
+
+def directing_problem(fleet: Fleet, director: Member) -> Problem | None:
+    """Why one of a fleet cannot have members of its own."""
+    if kind_of(director.agent_card_json) == BUILTIN:
+        return refusals.administrator_directs_nobody()
+    root = fleet.director_agent_id
+    return refusals.nested(root, director.agent_id) if root not in (None, director.agent_id) else None
+
+
+def wanted(asks: Sequence[FleetCommand], bindings: Sequence[Binding]) -> Wanted:
+    """A key stands for what was made under it, which is shown once more."""
+    found = Wanted(set(), set(), set(), set())
+    for ask in asks:
+        ref = (ask.zone_id, ask.fleet_id)
+        found.members.update((ask.zone_id, agent_id) for agent_id in _named(ask))
+        if not isinstance(ask, CreateFleet):
+            found.fleets.add(ref)
+        if isinstance(ask, DeleteFleet):
+            found.whole.add(ref)
+        if isinstance(ask, RegisterMember):
+            found.joined.add(ref)
+    for binding in bindings:
+        made = (binding.zone_id, int(binding.subject_id))
+        (found.whole if binding.operation == CREATING else found.members).add(made)
+    found.fleets.update(found.whole)
+    return found
+
+
+def _named(ask: FleetCommand) -> tuple[int, ...]:
+    """Members that it says something of."""
+    match ask:
+        case RegisterMember():
+            return () if ask.director_id is None else (ask.director_id,)
+        case DeregisterMember() | PlaceMember() | ConfigureMonitor():
+            return (ask.agent_id,)
+        case BeatMonitor():
+            return ask.pinged
+        case CreateFleet() | DeleteFleet() | ClaimMonitor() | ReleaseMonitor():
+            return ()
 
 
 def key_of(ask: CreateFleet | RegisterMember) -> Key | None:

@@ -9,7 +9,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.keys import Binding, Key, bound, conflict
+from quarterdeck.core.keys import Binding, Key
 from quarterdeck.domain.fleets.model.commands import (
     Acknowledge,
     Broadcast,
@@ -22,6 +22,7 @@ from quarterdeck.domain.fleets.model.commands import (
     SpokenOutcome,
 )
 from quarterdeck.domain.fleets.model.rows import (
+    BROADCAST_MAX,
     NOBODY,
     Fleet,
     FleetRef,
@@ -34,6 +35,7 @@ from quarterdeck.domain.fleets.model.rows import (
 )
 from quarterdeck.domain.fleets.rules import refusals
 from quarterdeck.domain.fleets.rules.cards import BUILTIN, kind_of
+from quarterdeck.domain.fleets.rules.keys import Keys
 
 SENDING = "message.send"
 """What keys are kept under."""
@@ -77,12 +79,11 @@ class Talk:
         self._known = known
         self._now = known.now
         self._messages = {**known.messages}
-        self._keys = {**known.keys}
+        self.keys = Keys(known.keys)
         self.last_ids = {**known.last_ids}
         self.sent: list[Message] = []
         self.changed: dict[MessageRef, Message] = {}
         """As it was loaded."""
-        self.bindings: list[Binding] = []
         self.told: list[Told] = []
 
     def message(self, ref: MessageRef) -> Message:
@@ -118,7 +119,7 @@ class Talk:
         if kind_of(recipient.agent_card_json) == BUILTIN:
             return refusals.administrator_receives_nothing()
         message = self._write(ask, recipient.agent_id, None, ask.text)
-        self._bind(ask, message)
+        self.keys.bind(key_of(ask), ask.digest, message.task_id)
         self._tell("message.sent", None, message, ask)
         return Sent(message)
 
@@ -126,9 +127,11 @@ class Talk:
         if (settled := self._settled(ask, fleet)) is not None:
             return settled
         recipients = self._audience(ask)
+        if (size := len(ask.text.encode())) * len(recipients) > BROADCAST_MAX:
+            return refusals.broadcast_too_large(size, len(recipients))
         summary = self._summary(ask, len(recipients))
         deliveries = [self._write(ask, member.agent_id, summary.task_id, ask.text) for member in recipients]
-        self._bind(ask, summary)
+        self.keys.bind(key_of(ask), ask.digest, summary.task_id)
         self._tell("message.sent", None, summary, ask, len(deliveries))
         return Sent(summary, tuple(deliveries))
 
@@ -276,15 +279,12 @@ class Talk:
         return refusals.not_oneself(agent_id) if own is not None and own != member.registry_id else None
 
     def _said_before(self, ask: Send | Broadcast) -> SpokenOutcome | Problem | None:
-        key = key_of(ask)
-        known = None if key is None else self._keys.get(key)
-        if key is None or known is None:
-            return None
-        if known.digest != ask.digest:
-            return conflict(key)
-        message = self._messages.get((ask.zone_id, int(known.subject_id)))
+        known = self.keys.made_before(key_of(ask), ask.digest)
+        if known is None or isinstance(known, Problem):
+            return known
+        message = self._messages.get((ask.zone_id, known))
         if message is None:
-            return refusals.message_not_found(int(known.subject_id))
+            return refusals.message_not_found(known)
         return Sent(message, self._delivered(message), made=False)
 
     def _delivered(self, summary: Message) -> tuple[Message, ...]:
@@ -295,11 +295,6 @@ class Talk:
             if (each.zone_id, each.origin_task_id) == summary.ref and each.task_id != summary.task_id
         ]
         return tuple(sorted(found, key=lambda each: each.task_id))
-
-    def _bind(self, ask: Send | Broadcast, message: Message) -> None:
-        if (key := key_of(ask)) is not None:
-            self._keys[key] = binding = bound(key, ask.digest, str(message.task_id))
-            self.bindings.append(binding)
 
     def _tell(
         self, kind: str, before: MessageState | None, message: Message, ask: Spoken, recipients: int = 1

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from quarterdeck.core.errors import Conflict, Forbidden, Invalid, LimitReached, NotFound
-from quarterdeck.domain.fleets.model.rows import MEMBERS_MAX, MessageState, Notice, Placement
+from collections.abc import Mapping
+
+from quarterdeck.core.errors import Conflict, Forbidden, Invalid, LimitReached, NotFound, Problem
+from quarterdeck.domain.fleets.model.rows import (
+    BROADCAST_MAX,
+    MEMBERS_MAX,
+    Fleet,
+    Member,
+    MessageState,
+    Notice,
+    Placement,
+)
 
 
 def fleet_not_found(fleet_id: int) -> NotFound:
@@ -16,6 +26,13 @@ def fleet_deleted(fleet_id: int) -> Conflict:
 
 def not_a_member(agent_id: int, fleet_id: int) -> NotFound:
     return NotFound("fleet_member_not_found", f"agent {agent_id} is not a member of fleet {fleet_id}.")
+
+
+def over(fleet: Fleet, member: Member) -> Problem | None:
+    """Why a member can do nothing any more. What it said and was sent stays to be read."""
+    if fleet.deleted_at is not None:
+        return fleet_deleted(fleet.fleet_id)
+    return None if member.is_active else not_a_member(member.agent_id, fleet.fleet_id)
 
 
 def fleet_full(fleet_id: int, used: int) -> LimitReached:
@@ -31,6 +48,14 @@ def fleet_full(fleet_id: int, used: int) -> LimitReached:
 
 def no_destination(agent_id: int) -> NotFound:
     return NotFound("destination_not_found", f"Destination agent not found: {agent_id}")
+
+
+def broadcast_too_large(size: int, recipients: int) -> Invalid:
+    return Invalid(
+        "broadcast_too_large",
+        f"A broadcast is at most {BROADCAST_MAX} bytes in all, and this is {size} for each of {recipients} recipients.",
+        field="text",
+    )
 
 
 def message_not_found(message_id: int) -> NotFound:
@@ -151,6 +176,37 @@ def pane_out_of_reach(agent_id: int, notice: Notice) -> Conflict:
 
 def tmux_failed(why: str) -> Conflict:
     return Conflict("tmux_failed", f"tmux did not do it: {why}")
+
+
+def member_being_made(agent_id: int) -> Conflict:
+    return Conflict(
+        "member_being_made",
+        f"agent {agent_id} is being made with this key, and has no pane yet; if whoever began with it was cut, "
+        f"'qd member delete --member-id {agent_id}' takes it back",
+    )
+
+
+def panes_not_closed(left: Mapping[int, Problem]) -> Conflict:
+    """Neither gone nor to be killed: by member, why."""
+    first = min(left)
+    others = f" (and of {len(left) - 1} others)" if len(left) > 1 else ""
+    return Conflict(
+        "panes_not_closed",
+        f"The pane of agent {first}{others} was not closed: {left[first].detail}",
+        agents=sorted(left),
+        frees="'qd fleet delete' once more, or with --keep-panes",
+    )
+
+
+def member_not_in_front(placement: Placement, tail: str) -> Conflict:
+    return Conflict(
+        "member_still_there",
+        f"agent {placement.agent_id} may still run in its pane {placement.tmux_pane_id}, but something else is in "
+        "front there, so it was not told to exit; it stays registered",
+        pane_id=placement.tmux_pane_id,
+        tail=tail,
+        frees="qd member delete --force",
+    )
 
 
 def member_still_there(placement: Placement, seconds: float, tail: str) -> Conflict:

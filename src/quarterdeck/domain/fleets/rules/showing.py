@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -27,6 +27,7 @@ from quarterdeck.domain.fleets.model.views import (
     MessageView,
     MonitoredView,
     MonitorView,
+    MovedView,
     PlacementView,
     RecipientView,
 )
@@ -188,6 +189,10 @@ def entry_view(entry: Entry, names: Names) -> EntryView:
     )
 
 
+def moved_view(entry_id: int, moved: Sequence[Message], names: Names) -> MovedView:
+    return MovedView(entry_id, [_recipient_view(each, names) for each in moved])
+
+
 def _recipient_view(delivery: Message, names: Names) -> RecipientView:
     """A delivery moves once and never again, so that when it was acknowledged is when it moved."""
     acknowledged = delivery.status_state is MessageState.COMPLETED
@@ -226,6 +231,7 @@ def monitor_view(
         fleet_id=fleet_id,
         pid=None if runtime is None else runtime.pid,
         host_id=None if runtime is None else runtime.host_id,
+        user_id=None if runtime is None else runtime.user_id,
         started_at=None if runtime is None else iso_or_none(runtime.started_at),
         last_tick_at=None if runtime is None else iso_or_none(runtime.last_tick_at),
         tick_seconds=TICK_SECONDS if runtime is None else runtime.tick_seconds,

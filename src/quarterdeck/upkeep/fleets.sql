@@ -1,0 +1,151 @@
+-- name: check_fleets
+-- A fleet has one administrator, who alone is not in the registry, and its director, as long as it is there; and nobody
+-- once it is deleted.
+select f.zone_id, f.fleet_id, case when f.deleted_at is null then 'there' else 'deleted' end,
+       coalesce(n.administrators, 0), coalesce(n.directors, 0), coalesce(n.members, 0)
+from fleets f
+left join (
+    select m.zone_id, m.fleet_id, count(*) as members,
+           sum(case when m.registry_id is null then 1 else 0 end) as administrators,
+           sum(case when m.registry_id is not null and m.agent_id = d.director_agent_id then 1 else 0 end) as directors
+    from members m
+    join fleets d on d.zone_id = m.zone_id and d.fleet_id = m.fleet_id
+    where m.status = 'active'
+    group by m.zone_id, m.fleet_id
+) n on n.zone_id = f.zone_id and n.fleet_id = f.fleet_id
+where (f.deleted_at is null and (coalesce(n.administrators, 0) <> 1 or coalesce(n.directors, 0) <> 1))
+   or (f.deleted_at is not null and coalesce(n.members, 0) <> 0)
+order by f.zone_id, f.fleet_id;
+
+-- name: check_fleet_members
+-- Who has left has an instant of it. A member's name in the registry follows from its ids; the administrator has none, and
+-- is known by the end of its card, where no caller's words can stand.
+select m.zone_id, m.agent_id, m.fleet_id, m.status
+from members m
+where m.status not in ('active', 'deregistered')
+   or (m.status = 'active') <> (m.deregistered_at is null)
+   or m.registry_id <> 'fleet-' || cast(m.fleet_id as text) || '-' || cast(m.agent_id as text)
+   or (m.registry_id is null) <>
+      (substr(m.agent_card_json, length(m.agent_card_json) - 42) = '"cafleet":{"kind":"builtin-administrator"}}')
+order by m.zone_id, m.agent_id;
+
+-- name: check_fleet_registry
+-- A member lives in the registry for as long as it is one. (Lost is not ended: it may be heard of again.)
+select m.zone_id, m.agent_id, m.fleet_id, m.status, m.registry_id, coalesce(a.status, 'not there')
+from members m
+left join agents a on a.zone_id = m.zone_id and a.id = m.registry_id
+where m.registry_id is not null
+  and ((m.status = 'active' and coalesce(a.status, 'TERMINATED') = 'TERMINATED')
+       or (m.status <> 'active' and a.status <> 'TERMINATED'))
+order by m.zone_id, m.agent_id;
+
+-- name: check_fleet_panes
+-- Only who is there has a pane, by the director of its fleet, and never the administrator; whoever has one is watched
+-- over, and nobody else.
+select p.zone_id, p.agent_id, 'has a pane, and is not there'
+from agent_placements p
+join members m on m.zone_id = p.zone_id and m.agent_id = p.agent_id
+where m.status <> 'active'
+union all
+select p.zone_id, p.agent_id, 'has a pane, and is an administrator'
+from agent_placements p
+join members m on m.zone_id = p.zone_id and m.agent_id = p.agent_id
+where m.registry_id is null
+union all
+select p.zone_id, p.agent_id, 'has a pane by somebody who does not direct its fleet'
+from agent_placements p
+join members m on m.zone_id = p.zone_id and m.agent_id = p.agent_id
+join fleets f on f.zone_id = m.zone_id and f.fleet_id = m.fleet_id
+where coalesce(p.director_agent_id, m.agent_id) <> coalesce(f.director_agent_id, 0)
+union all
+select p.zone_id, p.agent_id, 'has a pane, and is not watched over'
+from agent_placements p
+left join monitor_config c on c.zone_id = p.zone_id and c.agent_id = p.agent_id
+where c.agent_id is null
+union all
+select c.zone_id, c.agent_id, 'is watched over, and has no pane'
+from monitor_config c
+left join agent_placements p on p.zone_id = c.zone_id and p.agent_id = c.agent_id
+where p.agent_id is null
+order by 1, 2, 3;
+
+-- name: check_fleet_monitors
+-- A fleet that is deleted has no monitor any more; one that has gone has left no pid and no instants behind.
+select r.zone_id, r.fleet_id, coalesce(cast(r.pid as text), 'none'),
+       case when f.deleted_at is null then 'there' else 'deleted' end
+from monitor_runtime r
+join fleets f on f.zone_id = r.zone_id and f.fleet_id = r.fleet_id
+where f.deleted_at is not null
+   or (r.pid is null) <> (r.started_at is null) or (r.pid is null) <> (r.last_tick_at is null)
+order by r.zone_id, r.fleet_id;
+
+-- name: check_fleet_ids
+-- The next id is above every one that there is: else one is given out again.
+select h.zone_id, h.noun, coalesce(
+           case h.noun when 'fleets' then c.fleets when 'members' then c.members else c.messages end, 0), h.highest
+from (
+    select f.zone_id, 'fleets' as noun, max(f.fleet_id) as highest from fleets f group by f.zone_id
+    union all
+    select m.zone_id, 'members', max(m.agent_id) from members m group by m.zone_id
+    union all
+    select t.zone_id, 'messages', max(t.task_id) from messages t group by t.zone_id
+) h
+left join fleet_counters c on c.zone_id = h.zone_id
+where coalesce(case h.noun when 'fleets' then c.fleets when 'members' then c.members else c.messages end, 0) < h.highest
+order by h.zone_id, h.noun;
+
+-- name: check_messages
+-- What waits has not moved since it was sent, whatever its receipt says. A summary is nobody's to read, and complete.
+-- (That an end comes after its beginning is not asked: the database's clock may have been set back.)
+select t.zone_id, t.task_id, t.type, t.status_state
+from messages t
+where t.type not in ('unicast', 'broadcast_summary')
+   or t.status_state not in ('input_required', 'completed', 'canceled')
+   or (t.status_state = 'input_required' and t.status_timestamp <> t.created_at)
+   or (t.notified_at is not null and t.notice is not null)
+   or (t.type = 'unicast' and (t.context_id <> t.to_agent_id or t.origin_task_id = t.task_id))
+   or (t.type = 'broadcast_summary'
+       and (t.to_agent_id <> 0 or t.context_id <> t.from_agent_id or t.status_state <> 'completed'
+            or t.status_timestamp <> t.created_at or coalesce(t.origin_task_id, 0) <> t.task_id
+            or t.notified_at is not null or t.notice is not null))
+order by t.zone_id, t.task_id;
+
+-- name: check_message_ends
+-- Both ends of a message are of its fleet, or were; nothing goes to an administrator.
+select t.zone_id, t.task_id, t.fleet_id, 'from', t.from_agent_id
+from messages t
+left join members m on m.zone_id = t.zone_id and m.agent_id = t.from_agent_id
+where m.agent_id is null or m.fleet_id <> t.fleet_id
+union all
+select t.zone_id, t.task_id, t.fleet_id, 'to', t.to_agent_id
+from messages t
+left join members m on m.zone_id = t.zone_id and m.agent_id = t.to_agent_id
+where t.type = 'unicast' and (m.agent_id is null or m.fleet_id <> t.fleet_id or m.registry_id is null)
+order by 1, 2, 4;
+
+-- name: check_broadcasts
+-- As many deliveries as the summary says, one for each recipient, and their ids right behind its own: by these the
+-- timeline finds them.
+select s.zone_id, s.task_id, s.text, coalesce(d.number, 0), coalesce(d.recipients, 0), coalesce(d.last_id, s.task_id)
+from messages s
+left join (
+    select t.zone_id, t.origin_task_id, count(*) as number, count(distinct t.to_agent_id) as recipients,
+           max(t.task_id) as last_id
+    from messages t
+    where t.type = 'unicast' and t.origin_task_id is not null
+    group by t.zone_id, t.origin_task_id
+) d on d.zone_id = s.zone_id and d.origin_task_id = s.task_id
+where s.type = 'broadcast_summary'
+  and (s.text <> 'Broadcast sent to ' || cast(coalesce(d.number, 0) as text) || ' recipients'
+       or d.recipients <> d.number or d.last_id <> s.task_id + d.number)
+order by s.zone_id, s.task_id;
+
+-- name: check_deliveries
+-- What names an origin was sent with it: by the same member, in the same fleet, at the same instant.
+select t.zone_id, t.task_id, t.origin_task_id, case when s.task_id is null then 'is not there' else 'is of another' end
+from messages t
+left join messages s on s.zone_id = t.zone_id and s.task_id = t.origin_task_id
+where t.type = 'unicast' and t.origin_task_id is not null
+  and (s.task_id is null or s.type <> 'broadcast_summary' or s.fleet_id <> t.fleet_id
+       or s.from_agent_id <> t.from_agent_id or s.created_at <> t.created_at or s.task_id >= t.task_id)
+order by t.zone_id, t.task_id;

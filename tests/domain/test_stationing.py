@@ -1,0 +1,197 @@
+"""Members with panes: made once for a key, ended before they are deregistered, and what is left when that is cut."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from quarterdeck.core.errors import Conflict
+from quarterdeck.core.keys import digest
+from quarterdeck.core.wire import FLEET_EXEC, Call
+from quarterdeck.domain.fleets.fleet_routes import FleetDesk
+from quarterdeck.domain.fleets.model.bodies import DeleteQuery, MemberBody, Pane
+from quarterdeck.domain.fleets.model.commands import MemberMade
+from quarterdeck.domain.fleets.model.rows import MemberStatus, Notice
+from quarterdeck.domain.fleets.model.views import FleetDeletedView, FleetMemberDeleted
+from quarterdeck.domain.fleets.queries import Q
+from quarterdeck.domain.fleets.reaching import Reach
+from quarterdeck.domain.fleets.stationing import Means, PaneStation
+from quarterdeck.panes import ending
+from quarterdeck.panes.coding import coding_agents_of
+from quarterdeck.panes.host import this_host
+from tests.support.eventually import eventually
+from tests.support.fleeting import DIRECTOR, FLEET, placement
+from tests.support.manned import Manned, manned_on
+from tests.support.tmux import Heard, TmuxServer, lives, needs_tmux, shared_tmux, tmux_server
+
+__all__ = ["shared_tmux", "tmux_server"]
+pytestmark = needs_tmux
+PATIENCE = 60.0
+"""Longer than any test waits: an agent that does not leave holds up whoever waits for it."""
+
+
+class Deck:
+    """A fleet and whoever has its panes, without a server around them."""
+
+    def __init__(self, manned: Manned, exit_seconds: float = 1.0, call_seconds: float = 5.0) -> None:
+        self.manned = manned
+        self.tmux = manned.tmux
+        reach = Reach(this_host(), coding_agents_of(None), call_seconds, exit_seconds)
+        submit = manned.crew.submit
+        self.station = PaneStation(Means(manned.keel.engine, submit, lambda _: "token", reach, {}))
+        self.fleets = FleetDesk(manned.keel.engine, submit, self.station)
+
+    def call(self, **said: object) -> Call:
+        scopes = self.manned.caller.scopes | {FLEET_EXEC}
+        caller = msgspec.structs.replace(self.manned.caller, scopes=scopes)
+        call = Call(caller, {"zone": self.manned.zone_id, "fleet": str(FLEET)}, is_on_socket=True)
+        return msgspec.structs.replace(call, **said)
+
+    @property
+    def body(self) -> MemberBody:
+        own = Pane(socket=self.tmux.socket, pane_id=self.tmux.pane)
+        return MemberBody(name="alice", description="d", director_id=DIRECTOR, pane=own)
+
+    async def create(self, key: str | None = None) -> MemberMade:
+        return await self.station.create(self.call(body=self.body, idempotency_key=key), self.body)
+
+    async def delete(self, made: MemberMade, force: bool = False) -> FleetMemberDeleted:
+        return await self.station.delete(self.call(), FLEET, made.member.agent_id, force)
+
+    async def delete_fleet(self) -> FleetDeletedView:
+        return await self.fleets.delete(self.call(query=DeleteQuery()))
+
+    async def members(self) -> int:
+        """How many are there beside the director and the administrator."""
+        [rows] = await self.manned.keel.engine.read(
+            lambda tx: tx.read(
+                Q.members_of_fleets(batch=[(self.manned.zone_id, FLEET, MemberStatus.ACTIVE)])
+            ),
+            zones=[self.manned.zone_id],
+        )
+        return len(rows) - 2
+
+    def heard(self, made: MemberMade) -> Heard:
+        return self.tmux.heard_by(self.tmux.pid_of(pane_of(made)))
+
+    async def has_heard(self, made: MemberMade, line: str) -> None:
+        async def has() -> bool:
+            return line in self.heard(made).lines
+
+        await eventually(has, f"the agent had heard {line}")
+
+
+def pane_of(made: MemberMade) -> str:
+    assert made.placement is not None
+    assert made.placement.tmux_pane_id is not None
+    return made.placement.tmux_pane_id
+
+
+@pytest.fixture
+async def deck(sqlite_url: str, shared_tmux: TmuxServer) -> AsyncIterator[Deck]:
+    async with manned_on(sqlite_url, shared_tmux) as manned:
+        yield Deck(manned)
+        shared_tmux.ask("set-environment", "-gu", "FAKE")
+        await Deck(manned, 0.1).delete_fleet()
+
+
+# -- making
+
+
+async def test_whoever_repeats_a_key_while_its_member_is_made_is_answered_with_the_same_pane(
+    deck: Deck,
+) -> None:
+    first, *others = await asyncio.gather(*(deck.create("k") for _ in range(3)))
+    assert (first.made, [each.made for each in others]) == (True, [False, False])
+    assert {(each.member.agent_id, pane_of(each)) for each in (first, *others)} == {
+        (first.member.agent_id, pane_of(first))
+    }
+    assert await deck.members() == 1
+
+
+async def test_a_key_whose_member_has_no_pane_yet_is_not_answered_as_if_it_had(deck: Deck) -> None:
+    """Another server is about to make it, or was killed before it had."""
+    place, caller = deck.manned.at(None), deck.call().caller
+    await deck.manned.register(
+        place=place, director_id=DIRECTOR, key="k", digest=digest(deck.body), caller=caller
+    )
+    with pytest.raises(Conflict) as refused:
+        await deck.create("k")
+    assert refused.value.code == "member_being_made"
+
+
+# -- ending
+
+
+async def test_no_tmux_is_asked_about_a_pane_of_another_host() -> None:
+    reach = Reach(this_host(), coding_agents_of(None), 1.0, 1.0)
+    there = placement(host_id="another", tmux_pane_id="%1", tmux_socket="relative: refused when it is used")
+    assert await reach.seen(there) is Notice.OTHER_HOST
+    assert await reach.type_to(there, "hello") is Notice.OTHER_HOST
+    assert await reach.close(there) is Notice.OTHER_HOST
+
+
+async def test_an_agent_behind_something_else_stays_registered_unless_it_is_forced_to_leave(
+    deck: Deck,
+) -> None:
+    made = await deck.create()
+    pid = deck.heard(made).pid
+    deck.tmux.ask("send-keys", "-t", pane_of(made), "/edit", "Enter")
+    front = ("display-message", "-p", "-t", pane_of(made), "#{pane_current_command}")
+
+    async def is_edited() -> bool:
+        return deck.tmux.ask(*front) == "cat"
+
+    await eventually(is_edited, "something else was in front")
+    with pytest.raises(Conflict) as refused:
+        await deck.delete(made)
+    assert refused.value.code == "member_still_there"
+    assert "heard /edit" in str(refused.value.members["tail"])
+    assert "--force" in str(refused.value.frees)
+    assert (await deck.members(), lives(pid)) == (1, True)
+    assert (await deck.delete(made, force=True)).pane == "killed"
+    assert (await deck.members(), lives(pid)) == (0, False)
+
+
+async def test_a_fleet_whose_deletion_was_cut_is_still_there_and_is_deleted_by_asking_again(
+    deck: Deck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "ASKED_SECONDS", 0.1)
+    deck.tmux.ask("set-environment", "-g", "FAKE", "stubborn")
+    made = await deck.create()
+    pid = deck.heard(made).pid
+    cut = asyncio.create_task(Deck(deck.manned, PATIENCE).delete_fleet())
+    await deck.has_heard(made, "/exit")
+    cut.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cut
+    assert (await deck.members(), lives(pid)) == (1, True)
+    done = await Deck(deck.manned, 0.1).delete_fleet()
+    assert (done.deregistered_count, done.panes_closed, done.panes_left) == (3, 1, 0)
+    assert not lives(pid)
+
+
+async def test_a_fleet_with_a_pane_that_cannot_be_closed_is_not_deleted(
+    sqlite_url: str, tmux_server: TmuxServer
+) -> None:
+    async with manned_on(sqlite_url, tmux_server) as manned:
+        deck = Deck(manned)
+        made = await deck.create()
+        gone = await deck.create()
+        tmux_server.ask("kill-pane", "-t", pane_of(gone))
+        os.kill(tmux_server.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(Conflict) as refused:
+                await Deck(manned, call_seconds=0.3).delete_fleet()
+        finally:
+            os.kill(tmux_server.pid, signal.SIGCONT)
+        assert refused.value.code == "panes_not_closed"
+        assert await deck.members() == 2
+        done = await deck.delete_fleet()
+        assert (done.deregistered_count, done.panes_closed, done.panes_left) == (4, 1, 0)
+        assert pane_of(made) not in tmux_server.panes()

@@ -1,0 +1,51 @@
+"""Whose turn it is to type into a pane."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from quarterdeck.panes import turns
+from quarterdeck.panes.turns import turn
+
+
+async def test_one_who_is_cut_in_the_moment_of_their_turn_gives_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    socket, entered = str(tmp_path / "tmux"), turns._entered
+
+    async def types() -> None:
+        async with turn(socket, "%1"):
+            raise AssertionError("it was cut before")
+
+    def entered_and_cut(locked: asyncio.Future[None], file: int) -> None:
+        entered(locked, file)
+        cut.cancel()
+
+    monkeypatch.setattr(turns, "_entered", entered_and_cut)
+    cut = asyncio.create_task(types())
+    with pytest.raises(asyncio.CancelledError):
+        await cut
+    monkeypatch.undo()
+    async with asyncio.timeout(5), turn(socket, "%1"):
+        pass
+
+
+async def test_one_who_is_cut_while_they_wait_takes_the_turn_from_nobody(tmp_path: Path) -> None:
+    socket = str(tmp_path / "tmux")
+
+    async def waits() -> None:
+        async with turn(socket, "%1"):
+            pass
+
+    async with turn(socket, "%1"):
+        cut, next_one = asyncio.create_task(waits()), asyncio.create_task(waits())
+        await asyncio.sleep(0)
+        cut.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cut
+        assert not next_one.done()
+    async with asyncio.timeout(5):
+        await next_one
