@@ -9,6 +9,9 @@ SHELL := /bin/sh
 # would otherwise take those for its own.
 given = $(if $(filter command,$(firstword $(origin $(1)))),$($(1)))
 
+# Where this is set, Python compiles Quarterdeck anew for every server that a test starts and for every `qd`: a second each.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Both spellings: older pip hands PIP_CONSTRAINT on to the isolated build, newer pip wants to be told separately.
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	.venv/bin/python -m pip install --quiet -c constraints.txt

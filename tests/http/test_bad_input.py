@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from quarterdeck.domain.zones.model import DEFAULT_ZONE
 from tests.support.engines import ON_SQLITE
 from tests.support.keel import Side
 from tests.support.raw import Connection, request
@@ -79,20 +80,23 @@ for anybody."""
 
 
 @asynccontextmanager
-async def nothing_written(server: ServerProcess) -> AsyncIterator[None]:
+async def nothing_written(server: ServerProcess, zone_id: str = DEFAULT_ZONE) -> AsyncIterator[None]:
     """Whatever happens inside leaves the database as it was."""
-    before = rows(server)
+    before = rows(server, zone_id)
     yield
-    assert rows(server) == before
+    assert rows(server, zone_id) == before
 
 
-def rows(server: ServerProcess) -> dict[str, int]:
+def rows(server: ServerProcess, zone_id: str) -> dict[str, int]:
     side = Side(server.launch.database_url)
     counts = {table: side.count(table) for table in ("zones", "agent_sessions", "idempotency_keys")}
-    # What the server does by itself goes on meanwhile: an agent of another test may be lost just now.
-    [[events]] = side.run("select count(*) from events where actor <> ?", "server")
-    assert isinstance(events, int)
-    return {**counts, "events": events}
+    # What the server does by itself goes on meanwhile: what another test has left may be settled just now.
+    told = side.run(
+        "select type || ' by ' || actor, count(*) from events where actor <> 'server' and zone_id in (?, ?) group by 1",
+        zone_id,
+        DEFAULT_ZONE,
+    )
+    return {**counts, **{str(what): int(str(times)) for what, times in told}}
 
 
 async def routes_with_body(server: ServerProcess) -> list[TableRow]:
@@ -112,7 +116,7 @@ async def routes_with_body(server: ServerProcess) -> list[TableRow]:
     indirect=["server"],
 )
 async def test_a_malformed_body_is_400_on_every_route_that_takes_one(zone: FreshZone, body: bytes) -> None:
-    async with zone.server.client() as client, nothing_written(zone.server):
+    async with zone.server.client() as client, nothing_written(zone.server, zone.id):
         for row in await routes_with_body(zone.server):
             answer = await client.request(row.method, row.at(zone.id), content=body)
             assert_problem(answer, 400)
@@ -138,7 +142,7 @@ async def test_a_malformed_body_is_400_on_every_route_that_takes_one(zone: Fresh
 async def test_a_spawn_with_a_field_of_the_wrong_kind_is_refused_by_its_name(
     zone: FreshZone, field: str, value: Any
 ) -> None:
-    async with zone.server.client() as client, nothing_written(zone.server):
+    async with zone.server.client() as client, nothing_written(zone.server, zone.id):
         body = {"application_id": APP, field: value}
         refused = assert_problem(await client.post(zone.agents, json=body), 400)
     assert refused["field"].split("[")[0] == field
@@ -169,7 +173,7 @@ async def test_a_body_beyond_what_a_route_takes_is_413_on_every_route_that_takes
         for start in range(0, len(content), size):
             yield content[start : start + size]
 
-    async with zone.server.client() as client, nothing_written(zone.server):
+    async with zone.server.client() as client, nothing_written(zone.server, zone.id):
         for row in await routes_with_body(zone.server):
             content = b'{"application_id":"app","metadata":{"x":"%s"}}' % (b"x" * row.body_max)
             sent = content if declared else chunks(content)
@@ -200,7 +204,7 @@ async def test_a_body_of_256_kib_is_taken_and_one_byte_more_is_not(zone: FreshZo
 
 @ON_SQLITE
 async def test_a_body_where_none_is_wanted_is_not_read_however_large(zone: FreshZone) -> None:
-    async with zone.server.client() as client, nothing_written(zone.server):
+    async with zone.server.client() as client, nothing_written(zone.server, zone.id):
         for row in await table_of(zone.server):
             if row.has_body:
                 continue
@@ -220,7 +224,7 @@ async def test_a_body_where_none_is_wanted_is_not_read_however_large(zone: Fresh
 )  # fmt: skip
 @ON_SQLITE
 async def test_a_malformed_query_is_400_on_every_route_that_takes_one(zone: FreshZone, query: str) -> None:
-    async with zone.server.client() as client, nothing_written(zone.server):
+    async with zone.server.client() as client, nothing_written(zone.server, zone.id):
         rows = [row for row in await table_of(zone.server) if row.query]
         assert len(rows) >= 4
         for row in rows:
