@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 from quarterdeck.domain.tasks.model.rows import State
 from quarterdeck.domain.tasks.queries import LISTS, Q
 from quarterdeck.store.roles import SERVER
 from tests.support.asking import ZONE
-from tests.support.keel import keel_on
+from tests.support.keel import Keel, keel_on
 from tests.support.plans import Planner
 from tests.support.working import Working
 
 MANY = 20_000
+LISTED = "group_concat(name, ', ') from pragma_table_info('agent_tasks')"
 COLUMNS = "string_agg(quote_ident(column_name), ', ') from information_schema.columns where table_name = 'agent_tasks'"
 
 
@@ -39,3 +41,33 @@ async def test_what_an_agent_holds_costs_the_same_after_it_has_done_everything(p
             ]
         assert [plan.scans("Seq Scan") for plan in plans] == [[], [], []]
         assert max(plan.pages for plan in plans) < 20
+
+
+async def test_statistics_that_somebody_makes_do_not_have_sqlite_read_whole_tables(sqlite_url: str) -> None:
+    async with keel_on(sqlite_url) as keel:
+        await keel.zone()
+        work = Working(keel)
+        await work.agent()
+        await work.make()
+        [leased] = await work.claim()
+        await work.complete(leased.task)
+        [[columns]] = keel.side.run(f"select {LISTED} where name <> 'id'")
+        keel.side.run(
+            f"insert into agent_tasks (id, {columns}) with recursive n (n) as (select 1 union all select n + 1 from n "
+            f"where n < ?) select 'copy' || n, {columns} from n, agent_tasks",
+            MANY,
+        )
+        assert await scanned(keel) == []
+        keel.side.run("analyze")
+        assert await scanned(keel) == []
+    async with keel_on(sqlite_url) as keel:
+        assert await scanned(keel) == []
+        assert keel.side.count("sqlite_stat1") == 0
+
+
+async def scanned(keel: Keel) -> list[str]:
+    """What SQLite would read all of for a claim."""
+    asked = Q.tasks_of_claims(batch=[(ZONE, "a", "c", State.RUNNING)])
+    explained = replace(asked.statement, sqlite=f"explain query plan {asked.statement.sqlite}")
+    [plan] = await keel.engine.read(lambda tx: tx.read(replace(asked, statement=explained)))
+    return [str(row[3]) for row in plan if str(row[3]).startswith("SCAN t")]

@@ -30,6 +30,7 @@ CHECKPOINT_EVERY = 32
 """Commits between two checkpoints, about a thousand pages under load."""
 LOG_PAGES_MAX = 20_000
 """Should checkpoints fall behind, the writer makes one itself: the log stays below 80 MB."""
+STATISTICS = "select name from sqlite_schema where type = 'table' and name like 'sqlite_stat_'"
 _CONTENT = ("SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG", "SQLITE_RANGE")
 _TRANSIENT = (
     "SQLITE_BUSY",
@@ -77,6 +78,7 @@ class SqliteStore:
                 "version", f"SQLite {sqlite3.sqlite_version} is too old; {OLDEST[0]}.{OLDEST[1]} is needed."
             )
         self._writer = _connect(path, clock)
+        _forget_statistics(self._writer)
         self._reader = _connect(path, clock)
         self._reader.execute("pragma query_only = on")
         self._turn = asyncio.Lock()
@@ -175,6 +177,23 @@ def _connect(path: Path, clock: Callable[[], Millis]) -> sqlite3.Connection:
     ):
         connection.execute(f"pragma {pragma}")
     return connection
+
+
+def _forget_statistics(connection: sqlite3.Connection) -> None:
+    """Of what ANALYZE, by whoever's hand, has found in a table whose rows are much alike (one zone, one agent that has
+    done nearly everything) SQLite concludes that no index is worth its while. Every statement is a lookup by an index,
+    and without statistics is planned as one. An empty table of them is left behind: the next ANALYZE then changes no
+    schema, so it is not heard of by the connections that are open, and is forgotten here before the next are."""
+    try:
+        kept = [str(name) for [name] in connection.execute(STATISTICS).fetchall()]
+        some = "select 1 from {} limit 1"
+        full = [name for name in kept if connection.execute(some.format(name)).fetchone()]
+        for name in full:
+            connection.execute(f"delete from {name}")  # noqa: S608 - the names are SQLite's own
+        if full or not kept:
+            connection.execute("analyze sqlite_schema")
+    except sqlite3.OperationalError as error:
+        log.warning("SQLite's statistics, which can make it slow, were not removed: %s", error)
 
 
 def sorted_error(error: sqlite3.Error, where: str) -> StoreError:
