@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from bench.controls import control
-from bench.crew import Crew, new_crew
+from bench.crew import Crew, Said, new_crew
 from bench.load import Requests, drive
 from bench.observed import Traffic, observe
 from bench.observed import check as check_answers
@@ -85,19 +85,19 @@ def _broadcasts(stage: Stage, target: Target) -> Run:
     stage.settle()
     run = drive(target, crew.broadcasts, 1, max(1.0, stage.plan.seconds / 2))
     said = _check(crew, (warm.count + run.count) * RECIPIENTS, 2 * RECIPIENTS, RECIPIENTS)
-    if said * RECIPIENTS != crew.said().messages:
-        raise BenchError(f"A broadcast was not delivered to {RECIPIENTS}: there are {crew.said()}.")
+    if said.broadcasts * RECIPIENTS != said.messages:
+        raise BenchError(f"A broadcast was not delivered to {RECIPIENTS}: there are {said}.")
     return run
 
 
-def _check(crew: Crew, acknowledged: int, under_way: int, each: int) -> int:
-    """As many messages as were acknowledged, and not more than were under way besides; how many broadcasts they are."""
+def _check(crew: Crew, acknowledged: int, under_way: int, each: int) -> Said:
+    """As many messages as were acknowledged, and not more than were under way besides."""
     said = crew.until_told()
     if not acknowledged <= said.messages <= acknowledged + under_way or said.messages % each:
         raise BenchError(
             f"{acknowledged} messages were acknowledged, up to {under_way} were under way, and there are {said}."
         )
-    return said.broadcasts
+    return said
 
 
 # -- polling -----------------------------------------------------------------------------------------------------
