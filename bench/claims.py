@@ -41,8 +41,8 @@ def measure(stage: Stage) -> Findings:
     ratios: dict[str, list[float]] = {}
     for engine in ENGINES:
         with stage.fresh(engine) as full, stage.fresh(engine) as empty:
-            # Their statements are prepared on nearly empty tables, as by a server that was started on its first day; and
-            # both have done the same of late, since what was just given out costs a claim something until VACUUM.
+            # Their statements are prepared on nearly empty tables, as by a server that was started on its first day.
+            # Both have done the same of late: what was just given out costs a claim something until VACUUM.
             for target, most in product((full, empty), SIZES):
                 _claims(stage, target, most)
             fill(full, stage.plan.rows)
@@ -62,7 +62,7 @@ def measure(stage: Stage) -> Findings:
             "the moment its answer has been read, and they are completed; the medians are compared. One connection.",
             "The finished tasks are copies of one that the server has finished, in the same zone, of the same class "
             "and the same agent; the server had prepared its statements before they came, and ANALYZE followed them. "
-            "Their events are not there. Both servers have made, given out and completed the same number of tasks besides.",
+            "Their events are not there. Both servers have given out the same number of tasks besides.",
         ],
     )  # fmt: skip
 
