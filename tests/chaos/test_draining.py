@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from tests.support.engines import STARTED_ON_SQLITE
 from tests.support.eventually import eventually
 from tests.support.load import Load, stored
 from tests.support.raw import Connection, Unanswered, request
@@ -62,6 +63,7 @@ async def test_what_is_being_decided_when_it_is_told_to_stop_is_decided_and_answ
     assert len(stored(postgres_url, zone.id)) == 20
 
 
+@STARTED_ON_SQLITE
 async def test_a_client_that_never_finishes_its_request_does_not_keep_the_server(
     servers: Servers, launch: Launch
 ) -> None:
@@ -86,6 +88,7 @@ async def test_a_client_that_never_finishes_its_request_does_not_keep_the_server
     assert "Traceback" not in server.log_text
 
 
+@STARTED_ON_SQLITE
 async def test_a_stopped_server_leaves_its_record_and_frees_its_directory(
     servers: Servers, launch: Launch
 ) -> None:

@@ -118,7 +118,8 @@ def test_panes_and_monitors_that_are_gone_are_named_with_what_mends_them(
     assert wrong(here) == {"panes": mend}
     tmux_server.stop()
     tmux_server.start()
-    assert f"its pane {pane} was of another tmux server -> qd fleet delete {number}" in here("doctor").stdout
+    mend = f"qd message poll --fleet-id {number} --agent-id 1 (or qd fleet delete {number})"
+    assert f"its pane {pane} was of another tmux server -> {mend}" in here("doctor").stdout
     started = here.json("monitor", "start", "--fleet-id", str(number), "--daemon")
     os.kill(started["pid"], signal.SIGKILL)
     assert wrong(here)["monitor"] == f"qd monitor start --fleet-id {number}"

@@ -6,20 +6,21 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import msgspec
 import pytest
 
-from quarterdeck.core.errors import Conflict
+from quarterdeck.core.errors import Conflict, Invalid
 from quarterdeck.core.keys import digest
 from quarterdeck.core.wire import FLEET_EXEC, Call
 from quarterdeck.domain.fleets.fleet_routes import FleetDesk
 from quarterdeck.domain.fleets.model.bodies import DeleteQuery, MemberBody, Pane
-from quarterdeck.domain.fleets.model.commands import MemberMade
+from quarterdeck.domain.fleets.model.commands import FleetCommand, FleetOutcome, MemberMade
 from quarterdeck.domain.fleets.model.rows import MemberStatus, Notice
 from quarterdeck.domain.fleets.model.views import FleetDeletedView, FleetMemberDeleted
 from quarterdeck.domain.fleets.queries import Q
-from quarterdeck.domain.fleets.reaching import Reach
+from quarterdeck.domain.fleets.reaching import Fate, Reach
 from quarterdeck.domain.fleets.stationing import Means, PaneStation
 from quarterdeck.panes import ending
 from quarterdeck.panes.coding import coding_agents_of
@@ -43,7 +44,8 @@ class Deck:
         self.tmux = manned.tmux
         reach = Reach(this_host(), coding_agents_of(None), call_seconds, exit_seconds)
         submit = manned.crew.submit
-        self.station = PaneStation(Means(manned.keel.engine, submit, lambda _: "token", reach, {}))
+        self.means = Means(manned.keel.engine, submit, lambda _: "token", reach, {})
+        self.station = PaneStation(self.means)
         self.fleets = FleetDesk(manned.keel.engine, submit, self.station)
 
     def call(self, **said: object) -> Call:
@@ -75,6 +77,11 @@ class Deck:
             zones=[self.manned.zone_id],
         )
         return len(rows) - 2
+
+    def place(self, made: MemberMade, pane_id: str | None) -> None:
+        self.manned.keel.side.run(
+            "update agent_placements set tmux_pane_id = ? where agent_id = ?", pane_id, made.member.agent_id
+        )
 
     def heard(self, made: MemberMade) -> Heard:
         return self.tmux.heard_by(self.tmux.pid_of(pane_of(made)))
@@ -154,6 +161,31 @@ async def test_an_agent_behind_something_else_stays_registered_unless_it_is_forc
     assert (await deck.members(), lives(pid)) == (1, True)
     assert (await deck.delete(made, force=True)).pane == "killed"
     assert (await deck.members(), lives(pid)) == (0, False)
+
+
+async def test_a_member_that_gets_its_pane_while_it_is_deleted_leaves_nobody_running(deck: Deck) -> None:
+    made = await deck.create()
+    pane_id, pid = pane_of(made), deck.tmux.pid_of(pane_of(made))
+    deck.place(made, None)
+
+    async def submit(ask: FleetCommand) -> FleetOutcome:
+        deck.place(made, pane_id)
+        return await deck.manned.crew.submit(ask)
+
+    deck.station = PaneStation(replace(deck.means, submit=submit))
+    gone = await deck.delete(made)
+    assert (gone.pane_id, gone.pane) == (pane_id, Fate.EXITED)
+    assert not lives(pid)
+
+
+async def test_an_agent_that_the_configuration_no_longer_names_stays_and_the_reason_is_said(
+    deck: Deck,
+) -> None:
+    made = await deck.create()
+    deck.station = PaneStation(replace(deck.means, reach=replace(deck.means.reach, coding_agents={})))
+    with pytest.raises(Invalid, match=r"'claude', which the server's configuration no longer names.*--force"):
+        await deck.delete(made)
+    assert (await deck.delete(made, force=True)).pane == Fate.KILLED
 
 
 async def test_a_fleet_whose_deletion_was_cut_is_still_there_and_is_deleted_by_asking_again(

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from quarterdeck.core.wire import ADMIN, COORDINATOR_ADMIN, LIFECYCLE
+from tests.support.engines import STARTED_ON_SQLITE
 from tests.support.eventually import eventually
 from tests.support.keel import Side
 from tests.support.raw import Connection
@@ -251,6 +252,7 @@ async def watchful(servers: Servers, launch: Launch) -> ServerProcess:
     return await servers.start(launch.told(**often))
 
 
+@STARTED_ON_SQLITE
 async def test_an_expired_token_ends_its_stream(watchful: ServerProcess) -> None:
     zone = await fresh_zone(watchful)
     short, long = await opened(zone, token=zone.token(ttl=1)), await opened(zone)
@@ -289,6 +291,7 @@ async def test_a_revoked_key_ends_its_stream(watchful: ServerProcess) -> None:
 # -- silence
 
 
+@STARTED_ON_SQLITE
 async def test_a_silent_stream_shows_signs_of_life_that_bear_the_position(watchful: ServerProcess) -> None:
     zone = await fresh_zone(watchful)
     other = await fresh_zone(watchful)
@@ -307,6 +310,7 @@ async def test_a_silent_stream_shows_signs_of_life_that_bear_the_position(watchf
 # -- how many
 
 
+@STARTED_ON_SQLITE
 async def test_beyond_the_most_streams_a_newcomer_is_told_to_come_again(
     servers: Servers, launch: Launch
 ) -> None:
@@ -346,6 +350,7 @@ async def streams_open(server: ServerProcess) -> int:
 # -- the end
 
 
+@STARTED_ON_SQLITE
 async def test_told_to_stop_the_server_ends_its_streams_first_and_leaves_at_once(
     servers: Servers, launch: Launch
 ) -> None:
@@ -365,6 +370,7 @@ async def test_told_to_stop_the_server_ends_its_streams_first_and_leaves_at_once
         await stream.close()
 
 
+@STARTED_ON_SQLITE
 async def test_each_stream_leaves_one_line_in_the_log_when_it_is_over(
     servers: Servers, launch: Launch
 ) -> None:
@@ -378,6 +384,7 @@ async def test_each_stream_leaves_one_line_in_the_log_when_it_is_over(
     assert (line["route"], line["status"]) == ("GET /zones/{zone}/events (stream)", 200)
 
 
+@STARTED_ON_SQLITE
 async def test_a_stream_shares_its_connection_with_what_comes_after_it(
     watchful: ServerProcess,
 ) -> None:

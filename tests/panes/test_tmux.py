@@ -148,7 +148,7 @@ async def test_what_is_typed_without_enter_waits_for_its_turn_as_well(
     pane, other = shared_tmux.new_pane(fake="raw"), shared_tmux.new_pane()
     pid, elsewhere = shared_tmux.ready(pane), shared_tmux.ready(other)
     seen = (await tmux.panes())[pane]
-    async with turn(tmux.socket, pane):
+    async with turn(tmux.socket, pane, 5):
         waits = asyncio.create_task(tmux.type_line(seen, "half a line", enters=False))
         await type_line(tmux, other, "a line, meanwhile")
         await eventually_line(shared_tmux, elsewhere)

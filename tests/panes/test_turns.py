@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.panes import turns
+from quarterdeck.panes.errors import TmuxError
 from quarterdeck.panes.turns import turn
 
 
@@ -17,7 +18,7 @@ async def test_one_who_is_cut_in_the_moment_of_their_turn_gives_it_back(
     socket, entered = str(tmp_path / "tmux"), turns._entered
 
     async def types() -> None:
-        async with turn(socket, "%1"):
+        async with turn(socket, "%1", 5):
             raise AssertionError("it was cut before")
 
     def entered_and_cut(locked: asyncio.Future[None], file: int) -> None:
@@ -29,7 +30,7 @@ async def test_one_who_is_cut_in_the_moment_of_their_turn_gives_it_back(
     with pytest.raises(asyncio.CancelledError):
         await cut
     monkeypatch.undo()
-    async with asyncio.timeout(5), turn(socket, "%1"):
+    async with asyncio.timeout(5), turn(socket, "%1", 5):
         pass
 
 
@@ -37,10 +38,10 @@ async def test_one_who_is_cut_while_they_wait_takes_the_turn_from_nobody(tmp_pat
     socket = str(tmp_path / "tmux")
 
     async def waits() -> None:
-        async with turn(socket, "%1"):
+        async with turn(socket, "%1", 5):
             pass
 
-    async with turn(socket, "%1"):
+    async with turn(socket, "%1", 5):
         cut, next_one = asyncio.create_task(waits()), asyncio.create_task(waits())
         await asyncio.sleep(0)
         cut.cancel()
@@ -49,3 +50,13 @@ async def test_one_who_is_cut_while_they_wait_takes_the_turn_from_nobody(tmp_pat
         assert not next_one.done()
     async with asyncio.timeout(5):
         await next_one
+
+
+async def test_whoever_waits_for_one_who_stands_still_is_told_so_in_the_end(tmp_path: Path) -> None:
+    socket = str(tmp_path / "tmux")
+    async with turn(socket, "%1", 5):
+        with pytest.raises(TmuxError, match="Somebody else has been typing into %1"):
+            async with turn(socket, "%1", 0.05):
+                pass
+    async with turn(socket, "%1", 5):
+        """And its place in the line is nobody's."""

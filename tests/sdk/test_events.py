@@ -13,6 +13,7 @@ from quarterdeck.sdk import LogReset, NotSucceeded, Quarterdeck
 from quarterdeck.sdk.errors import TimedOut, Unauthenticated
 from quarterdeck.sdk.model import Completion, Event, Lease
 from tests.sdk.sdk_support import all_of, answer, client_of, cutting, scripted
+from tests.support.engines import STARTED_ON_SQLITE
 from tests.support.eventually import eventually
 from tests.support.server import Launch, Servers
 from tests.support.zone import APP, FreshZone
@@ -55,6 +56,7 @@ async def test_events_are_heard_as_they_happen_and_over_cut_connections_each_onc
     assert sum(b"/events" in request for request in cutter.seen) >= 4
 
 
+@STARTED_ON_SQLITE
 async def test_a_server_that_is_started_again_is_followed_on_from_where_it_was(
     servers: Servers, launch: Launch
 ) -> None:

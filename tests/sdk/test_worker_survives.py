@@ -11,6 +11,7 @@ from quarterdeck.sdk.asks import RetryPolicy
 from quarterdeck.sdk.errors import Unauthenticated
 from tests.sdk.sdk_support import PATIENT, client_of, cutting
 from tests.sdk.worker_support import LIMIT, calls, over, serving
+from tests.support.engines import STARTED_ON_SQLITE
 from tests.support.eventually import eventually
 from tests.support.server import Launch, Servers
 from tests.support.zone import APP, FreshZone, fresh_zone
@@ -60,6 +61,7 @@ async def test_outcomes_whose_answer_is_lost_are_told_again_and_nothing_is_done_
         assert sorted(done) == [0, 1, 2, 3, 4]
 
 
+@STARTED_ON_SQLITE
 async def test_a_method_that_takes_longer_than_its_lease_keeps_it_by_heartbeats(
     servers: Servers, launch: Launch
 ) -> None:
@@ -87,6 +89,7 @@ async def test_a_method_that_takes_longer_than_its_lease_keeps_it_by_heartbeats(
     assert [(each.status, each.attempts) for each in ended] == [("succeeded", 1)] * 3
 
 
+@STARTED_ON_SQLITE
 async def test_whoever_cancels_is_heard_by_the_method_and_the_invocation_ends_as_canceled(
     servers: Servers, launch: Launch
 ) -> None:
@@ -117,6 +120,7 @@ async def test_whoever_cancels_is_heard_by_the_method_and_the_invocation_ends_as
     assert [(each.status, each.cancel_reason) for each in ended] == [("canceled", "no longer needed")] * 2
 
 
+@STARTED_ON_SQLITE
 async def test_a_worker_that_was_cut_off_past_its_lease_is_not_believed_and_serves_on(
     servers: Servers, launch: Launch
 ) -> None:
@@ -177,6 +181,7 @@ async def test_a_worker_whose_session_sleeps_takes_nothing_until_it_wakes_and_en
     assert told.value.code == "session_ended"
 
 
+@STARTED_ON_SQLITE
 async def test_a_server_that_is_killed_and_started_again_hears_of_what_was_done_meanwhile(
     servers: Servers, launch: Launch
 ) -> None:

@@ -7,3 +7,5 @@ import pytest
 ON_SQLITE = pytest.mark.parametrize("server", ["sqlite"], indirect=True)
 """What never comes as far as the database is the same on either."""
 ON_BOTH = pytest.mark.parametrize("server", ["sqlite", "postgresql"], indirect=True)
+STARTED_ON_SQLITE = pytest.mark.parametrize("engine_url", ["sqlite"], indirect=True)
+"""The same for what starts a server of its own: that costs more than the test itself."""

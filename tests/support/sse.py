@@ -187,9 +187,10 @@ class Stream:
                 )
 
     def cut(self) -> None:
-        """Ends the connection with a reset, as a crashed client's machine would."""
-        raw = self._writer.get_extra_info("socket")
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        """Ends the connection with a reset, as a crashed client's machine would; unless the server did before."""
+        if not self._writer.transport.is_closing():
+            raw = self._writer.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
     async def close(self) -> None:

@@ -227,7 +227,7 @@ def _mend_tmux(socket: str) -> str:
 
 
 def _mend_pane(fleet_id: int, agent_id: int, directors: Mapping[int, object]) -> str:
-    """A fleet does not outlive its director."""
+    """A director without a pane is told of nothing, and can poll; its members may be at work."""
     if directors.get(fleet_id) == agent_id:
-        return f"qd fleet delete {fleet_id}"
+        return f"qd message poll --fleet-id {fleet_id} --agent-id {agent_id} (or qd fleet delete {fleet_id})"
     return f"qd member delete --fleet-id {fleet_id} --member-id {agent_id}"

@@ -60,7 +60,7 @@ and is told there of what it is sent; elsewhere it has none, and polls."""
 _DELETED = Option("--deleted", "Also those that were deleted.")
 _DELETE = (Option("--keep-panes", "Leave the panes of its members open."),)
 _DELETING = """The panes of its members are closed, then all are deregistered; its messages stay. If a pane cannot be
-closed, or the command is cut, doing it again goes on with those that are left."""
+closed, or the server ends meanwhile, doing it again goes on with those that are left. Ctrl-C stops nothing."""
 
 
 def create(context: Context) -> int:

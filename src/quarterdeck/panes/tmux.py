@@ -46,6 +46,7 @@ class Tmux:
     def __init__(self, socket: str, seconds: float = 5.0, server_pid: int | None = None) -> None:
         """`seconds` for each call. `server_pid`: only this server is meant; another on its socket is not touched."""
         self.socket = socket
+        self._seconds = seconds
         self._calls = Calls(socket, seconds)
         self._server_pid = server_pid
 
@@ -158,7 +159,7 @@ class Tmux:
             raise TmuxError(f"{len(line)} characters are more than a pane is sent at once ({TEXT_MAX}).")
         self._refuse_other(seen.server_pid)
         pin = Pin(pane(seen.pane_id), seen.server_pid, seen.pid, seen.command, takes_input=True)
-        async with turn(self.socket, seen.pane_id):
+        async with turn(self.socket, seen.pane_id, self._seconds):
             _refuse_changed(seen, still)
             if line:
                 await self._put(pin, line.encode(), "-p")

@@ -2,7 +2,8 @@
 
 A line is text and, a moment later, Enter: two who type at once would make one line of theirs. The lock is a file beside
 the tmux server's socket, in a directory of this user's alone, and the kernel gives it back when its holder is killed.
-Whoever types is bounded in time, and so is whoever waits.
+Whoever types is bounded in time, and so is whoever waits: one who stands still with its turn taken holds up nobody for
+ever.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from quarterdeck.panes.errors import TmuxError
 
 
 @contextlib.asynccontextmanager
-async def turn(socket: str, pane_id: str) -> AsyncIterator[None]:
-    """Entered when nobody else types into this pane."""
+async def turn(socket: str, pane_id: str, seconds: float) -> AsyncIterator[None]:
+    """Entered when nobody else types into this pane; raises if somebody does for so many seconds."""
     name = f"{socket}.{pane_id.removeprefix('%')}.typing"
     try:
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -36,10 +37,13 @@ async def turn(socket: str, pane_id: str) -> AsyncIterator[None]:
 
     threading.Thread(target=wait, name=f"turn {pane_id}", daemon=True).start()
     try:
-        await locked
-    except asyncio.CancelledError:
+        async with asyncio.timeout(seconds):
+            await locked
+    except (asyncio.CancelledError, TimeoutError) as wrong:
         if not locked.cancelled():
             os.close(file)  # its turn had come in the same moment, and nobody else would give it back
+        if isinstance(wrong, TimeoutError):
+            raise TmuxError(f"Somebody else has been typing into {pane_id} for {seconds:g} s.") from None
         raise
     try:
         yield

@@ -193,7 +193,11 @@ def _forget_statistics(connection: sqlite3.Connection) -> None:
         if full or not kept:
             connection.execute("analyze sqlite_schema")
     except sqlite3.OperationalError as error:
-        log.warning("SQLite's statistics, which can make it slow, were not removed: %s", error)
+        log.warning(
+            "SQLite's statistics, which can make it slow, were not removed until the next start: %s", error
+        )
+    except sqlite3.Error as error:
+        raise sorted_error(error, "statistics") from error
 
 
 def sorted_error(error: sqlite3.Error, where: str) -> StoreError:

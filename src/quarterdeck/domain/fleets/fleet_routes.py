@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from quarterdeck.core import paging
+from quarterdeck.core.errors import Problem
 from quarterdeck.core.wire import FLEET_EXEC, LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.agents.operations.speaking import require_power
 from quarterdeck.domain.fleets import asking
@@ -31,6 +33,7 @@ from quarterdeck.domain.fleets.rules import showing
 from quarterdeck.domain.fleets.rules.showing import FleetSeen
 from quarterdeck.engine.tx import Engine
 
+log = logging.getLogger("quarterdeck.fleets")
 LISTING = "fleets"
 GONE = (*Fate, Notice.PANE_GONE, Notice.OTHER_TMUX)
 """What became of panes that are not there any more."""
@@ -115,8 +118,12 @@ class FleetDesk:
         ask = DeleteFleet(zone_id=call.zone, caller=call.caller, trace=call.trace, fleet_id=wanted.fleet_id)
         done = await self.submit(ask)
         assert isinstance(done, FleetDeleted)
-        # Whoever got a pane in the last moment.
-        await closing.go_on(done.placements)
+        try:
+            # Whoever got a pane in the last moment.
+            await closing.go_on(done.placements)
+        except Problem as problem:
+            # It is deleted, and the answer counts what was left open.
+            log.warning("panes of fleet %d, which is deleted, were not closed: %r", wanted.fleet_id, problem)
         panes = {each.agent_id for each in done.placements if each.tmux_pane_id is not None}
         return FleetDeletedView(
             fleet_id=done.fleet.fleet_id,
@@ -153,7 +160,8 @@ CREATING = (
 DELETING = (
     "For good: everybody is deregistered, messages stay. Repeated it changes nothing. Asked over the unix socket with "
     "the scope `fleet:exec`, it first closes the panes of its members, as far as they are on the server's host, unless "
-    "`keep_panes` says otherwise. If one cannot be closed, or the request is cut, the fleet stays until it is repeated."
+    "`keep_panes` says otherwise. If one cannot be closed, or the server ends meanwhile, the fleet stays until it is "
+    "repeated. Who hangs up stops nothing."
 )
 
 

@@ -179,7 +179,8 @@ def routes(desk: MemberDesk) -> list[Route]:
         Route(
             "DELETE", MEMBER, desk.delete, "Deregister a member", LIFECYCLE, query=MemberDeleteQuery,
             answer=FleetMemberDeleted, tags=tags, description=LEAVING, power=CHANGE,
-            refusals=(*changes, *reach, "member_still_there", "administrator_protected", "director_protected"),
+            refusals=(*changes, *reach, "member_still_there", "unknown_coding_agent", "administrator_protected",
+                      "director_protected"),
         ),
         Route(
             "GET", f"{MEMBER}/capture", desk.capture, "Show what a member's pane shows", LIFECYCLE, query=CaptureQuery,

@@ -285,7 +285,9 @@ class _Desk:
                 refs = [each.message.ref for each in due]
                 now = await self._means.everywhere.read(lambda tx: pending(tx, refs))
                 return await asyncio.to_thread(self._judged, due, looked, now)
-        except (TmuxError, TimeoutError, Problem) as error:
+        except Problem as problem:
+            log.warning("%d notices failed: their messages could not be looked up: %r", len(due), problem)
+        except (TmuxError, TimeoutError) as error:
             log.warning("%d notices failed: %s cannot be looked at: %r", len(due), self._socket, error)
         except Exception:
             # These were taken: their receipts are written here or never, and the next must be looked at.

@@ -96,14 +96,17 @@ class Reach:
 
     async def _told_to_leave(self, placement: Placement) -> PaneSeen | Notice:
         agent = self.coding_agents.get(placement.coding_agent)
-        typed = Notice.NOT_THE_AGENT if agent is None else await self.type_to(placement, agent.exit)
+        if agent is None:
+            # Nobody knows how it is told to leave, nor whether it has.
+            raise refusals.not_configured(placement)
+        typed = await self.type_to(placement, agent.exit)
         if typed is not Notice.NOT_THE_AGENT:
             return typed
         looked = await asked(checking.look(self.tmux(placement)))
         seen = checking.there(looked.panes, placement)
         if not isinstance(seen, PaneSeen):
             return Notice(seen)
-        if agent is None or not await asyncio.to_thread(has_left, agent, seen, looked.running):
+        if not await asyncio.to_thread(has_left, agent, seen, looked.running):
             raise refusals.member_not_in_front(placement, await self._tail(placement))
         return typed
 
@@ -116,7 +119,9 @@ class Reach:
 
     async def close(self, placement: Placement) -> Fate | Notice:
         """A pane that is there, by its agent, and where that does not, by us; raises if neither can."""
-        if isinstance(seen := await self.seen(placement), Notice):
+        async with self.hands:
+            seen = await self.seen(placement)
+        if isinstance(seen, Notice):
             return seen
         try:
             if (left := await self.leave(placement)) is Fate.EXITED:

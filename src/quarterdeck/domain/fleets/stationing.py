@@ -274,8 +274,21 @@ class PaneStation:
             )
         )
         assert isinstance(gone, MemberGone)
-        pane_id = None if found.placement is None else found.placement.tmux_pane_id
+        placed = found.placement if fate is not None else gone.placement
+        if fate is None and placed is not None and placed.tmux_pane_id is not None:
+            # It was still being made when it was looked at, and got its pane before it was let go.
+            fate = await self._end_unknown(call, placed)
+        pane_id = None if placed is None else placed.tmux_pane_id
         return FleetMemberDeleted(agent_id, fleet_id, gone.member.name, pane_id, fate)
+
+    async def _end_unknown(self, call: Call, placement: Placement) -> Fate | Notice:
+        """The pane of one who is deregistered already: nobody can ask for its end once more."""
+        try:
+            require_exec(call)
+            return await self._reach.close(placement)
+        except Problem as problem:
+            log.warning("the pane of member %d, which is gone, was left: %r", placement.agent_id, problem)
+            return Notice.FAILED
 
     async def _end(self, call: Call, placement: Placement | None, force: bool) -> Fate | Notice | None:
         """What is elsewhere, or gone, needs nobody who may reach into panes."""

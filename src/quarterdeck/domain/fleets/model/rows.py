@@ -91,7 +91,7 @@ class FleetSettings(msgspec.Struct, frozen=True):
     ] = 5.0
     fleet_exit_seconds: Annotated[
         float,
-        Meta(gt=0, le=600, description="how long a member's pane may take to go after it was told to exit"),
+        Meta(gt=0, le=45, description="how long a member's pane may take to go after it was told to exit"),
     ] = 15.0
     fleet_token_days: Annotated[
         int,

@@ -132,6 +132,15 @@ def no_coding_agent(name: str, known: list[str]) -> Invalid:
     )
 
 
+def not_configured(placement: Placement) -> Invalid:
+    return Invalid(
+        "unknown_coding_agent",
+        f"agent {placement.agent_id} runs {placement.coding_agent!r}, which the server's configuration no longer "
+        "names: nobody knows how it is told to leave. --force ends it.",
+        field="coding_agent",
+    )
+
+
 # -- panes -------------------------------------------------------------------------------------------------------
 
 _OUT_OF_REACH = {
