@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -17,10 +17,10 @@ from quarterdeck.core.wire import FLEET_EXEC, Call
 from quarterdeck.domain.fleets.fleet_routes import FleetDesk
 from quarterdeck.domain.fleets.model.bodies import DeleteQuery, MemberBody, Pane
 from quarterdeck.domain.fleets.model.commands import FleetCommand, FleetOutcome, MemberMade
-from quarterdeck.domain.fleets.model.rows import MemberStatus, Notice
+from quarterdeck.domain.fleets.model.rows import Fate, MemberStatus, Notice, Placement
 from quarterdeck.domain.fleets.model.views import FleetDeletedView, FleetMemberDeleted
 from quarterdeck.domain.fleets.queries import Q
-from quarterdeck.domain.fleets.reaching import Fate, Reach
+from quarterdeck.domain.fleets.reaching import Reach
 from quarterdeck.domain.fleets.stationing import Means, PaneStation
 from quarterdeck.panes import ending
 from quarterdeck.panes.coding import coding_agents_of
@@ -204,6 +204,28 @@ async def test_a_fleet_whose_deletion_was_cut_is_still_there_and_is_deleted_by_a
     done = await Deck(deck.manned, 0.1).delete_fleet()
     assert (done.deregistered_count, done.panes_closed, done.panes_left) == (3, 1, 0)
     assert not lives(pid)
+
+
+async def test_a_pane_that_came_in_the_last_moment_and_cannot_be_closed_is_counted_as_left(
+    deck: Deck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fleet is deleted by then: a refusal would send its user to do again what can do nothing."""
+    made = await deck.create()
+    pane_id = pane_of(made)
+    deck.place(made, None)
+
+    async def submit(ask: FleetCommand) -> FleetOutcome:
+        deck.place(made, pane_id)
+        return await deck.manned.crew.submit(ask)
+
+    async def close_panes(call: Call, placements: Sequence[Placement]) -> dict[int, Fate | Notice]:
+        assert [each.tmux_pane_id for each in placements] == [pane_id]
+        raise Conflict("panes_not_closed", "tmux does not answer.")
+
+    monkeypatch.setattr(deck.station, "close_panes", close_panes)
+    done = await replace(deck.fleets, submit=submit).delete(deck.call(query=DeleteQuery()))
+    assert (done.deregistered_count, done.panes_closed, done.panes_left) == (3, 0, 1)
+    deck.tmux.ask("kill-pane", "-t", pane_id)
 
 
 async def test_a_fleet_with_a_pane_that_cannot_be_closed_is_not_deleted(

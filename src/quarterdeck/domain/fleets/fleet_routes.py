@@ -23,12 +23,11 @@ from quarterdeck.domain.fleets.model.commands import (
     Place,
 )
 from quarterdeck.domain.fleets.model.filters import LAST, FleetsFilter, OfFleet
-from quarterdeck.domain.fleets.model.rows import CODING_AGENT, Notice, Placement
+from quarterdeck.domain.fleets.model.rows import CODING_AGENT, Fate, Notice, Placement
 from quarterdeck.domain.fleets.model.views import FleetDeletedView, FleetList, FleetView
 from quarterdeck.domain.fleets.operations import looking
 from quarterdeck.domain.fleets.operations.standing import placed
 from quarterdeck.domain.fleets.ports import Station
-from quarterdeck.domain.fleets.reaching import Fate
 from quarterdeck.domain.fleets.rules import showing
 from quarterdeck.domain.fleets.rules.showing import FleetSeen
 from quarterdeck.engine.tx import Engine

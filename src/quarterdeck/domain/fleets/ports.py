@@ -12,9 +12,8 @@ from typing import Protocol
 from quarterdeck.core.wire import Call
 from quarterdeck.domain.fleets.model.bodies import MemberBody, Pane
 from quarterdeck.domain.fleets.model.commands import MemberMade, Place
-from quarterdeck.domain.fleets.model.rows import Notice, Placement
+from quarterdeck.domain.fleets.model.rows import Fate, Notice, Placement
 from quarterdeck.domain.fleets.model.views import FleetMemberDeleted, ScreenView, TypedView
-from quarterdeck.domain.fleets.reaching import Fate
 
 
 class Station(Protocol):

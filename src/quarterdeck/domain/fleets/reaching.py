@@ -10,11 +10,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TypeVar
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.fleets.model.rows import Notice, Placement
+from quarterdeck.domain.fleets.model.rows import Fate, Notice, Placement
 from quarterdeck.domain.fleets.rules import refusals
 from quarterdeck.panes import checking
 from quarterdeck.panes.checking import Ready
@@ -30,13 +29,6 @@ ENDED_AT_ONCE = 16
 """Panes that are told to leave, or killed: each takes several calls, and looks at all processes."""
 TAIL_LINES = 80
 T = TypeVar("T")
-
-
-class Fate(StrEnum):
-    """What became of a member's pane. Where it was left alone, a `Notice` says why."""
-
-    EXITED = "exited"
-    KILLED = "killed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,10 +39,10 @@ from quarterdeck.domain.fleets.model.commands import (
     PlaceMember,
     RegisterMember,
 )
-from quarterdeck.domain.fleets.model.rows import CODING_AGENT, Member, Notice, Placement
+from quarterdeck.domain.fleets.model.rows import CODING_AGENT, Fate, Member, Notice, Placement
 from quarterdeck.domain.fleets.model.views import FleetMemberDeleted, ScreenView, TypedView
 from quarterdeck.domain.fleets.operations.standing import Standing, Wanted, standing
-from quarterdeck.domain.fleets.reaching import Fate, Reach, asked
+from quarterdeck.domain.fleets.reaching import Reach, asked
 from quarterdeck.domain.fleets.rules import refusals
 from quarterdeck.domain.fleets.rules.cards import BUILTIN, kind_of
 from quarterdeck.domain.fleets.rules.crew import directing_problem

@@ -66,6 +66,13 @@ class Notice(StrEnum):
     FAILED = "failed"
 
 
+class Fate(StrEnum):
+    """What became of a member's pane. Where it was left alone, a `Notice` says why."""
+
+    EXITED = "exited"
+    KILLED = "killed"
+
+
 Argv = Annotated[tuple[str, ...], Meta(max_length=256)]
 
 
