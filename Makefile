@@ -23,7 +23,7 @@ TEST := .venv/.installed-test
 TMUX_HINT := command -v tmux >/dev/null || echo 'tmux is not installed, so members of fleets have no panes. \
 	It is a package: apt-get install tmux (Debian, Ubuntu), brew install tmux (macOS).'
 
-.PHONY: help install up test lint bench soak states sdk
+.PHONY: help install up test lint bench soak states golden sdk
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +63,9 @@ soak: $(TEST) ## the tests again, with many more rounds of races and chaos
 
 states: $(TEST) ## draw docs/states/ again from the code
 	QD_WRITE_STATES=1 .venv/bin/python -m pytest tests/test_states.py
+
+golden: $(TEST) ## write tests/golden/ again: the public interface as files; read the diff
+	QD_WRITE_GOLDEN=1 .venv/bin/python -m pytest tests/test_golden.py
 
 sdk: $(BASE) ## write the SDK's client without a loop again from the one with a loop
 	.venv/bin/python -m quarterdeck.sdk.generate

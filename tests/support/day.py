@@ -4,7 +4,7 @@ zones."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,8 @@ from quarterdeck.engine.events import EventFilter, Witness
 from quarterdeck.engine.idempotency import KeyRetention
 from quarterdeck.engine.queries import Q as ENGINE
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.port import T
+from quarterdeck.store.sql import Bound, Statement
 from tests.support.agency import a_day_of_agents
 from tests.support.asking import APP, ZONE, admin, ask, caller
 from tests.support.calling import calling
@@ -52,28 +53,44 @@ class Day:
     """By name, what was said as the server, held to the zones of whoever asked."""
     everywhere: dict[str, Bound]
     """What was said as the sweeps, who see all."""
+    transactions: dict[str, list[list[Statement]]]
+    """By part of the day, the statements of each transaction, in order."""
+
+
+class StatementLog:
+    def __init__(self, *stores: Recording) -> None:
+        self._stores = stores
+        self.transactions: dict[str, list[list[Statement]]] = {}
+
+    async def record(self, part: str, work: Awaitable[T]) -> T:
+        done = await work
+        self.transactions[part] = [sent for store in self._stores for sent in store.transactions]
+        for store in self._stores:
+            store.transactions.clear()
+        return done
 
 
 @contextlib.asynccontextmanager
 async def day_on(url: str, directory: Path) -> AsyncIterator[Day]:
     own, everywhere = map(Recording, await open_stores(url))
     keel = Keel(url, (own, everywhere), Rigging(chunk=2))
-    root = await spawning(keel)
-    await belonging(keel)
-    await looking(keel, root)
-    await working(keel, root)
-    await ending(keel, root)
-    await sweeping(keel)
-    await telling(keel)
-    await keeping(keel, directory)
-    await sealing(keel)
-    await a_day_of_agents(keel)
-    await a_day_of_tasks(keel)
-    await a_day_of_records(keel)
-    await a_day_of_webhooks(keel)
-    await a_day_of_keys(keel)
-    await a_day_of_fleets(keel)
-    yield Day(own.seen, everywhere.seen)
+    log = StatementLog(own, everywhere)
+    root = await log.record("sessions", spawning(keel))
+    await log.record("role assignments", belonging(keel))
+    await log.record("reads", looking(keel, root))
+    await log.record("invocations", working(keel, root))
+    await log.record("terminations", ending(keel, root))
+    await log.record("sweeps", sweeping(keel))
+    await log.record("sinks", telling(keel))
+    await log.record("log retention", keeping(keel, directory))
+    await log.record("secrets", sealing(keel))
+    await log.record("agents", a_day_of_agents(keel))
+    await log.record("tasks", a_day_of_tasks(keel))
+    await log.record("costs and logs", a_day_of_records(keel))
+    await log.record("webhooks", a_day_of_webhooks(keel))
+    await log.record("redis mirror", a_day_of_keys(keel))
+    await log.record("fleets", a_day_of_fleets(keel))
+    yield Day(own.seen, everywhere.seen, log.transactions)
     await keel.lanes.drain()
     for store in (own, everywhere):
         await store.close()

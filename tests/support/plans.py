@@ -12,7 +12,7 @@ from psycopg import sql
 from quarterdeck.store.port import Row, Store, StoreTx, T, Work
 from quarterdeck.store.postgres import options
 from quarterdeck.store.roles import SERVER, Role
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import Bound, Statement
 from tests.support.asking import ZONE
 
 ENDING = "ending"
@@ -28,12 +28,18 @@ class Recording:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.seen: dict[str, Bound] = {}
+        self.transactions: list[list[Statement]] = []
+        """The statements of each transaction, in the order in which they were sent."""
 
     async def transact(self, work: Work[T], key: int | None = None, zones: Collection[str] = ()) -> T:
-        return await self._store.transact(lambda tx: work(_RecordingTx(tx, self.seen)), key, zones)
+        return await self._store.transact(lambda tx: work(self._recorded(tx)), key, zones)
 
     async def read(self, work: Work[T], zones: Collection[str] = (), *, for_a_writer: bool = False) -> T:
-        return await self._store.read(lambda tx: work(_RecordingTx(tx, self.seen)), zones)
+        return await self._store.read(lambda tx: work(self._recorded(tx)), zones)
+
+    def _recorded(self, tx: StoreTx) -> _RecordingTx:
+        self.transactions.append([])
+        return _RecordingTx(tx, self.seen, self.transactions[-1])
 
     async def settled(self, key: int) -> None:
         await self._store.settled(key)
@@ -46,16 +52,19 @@ class Recording:
 
 
 class _RecordingTx:
-    def __init__(self, tx: StoreTx, seen: dict[str, Bound]) -> None:
+    def __init__(self, tx: StoreTx, seen: dict[str, Bound], sent: list[Statement]) -> None:
         self._tx = tx
         self._seen = seen
+        self._sent = sent
 
     async def read(self, *statements: Bound) -> list[list[Row]]:
         self._seen |= {bound.statement.name: bound for bound in statements}
+        self._sent += [bound.statement for bound in statements]
         return await self._tx.read(*statements)
 
     def write(self, statement: Bound) -> None:
         self._seen[statement.statement.name] = statement
+        self._sent.append(statement.statement)
         self._tx.write(statement)
 
 

@@ -75,6 +75,10 @@ class Lease:
         self._term: int | None = None
         self._trusted_until = 0.0
 
+    @property
+    def name(self) -> str:
+        return self._name
+
     def fence(self) -> Fence | None:
         """The fence of the present term, if this process may still believe in it."""
         if self._term is None or time.monotonic() >= self._trusted_until:

@@ -1,0 +1,114 @@
+"""The public interface as files in `tests/golden/`: a change that should not alter it must not alter them.
+
+`make golden` writes the files again. Read the diff before you commit it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import fields
+
+from quarterdeck.app import App, build
+from quarterdeck.cli import full
+from quarterdeck.cli.words import MODULES, commands_of
+from quarterdeck.run import open_issuer
+from quarterdeck.settings import SECTIONS, SHARED_NAMES, load
+from quarterdeck.store.sql import Statement
+from tests.support.day import day_on
+from tests.support.server import ServerProcess
+from tests.support.source import ROOT
+
+GOLDEN = ROOT / "tests" / "golden"
+WRITE = bool(os.environ.get("QD_WRITE_GOLDEN"))
+COMMANDS = [command for word in MODULES for command in commands_of(word)]
+
+
+@pytest.fixture
+async def app(sqlite_url: str, redis_url: str, tmp_path: Path) -> AsyncIterator[App]:
+    """A server with every component, Redis included. Nothing of it is started."""
+    flags = {"database_url": sqlite_url, "redis_url": redis_url, "streams_hmac_key": "k" * 32}
+    settings = load(tmp_path, flags, {}, shared=False)
+    built = await build(settings, open_issuer(settings), None)
+    yield built
+    await built.stop(1)
+
+
+def check(name: str, text: str) -> None:
+    file = GOLDEN / name
+    if WRITE:
+        GOLDEN.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert file.exists(), f"run `make golden`: {file.name} is missing"
+    assert file.read_text(encoding="utf-8") == text, f"run `make golden` and read the diff of {file.name}"
+
+
+def lines(found: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in found)
+
+
+async def test_openapi_document(sqlite_server: ServerProcess) -> None:
+    async with sqlite_server.client() as client:
+        document = (await client.get("/openapi.json")).json()
+    document["info"]["version"] = "0.0.0"
+    check("openapi.json", json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def test_help_of_every_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    groups = sorted({command.words[0] for command in COMMANDS if len(command.words) > 1})
+    found = []
+    for words in [(), *((group,) for group in groups), *(command.words for command in COMMANDS)]:
+        full.parse([*words, "--help"])
+        found.append(f"$ qd {' '.join([*words, '--help'])}\n{capsys.readouterr().out}")
+    check("help.txt", "\n".join(found))
+
+
+def test_lanes(app: App) -> None:
+    check("lanes.txt", lines(sorted(lane.name for lane in app.keel.lanes.made)))
+
+
+def test_sweeps(app: App) -> None:
+    found = sorted(
+        f"{sweep.name} every {sweep.every_ms} ms, batch {sweep.batch}" for sweep in app.sweeps.sweeps
+    )
+    check("sweeps.txt", lines(found))
+
+
+def test_leases(app: App) -> None:
+    check("leases.txt", lines(sorted(lease.name for lease in app.leases)))
+
+
+def test_metrics(app: App) -> None:
+    rendered = app.keel.metrics.render().decode().splitlines()
+    check("metrics.txt", lines(line for line in rendered if line.startswith("# ")))
+
+
+def test_settings() -> None:
+    found = [
+        f"{section.__name__}.{field.name} = {field.default!r}"
+        + (f" ({SHARED_NAMES[field.name]})" if field.name in SHARED_NAMES else "")
+        for section in SECTIONS
+        for field in fields(section)
+    ]
+    check("settings.txt", lines(sorted(found)))
+
+
+async def test_statements_of_every_operation(postgres_url: str, tmp_path: Path) -> None:
+    found = []
+    async with day_on(postgres_url, tmp_path) as day:
+        for part, transactions in day.transactions.items():
+            distinct = dict.fromkeys(tuple(map(numbered, sent)) for sent in transactions if sent)
+            for sent in sorted(distinct):
+                found += [f"-- {part}", *(f"  {statement}" for statement in sent)]
+    check("statements.txt", lines(found))
+
+
+def numbered(statement: Statement) -> str:
+    """The name, and a digest of the SQL: a renamed statement keeps its digest."""
+    return f"{statement.name} {hashlib.sha256(statement.postgresql.encode()).hexdigest()[:8]}"
