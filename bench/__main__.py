@@ -77,9 +77,7 @@ def main(names: list[str]) -> int:
         print(f"bench: {', '.join(unknown)}? There are: {' '.join(known)}.", file=sys.stderr)
         return 2
     if not sys.platform.startswith("linux"):
-        print(
-            "bench: the shares of the processors are read from /proc, which only Linux has.", file=sys.stderr
-        )
+        print("bench: the shares of the processors are read from /proc, which only Linux has.", file=sys.stderr)
         return 1
     terminated_is_interrupted()
     try:

@@ -43,13 +43,8 @@ def measure(stage: Stage) -> Findings:
             with stage.database() as url:
                 sealing, held = asyncio.run(_prepare(url, directory))
                 proving = [_prove(url, directory) for _ in range(stage.plan.rounds)]
-        lines += [
-            Line(f"{engine}: sealed", [sealing]),
-            Line(f"{engine}: proved by `qd audit verify`", proving),
-        ]
-        figures.append(
-            Figure(f"Events proved per second, {engine}", [run.rate for run in proving], "events/s", LEAST)
-        )
+        lines += [Line(f"{engine}: sealed", [sealing]), Line(f"{engine}: proved by `qd audit verify`", proving)]
+        figures.append(Figure(f"Events proved per second, {engine}", [run.rate for run in proving], "events/s", LEAST))
         notes.append(
             f"{engine}: while {EVENTS:,} events were sealed without a pause, the loop was held for {held[0]:.1f} ms at "
             f"the 99th percentile of its turns, {held[1]:.1f} ms at most."
@@ -103,17 +98,7 @@ async def _ticks() -> list[float]:
 
 
 def _prove(url: str, directory: Path) -> Run:
-    command = [
-        sys.executable,
-        "-m",
-        "quarterdeck",
-        "audit",
-        "verify",
-        "--data",
-        str(directory),
-        "--database",
-        url,
-    ]
+    command = [sys.executable, "-m", "quarterdeck", "audit", "verify", "--data", str(directory), "--database", url]
     began = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - began

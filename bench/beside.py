@@ -40,11 +40,7 @@ class Companion:
 @contextlib.contextmanager
 def beside(module: str, told: msgspec.Struct) -> Iterator[Companion]:
     with subprocess.Popen(
-        [sys.executable, "-m", module],
-        cwd=ROOT,
-        env=plain_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        [sys.executable, "-m", module], cwd=ROOT, env=plain_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         try:
             companion = Companion(module, process)

@@ -82,9 +82,7 @@ def _claims(stage: Stage, target: Target, most: int) -> Run:
         client.put(f"/api/v1/agents/{AGENT}", json=asked).raise_for_status()
     stage.settle()
     told = ClaimOrder(Place(*target.address, target.token), AGENT, most, rounds)
-    times = sorted(
-        msgspec.json.decode(run_alone("bench.claimer", told, PATIENCE_SECONDS), type=ClaimTally).seconds
-    )
+    times = sorted(msgspec.json.decode(run_alone("bench.claimer", told, PATIENCE_SECONDS), type=ClaimTally).seconds)
     return Run(
         rate=1 / statistics.fmean(times),
         count=len(times),

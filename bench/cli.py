@@ -25,10 +25,7 @@ def measure(stage: Stage) -> Findings:
     allowed = 3 * _median(found[NOTHING]) * 1e3 + 60
     return Findings(
         "The command line",
-        figures=[
-            Figure(name, [_median(found[name]) * 1e3], "ms", allowed, at_most=True)
-            for name in (VERSION, SHOW)
-        ],
+        figures=[Figure(name, [_median(found[name]) * 1e3], "ms", allowed, at_most=True) for name in (VERSION, SHOW)],
         notes=[
             f"Medians of {TIMES}, taken in turn: "
             + ", ".join(f"`{name}` {_median(times) * 1e3:.1f} ms" for name, times in found.items())
@@ -46,11 +43,7 @@ def _spawn(target: Target) -> str:
 
 def _commands(session: str) -> dict[str, list[str]]:
     qd = str(Path(sys.executable).with_name("qd"))
-    return {
-        NOTHING: [sys.executable, "-c", "pass"],
-        VERSION: [qd, "--version"],
-        SHOW: [qd, "session", "show", session],
-    }
+    return {NOTHING: [sys.executable, "-c", "pass"], VERSION: [qd, "--version"], SHOW: [qd, "session", "show", session]}
 
 
 def _interleaved(commands: dict[str, list[str]], target: Target) -> dict[str, list[float]]:

@@ -13,9 +13,7 @@ def measure(stage: Stage) -> Findings:
     lines: list[Line] = []
     curves: list[Curve] = []
     for subject in SUBJECTS:
-        found = {
-            number: Line(f"{subject.name}, {number}", runs) for number, runs in _runs(stage, subject).items()
-        }
+        found = {number: Line(f"{subject.name}, {number}", runs) for number, runs in _runs(stage, subject).items()}
         lines += found.values()
         curves.append(Curve(subject.name, [Point(number, line.rate) for number, line in found.items()]))
     return Findings(
@@ -23,9 +21,7 @@ def measure(stage: Stage) -> Findings:
         lines=lines,
         curves=curves,
         axis="connections",
-        notes=[
-            "Each number is measured twice, going up and coming down, for half as long as the other runs."
-        ],
+        notes=["Each number is measured twice, going up and coming down, for half as long as the other runs."],
     )
 
 

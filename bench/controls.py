@@ -96,23 +96,12 @@ def sqlite_commits(stage: Stage) -> Run:
 
 
 def _pgbench(stage: Stage, database: str, script: str, variables: dict[str, str]) -> Run:
-    command = [
-        str(stage.postgres.binaries / "pgbench"),
-        "-M",
-        "prepared",
-        "-c",
-        str(CLIENTS),
-        "-j",
-        "2",
-        "-n",
-    ]
+    command = [str(stage.postgres.binaries / "pgbench"), "-M", "prepared", "-c", str(CLIENTS), "-j", "2", "-n"]
     command += ["-T", str(max(1, round(stage.plan.seconds))), "-f", str(SCRIPTS / f"{script}.pgbench")]
     for name, value in variables.items():
         command += ["-D", f"{name}={value}"]
     # The planner's options are those of the server's own connections. Its time limits are not: nothing ends a control.
-    options = " ".join(
-        f"-c {name}={value}" for name, value in OPTIONS.items() if not name.endswith("timeout")
-    )
+    options = " ".join(f"-c {name}={value}" for name, value in OPTIONS.items() if not name.endswith("timeout"))
     meter = Meter(Watched(postgres=stage.postgres.pid))
     done = subprocess.run(
         [*command, database],

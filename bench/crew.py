@@ -66,9 +66,7 @@ class Crew:
         latest = time.monotonic() + LAST_SECONDS
         while (said := self.said()).without_receipt:
             if time.monotonic() > latest:
-                raise BenchError(
-                    f"{said.without_receipt} messages have had no receipt for {LAST_SECONDS:.0f} s."
-                )
+                raise BenchError(f"{said.without_receipt} messages have had no receipt for {LAST_SECONDS:.0f} s.")
             time.sleep(LOOK_SECONDS)
         return said
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import msgspec
 
 from bench import calls
-from bench.asks import APPLICATION
-from bench.asks import calls as called
+from bench.asks import APPLICATION, calls as called
 from bench.load import drive
-from bench.observed import Traffic, observe
-from bench.observed import check as check_answers
+from bench.observed import Traffic, check as check_answers, observe
 from bench.results import Run
 from bench.stage import Stage, Target
 

@@ -21,7 +21,7 @@ def measure(stage: Stage) -> Findings:
     lines: dict[str, list[Run]] = {}
     notes = [
         "Latency runs from the instant a request was due, not from the instant it was sent; the schedule does not wait "
-        "for answers. The rate reached is measured right before, on the same server, with 64 connections.",
+        "for answers. The rate reached is measured right before, on the same server, with 64 connections."
     ]
     for subject in SUBJECTS:
         tallies = []
@@ -35,13 +35,7 @@ def measure(stage: Stage) -> Findings:
         "Latency at half the rate reached (open loop)",
         lines=[Line(name, runs) for name, runs in lines.items()],
         figures=[
-            Figure(
-                f"p99 at half the rate, {name}",
-                [run.p99_ms or 0.0 for run in runs],
-                "ms",
-                MOST_MS,
-                at_most=True,
-            )
+            Figure(f"p99 at half the rate, {name}", [run.p99_ms or 0.0 for run in runs], "ms", MOST_MS, at_most=True)
             for name, runs in lines.items()
         ],
         notes=notes,

@@ -88,9 +88,7 @@ async def build(target: Target, zone: str) -> Graph:
             graph.first = graph.first or made[0]
         await _lend(callers, graph, [(graph.top, each) for each in graph.levels[0]] * 2)
         for above, level in zip(graph.levels, graph.levels[1:], strict=False):
-            await _lend(
-                callers, graph, [(source, each) for each in level for source in chance.sample(above, 2)]
-            )
+            await _lend(callers, graph, [(source, each) for each in level for source in chance.sample(above, 2)])
     graph.check()
     return graph
 

@@ -74,9 +74,7 @@ def as_run(tally: Tally, usage: Usage) -> Run:
     )
 
 
-def order(
-    target: Target, requests: Requests, connections: int, seconds: float, rate: float | None = None
-) -> Order:
+def order(target: Target, requests: Requests, connections: int, seconds: float, rate: float | None = None) -> Order:
     host, port = target.address
     told = (requests.method, requests.paths, requests.body)
     return Order(host, port, target.token, *told, connections, seconds, rate)
@@ -105,9 +103,7 @@ def run_alone(module: str, told: msgspec.Struct, seconds: float) -> bytes:
 
 
 def _own(target: Target, requests: Requests, connections: int, seconds: float) -> Tally:
-    return msgspec.json.decode(
-        child("bench.loadgen", order(target, requests, connections, seconds)), type=Tally
-    )
+    return msgspec.json.decode(child("bench.loadgen", order(target, requests, connections, seconds)), type=Tally)
 
 
 def _wrk(target: Target, requests: Requests, connections: int, seconds: float) -> Tally:

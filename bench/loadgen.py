@@ -30,11 +30,7 @@ class Generator:
         loop = asyncio.get_running_loop()
         order = self._order
         connections = [
-            (
-                await loop.create_connection(
-                    lambda: Connection(self._answered, self._gone), order.host, order.port
-                )
-            )[1]
+            (await loop.create_connection(lambda: Connection(self._answered, self._gone), order.host, order.port))[1]
             for _ in range(order.connections)
         ]
         used, began = time.process_time(), time.perf_counter()

@@ -28,9 +28,7 @@ def commit() -> str:
     head = _git("rev-parse", "--short=12", "HEAD")
     if not head:
         return "unknown"
-    return (
-        f"{head} and uncommitted changes" if _git("status", "--porcelain", "--untracked-files=no") else head
-    )
+    return f"{head} and uncommitted changes" if _git("status", "--porcelain", "--untracked-files=no") else head
 
 
 def filesystem(path: Path) -> str:

@@ -39,9 +39,7 @@ def measure(stage: Stage) -> Findings:
             raw.append(_raw(stage))
 
     contest.rounds(stage, one)
-    single, bulk = (
-        {name: found for name, found in runs.items() if contest.has(name)} for runs in (single, bulk)
-    )
+    single, bulk = ({name: found for name, found in runs.items() if contest.has(name)} for runs in (single, bulk))
     return Findings(
         "Making tasks, beside other queues",
         lines=[

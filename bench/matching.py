@@ -76,9 +76,7 @@ def _timed(queues: list[Queue], seats: list[Seat], name: str) -> Run:
     for match in matches:
         room[match.agent_id] -= 1
     if len({match.task_id for match in matches}) != len(matches) or min(room.values()) < 0:
-        raise BenchError(
-            f"Matching, {name}: a task went to two agents, or an agent got more than it can hold."
-        )
+        raise BenchError(f"Matching, {name}: a task went to two agents, or an agent got more than it can hold.")
     if not all(wanted[match.task_id] <= has[match.agent_id] for match in matches):
         raise BenchError(f"Matching, {name}: a task went to an agent that cannot do it.")
     if len(matches) < TASKS // 2 * 0.9:

@@ -40,14 +40,7 @@ def measure(stage: Stage) -> Findings:
 def _typed(told: Typed) -> list[Figure]:
     own = told.ms(PASS)
     figures = [
-        Figure(
-            f"qd message {verb}",
-            [told.ms(f"{OURS} {verb}")],
-            "ms",
-            3 * own + 60,
-            2 * own + 20,
-            at_most=True,
-        )
+        Figure(f"qd message {verb}", [told.ms(f"{OURS} {verb}")], "ms", 3 * own + 60, 2 * own + 20, at_most=True)
         for verb in VERBS
     ]
     if not told.absent:
@@ -76,9 +69,7 @@ def _peer_note(told: Typed) -> str:
 def _spoken(stage: Stage, runs: Runs) -> list[Figure]:
     rounds = stage.plan.rounds
     figures = [
-        Figure(
-            "Sends, SQLite / its own one-row commits", ratios(runs[SENDS], runs[SQLITE_COMMITS], rounds), "×"
-        ),
+        Figure("Sends, SQLite / its own one-row commits", ratios(runs[SENDS], runs[SQLITE_COMMITS], rounds), "×"),
         Figure("Sends, SQLite", [run.rate for run in runs[SENDS]], "messages/s"),
     ]
     for title, name_on in (
@@ -86,12 +77,7 @@ def _spoken(stage: Stage, runs: Runs) -> list[Figure]:
         (f"A poll with {spoken.PENDING} pending", spoken.polls_on),
     ):
         figures += [
-            Figure(
-                f"{title}, {engine}, p50",
-                [run.p50_ms or 0.0 for run in runs[name_on(engine)]],
-                "ms",
-                at_most=True,
-            )
+            Figure(f"{title}, {engine}, p50", [run.p50_ms or 0.0 for run in runs[name_on(engine)]], "ms", at_most=True)
             for engine in ENGINES
         ]
     for engine in ENGINES:

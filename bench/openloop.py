@@ -54,9 +54,7 @@ class Sender:
         self._began = time.perf_counter() + LEAD_SECONDS
         loop.call_later(LEAD_SECONDS, self._tick)
         try:
-            await asyncio.wait_for(
-                self._done.wait(), LEAD_SECONDS + self._order.seconds + LAST_ANSWER_SECONDS
-            )
+            await asyncio.wait_for(self._done.wait(), LEAD_SECONDS + self._order.seconds + LAST_ANSWER_SECONDS)
         except TimeoutError:
             self._lost += self._total - len(self._latencies)
         seconds, used = time.perf_counter() - self._began, time.process_time() - used
@@ -82,9 +80,7 @@ class Sender:
                 self._waiting.append(due)
         if self._due < self._total:
             following = self._began + self._due / self._rate
-            asyncio.get_running_loop().call_later(
-                max(GRAIN_SECONDS, following - time.perf_counter()), self._tick
-            )
+            asyncio.get_running_loop().call_later(max(GRAIN_SECONDS, following - time.perf_counter()), self._tick)
 
     def _send(self, connection: Connection, due: float) -> None:
         connection.began = due

@@ -61,9 +61,7 @@ class Canvas:
 
     def line(self, start: tuple[float, float], end: tuple[float, float], kind: str) -> None:
         (x1, y1), (x2, y2) = start, end
-        self.elements.append(
-            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
-        )
+        self.elements.append(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>')
 
     def bar(self, x: float, y: float, width: float, kind: str) -> None:
         self.elements.append(
@@ -163,9 +161,7 @@ class Frame:
 
 def _chart(canvas: Canvas, part: Part, left: float, width: float) -> None:
     over_control = all(point.ratio is not None for curve in part.curves for point in curve.points)
-    value: Callable[[Point], float] = (
-        (lambda point: point.ratio or 0.0) if over_control else (lambda point: point.rate)
-    )
+    value: Callable[[Point], float] = (lambda point: point.ratio or 0.0) if over_control else (lambda point: point.rate)
     places = [point.x for point in part.curves[0].points]
     start, end = left + 60, left + width - NAMES - 16
     xs = [start + i * (end - start) / max(1, len(places) - 1) for i in range(len(places))]
@@ -173,10 +169,7 @@ def _chart(canvas: Canvas, part: Part, left: float, width: float) -> None:
     frame = Frame(xs, canvas.y + 44, left + 44, left + width - NAMES, largest)
     canvas.text(left, canvas.y + 8, part.title, "title")
     canvas.text(
-        left,
-        canvas.y + 28,
-        f"spawns {'over the control beside them' if over_control else 'per second'}",
-        "quiet",
+        left, canvas.y + 28, f"spawns {'over the control beside them' if over_control else 'per second'}", "quiet"
     )
     _axes(canvas, frame, [_place(place) for place in places], part.axis)
     ends = []

@@ -25,9 +25,7 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(
-    command: list[str], directory: Path, variables: Mapping[str, str] | None = None
-) -> Iterator[Serving]:
+def serving(command: list[str], directory: Path, variables: Mapping[str, str] | None = None) -> Iterator[Serving]:
     """Runs a server that takes `--ready-fd`, from `ready URL` to SIGTERM. Its log goes to a file."""
     log = directory / "server.log"
     kept = log.open("wb")

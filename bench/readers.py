@@ -52,9 +52,7 @@ class Reader:
         return [entry for _, entries in found for entry in entries]
 
     def _tally(self, seconds: float, used: float) -> LiveTally:
-        latencies = sorted(
-            now - datetime.fromisoformat(fields["at"]).timestamp() for now, fields in self._entries
-        )
+        latencies = sorted(now - datetime.fromisoformat(fields["at"]).timestamp() for now, fields in self._entries)
         return LiveTally(
             count=len(latencies),
             seconds=seconds,

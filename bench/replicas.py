@@ -19,8 +19,7 @@ from bench import ledger
 from bench.asks import spawns
 from bench.load import Requests, as_run, send
 from bench.meter import Meter
-from bench.observed import Observed, observe
-from bench.observed import check as check_answers
+from bench.observed import Observed, check as check_answers, observe
 from bench.orders import Tally
 from bench.results import Figure, Findings, Line, Run, ratios
 from bench.spawn import Order, there_and_back

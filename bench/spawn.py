@@ -73,10 +73,7 @@ def _postgres_round(stage: Stage, runs: dict[str, list[Run]]) -> None:
 def _sqlite_round(stage: Stage, runs: dict[str, list[Run]]) -> None:
     with stage.fresh("SQLite") as target:
         spawning = Spawning(stage, target)
-        order: Order = [
-            (SQLITE_COMMITS, lambda: control(stage, target)),
-            (SQLITE, lambda: spawning.run(1)),
-        ]
+        order: Order = [(SQLITE_COMMITS, lambda: control(stage, target)), (SQLITE, lambda: spawning.run(1))]
         there_and_back(order, runs)
 
 

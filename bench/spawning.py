@@ -11,8 +11,7 @@ import msgspec
 from bench import ledger
 from bench.asks import spawns
 from bench.load import drive
-from bench.observed import check as check_answers
-from bench.observed import observe
+from bench.observed import check as check_answers, observe
 from bench.results import Run
 from bench.stage import Stage, Target
 
@@ -52,16 +51,12 @@ class Spawning:
     def new_zones(self, number: int) -> list[str]:
         return self.target.zones(next(self._names), number)
 
-    def run(
-        self, zones: int | list[str] = 1, connections: int = CONNECTIONS, seconds: float | None = None
-    ) -> Run:
+    def run(self, zones: int | list[str] = 1, connections: int = CONNECTIONS, seconds: float | None = None) -> Run:
         """Closed loop: so many connections, each with a spawn under way at any time."""
         named = self.new_zones(zones) if isinstance(zones, int) else zones
         length = seconds or self._stage.plan.seconds
         # A cut-off leaves at most one request per connection of which nobody heard.
-        return self.checked(
-            named, connections, lambda: drive(self.target, spawns(named), connections, length)
-        )
+        return self.checked(named, connections, lambda: drive(self.target, spawns(named), connections, length))
 
     def checked(self, zones: list[str], under_way: int, run: Callable[[], Run]) -> Run:
         """A run after which everything that was acknowledged must be there, and nothing else."""

@@ -7,8 +7,7 @@ import contextlib
 from bench.controls import control
 from bench.crew import Crew, Said, new_crew
 from bench.load import Requests, drive
-from bench.observed import Traffic, observe
-from bench.observed import check as check_answers
+from bench.observed import Traffic, check as check_answers, observe
 from bench.plan import BenchError
 from bench.results import Run
 from bench.spawn import SQLITE_COMMITS, there_and_back

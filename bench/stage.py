@@ -157,10 +157,7 @@ class Stage:
 
     @contextlib.contextmanager
     def server(
-        self,
-        database: str | None = None,
-        program: Sequence[str] = SERVER,
-        variables: Mapping[str, str] | None = None,
+        self, database: str | None = None, program: Sequence[str] = SERVER, variables: Mapping[str, str] | None = None
     ) -> Iterator[Target]:
         """A server as a user starts it, ready. On SQLite without a URL."""
         data = self.directory()

@@ -30,11 +30,7 @@ def measure(stage: Stage) -> Findings:
         for engine in (ONE, LITE):
             with stage.fresh(engine) as target:
                 runs.setdefault(engine, []).append(_rounds(stage, target, target))
-        with (
-            stage.database() as database,
-            stage.server(database) as called,
-            stage.server(database) as claimed,
-        ):
+        with stage.database() as database, stage.server(database) as called, stage.server(database) as claimed:
             runs.setdefault(ACROSS, []).append(_rounds(stage, called, claimed))
     return Findings(
         "From a call to the start of its work, on an idle worker",
@@ -67,9 +63,7 @@ def _number(stage: Stage) -> int:
 
 def _rounds(stage: Stage, called: Target, claimed: Target) -> Run:
     service, number = new_service(called, "start"), _number(stage)
-    told = StartOrder(
-        _place(called), _place(claimed), service.zone, service.id, call_body(service.id), number
-    )
+    told = StartOrder(_place(called), _place(claimed), service.zone, service.id, call_body(service.id), number)
     stage.settle()
     said = run_alone("bench.starts", told, (number + WARM_ROUNDS) * 0.5 + PATIENCE_SECONDS)
     times = sorted(msgspec.json.decode(said, type=StartTally).seconds)

@@ -57,9 +57,7 @@ def _swept(stage: Stage, engine: str) -> Run:
         tally = msgspec.json.decode(said, type=SweepTally)
         held = ledger.held(target, [zone])
     if tally.moved != SIZE or held != ledger.Held(SIZE, SIZE, 0, 0, SIZE):
-        raise BenchError(
-            f"{SIZE} sessions had expired, {tally.moved} were swept, and the database holds {held}."
-        )
+        raise BenchError(f"{SIZE} sessions had expired, {tally.moved} were swept, and the database holds {held}.")
     return Run(
         rate=SIZE / tally.seconds,
         count=SIZE,
@@ -79,9 +77,7 @@ def _expired(stage: Stage, engine: str) -> Iterator[tuple[Target, str, str]]:
             asyncio.run(_spawn(target, zone))
         url = database or f"sqlite:///{target.data / 'quarterdeck.db'}"
         # Now, when no server is left whose own sweep would be first.
-        Side(url).run(
-            "update agent_sessions set expires_at = expires_at - ? where zone_id = ?", 2 * DAY, zone
-        )
+        Side(url).run("update agent_sessions set expires_at = expires_at - ? where zone_id = ?", 2 * DAY, zone)
         if database:
             vacuum(database)
         yield target, zone, url

@@ -68,9 +68,7 @@ class Program:
         """One of the verbs, about this message, or a new one; its id."""
         who = self.sender if verb == "send" else self.recipient
         words = ["message", verb, "--fleet-id", str(self.fleet), "--agent-id", str(who)]
-        words += {"send": ["--to", str(self.recipient), "--text", TEXT], "ack": ["--task-id", message]}.get(
-            verb, []
-        )
+        words += {"send": ["--to", str(self.recipient), "--text", TEXT], "ack": ["--task-id", message]}.get(verb, [])
         told = self.run(*words)
         # Its envelope; who acknowledges knows it already, and is not shown it by everybody.
         about = re.findall(r"^\[(\d+) \| from:", told, re.MULTILINE)

@@ -76,7 +76,5 @@ def switch(database: str, state: str) -> None:
     with psycopg.connect(database) as owner:
         for table in zone_tables(database):
             owner.execute(
-                sql.SQL("alter table {} {} row level security").format(
-                    sql.Identifier(table.name), sql.SQL(state)
-                )
+                sql.SQL("alter table {} {} row level security").format(sql.Identifier(table.name), sql.SQL(state))
             )

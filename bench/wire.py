@@ -13,9 +13,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 class Connection(asyncio.Protocol):
-    def __init__(
-        self, answered: Callable[[Connection, int], None], lost: Callable[[Connection], None]
-    ) -> None:
+    def __init__(self, answered: Callable[[Connection, int], None], lost: Callable[[Connection], None]) -> None:
         self._answered = answered
         self._lost = lost
         self._buffer = b""

@@ -12,14 +12,12 @@ import time
 import msgspec
 
 from bench import calls
-from bench.asks import APPLICATION, METHOD
-from bench.asks import calls as called
+from bench.asks import APPLICATION, METHOD, calls as called
 from bench.beside import beside
 from bench.enqueuing import CONNECTIONS, ENQUEUES
 from bench.load import GRACE_SECONDS, as_run, send
 from bench.meter import CORES, Meter
-from bench.observed import check as check_answers
-from bench.observed import observe
+from bench.observed import check as check_answers, observe
 from bench.orders import WorkOrder, WorkTally
 from bench.plan import BenchError
 from bench.results import Figure, Findings, Line, Run

@@ -178,9 +178,7 @@ def sqlite_server(
 
 
 @pytest.fixture(scope="session")
-def postgres_server(
-    tmp_path_factory: pytest.TempPathFactory, postgres: PostgresDatabases
-) -> Iterator[ServerProcess]:
+def postgres_server(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresDatabases) -> Iterator[ServerProcess]:
     directory = tmp_path_factory.mktemp("shared-postgresql")
     url = postgres.fresh()
     yield from _shared(launch_on(url, directory), directory)
@@ -200,9 +198,7 @@ def _shared(launch: Launch, directory: Path) -> Iterator[ServerProcess]:
 def server(request: pytest.FixtureRequest) -> ServerProcess:
     shared = request.getfixturevalue("sqlite_server" if request.param == "sqlite" else "postgres_server")
     assert isinstance(shared, ServerProcess)
-    assert shared.running, (
-        f"a test before this one ended the shared server; its log ends:\n{tail(shared.log)}"
-    )
+    assert shared.running, f"a test before this one ended the shared server; its log ends:\n{tail(shared.log)}"
     return shared
 
 

@@ -74,9 +74,7 @@ def test_lanes(app: App) -> None:
 
 
 def test_sweeps(app: App) -> None:
-    found = sorted(
-        f"{sweep.name} every {sweep.every_ms} ms, batch {sweep.batch}" for sweep in app.sweeps.sweeps
-    )
+    found = sorted(f"{sweep.name} every {sweep.every_ms} ms, batch {sweep.batch}" for sweep in app.sweeps.sweeps)
     check("sweeps.txt", lines(found))
 
 

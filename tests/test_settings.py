@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import fields
 
-from quarterdeck.domain.coordination.model import (
-    CoordinationSettings,
-    HttpLauncher,
-    ProcessLauncher,
-    launchers_of,
-)
+from quarterdeck.domain.coordination.model import CoordinationSettings, HttpLauncher, ProcessLauncher, launchers_of
 from quarterdeck.domain.fleets.model.rows import CodingAgentTold, FleetSettings
 from quarterdeck.domain.zones.model import CEILINGS, Limits
 from quarterdeck.engine.settings import EngineSettings
@@ -93,18 +88,14 @@ def test_launchers_are_tables_of_the_file_and_the_gateway_is_one_of_them(tmp_pat
     assert found["local"] == ProcessLauncher(
         command=("agent", "--once"), environment=("PATH",), task_types=("research", "review")
     )
-    assert found["far"] == HttpLauncher(
-        url="https://gateway.example", headers={"Authorization": "GATEWAY_TOKEN"}
-    )
+    assert found["far"] == HttpLauncher(url="https://gateway.example", headers={"Authorization": "GATEWAY_TOKEN"})
     assert found["gateway"] == HttpLauncher(url="http://gateway.example")
 
 
 def test_coding_agents_are_tables_of_the_file(tmp_path: Path) -> None:
     write(tmp_path, "[coding_agents.aider]\nargv = ['aider', '{name}']\nprocesses = ['aider', 'python3']\n")
     told = load(tmp_path, {}, {}).section(FleetSettings)
-    assert told.coding_agents == {
-        "aider": CodingAgentTold(argv=("aider", "{name}"), processes=("aider", "python3"))
-    }
+    assert told.coding_agents == {"aider": CodingAgentTold(argv=("aider", "{name}"), processes=("aider", "python3"))}
 
 
 @pytest.mark.parametrize(
@@ -124,18 +115,14 @@ def test_coding_agents_are_tables_of_the_file(tmp_path: Path) -> None:
         "[coding_agents.'a b']\nargv = ['x']\nprocesses = ['x']",
     ],
 )
-def test_a_malformed_launcher_or_coding_agent_stops_the_start_with_a_sentence(
-    wrong: str, tmp_path: Path
-) -> None:
+def test_a_malformed_launcher_or_coding_agent_stops_the_start_with_a_sentence(wrong: str, tmp_path: Path) -> None:
     write(tmp_path, wrong + "\n")
     with pytest.raises(SettingsError, match=rf"^{FILE} is "):
         load(tmp_path, {}, {})
 
 
 @pytest.mark.parametrize(("name", "shared"), SHARED_NAMES.items())
-def test_a_shared_variable_counts_as_environment_after_its_own_name(
-    name: str, shared: str, tmp_path: Path
-) -> None:
+def test_a_shared_variable_counts_as_environment_after_its_own_name(name: str, shared: str, tmp_path: Path) -> None:
     in_file, given, own = values(name)
     write(tmp_path, f'{name} = "{in_file}"\n')
     assert found(load(tmp_path, {}, {shared: given}), name) == (given, shared)
@@ -145,9 +132,7 @@ def test_a_shared_variable_counts_as_environment_after_its_own_name(
     assert found(load(tmp_path, {}, {shared: ""}), name) == (in_file, FILE), "set to nothing is not set"
 
 
-def test_without_the_shared_ones_a_malformed_variable_of_another_project_is_nobodys_business(
-    tmp_path: Path,
-) -> None:
+def test_without_the_shared_ones_a_malformed_variable_of_another_project_is_nobodys_business(tmp_path: Path) -> None:
     shell = {"PORT": "tcp://172.17.0.2:80", "DATABASE_URL": "mysql://elsewhere", "LOG_LEVEL": "chatty"}
     settings = load(tmp_path, {}, shell, shared=False)
     assert (settings.server.port, settings.server.database_url) == (4000, None)
@@ -167,11 +152,7 @@ def test_the_contracts_variables_of_this_server_are_honoured_by_their_own_names(
 
 def test_the_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
     settings = load(tmp_path, {}, {})
-    assert (settings.server.host, settings.server.port, settings.server.log_level) == (
-        "127.0.0.1",
-        4000,
-        "info",
-    )
+    assert (settings.server.host, settings.server.port, settings.server.log_level) == ("127.0.0.1", 4000, "info")
     assert settings.database_url == f"sqlite:///{tmp_path / 'quarterdeck.db'}"
     assert settings.section(AuthSettings).lifecycle_scope == "agent:lifecycle"
     assert settings.section(Limits) == Limits(10, 10, 50, 500, 50, 50, 200)
@@ -187,9 +168,7 @@ def test_the_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
         ("QD_MAX_DEPTH", "101"), ("QD_MAX_SESSIONS", "-1"), ("QD_MAX_CHILDREN", "ten"),
     ],
 )  # fmt: skip
-def test_a_malformed_value_stops_the_start_with_a_sentence_that_names_it(
-    name: str, value: str, tmp_path: Path
-) -> None:
+def test_a_malformed_value_stops_the_start_with_a_sentence_that_names_it(name: str, value: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as refusal:
         load(tmp_path, {}, {name: value})
     assert str(refusal.value).startswith(f"{name} is {value!r}: ")
@@ -205,32 +184,18 @@ def test_a_malformed_flag_and_a_malformed_line_of_the_file_are_named_too(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["QD_PROT", "QD_DATABASE", "QD_DATABSE_URL", "QD_DATA_DIR", "QD_URLS", "QD_Port", "QD_", "QD_ZONES"],
+    "name", ["QD_PROT", "QD_DATABASE", "QD_DATABSE_URL", "QD_DATA_DIR", "QD_URLS", "QD_Port", "QD_", "QD_ZONES"]
 )
-def test_an_unknown_name_stops_the_start_also_one_that_begins_like_a_known_one(
-    name: str, tmp_path: Path
-) -> None:
+def test_an_unknown_name_stops_the_start_also_one_that_begins_like_a_known_one(name: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=f"^{name} is set, but there is no such setting"):
         load(tmp_path, {}, {name: "x"})
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "QD_DATA",
-        "QD_URL",
-        "QD_TOKEN",
-        "QD_ZONE",
-        "QD_ROUNDS",
-        "QD_SOAK_SECONDS",
-        "QD_SEED",
-        "QD_TEST_POSTGRES_URL",
-    ],
+    ["QD_DATA", "QD_URL", "QD_TOKEN", "QD_ZONE", "QD_ROUNDS", "QD_SOAK_SECONDS", "QD_SEED", "QD_TEST_POSTGRES_URL"],
 )
-def test_names_of_the_command_line_and_of_the_tests_are_no_settings_and_no_errors(
-    name: str, tmp_path: Path
-) -> None:
+def test_names_of_the_command_line_and_of_the_tests_are_no_settings_and_no_errors(name: str, tmp_path: Path) -> None:
     load(tmp_path, {}, {name: "x", "PATH": "x", "QDX": "x"})
 
 
@@ -268,9 +233,7 @@ def test_a_password_is_masked_wherever_a_url_may_hold_one(url: str, shown: str) 
 
 
 def test_a_secret_is_never_shown_not_even_where_it_is_malformed(tmp_path: Path) -> None:
-    settings = load(
-        tmp_path, {}, {"STREAMS_HMAC_KEY": "hush hush hush hush", "REDIS_URL": "redis://u:hush@h"}
-    )
+    settings = load(tmp_path, {}, {"STREAMS_HMAC_KEY": "hush hush hush hush", "REDIS_URL": "redis://u:hush@h"})
     shown = {name: setting.shown() for name, setting in settings.found.items()}
     assert (shown["streams_hmac_key"], shown["redis_url"]) == ("***", "redis://u:***@h")
     with pytest.raises(SettingsError, match=r"^STREAMS_HMAC_KEY is ") as refusal:

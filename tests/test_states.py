@@ -48,20 +48,14 @@ def test_the_page_of_roles_shows_the_powers_the_code_decides_by() -> None:
 
 
 def powers() -> str:
-    rows = [
-        [f"`{power}`", *("yes" if role in allowed else "·" for role in Role)]
-        for power, allowed in POWERS.items()
-    ]
+    rows = [[f"`{power}`", *("yes" if role in allowed else "·" for role in Role)] for power, allowed in POWERS.items()]
     return "\n".join(["", "", *table(["power", *Role], rows), "", ""])
 
 
 def page(machine: Machine[StrEnum, StrEnum]) -> str:
     """The diagram, and the same as a table in which the refused pairs can be seen."""
     states = list(machine.states)
-    rows = [
-        [f"**{verb}**", *(str(machine.target(verb, state) or "·") for state in states)]
-        for verb in machine.moves
-    ]
+    rows = [[f"**{verb}**", *(str(machine.target(verb, state) or "·") for state in states)] for verb in machine.moves]
     lines = [
         f"# States of {'an' if machine.name[0] in 'aeiou' else 'a'} {machine.name}",
         "",

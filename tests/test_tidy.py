@@ -32,16 +32,7 @@ SILENCING = re.compile(r"# (?:type: ignore|(?:ruff: )?noqa\b)")
 MAY_SLEEP = {"tests/support/eventually.py"}
 MAY_READ_THE_ENVIRONMENT = ("src/quarterdeck/settings.py", "src/quarterdeck/client/", "src/quarterdeck/cli/")
 # What other houses call our nouns. On the wire each seed keeps its own words; in the code one thing has one word.
-SYNONYMS = {
-    "tenant",
-    "tenants",
-    "workspace",
-    "workspaces",
-    "organization",
-    "organisation",
-    "subagent",
-    "subagents",
-}
+SYNONYMS = {"tenant", "tenants", "workspace", "workspaces", "organization", "organisation", "subagent", "subagents"}
 
 
 def test_no_file_is_longer_than_500_lines() -> None:
@@ -76,9 +67,7 @@ def test_whoever_catches_everything_swallows_nothing_and_says_why() -> None:
         f"{module.path}:{handler.lineno}"
         for module in modules(*EVERYWHERE)
         for handler in module.nodes()
-        if isinstance(handler, ast.ExceptHandler)
-        and catches_everything(handler)
-        and not accounts(module, handler)
+        if isinstance(handler, ast.ExceptHandler) and catches_everything(handler) and not accounts(module, handler)
     ]
     found += [
         f"{module.path}:{node.lineno}"
@@ -88,9 +77,7 @@ def test_whoever_catches_everything_swallows_nothing_and_says_why() -> None:
         and dotted(node.func) in ("suppress", "contextlib.suppress")
         and any(dotted(kind) in EVERYTHING for kind in node.args)
     ]
-    assert not found, (
-        f"a broad except raises, or logs or hands on the error; and it says why it is so broad: {found}"
-    )
+    assert not found, f"a broad except raises, or logs or hands on the error; and it says why it is so broad: {found}"
 
 
 def test_whatever_silences_a_check_says_why() -> None:
@@ -233,9 +220,7 @@ def is_argued(module: Module, number: int, comment: str) -> bool:
     """A check of one line is argued with behind it; one of a whole file in the line above."""
     if "ruff: noqa" in comment:
         return number - 1 in module.comments()
-    behind = re.sub(
-        r".*?# (?:type: ignore(?:\[[\w, -]+\])?|noqa(?:: [A-Z]+\d+(?:, ?[A-Z]+\d+)*)?)", "", comment
-    )
+    behind = re.sub(r".*?# (?:type: ignore(?:\[[\w, -]+\])?|noqa(?:: [A-Z]+\d+(?:, ?[A-Z]+\d+)*)?)", "", comment)
     return len(re.findall(r"[A-Za-z']+", behind)) >= 2
 
 

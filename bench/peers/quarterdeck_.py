@@ -38,9 +38,7 @@ class Client:
         await self._tasks.create(TYPE, TYPE, input_context={"said": said})
 
     async def many(self, said: list[str]) -> None:
-        wanted: list[NewTask] = [
-            {"title": TYPE, "task_type": TYPE, "input_context": {"said": each}} for each in said
-        ]
+        wanted: list[NewTask] = [{"title": TYPE, "task_type": TYPE, "input_context": {"said": each}} for each in said]
         for made in await self._tasks.create_many(wanted):
             if isinstance(made, Problem):
                 raise made

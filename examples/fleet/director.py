@@ -14,10 +14,7 @@ import sys
 import termios
 import time
 
-SHARES = {
-    "ann": "It was the best of times, it was the worst of times,",
-    "ben": "it was the age of wisdom",
-}
+SHARES = {"ann": "It was the best of times, it was the worst of times,", "ben": "it was the age of wisdom"}
 
 
 def main() -> None:

@@ -83,9 +83,7 @@ class Example:
         )
         return done.stdout.rstrip()
 
-    def tmux(
-        self, *words: str, told: Mapping[str, str] | None = None, seconds: float | None = SECONDS
-    ) -> None:
+    def tmux(self, *words: str, told: Mapping[str, str] | None = None, seconds: float | None = SECONDS) -> None:
         command = ["tmux", "-S", self.socket, *words]
         subprocess.run(command, env=told or self.environment, check=True, timeout=seconds)  # noqa: S603 - no shell
 

@@ -10,9 +10,7 @@ TIMEOUT = 60.0
 
 def main() -> None:
     with Quarterdeck.connect() as qd:
-        book = qd.tasks.create(
-            "Moby-Dick", "reading", input_context={"pages": 5}, required_capabilities=["english"]
-        )
+        book = qd.tasks.create("Moby-Dick", "reading", input_context={"pages": 5}, required_capabilities=["english"])
         [read] = qd.tasks.wait([book.id], timeout=TIMEOUT)
         print("one:    ", read.status, read.output_result, "-", read.summary)
         steps = [line.message for line in qd.tasks.logs(book.id, event="progress_update")]

@@ -44,9 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (SettingsError, KeyFileError, StoreError, Problem, OSError) as refusal:
         detail = str(getattr(refusal, "detail", refusal))
         code = str(getattr(refusal, "code", "not_possible"))
-        told = (
-            msgspec.json.encode({"error": code, "detail": detail}).decode() if asked.json else f"qd: {detail}"
-        )
+        told = msgspec.json.encode({"error": code, "detail": detail}).decode() if asked.json else f"qd: {detail}"
         sys.stderr.write(told + "\n")
         return int(getattr(refusal, "exit_code", EXIT_FAILED))
     except KeyboardInterrupt:

@@ -31,8 +31,7 @@ from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sweeps import SweepRunner
 from quarterdeck.engine.tail import Tailer
 from quarterdeck.engine.tx import Listener
-from quarterdeck.http import about, sse, system
-from quarterdeck.http import events as event_routes
+from quarterdeck.http import about, events as event_routes, sse, system
 from quarterdeck.http.about import AboutDesk
 from quarterdeck.http.auth import Authenticator, AuthSettings, LocalIssuer
 from quarterdeck.http.events import LogDesk
@@ -43,11 +42,8 @@ from quarterdeck.http.streams import Streams, StreamSettings
 from quarterdeck.http.system import CheckBearer, System
 from quarterdeck.keel import Keel, Room, Runs, lay
 from quarterdeck.outside import Beside, Inside, redis_for
-from quarterdeck.rooms import sessions as session_rooms
-from quarterdeck.rooms import webhooks as webhook_rooms
-from quarterdeck.rooms import work as work_rooms
-from quarterdeck.rooms.coordination import Beside as CoordinationBeside
-from quarterdeck.rooms.coordination import launcher_names, the_coordination
+from quarterdeck.rooms import sessions as session_rooms, webhooks as webhook_rooms, work as work_rooms
+from quarterdeck.rooms.coordination import Beside as CoordinationBeside, launcher_names, the_coordination
 from quarterdeck.rooms.fleets import the_fleets
 from quarterdeck.settings import Settings, SettingsError
 from quarterdeck.store.port import StoreError
@@ -101,9 +97,7 @@ class App:
             async with asyncio.timeout(grace_seconds):
                 await self.keel.lanes.drain()
         except TimeoutError:
-            log.error(
-                "stopped while %d commands still waited", sum(len(lane) for lane in self.keel.lanes.made)
-            )
+            log.error("stopped while %d commands still waited", sum(len(lane) for lane in self.keel.lanes.made))
         await self._give_leases_back()
         await self.authenticator.close()
         await self.live.tailer.stop()

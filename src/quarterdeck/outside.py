@@ -33,8 +33,7 @@ from quarterdeck.engine.slots import Reconciler, SlotKeeper
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.tx import Engine
 from quarterdeck.engine.wake import Wakes
-from quarterdeck.http import redis as redis_routes
-from quarterdeck.http import sinks
+from quarterdeck.http import redis as redis_routes, sinks
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.http.redis import RedisDesk
 from quarterdeck.http.sinks import SinkDesk
@@ -145,9 +144,7 @@ async def _keys(ground: Ground, board: KeyBoard, told: SinkSettings) -> tuple[Mi
     mirror = Mirror(ground.everywhere, mirrored.Rows(), board, told)
     await mirror.sink.begin()
     _watch(ground.metrics, mirror.sink)
-    ground.metrics.counter(
-        "quarterdeck_redis_keys_repairs", "Keys put right", "redis", lambda: mirror.repairs
-    )
+    ground.metrics.counter("quarterdeck_redis_keys_repairs", "Keys put right", "redis", lambda: mirror.repairs)
     return mirror, Duty(mirror.sink.name, ground.everywhere, ground.wakes, told.outbox_interval_ms, mirror)
 
 
@@ -172,9 +169,7 @@ def _slots(ground: Ground, board: Board, told: SinkSettings, sweeps: list[Sweep]
     ground.heard.append(keeper.committed)
     reconciler = Reconciler(ground.everywhere, counts, board, told.slots_reconcile_interval_ms)
     sweeps.append(reconciler.sweep())
-    ground.metrics.counter(
-        "quarterdeck_slots_repairs", "Slots put right", "redis", lambda: reconciler.repairs
-    )
+    ground.metrics.counter("quarterdeck_slots_repairs", "Slots put right", "redis", lambda: reconciler.repairs)
     return keeper
 
 
@@ -188,9 +183,7 @@ def _watch(metrics: Metrics, sink: Sink) -> None:
     own, name = "quarterdeck_sink", sink.name
     metrics.gauge(f"{own}_lag_events", "Events not told yet", name, lag_events)
     metrics.gauge(f"{own}_lag_seconds", "How long the oldest of them has waited", name, lag_seconds)
-    metrics.gauge(
-        f"{own}_stuck", "Entries refused time and again that are never given up", name, lambda: sink.stuck
-    )
+    metrics.gauge(f"{own}_stuck", "Entries refused time and again that are never given up", name, lambda: sink.stuck)
     metrics.counter(f"{own}_delivered", "Entries delivered", name, lambda: sink.delivered)
     metrics.counter(f"{own}_refused", "Entries refused, each time", name, lambda: sink.refused)
     metrics.counter(f"{own}_dead", "Entries given up", name, lambda: sink.died)

@@ -53,10 +53,7 @@ async def open_safe(ground: Ground, issuer: LocalIssuer, *, makes: bool) -> Safe
         raise SettingsError(str(error)) from None
     safe = Safe(ring, issuer.derive("digests of what holds secrets"))
     ground.metrics.counter(
-        "quarterdeck_secrets_unopened",
-        "Sealed values that did not open, each time",
-        "secrets",
-        lambda: safe.unopened,
+        "quarterdeck_secrets_unopened", "Sealed values that did not open, each time", "secrets", lambda: safe.unopened
     )
     return safe
 

@@ -49,15 +49,9 @@ class ServerSettings(msgspec.Struct, frozen=True):
     port: Annotated[int, Meta(ge=0, le=65_535, description="port to listen on; 0 takes a free one")] = 4000
     database_url: Annotated[str, Meta(description="postgresql://… or sqlite:///FILE")] | None = None
     db_pool_max: Annotated[int, Meta(ge=2, le=1_000, description="PostgreSQL connections for callers")] = 20
-    signing_key: (
-        Annotated[str, Meta(description="file of the local issuer's key, for replicas to share")] | None
-    ) = None
-    shutdown_grace_ms: Annotated[int, Meta(ge=0, le=600_000, description="how long draining may take")] = (
-        15_000
-    )
-    request_timeout_ms: Annotated[
-        int, Meta(ge=10, le=600_000, description="for a request to arrive whole")
-    ] = 30_000
+    signing_key: Annotated[str, Meta(description="file of the local issuer's key, for replicas to share")] | None = None
+    shutdown_grace_ms: Annotated[int, Meta(ge=0, le=600_000, description="how long draining may take")] = 15_000
+    request_timeout_ms: Annotated[int, Meta(ge=10, le=600_000, description="for a request to arrive whole")] = 30_000
     connections_max: Annotated[int, Meta(ge=1, le=1_000_000, description="open connections at most")] = 10_000
     log_level: Annotated[Level, Meta(description="what is logged")] = "info"
     sweeps: Annotated[
@@ -163,11 +157,7 @@ class Settings:
 
 
 def load(
-    data: Path,
-    flags: Mapping[str, str],
-    environment: Mapping[str, str] | None = None,
-    *,
-    shared: bool = True,
+    data: Path, flags: Mapping[str, str], environment: Mapping[str, str] | None = None, *, shared: bool = True
 ) -> Settings:
     """Gathers every setting. `shared` says whether the shared variables count."""
     environment = os.environ if environment is None else environment
@@ -217,18 +207,14 @@ def _read_file(path: Path) -> dict[str, object]:
         raise SettingsError(f"{path} is not TOML: {error}.") from error
 
 
-def _refuse_unknown(
-    known: Mapping[str, FieldInfo], environment: Mapping[str, str], file: Mapping[str, object]
-) -> None:
+def _refuse_unknown(known: Mapping[str, FieldInfo], environment: Mapping[str, str], file: Mapping[str, object]) -> None:
     variables = {f"QD_{name.upper()}" for name in known}
     for name in sorted(environment):
         if name.startswith("QD_") and name not in variables and not NOT_SETTINGS.fullmatch(name):
             raise SettingsError(f"{name} is set, but there is no such setting. `qd config show` lists them.")
     for name in sorted(file):
         if name not in known:
-            raise SettingsError(
-                f"{FILE} sets {name}, but there is no such setting. `qd config show` lists them."
-            )
+            raise SettingsError(f"{FILE} sets {name}, but there is no such setting. `qd config show` lists them.")
 
 
 def _parse(field: FieldInfo, value: object, source: str) -> Setting:

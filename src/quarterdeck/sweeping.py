@@ -145,16 +145,12 @@ class Sweeping:
         every = {sweep.name: sweep for sweep in app.sweeps.sweeps}
         for name in self._wanted.only:
             if name not in every:
-                raise NotFound(
-                    "sweep_not_found", f"There is no sweep {name!r}. There are: {', '.join(every)}."
-                )
+                raise NotFound("sweep_not_found", f"There is no sweep {name!r}. There are: {', '.join(every)}.")
         return [sweep for sweep in every.values() if not self._wanted.only or sweep.name in self._wanted.only]
 
     def _say_begun(self, sweeps: Collection[Sweep], url: str | None) -> None:
         text = f"sweeping {', '.join(map(_named, sweeps))}"
-        self._show(
-            {**_document(sweeps), "url": url}, text if url is None else f"{text}\nmetrics {url}/metrics"
-        )
+        self._show({**_document(sweeps), "url": url}, text if url is None else f"{text}\nmetrics {url}/metrics")
 
     def _show(self, told: object, text: str) -> None:
         sys.stdout.write((msgspec.json.encode(told).decode() if self._wanted.as_json else text) + "\n")
@@ -177,9 +173,7 @@ async def _one_of_each(app: App, sweeps: Collection[Sweep]) -> list[Pass]:
     for sweep in sweeps:
         try:
             made.append(Pass(sweep.name, await app.sweeps.run_now(sweep.name)))
-        except (
-            Exception
-        ) as error:  # whatever it is, the other sweeps have their turn, and the exit code tells
+        except Exception as error:  # whatever it is, the other sweeps have their turn, and the exit code tells
             log.exception("the sweep %s failed", sweep.name)
             made.append(Pass(sweep.name, error=f"{type(error).__name__}: {error}"))
     return made

@@ -116,9 +116,7 @@ def test_the_newest_seal_is_what_is_to_be_noted(sealed_url: str, engine_url: str
 # -- keys
 
 
-def test_keys_may_be_named_and_one_that_is_not_is_a_failure_with_a_sentence(
-    sealed_url: str, tmp_path: Path
-) -> None:
+def test_keys_may_be_named_and_one_that_is_not_is_a_failure_with_a_sentence(sealed_url: str, tmp_path: Path) -> None:
     own, foreign = tmp_path / KEY, tmp_path / "foreign.pem"
     LocalIssuer.open(foreign)
     published = tmp_path / "jwks.json"
@@ -230,9 +228,7 @@ def test_what_is_no_database_of_ours_is_a_sentence(tmp_path: Path) -> None:
 # -- the command
 
 
-async def test_beside_a_server_under_load_and_after_it_the_log_is_proved(
-    servers: Servers, launch: Launch
-) -> None:
+async def test_beside_a_server_under_load_and_after_it_the_log_is_proved(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch.told(QD_SEAL_INTERVAL_MS="50"))
     qd = Qd(launch.data, QD_DATABASE_URL=launch.database_url)
     load = Load(await fresh_zone(server))
@@ -258,9 +254,7 @@ async def test_beside_a_server_under_load_and_after_it_the_log_is_proved(
     Side(launch.database_url).run("update events set actor = 'nobody' where pos = ?", pos)
     done = qd("audit", "verify", "--anchor", noted[-1])
     assert done.returncode == 1
-    assert done.stdout.startswith(
-        f"altered: The event at position {pos} is not the one that was sealed (seal "
-    )
+    assert done.stdout.startswith(f"altered: The event at position {pos} is not the one that was sealed (seal ")
     done = qd("audit", "verify", "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["altered"]["pos"] == pos

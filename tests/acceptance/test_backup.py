@@ -71,9 +71,7 @@ async def assert_whole(servers: Servers, made: Busy, restored: Launch, anchor: s
         assert answer.status_code == 201, answer.text
         for key, session in made.before:
             again = await client.post(
-                zone.agents,
-                json={"application_id": APP, "metadata": {"key": key}},
-                headers={"Idempotency-Key": key},
+                zone.agents, json={"application_id": APP, "metadata": {"key": key}}, headers={"Idempotency-Key": key}
             )
             assert (again.status_code, again.json()["id"]) == (200, session)
             break
@@ -86,9 +84,7 @@ async def assert_whole(servers: Servers, made: Busy, restored: Launch, anchor: s
     assert qd.json("check")["well"] is True
 
 
-async def test_a_copy_of_sqlite_taken_under_load_is_whole(
-    servers: Servers, sqlite_url: str, tmp_path: Path
-) -> None:
+async def test_a_copy_of_sqlite_taken_under_load_is_whole(servers: Servers, sqlite_url: str, tmp_path: Path) -> None:
     path = sqlite_path(sqlite_url)
     assert path
     made = await busy(servers, Launch(path.parent))

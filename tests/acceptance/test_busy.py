@@ -26,9 +26,7 @@ def spawning(zone: FreshZone) -> bytes:
 async def test_a_full_queue_answers_503_with_retry_after_and_keeps_whom_it_let_in(
     servers: Servers, postgres_url: str
 ) -> None:
-    server = await servers.start(
-        Launch(servers.directory / "data", postgres_url).told(QD_QUEUE_MAX=str(ROOM))
-    )
+    server = await servers.start(Launch(servers.directory / "data", postgres_url).told(QD_QUEUE_MAX=str(ROOM)))
     busy, calm = await fresh_zone(server), await fresh_zone(server)
     with held(busy):
         first = await begin(busy)
@@ -48,9 +46,7 @@ async def test_a_full_queue_answers_503_with_retry_after_and_keeps_whom_it_let_i
                 assert answer.result().json()["error"] == "queue_full"
                 assert int(answer.result().headers["retry-after"]) > 0
         [calm_answer] = await at_once(server.url, [spawning(calm)])
-        assert calm_answer.status == 201, (
-            "a zone that holds nothing takes the place of the one that holds most"
-        )
+        assert calm_answer.status == 201, "a zone that holds nothing takes the place of the one that holds most"
     done = [*(await first), *await asyncio.gather(*answers)]
     statuses = [answer.status for answer in done]
     assert statuses.count(503) + statuses.count(201) == len(done)
@@ -89,9 +85,7 @@ async def test_many_busy_zones_do_not_delay_another(postgres_server: ServerProce
     assert [answer.status for task in waiting for answer in await task] == [201] * len(busy)
 
 
-async def test_a_zone_that_stays_locked_answers_503_and_nothing_is_written(
-    postgres_server: ServerProcess,
-) -> None:
+async def test_a_zone_that_stays_locked_answers_503_and_nothing_is_written(postgres_server: ServerProcess) -> None:
     zone = await fresh_zone(postgres_server)
     with held(zone):
         [answer] = await at_once(postgres_server.url, [spawning(zone)])

@@ -144,20 +144,15 @@ class Story:
         # A token that is over, and one that is none: refused, with canaries in what they wanted to say.
         stale = {"outputResult": self.secrets("stale"), "attemptToken": "none"}
         await self.ask("POST", f"{TASKS}/{task_id}/complete", status=409, json=stale)
-        await self.ask(
-            "POST", f"{TASKS}/{task_id}/release", status=200, json={"attemptToken": first["attemptToken"]}
-        )
+        await self.ask("POST", f"{TASKS}/{task_id}/release", status=200, json={"attemptToken": first["attemptToken"]})
         second = await self.claim()
-        assert (second["inputContext"], second["checkpointData"]) == (said, saved), (
-            "in the clear, as it was saved"
-        )
+        assert (second["inputContext"], second["checkpointData"]) == (said, saved), "in the clear, as it was saved"
         told = {"id": task_id, "error": f"no: {saved['password']}", "attemptToken": second["attemptToken"]}
         await self.ask("POST", f"{TASKS}/fail", status=200, json={"items": [told]})
 
     async def create_many(self) -> None:
         items = [
-            {"title": f"{PLAIN} {n}", "taskType": "never", "inputContext": self.secrets(f"bulk{n}")}
-            for n in range(3)
+            {"title": f"{PLAIN} {n}", "taskType": "never", "inputContext": self.secrets(f"bulk{n}")} for n in range(3)
         ]
         made = await self.ask("POST", TASKS, status=201, json={"tasks": items})
         self.tasks += [item["id"] for item in made["items"]]

@@ -269,11 +269,7 @@ def test_every_kind_of_damage_is_found(world: World) -> None:
 def test_what_the_damage_is_not_is_not_said(world: World) -> None:
     """One wrong row is one line, where nothing else follows from it."""
     for name, statement, target in (
-        (
-            "counts",
-            "update admission_counts set live = live + 1 where scope = 'tree' and key = ?",
-            world.root,
-        ),
+        ("counts", "update admission_counts set live = live + 1 where scope = 'tree' and key = ?", world.root),
         ("expiries", "update agent_sessions set expires_at = expires_at + 1 where id = ?", world.leaf),
         ("suspensions", "update agent_sessions set status = 'suspended' where id = ?", world.leaf),
         ("places", "update agent_sessions set depth = depth + 1 where id = ?", world.leaf),
@@ -285,9 +281,7 @@ def test_what_the_damage_is_not_is_not_said(world: World) -> None:
 
 
 def test_a_key_whose_session_is_gone_is_a_note_and_no_damage(world: World) -> None:
-    world.side.run(
-        f"insert into idempotency_keys values ('{ZONE}', '{APP}', 'spawn', 'a\nb', 'd', 'gone', 1)"
-    )
+    world.side.run(f"insert into idempotency_keys values ('{ZONE}', '{APP}', 'spawn', 'a\nb', 'd', 'gone', 1)")
     report = look(world.url)
     assert report.well
     assert [note.id for note in report.notes] == ["gone"]
@@ -296,9 +290,7 @@ def test_a_key_whose_session_is_gone_is_a_note_and_no_damage(world: World) -> No
 
 def test_more_than_can_be_read_are_counted(world: World) -> None:
     for number in range(SHOWN_MAX + 7):
-        world.side.run(
-            f"insert into admission_counts values ('{ZONE}', 'application', 'nobody{number}', 1, 1)"
-        )
+        world.side.run(f"insert into admission_counts values ('{ZONE}', 'application', 'nobody{number}', 1, 1)")
     report = look(world.url)
     assert (len(report.findings), report.counts) == (SHOWN_MAX, {"counts": SHOWN_MAX + 7})
     assert "counts: 7 more" in report.text()
@@ -313,9 +305,7 @@ def test_every_check_is_explained_to_operators() -> None:
 # -- the command
 
 
-async def test_beside_a_server_under_load_all_is_well_at_every_moment(
-    servers: Servers, launch: Launch
-) -> None:
+async def test_beside_a_server_under_load_all_is_well_at_every_moment(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch.told(QD_SEAL_INTERVAL_MS="50", QD_TTL_SWEEP_INTERVAL_MS="50"))
     qd = Qd(launch.data, QD_DATABASE_URL=launch.database_url)
     zone = await fresh_zone(server)
@@ -355,10 +345,7 @@ def test_the_exit_code_says_whether_all_is_well(sqlite_url: str, tmp_path: Path)
     Side(sqlite_url).run("update log_head set pos = 4")
     done = qd("check")
     assert done.returncode == 1
-    assert (
-        done.stdout.splitlines()[0]
-        == "log-head: log_head has position 4 and floor 0, and the last event is nothing"
-    )
+    assert done.stdout.splitlines()[0] == "log-head: log_head has position 4 and floor 0, and the last event is nothing"
     assert done.stdout.splitlines()[1].startswith("1 row differs: ")
     done = qd("check", "--json")
     assert (done.returncode, json.loads(done.stdout)["findings"][0]["check"]) == (1, "log-head")

@@ -76,9 +76,7 @@ def issuer() -> Iterator[Issuer]:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def fleet(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, issuer: Issuer
-) -> Iterator[Fleet]:
+def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator[Fleet]:
     """One server on SQLite, three on PostgreSQL. No sweep comes by chance."""
     directory = tmp_path_factory.mktemp(f"fleet-{request.param}")
     told = {"ISSUER_URL": issuer.url, "QD_ADMIN_ISSUER": issuer.url, "TTL_SWEEP_INTERVAL_MS": "86400000"}
@@ -166,10 +164,7 @@ async def _with_its_ancestor(zone: FreshZone, line: Line) -> None:
 
 async def _by_its_time(zone: FreshZone, line: Line) -> None:
     Side(zone.server.launch.database_url).run(
-        "update agent_sessions set expires_at = 1 where zone_id = ? and id in (?, ?)",
-        zone.id,
-        line.session,
-        line.below,
+        "update agent_sessions set expires_at = 1 where zone_id = ? and id in (?, ?)", zone.id, line.session, line.below
     )
 
 
@@ -310,9 +305,7 @@ async def test_whoever_asks_another_replica_at_once_after_the_end_is_refused_eve
                 assert_problem(answer, 401, "session_ended")
 
 
-async def test_an_administrators_session_counts_in_its_own_zone_whatever_zone_it_acts_on(
-    fleet: Fleet,
-) -> None:
+async def test_an_administrators_session_counts_in_its_own_zone_whatever_zone_it_acts_on(fleet: Fleet) -> None:
     home, away = await fleet.zone(), await fleet.zone()
     line = await line_in(home)
     async with away.client() as client:
@@ -344,9 +337,7 @@ async def test_an_agent_that_is_no_session_is_not_known_to_have_ended(fleet: Fle
             assert (await client.get(zone.agents)).status_code == 200
 
 
-async def test_a_revoked_key_is_refused_on_every_replica_from_the_answer_to_its_revocation_on(
-    fleet: Fleet,
-) -> None:
+async def test_a_revoked_key_is_refused_on_every_replica_from_the_answer_to_its_revocation_on(fleet: Fleet) -> None:
     zone = await fleet.zone()
     for _ in range(3 * ROUNDS):
         async with zone.server.client() as admin:

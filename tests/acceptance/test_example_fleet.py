@@ -31,9 +31,7 @@ def short_directory() -> Iterator[Path]:
 
 
 @needs_tmux
-def test_a_director_and_two_members_finish_a_small_job_together_and_leave_nothing(
-    short_directory: Path,
-) -> None:
+def test_a_director_and_two_members_finish_a_small_job_together_and_leave_nothing(short_directory: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "fleet" / "run.py")],
         env=plain_environment() | {"TMPDIR": str(short_directory)},

@@ -64,9 +64,7 @@ async def test_a_tree_is_spawned_drawn_put_to_sleep_and_stopped(zone: FreshZone)
 
 
 @pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
-async def test_a_worker_serves_its_caller_until_it_is_told_to_stop(
-    zone: FreshZone, told: signal.Signals
-) -> None:
+async def test_a_worker_serves_its_caller_until_it_is_told_to_stop(zone: FreshZone, told: signal.Signals) -> None:
     async with running("summarise/worker.py", zone) as worker:
         said = await first_line(worker)
         shown = printed_by("summarise/worker.py").strip()
@@ -88,9 +86,7 @@ async def test_an_agent_reads_books_until_it_is_told_to_stop(zone: FreshZone) ->
 
 async def test_a_program_with_a_server_inside_needs_no_other() -> None:
     program = [sys.executable, "-u", str(EXAMPLES / "embedded.py")]
-    process = await asyncio.create_subprocess_exec(
-        *program, stdout=PIPE, stderr=PIPE, env=plain_environment()
-    )
+    process = await asyncio.create_subprocess_exec(*program, stdout=PIPE, stderr=PIPE, env=plain_environment())
     told, wrong = await asyncio.wait_for(process.communicate(), LIMIT)
     assert process.returncode == 0, wrong.decode()
     assert told.decode() == printed_by("embedded.py")

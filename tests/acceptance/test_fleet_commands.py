@@ -20,9 +20,7 @@ CREATE = ("member", "create", "--agent-id", "1", "--name")
 
 
 @pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory, sqlite_databases: SqliteDatabases
-) -> Iterator[ServerProcess]:
+def server(tmp_path_factory: pytest.TempPathFactory, sqlite_databases: SqliteDatabases) -> Iterator[ServerProcess]:
     directory = tmp_path_factory.mktemp("commands")
     started = Servers(directory)
     try:

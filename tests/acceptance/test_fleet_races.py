@@ -41,9 +41,7 @@ class Race:
 
 
 @pytest.fixture(scope="module")
-def beside(
-    postgres_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServerProcess]:
+def beside(postgres_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One more server on the shared one's database."""
     started = Servers(tmp_path_factory.mktemp("beside"))
     try:
@@ -69,9 +67,7 @@ async def race(pair: tuple[ServerProcess, ServerProcess]) -> AsyncIterator[Race]
         yield Race(zone, client, both)
 
 
-async def test_of_ack_and_cancel_by_two_processes_one_wins_each_time_and_each_of_them_sometimes(
-    race: Race,
-) -> None:
+async def test_of_ack_and_cancel_by_two_processes_one_wins_each_time_and_each_of_them_sometimes(race: Race) -> None:
     await race.post("")
     await race.post("/1/members", name="alice", description="reads")
     won: Counter[str] = Counter()
@@ -79,9 +75,7 @@ async def test_of_ack_and_cancel_by_two_processes_one_wins_each_time_and_each_of
         sent = await race.post("/1/messages", from_agent_id=DIRECTOR, to_agent_id=ALICE, text="hello")
         message = f"{FLEETS}/1/messages/{sent['id']}"
         acked, canceled = await race.both.race(
-            (f"{message}/ack", {"agent_id": ALICE}),
-            (f"{message}/cancel", {"agent_id": DIRECTOR}),
-            first=number % 2,
+            (f"{message}/ack", {"agent_id": ALICE}), (f"{message}/cancel", {"agent_id": DIRECTOR}), first=number % 2
         )
         (_, winner), (status, loser) = sorted((acked, canceled), key=lambda answer: answer[0])
         assert (status, loser["error"]) == (409, "message_state_conflict")
@@ -99,17 +93,13 @@ async def test_of_ack_and_cancel_by_two_processes_one_wins_each_time_and_each_of
     )
 
 
-async def test_of_two_monitors_that_claim_at_once_one_wins_each_time_and_the_other_is_told(
-    race: Race,
-) -> None:
+async def test_of_two_monitors_that_claim_at_once_one_wins_each_time_and_the_other_is_told(race: Race) -> None:
     won: Counter[int] = Counter()
     for number in range(1, 1 + RACES):
         await race.post("")
         claim = f"{FLEETS}/{number}/monitor/claim"
         body = {"host_id": "here", "user_id": 0}
-        answers = await race.both.race(
-            (claim, {**body, "pid": 100}), (claim, {**body, "pid": 200}), first=number % 2
-        )
+        answers = await race.both.race((claim, {**body, "pid": 100}), (claim, {**body, "pid": 200}), first=number % 2)
         (_, winner), (status, loser) = sorted(answers, key=lambda answer: answer[0])
         assert (status, loser["detail"]) == (409, f"monitor already running for fleet {number}")
         held = (await race.client.get(f"{FLEETS}/{number}/monitor")).json()

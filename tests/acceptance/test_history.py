@@ -68,11 +68,7 @@ async def world(servers: Servers, launch: Launch) -> World:
 
     async def enough() -> None:
         async def is_so() -> bool:
-            seen = [
-                recorder.times("complete", 200),
-                recorder.times("suspend", 200),
-                recorder.times("revoke", 200),
-            ]
+            seen = [recorder.times("complete", 200), recorder.times("suspend", 200), recorder.times("revoke", 200)]
             return len(recorder) >= CALLS and min(seen) >= 2 and recorder.times("spawn", 429) > 0
 
         await eventually(is_so, f"{CALLS} calls were made", limit=90)
@@ -93,9 +89,7 @@ async def world(servers: Servers, launch: Launch) -> World:
 Damage = Callable[[World], None]
 
 
-def event_of(
-    world: World, kind: str, where: str = "1 = 1", *params: Cell
-) -> tuple[int, str, dict[str, object]]:
+def event_of(world: World, kind: str, where: str = "1 = 1", *params: Cell) -> tuple[int, str, dict[str, object]]:
     """(position, subject, data) of one event of this kind."""
     rows = world.side.run(
         f"select pos, subject, data from events where type = ? and {where} order by pos", kind, *params
@@ -124,9 +118,7 @@ def a_key_that_jumps(world: World) -> None:
     )
     (first, zone, application), (other, *_) = rows[0], rows[-1]
     target = world.side.one(
-        "select subject_id from idempotency_keys where zone_id = ? and key = ? and operation = 'spawn'",
-        zone,
-        other,
+        "select subject_id from idempotency_keys where zone_id = ? and key = ? and operation = 'spawn'", zone, other
     )
     world.side.run(
         "update idempotency_keys set subject_id = ? where zone_id = ? and application_id = ? and key = ?",
@@ -159,11 +151,7 @@ def a_refusal_that_bound_its_key(world: World) -> None:
     refused = next(line for line in world.lines() if line["op"] == "spawn" and line["status"] == 429)
     asked = refused["asked"]
     assert isinstance(asked, dict)
-    made = [
-        line["asked"]
-        for line in world.lines()
-        if line["op"] == "spawn" and line["status"] in (200, 201, None)
-    ]
+    made = [line["asked"] for line in world.lines() if line["op"] == "spawn" and line["status"] in (200, 201, None)]
     done = {str(each["idempotency_key"]) for each in made if isinstance(each, dict)}
     assert asked["idempotency_key"] not in done
     _, subject, _ = event_of(world, "session.spawn")

@@ -26,19 +26,13 @@ from tests.support.zone import (
 
 
 async def keyed(client: httpx.AsyncClient, zone: FreshZone, key: str, **asked: object) -> httpx.Response:
-    return await client.post(
-        zone.agents, json={"application_id": APP, **asked}, headers={"idempotency-key": key}
-    )
+    return await client.post(zone.agents, json={"application_id": APP, **asked}, headers={"idempotency-key": key})
 
 
-async def test_of_20_concurrent_spawns_with_one_key_one_makes_and_nineteen_are_shown_it(
-    zone: FreshZone,
-) -> None:
+async def test_of_20_concurrent_spawns_with_one_key_one_makes_and_nineteen_are_shown_it(zone: FreshZone) -> None:
     token = zone.token()
     for number in range(ROUNDS):
-        asked = request(
-            "POST", zone.agents, token, {"application_id": APP}, Idempotency_Key=f"round-{number}"
-        )
+        asked = request("POST", zone.agents, token, {"application_id": APP}, Idempotency_Key=f"round-{number}")
         answers = await at_once(zone.server.url, [asked] * 20)
         assert Counter(answer.status for answer in answers) == {201: 1, 200: 19}
         assert len({answer.json()["id"] for answer in answers}) == 1
@@ -121,15 +115,11 @@ async def test_a_session_that_has_ended_frees_its_key(zone: FreshZone) -> None:
 
 async def test_a_keys_scope_is_its_zone_and_its_application(zone: FreshZone) -> None:
     async with zone.client(zone.token("agent:lifecycle", "coordinator.admin")) as client:
-        ids = [
-            (await keyed(client, zone, "k", application_id=app)).json()["id"] for app in ("one", "two", "one")
-        ]
+        ids = [(await keyed(client, zone, "k", application_id=app)).json()["id"] for app in ("one", "two", "one")]
     assert ids[0] == ids[2] != ids[1]
 
 
-@pytest.mark.parametrize(
-    "key", [b"", b"k" * 256, "é".encode() * 128, b"a\tb", b"\xff", b"\xc3", "\u0085".encode()]
-)
+@pytest.mark.parametrize("key", [b"", b"k" * 256, "é".encode() * 128, b"a\tb", b"\xff", b"\xc3", "\u0085".encode()])
 async def test_a_key_that_is_none_is_refused_by_its_name(zone: FreshZone, key: bytes) -> None:
     async with zone.client() as client:
         headers = [(b"idempotency-key", key)]
@@ -141,22 +131,16 @@ async def test_a_key_that_is_none_is_refused_by_its_name(zone: FreshZone, key: b
 @pytest.mark.parametrize("key", ["", "k" * 256, "a\nb", "a\x7fb", "\u0000", "\u2028"])
 async def test_a_key_in_the_body_obeys_the_same_rules(zone: FreshZone, key: str) -> None:
     async with zone.client() as client:
-        assert_problem(
-            await client.post(zone.agents, json={"application_id": APP, "idempotency_key": key}), 400
-        )
+        assert_problem(await client.post(zone.agents, json={"application_id": APP, "idempotency_key": key}), 400)
 
 
 @pytest.mark.parametrize(
     "key", [b"k", b"k" * 255, "é".encode() * 127, b"a b", b"'; drop table zones; --", "☃".encode()]
 )
-async def test_a_key_of_1_to_255_bytes_without_control_characters_is_good(
-    zone: FreshZone, key: bytes
-) -> None:
+async def test_a_key_of_1_to_255_bytes_without_control_characters_is_good(zone: FreshZone, key: bytes) -> None:
     async with zone.client() as client:
         asked = {"application_id": APP}
-        answers = [
-            await client.post(zone.agents, json=asked, headers=[(b"idempotency-key", key)]) for _ in range(2)
-        ]
+        answers = [await client.post(zone.agents, json=asked, headers=[(b"idempotency-key", key)]) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [201, 200]
 
 
@@ -177,9 +161,7 @@ async def one_session(zone: FreshZone) -> str:
     return found[0]
 
 
-async def test_a_client_that_left_before_its_answer_finds_its_session_by_its_key(
-    server: ServerProcess,
-) -> None:
+async def test_a_client_that_left_before_its_answer_finds_its_session_by_its_key(server: ServerProcess) -> None:
     for _ in range(ROUNDS):
         zone = await fresh_zone(server)
         asked = request("POST", zone.agents, zone.token(), {"application_id": APP}, Idempotency_Key="k")

@@ -52,9 +52,7 @@ class Agent:
         (data / "quarterdeck.toml").write_text(text)
 
     def lines(self) -> list[dict[str, Any]]:
-        return (
-            [json.loads(line) for line in self.heard.read_text().splitlines()] if self.heard.exists() else []
-        )
+        return [json.loads(line) for line in self.heard.read_text().splitlines()] if self.heard.exists() else []
 
 
 async def started(servers: Servers, directory: Path, more: str = "") -> tuple[ServerProcess, Agent]:
@@ -184,23 +182,9 @@ def commands(asked: list[dict[str, Any]], mark: Path) -> Iterator[dict[str, Any]
             continue
         hidden = {
             name: payloads(mark)[0]
-            for name in (
-                "command",
-                "cmd",
-                "argv",
-                "args",
-                "env",
-                "environment",
-                "cwd",
-                "executable",
-                "kind",
-                "url",
-            )
+            for name in ("command", "cmd", "argv", "args", "env", "environment", "cwd", "executable", "kind", "url")
         }
-        yield {
-            **request,
-            "json": {**body, **hidden, "launchers": {"x": {"kind": "process", "command": ["touch"]}}},
-        }
+        yield {**request, "json": {**body, **hidden, "launchers": {"x": {"kind": "process", "command": ["touch"]}}}}
         for path in strings_in(body):
             for payload in payloads(mark):
                 yield {**request, "json": replaced(body, path, payload)}

@@ -21,8 +21,7 @@ from tests.support.eventually import eventually
 from tests.support.keel import Keel, Side, keel_on
 from tests.support.load import Load
 from tests.support.postgres import PostgresServer
-from tests.support.proxy import Cut as Moment
-from tests.support.proxy import proxy_to
+from tests.support.proxy import Cut as Moment, proxy_to
 from tests.support.replicas import another, replicas_of
 from tests.support.rounds import ROUNDS
 from tests.support.server import Launch, ServerProcess, Servers
@@ -129,9 +128,7 @@ async def test_clients_cut_at_random_see_every_event_of_their_zone_once_and_in_o
     assert "Traceback" not in server.log_text
 
 
-async def test_a_killed_replicas_clients_go_on_at_another_and_miss_nothing(
-    servers: Servers, postgres_url: str
-) -> None:
+async def test_a_killed_replicas_clients_go_on_at_another_and_miss_nothing(servers: Servers, postgres_url: str) -> None:
     replicas = await replicas_of(servers, postgres_url, 3)
     zone = await fresh_zone(replicas[1])
     urls = [replica.url for replica in replicas]
@@ -323,9 +320,7 @@ async def test_a_reader_that_has_stopped_does_not_keep_the_server_from_stopping(
     await witness.close()
 
 
-async def test_a_reader_that_never_reads_again_is_cut_and_its_place_is_free(
-    servers: Servers, launch: Launch
-) -> None:
+async def test_a_reader_that_never_reads_again_is_cut_and_its_place_is_free(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch.told(QD_STREAMS_MAX="1", QD_STREAM_STALL_MS="50"))
     zone = await fresh_zone(server)
     async with keel_on(launch.database_url) as elsewhere:

@@ -97,9 +97,7 @@ def pane_of(member: Document) -> str:
 
 
 @pytest.fixture(scope="module")
-def station(
-    tmp_path_factory: pytest.TempPathFactory, sqlite_databases: SqliteDatabases
-) -> Iterator[ServerProcess]:
+def station(tmp_path_factory: pytest.TempPathFactory, sqlite_databases: SqliteDatabases) -> Iterator[ServerProcess]:
     directory = tmp_path_factory.mktemp("station")
     started = Servers(directory)
     try:
@@ -190,17 +188,12 @@ async def test_panes_are_for_those_alone_who_hold_the_scope_and_come_over_the_so
     assert (await deck.statuses())[member["agent_id"]] == "active"
 
 
-async def test_a_member_begins_in_a_pane_of_its_directors_window_and_can_act_as_itself_alone(
-    deck: Deck,
-) -> None:
+async def test_a_member_begins_in_a_pane_of_its_directors_window_and_can_act_as_itself_alone(deck: Deck) -> None:
     member = await deck.create(model="m", prompt="be quick")
     pane = pane_of(member)
     assert deck.tmux.ask("display-message", "-p", "-t", pane, "#{window_id}") == deck.tmux.window
     heard = deck.heard(member)
-    assert heard.argv == [
-        *("--permission-mode", "dontAsk", "--name", "alice", "--model", "m"),
-        "be quick",
-    ]
+    assert heard.argv == [*("--permission-mode", "dontAsk", "--name", "alice", "--model", "m"), "be quick"]
     told = heard.environment
     assert (told["QD_FLEET_ID"], told["QD_AGENT_ID"]) == (str(deck.fleet_id), str(member["agent_id"]))
     assert told["QD_URL"].startswith("unix:")
@@ -258,9 +251,7 @@ async def test_what_is_sent_is_typed_into_the_members_pane(deck: Deck) -> None:
     await eventually(has_heard, "the agent had heard it")
 
 
-async def test_a_fleet_of_46_is_told_within_two_seconds_though_one_hangs_and_nobody_else_waits(
-    deck: Deck,
-) -> None:
+async def test_a_fleet_of_46_is_told_within_two_seconds_though_one_hangs_and_nobody_else_waits(deck: Deck) -> None:
     members = [await deck.create(name=f"m{number}") for number in range(MEMBERS)]
     ashore = await deck.ask("POST", deck.path("members"), {"name": "ashore", "description": "no pane"}, 201)
     hangs = deck.heard(members[0]).pid

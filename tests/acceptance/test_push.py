@@ -44,9 +44,7 @@ class Pushed:
     async def call(self, key: str = "k", **asked: object) -> str:
         body = {"service_id": self.service, "idempotency_key": key, "method": "m", "params": [1], **asked}
         async with self.client() as client:
-            answer = await client.post(
-                f"{self.zone.path}/invocations", json=body, headers={"traceparent": TRACE}
-            )
+            answer = await client.post(f"{self.zone.path}/invocations", json=body, headers={"traceparent": TRACE})
         assert answer.status_code == 201, answer.text
         return str(shown(answer)["id"])
 

@@ -78,9 +78,7 @@ async def test_a_rabbit_is_held_by_each_bound_alone(replicas: list[ServerProcess
         assert_counts_hold(replicas[0].launch.database_url, zone.id)
 
 
-async def test_spawn_finish_spawn_is_held_though_three_are_alive_at_most(
-    replicas: list[ServerProcess],
-) -> None:
+async def test_spawn_finish_spawn_is_held_though_three_are_alive_at_most(replicas: list[ServerProcess]) -> None:
     """How one task became nine hundred sub-agents: no bound on what is alive would ever have refused it."""
     every_one_ends = Nature(keeps=FOR_EVER, ends=FOR_EVER)
     hold = Hold("max_tree_spawns", 100, alive=1, nature=every_one_ends)
@@ -93,9 +91,7 @@ async def test_spawn_finish_spawn_is_held_though_three_are_alive_at_most(
     assert len(alive_at_the_end(log)) == hold.alive
 
 
-async def test_a_greedy_rabbit_has_no_more_children_anywhere_than_it_may(
-    replicas: list[ServerProcess],
-) -> None:
+async def test_a_greedy_rabbit_has_no_more_children_anywhere_than_it_may(replicas: list[ServerProcess]) -> None:
     """Three children each are no bound on a tree; only its own budget brings this one to a stop."""
     hold = Hold("max_children", 3, alive=None, nature=Nature(litter=5, budget=150))
     zone, rabbit = await let_loose(replicas, hold)

@@ -48,17 +48,11 @@ async def told(zone: FreshZone) -> dict[str, Said]:
     """All that the log has to tell, by stream."""
     events = await events_of(zone)
     said = {
-        stream: [
-            (names[event["type"]], event["subject"], event["pos"])
-            for event in events
-            if event["type"] in names
-        ]
+        stream: [(names[event["type"]], event["subject"], event["pos"]) for event in events if event["type"] in names]
         for stream, names in TOLD.items()
     }
     ended = [event for event in events if event["type"] == "session.terminate"]
-    said[REVOCATIONS] = [
-        ("", each["subject"], each["pos"]) for each in ended if not each["data"]["sid_in_use"]
-    ]
+    said[REVOCATIONS] = [("", each["subject"], each["pos"]) for each in ended if not each["data"]["sid_in_use"]]
     return said
 
 
@@ -157,8 +151,7 @@ async def test_calls_and_lent_authority_are_told_on_streams_of_their_own(
         edge = shown(await client.post(f"{zone.path}/delegations", json={**lent, "ttl_seconds": 60}))["id"]
         service = shown(
             await client.post(
-                f"{zone.path}/agent-services",
-                json={"application_id": "app", "endpoint_url": "http://example.org/"},
+                f"{zone.path}/agent-services", json={"application_id": "app", "endpoint_url": "http://example.org/"}
             )
         )["id"]
         asked = {"service_id": service, "idempotency_key": "k", "method": "m", "source_session_id": lender}
@@ -178,10 +171,7 @@ async def test_calls_and_lent_authority_are_told_on_streams_of_their_own(
         ("invocation.canceled", call, service),
     ]
     edges = told_on(DELEGATIONS, "event", "edge_id", "source_session_id", "target_session_id", "epoch")
-    assert edges == [
-        ("edge_create", edge, lender, borrower, "1"),
-        ("edge_revoke", edge, lender, borrower, "2"),
-    ]
+    assert edges == [("edge_create", edge, lender, borrower, "1"), ("edge_revoke", edge, lender, borrower, "2")]
     assert told_on(POLICIES, "zone_id") == [(zone.id,), (zone.id,)]
 
 
@@ -323,9 +313,7 @@ async def test_of_three_replicas_one_tells_at_a_time_though_the_holder_is_frozen
 # -- looked at
 
 
-async def test_what_redis_refuses_is_shown_and_requeued(
-    launch: Launch, servers: Servers, redis: RedisSide
-) -> None:
+async def test_what_redis_refuses_is_shown_and_requeued(launch: Launch, servers: Servers, redis: RedisSide) -> None:
     server = await servers.start(beside(launch, redis.url, OUTBOX_MAX_ATTEMPTS="1"))
     zone = await fresh_zone(server)
     redis.client.set(AGENTS, "in the way")
@@ -352,21 +340,12 @@ async def test_what_redis_refuses_is_shown_and_requeued(
         assert shown(answer) == {"requeued": 6}
         await all_arrived(redis, zone)
         text = (await admin.get("/metrics")).text
-        for figure in (
-            "lag_events",
-            "lag_seconds",
-            "stuck",
-            "delivered_total",
-            "dead_total",
-            "refused_total",
-        ):
+        for figure in ("lag_events", "lag_seconds", "stuck", "delivered_total", "dead_total", "refused_total"):
             assert f'quarterdeck_sink_{figure}{{name="redis-streams"}}' in text
         assert 'quarterdeck_sink_dead_total{name="redis-streams"} 6.0' in text
 
 
-async def test_an_outage_is_shown_with_its_reason(
-    launch: Launch, servers: Servers, own_redis: RedisServer
-) -> None:
+async def test_an_outage_is_shown_with_its_reason(launch: Launch, servers: Servers, own_redis: RedisServer) -> None:
     server = await servers.start(beside(launch, own_redis.url))
     zone = await fresh_zone(server)
     own_redis.stop()

@@ -89,9 +89,7 @@ async def makes(client: httpx.AsyncClient, **said: object) -> str:
 
 
 async def claims(client: httpx.AsyncClient, agent: str, most: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (await done(client.post(f"{AGENTS}/{agent}/claim", json={"max": most})))[
-        "tasks"
-    ]
+    found: list[dict[str, Any]] = (await done(client.post(f"{AGENTS}/{agent}/claim", json={"max": most})))["tasks"]
     return found
 
 
@@ -102,9 +100,7 @@ def becomes(look: Callable[[], object], wanted: object) -> Callable[[], Awaitabl
     return ask
 
 
-async def test_every_step_of_a_task_is_seen_under_the_seeds_keys(
-    client: httpx.AsyncClient, redis: RedisSide
-) -> None:
+async def test_every_step_of_a_task_is_seen_under_the_seeds_keys(client: httpx.AsyncClient, redis: RedisSide) -> None:
     seen = redis.client
     await done(client.put(f"{AGENTS}/one", json={"maxConcurrentTasks": 5}))
     task = await makes(client, priority=8)
@@ -155,18 +151,14 @@ async def work_of_every_kind(client: httpx.AsyncClient) -> None:
     for _ in range(4):
         await makes(client)
     first, *_ = await claims(client, "busy", 2)
-    await done(
-        client.post(f"{TASKS}/{first['id']}/fail", json={"attemptToken": first["attemptToken"], "error": "e"})
-    )
+    await done(client.post(f"{TASKS}/{first['id']}/fail", json={"attemptToken": first["attemptToken"], "error": "e"}))
 
 
 def standing(redis: RedisSide) -> dict[str, object]:
     return shown(redis, *PASSING)
 
 
-async def test_wiped_keys_come_back_by_themselves_and_by_hand(
-    client: httpx.AsyncClient, redis: RedisSide
-) -> None:
+async def test_wiped_keys_come_back_by_themselves_and_by_hand(client: httpx.AsyncClient, redis: RedisSide) -> None:
     await work_of_every_kind(client)
     recovery = f"coordinator:recovery_queue:{ZONE}"
     await eventually(becomes(lambda: redis.client.llen(recovery), 1), "all of it was told")

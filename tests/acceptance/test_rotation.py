@@ -32,9 +32,7 @@ async def claimed(client: httpx.AsyncClient) -> dict[str, Any]:
     return task
 
 
-async def test_a_key_is_replaced_without_losing_a_secret_and_may_then_go(
-    servers: Servers, tmp_path: Path
-) -> None:
+async def test_a_key_is_replaced_without_losing_a_secret_and_may_then_go(servers: Servers, tmp_path: Path) -> None:
     old, new = new_key(), new_key()
     launch = Launch(tmp_path / "data")
     qd, side = Qd(launch.data), Side(launch.database_url)
@@ -60,9 +58,7 @@ async def test_a_key_is_replaced_without_losing_a_secret_and_may_then_go(
     assert new.told() not in server.log_text
 
 
-async def test_a_row_that_was_tampered_with_costs_its_own_secret_and_no_claim(
-    servers: Servers, tmp_path: Path
-) -> None:
+async def test_a_row_that_was_tampered_with_costs_its_own_secret_and_no_claim(servers: Servers, tmp_path: Path) -> None:
     launch = Launch(tmp_path / "data")
     server = await servers.start(launch)
     side = Side(launch.database_url)

@@ -45,16 +45,12 @@ def mode(path: Path) -> int:
 # -- a server that comes up
 
 
-async def test_a_first_start_makes_everything_it_needs_and_keeps_its_secrets_to_itself(
-    servers: Servers,
-) -> None:
+async def test_a_first_start_makes_everything_it_needs_and_keeps_its_secrets_to_itself(servers: Servers) -> None:
     server = await servers.start(Launch(servers.directory / "new" / "deep"))
     data = server.launch.data
     assert first_line(server).startswith("database sqlite:///")
     assert first_line(server).endswith("(from the data directory)")
-    assert [line for line in server.log_text.splitlines() if line.startswith("ready ")] == [
-        f"ready {server.url}"
-    ]
+    assert [line for line in server.log_text.splitlines() if line.startswith("ready ")] == [f"ready {server.url}"]
     record = json.loads((data / "server.json").read_text())
     assert record.keys() == {"pid", "url", "socket", "database", "version", "started_at"}
     assert (record["database"], record["pid"]) == ("sqlite", server.pid)
@@ -113,9 +109,7 @@ async def test_what_lies_in_a_directory_that_was_there_before_is_its_owners_alon
     assert not open_to_others
 
 
-async def test_a_second_server_on_one_data_directory_is_refused_and_the_first_goes_on(
-    servers: Servers,
-) -> None:
+async def test_a_second_server_on_one_data_directory_is_refused_and_the_first_goes_on(servers: Servers) -> None:
     launch = Launch(servers.directory / "data")
     first = await servers.start(launch)
     sentence = await refused(servers, launch)
@@ -149,9 +143,7 @@ async def test_a_port_that_is_taken_is_named(servers: Servers) -> None:
 # -- the schema
 
 
-async def test_a_schema_ahead_of_the_server_is_refused_and_not_touched(
-    servers: Servers, launch: Launch
-) -> None:
+async def test_a_schema_ahead_of_the_server_is_refused_and_not_touched(servers: Servers, launch: Launch) -> None:
     side = Side(launch.database_url)
     side.run("update alembic_version set version_num = '9999'")
     for arguments in ([], ["--migrate"]):
@@ -186,10 +178,7 @@ MALFORMED: dict[str, tuple[dict[str, str], list[str]]] = {
     "a database of another kind": ({"DATABASE_URL": "mysql://u:hush@h/d"}, ["mysql", "postgresql://"]),
     "a database that is no URL": ({"QD_DATABASE_URL": "host=h password=hush"}, ["postgresql://"]),
     "a malformed database URL": ({"QD_DATABASE_URL": "postgresql://u:hush@h:port/d"}, ["port"]),
-    "a database that is away": (
-        {"QD_DATABASE_URL": "postgresql://u:hush@127.0.0.1:1/d"},
-        ["cannot be reached"],
-    ),
+    "a database that is away": ({"QD_DATABASE_URL": "postgresql://u:hush@127.0.0.1:1/d"}, ["cannot be reached"]),
     "an issuer that is no URL": ({"ISSUER_URL": "nowhere"}, ["ISSUER_URL"]),
     "a key for secrets that is none": ({"QD_SECRET_KEYS": "hush:hush"}, ["QD_SECRET_KEYS", "32 bytes"]),
     "a key that is not there to be made": ({"QD_SIGNING_KEY": "/dev/null/key.pem"}, ["/dev/null/key.pem"]),
@@ -287,29 +276,19 @@ async def test_up_honours_the_shared_variables_and_says_so_without_the_password(
     assert password not in server.log_text
     assert json.loads((server.launch.data / "server.json").read_text())["database"] == "postgresql"
     async with server.client() as client:
-        assert (await client.get("/zones/default")).status_code == 200, (
-            "the admin's token speaks of the scope so named"
-        )
+        assert (await client.get("/zones/default")).status_code == 200, "the admin's token speaks of the scope so named"
 
 
 @pytest.mark.parametrize("flag", ["--auto-started", "--only-own-variables"])
-async def test_automatic_starts_ignore_the_shared_variables_even_malformed_ones(
-    servers: Servers, flag: str
-) -> None:
-    other_project = {
-        "DATABASE_URL": "mysql://u:hush@h/d",
-        "PORT": "tcp://172.17.0.2:80",
-        "LOG_LEVEL": "chatty",
-    }
+async def test_automatic_starts_ignore_the_shared_variables_even_malformed_ones(servers: Servers, flag: str) -> None:
+    other_project = {"DATABASE_URL": "mysql://u:hush@h/d", "PORT": "tcp://172.17.0.2:80", "LOG_LEVEL": "chatty"}
     launch = Launch(servers.directory / "data", environment=other_project, arguments=[flag])
     server = await servers.start(launch)
     assert first_line(server).endswith("(from the data directory)")
     assert json.loads((launch.data / "server.json").read_text())["database"] == "sqlite"
 
 
-async def test_an_own_variable_beats_a_shared_one_and_a_flag_beats_both(
-    servers: Servers, postgres_url: str
-) -> None:
+async def test_an_own_variable_beats_a_shared_one_and_a_flag_beats_both(servers: Servers, postgres_url: str) -> None:
     own, flag = servers.directory / "own.db", servers.directory / "flag.db"
     both = {"DATABASE_URL": postgres_url, "QD_DATABASE_URL": f"sqlite:///{own}"}
     server = await servers.start(Launch(servers.directory / "one", environment=both))

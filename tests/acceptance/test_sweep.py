@@ -48,19 +48,14 @@ async def unswept(servers: Servers, url: str) -> ServerProcess:
 
 def beside(server: ServerProcess, **variables: str) -> Launch:
     """How to run the program on a server's database with its keys, and with a directory of its own."""
-    keys = {
-        "QD_SIGNING_KEY": str(server.launch.data / "signing-key.pem"),
-        "QD_SECRET_KEYS": server.secret_keys,
-    }
+    keys = {"QD_SIGNING_KEY": str(server.launch.data / "signing-key.pem"), "QD_SECRET_KEYS": server.secret_keys}
     own = replace(server.launch, data=server.launch.data.parent / "daemon", environment={})
     return own.told(**keys, QD_DATABASE_URL=server.launch.database_url, **variables)
 
 
 async def daemon(servers: Servers, server: ServerProcess, **variables: str) -> ServerProcess:
     # What its environment says to servers is not said to it: it is there to sweep.
-    return await servers.begin(
-        beside(server, **{**LEFT_TO_DAEMONS, **variables}), "sweep", until="sweeping ttl"
-    )
+    return await servers.begin(beside(server, **{**LEFT_TO_DAEMONS, **variables}), "sweep", until="sweeping ttl")
 
 
 async def expired(zone: FreshZone, roots: int) -> list[str]:
@@ -139,9 +134,7 @@ async def test_two_daemons_time_out_each_attempt_and_expire_each_delegation_exac
         assert Counter(await ends(zone, kind)) == Counter(subjects)
 
 
-async def test_what_a_killed_daemon_was_at_is_taken_over_by_another(
-    servers: Servers, postgres_url: str
-) -> None:
+async def test_what_a_killed_daemon_was_at_is_taken_over_by_another(servers: Servers, postgres_url: str) -> None:
     server = await unswept(servers, postgres_url)
     zone = await fresh_zone(server)
     sessions, side = await expired(zone, 20), Side(postgres_url)
@@ -250,9 +243,7 @@ async def test_a_daemon_that_is_told_to_stop_gives_its_leases_back_and_says_what
     assert "Traceback" not in sweeping.log_text
 
 
-async def test_with_a_port_a_daemon_tells_how_it_is_and_nothing_else(
-    servers: Servers, postgres_url: str
-) -> None:
+async def test_with_a_port_a_daemon_tells_how_it_is_and_nothing_else(servers: Servers, postgres_url: str) -> None:
     server = await unswept(servers, postgres_url)
     zone = await fresh_zone(server)
     sessions = await expired(zone, 2)
@@ -285,9 +276,7 @@ async def refused(servers: Servers, launch: Launch, *words: str) -> tuple[int | 
     return done.exit_code, done.log_text.splitlines()[-1]
 
 
-async def test_a_sqlite_database_is_swept_by_its_server_and_by_nobody_else(
-    servers: Servers, tmp_path: Path
-) -> None:
+async def test_a_sqlite_database_is_swept_by_its_server_and_by_nobody_else(servers: Servers, tmp_path: Path) -> None:
     server = await servers.start(Launch(tmp_path / "data"))
     for words in ((), ("--once",), ("--list",)):
         code, sentence = await refused(servers, server.launch, "sweep", *words)
@@ -300,9 +289,7 @@ async def test_a_sqlite_database_is_swept_by_its_server_and_by_nobody_else(
     assert not (tmp_path / "left").exists()
 
 
-async def test_a_daemon_makes_no_key_of_its_own_and_knows_its_sweeps(
-    servers: Servers, postgres_url: str
-) -> None:
+async def test_a_daemon_makes_no_key_of_its_own_and_knows_its_sweeps(servers: Servers, postgres_url: str) -> None:
     server = await unswept(servers, postgres_url)
     launch = beside(server)
     code, sentence = await refused(servers, launch, "sweep", "--once", "--only", "dust")

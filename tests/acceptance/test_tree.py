@@ -12,12 +12,7 @@ import pytest
 from tests.support.callers import callers_of
 from tests.support.checking import assert_check_finds_nothing
 from tests.support.keel import Side
-from tests.support.replay import (
-    Event,
-    alive_at_the_end,
-    assert_children_ended_before_their_parents,
-    whole_log,
-)
+from tests.support.replay import Event, alive_at_the_end, assert_children_ended_before_their_parents, whole_log
 from tests.support.replicas import all_that_can_be
 from tests.support.server import Launch, ServerProcess, Servers
 from tests.support.table import table_of
@@ -33,9 +28,7 @@ MANY_CHUNKS = {"QD_CASCADE_CHUNK": "10"}
 async def receipt_of(zone: FreshZone, server: ServerProcess, session_id: str) -> dict[str, Any]:
     """What the DELETE of a session answers, by any replica."""
     async with FreshZone(server, zone.id).client() as client:
-        answer = await client.delete(
-            zone.agent(session_id), params={"reason": "enough", "receipt": "true"}, timeout=60
-        )
+        answer = await client.delete(zone.agent(session_id), params={"reason": "enough", "receipt": "true"}, timeout=60)
     assert answer.status_code == 200, answer.text
     return shown(answer)
 
@@ -196,9 +189,7 @@ async def assert_its_services_are_gone(
     assert shown(await client.get(f"{zone.path}/agent-services"))["items"] == []
 
 
-async def assert_nothing_is_counted_or_admitted(
-    client: httpx.AsyncClient, zone: FreshZone, session_id: str
-) -> None:
+async def assert_nothing_is_counted_or_admitted(client: httpx.AsyncClient, zone: FreshZone, session_id: str) -> None:
     assert shown(await client.get(f"{zone.path}/quotas"))["used"] == {"sessions": 0, "concurrent": 0}
     under = {"application_id": APP, "parent_id": session_id}
     assert_problem(await client.post(zone.agents, json=under), 404, "parent_not_found")

@@ -38,17 +38,13 @@ async def test_past_its_time_a_session_is_gone_for_everybody_before_any_sweep(se
         tree = shown(await client.get(zone.agent(root["id"], "/tree")))
         assert {item["status"] for item in tree["items"]} == {"terminated"}
         assert_problem(await client.post(zone.agents, json=asked), 404, "parent_not_found")
-        assert [event["type"] for event in await events_of(zone)].count("session.terminate") == 0, (
-            "no sweep has been"
-        )
+        assert [event["type"] for event in await events_of(zone)].count("session.terminate") == 0, "no sweep has been"
         key = {"application_id": APP, "idempotency_key": "k"}
         again = await client.post(zone.agents, json=key)
         assert again.status_code == 201, "it holds neither a place nor a key"
 
 
-async def test_the_sweep_writes_the_end_with_its_reason_children_first(
-    servers: Servers, launch: Launch
-) -> None:
+async def test_the_sweep_writes_the_end_with_its_reason_children_first(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch.told(TTL_SWEEP_INTERVAL_MS="50"))
     zone = await fresh_zone(server)
     async with zone.client() as client:

@@ -118,9 +118,7 @@ def stored(url: str, zone_id: str) -> dict[str, list[Stored]]:
     return found
 
 
-def assert_delivered(
-    found: dict[str, list[Stored]], known: dict[str, str], unheard: Iterable[str] = ()
-) -> None:
+def assert_delivered(found: dict[str, list[Stored]], known: dict[str, str], unheard: Iterable[str] = ()) -> None:
     """Everything that is known once, to each of its recipients; of what nobody heard of, the same or nothing; and
     nothing else."""
     assert found.keys() - known.keys() <= {*unheard}
@@ -138,12 +136,7 @@ async def assert_polled_once(zone: FreshZone, known: dict[str, str]) -> None:
     async with zone.client() as client:
         after = 0
         while True:
-            query: dict[str, str | int] = {
-                "status": "input_required",
-                "order": "asc",
-                "limit": 500,
-                "after": after,
-            }
+            query: dict[str, str | int] = {"status": "input_required", "order": "asc", "limit": 500, "after": after}
             answer = await client.get(f"{ONE}/members/{RECIPIENTS[0]}/inbox", params=query)
             assert answer.status_code == 200, answer.text
             page = answer.json()["messages"]

@@ -12,15 +12,7 @@ from tests.support.replay import assert_children_ended_before_their_parents, who
 from tests.support.replicas import another, replicas_of
 from tests.support.rounds import ROUNDS
 from tests.support.server import Launch, Servers
-from tests.support.trees import (
-    TEN_DEEP,
-    grow,
-    in_the_middle,
-    intruders_in,
-    progress,
-    settled_within,
-    spawning_in,
-)
+from tests.support.trees import TEN_DEEP, grow, in_the_middle, intruders_in, progress, settled_within, spawning_in
 from tests.support.zone import FreshZone, fresh_zone, shown
 
 MANY_CHUNKS = {"QD_CASCADE_CHUNK": "10"}

@@ -37,9 +37,7 @@ async def make(client: httpx.AsyncClient, *names: str) -> None:
 
 
 def rows(side: Side, zone: FreshZone) -> list[tuple[Cell, ...]]:
-    return side.run(
-        "select id, status, attempt, agent_id from agent_tasks where zone_id = ? order by id", zone.id
-    )
+    return side.run("select id, status, attempt, agent_id from agent_tasks where zone_id = ? order by id", zone.id)
 
 
 async def test_what_a_killed_server_had_given_out_is_given_again_or_ends_with_its_agent(
@@ -97,8 +95,6 @@ async def test_what_is_given_to_one_who_has_hung_up_goes_back_and_does_not_count
         await make(client, "t1")
         taken = await client.post(f"{BASE}/agents/other/claim", json={"max": 1, "waitMs": 1_000})
         [held] = shown(taken)["tasks"]
-        assert (held["id"], held["attempt"]) == ("t1", 1), (
-            "sooner than anybody could be missed, and uncounted"
-        )
+        assert (held["id"], held["attempt"]) == ("t1", 1), "sooner than anybody could be missed, and uncounted"
     [[_, status, attempt, agent_id]] = rows(side, zone)
     assert (status, attempt, agent_id) == ("RUNNING", 1, "other")

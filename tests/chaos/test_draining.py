@@ -16,9 +16,7 @@ from tests.support.server import Launch, Servers
 from tests.support.zone import APP, assert_counts_hold, fresh_zone, held, somebody_waits
 
 
-async def test_told_to_stop_under_load_it_answers_everything_it_accepted(
-    servers: Servers, launch: Launch
-) -> None:
+async def test_told_to_stop_under_load_it_answers_everything_it_accepted(servers: Servers, launch: Launch) -> None:
     for _ in range(ROUNDS):
         server = await servers.start(launch)
         zone = await fresh_zone(server)
@@ -89,9 +87,7 @@ async def test_a_client_that_never_finishes_its_request_does_not_keep_the_server
 
 
 @STARTED_ON_SQLITE
-async def test_a_stopped_server_leaves_its_record_and_frees_its_directory(
-    servers: Servers, launch: Launch
-) -> None:
+async def test_a_stopped_server_leaves_its_record_and_frees_its_directory(servers: Servers, launch: Launch) -> None:
     first = await servers.start(launch)
     assert await first.stop() == 0
     assert (launch.data / "server.json").exists()

@@ -78,8 +78,7 @@ async def test_a_replica_frozen_for_20_s_under_the_lock_delays_the_others_by_the
     frozen = await servers.start(own)
     zone = await fresh_zone(awake[0])
     loads = [
-        Load(FreshZone(server, zone.id), clients=8, name=f"{number}-")
-        for number, server in enumerate([frozen, *awake])
+        Load(FreshZone(server, zone.id), clients=8, name=f"{number}-") for number, server in enumerate([frozen, *awake])
     ]
     await asyncio.gather(*(load.reaches(50) for load in loads))
 

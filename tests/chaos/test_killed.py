@@ -56,9 +56,7 @@ async def test_replicas_of_which_one_is_killed_admit_exactly_8(servers: Servers,
     raise AssertionError(f"only {cut_off} of {10 * ROUNDS} victims died in mid-round")
 
 
-async def bomb_and_kill(
-    replicas: list[ServerProcess], victim: ServerProcess, zone: FreshZone, answered: int
-) -> bool:
+async def bomb_and_kill(replicas: list[ServerProcess], victim: ServerProcess, zone: FreshZone, answered: int) -> bool:
     """Everybody spawns at once through all of the replicas, and one is killed when so many have been answered. Whether
     somebody waited in vain."""
     async with zone.client() as client:
@@ -76,9 +74,7 @@ async def bomb_and_kill(
     live = Side(zone.server.launch.database_url).run(
         "select id from agent_sessions where zone_id = ? and parent_id is not null", zone.id
     )
-    assert len(live) == ROOM, (
-        "what the victim admitted counts, and what it did not admit left room for others"
-    )
+    assert len(live) == ROOM, "what the victim admitted counts, and what it did not admit left room for others"
     assert {str(session) for [session] in live} >= {a.json()["id"] for a in given if a.status == 201}
     return len(given) < CALLERS
 

@@ -82,10 +82,7 @@ async def test_while_postgresql_is_away_every_route_answers_503_and_health_answe
         own_postgres.stop("fast")
         body = {"application_id": APP}
         answers = await asyncio.gather(
-            *(
-                client.request(m, path, json=body if m == "POST" else {} if m == "PUT" else None)
-                for m, path in asked
-            )
+            *(client.request(m, path, json=body if m == "POST" else {} if m == "PUT" else None) for m, path in asked)
         )
         for answer in answers:
             assert_problem(answer, 503, "database_unavailable")

@@ -132,9 +132,7 @@ def test_one_deadline_covers_an_answer_that_trickles() -> None:
 
 
 def test_a_connection_is_used_again_while_both_sides_keep_it() -> None:
-    with peer(
-        answer(200, {}), answer(200, {}), answer(200, {}, {"Connection": "close"}), answer(200, {})
-    ) as given:
+    with peer(answer(200, {}), answer(200, {}), answer(200, {}, {"Connection": "close"}), answer(200, {})) as given:
         connection = Connection(parse_address(given.url), 10)
         for _ in range(3):
             connection.exchange(Request("GET", "/", {}))
@@ -149,9 +147,7 @@ def test_a_line_break_in_a_header_cannot_become_a_header() -> None:
 
 def test_a_call_bears_token_key_and_body() -> None:
     with peer(answer(201, {"id": "x"})) as given:
-        reply = Server(parse_address(given.url), "secret", 5).call(
-            "POST", "/zones/z/agents", body={"a": 1}, key="k"
-        )
+        reply = Server(parse_address(given.url), "secret", 5).call("POST", "/zones/z/agents", body={"a": 1}, key="k")
     head, _, body = given.requests[0].partition(b"\r\n\r\n")
     assert (reply.status, reply.document) == (201, {"id": "x"})
     assert head.startswith(b"POST /zones/z/agents HTTP/1.1\r\n")
@@ -191,10 +187,7 @@ def test_an_id_cannot_reach_into_another_route() -> None:
 
 
 def test_a_query_leaves_out_what_was_not_said() -> None:
-    assert (
-        with_query("/x", {"a": None, "b": False, "c": True, "d": 5, "e": "ä &"})
-        == "/x?c=true&d=5&e=%C3%A4%20%26"
-    )
+    assert with_query("/x", {"a": None, "b": False, "c": True, "d": 5, "e": "ä &"}) == "/x?c=true&d=5&e=%C3%A4%20%26"
     assert with_query("/x", {"a": None}) == "/x"
 
 
@@ -212,9 +205,7 @@ def test_addresses_are_read_from_urls(url: str, address: Address) -> None:
     assert parse_address(url) == address
 
 
-@pytest.mark.parametrize(
-    "url", ["", "localhost:4000", "ftp://x", "http://", "http://h:99999", "http://h/?q=1"]
-)
+@pytest.mark.parametrize("url", ["", "localhost:4000", "ftp://x", "http://", "http://h:99999", "http://h/?q=1"])
 def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
     with pytest.raises(Invalid, match="not a server's URL"):
         parse_address(url)
@@ -233,18 +224,11 @@ def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
         (502, "bad_gateway", Internal, 1),
     ],
 )
-def test_a_problem_comes_back_as_the_kind_it_was(
-    status: int, code: str, kind: type[Problem], exit_code: int
-) -> None:
+def test_a_problem_comes_back_as_the_kind_it_was(status: int, code: str, kind: type[Problem], exit_code: int) -> None:
     told = {"error": code, "detail": "Why.", "title": "T", "bound": "b", "code": 1, "self": 2}
     problem = from_answer(http.Answer(status, {"retry-after": "7"}, json.dumps(told).encode()))
     assert type(problem) is kind
-    assert (problem.code, problem.detail, problem.exit_code, problem.retry_after) == (
-        code,
-        "Why.",
-        exit_code,
-        7,
-    )
+    assert (problem.code, problem.detail, problem.exit_code, problem.retry_after) == (code, "Why.", exit_code, 7)
     assert to_document(problem) == {**told, "status": status, "type": "about:blank", "retry_after": 7}
 
 

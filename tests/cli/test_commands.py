@@ -50,10 +50,7 @@ def on_a_terminal(qd: Qd, *words: str, **environment: str) -> str:
     """What a command writes when its stdout is a terminal."""
     ours, theirs = os.openpty()
     process = subprocess.Popen(
-        qd.command(words),
-        env={**qd.environment, "TERM": "xterm", **environment},
-        stdout=theirs,
-        stderr=theirs,
+        qd.command(words), env={**qd.environment, "TERM": "xterm", **environment}, stdout=theirs, stderr=theirs
     )
     os.close(theirs)
     told = b""
@@ -77,18 +74,7 @@ def test_spawn_prints_the_id_alone_so_that_the_next_command_can_use_it(qd: Qd) -
 
 
 def test_spawn_hands_on_everything_that_was_said(qd: Qd) -> None:
-    words = [
-        "--app",
-        "demo",
-        "--ttl",
-        "15m",
-        "--capability",
-        "read",
-        "--capability",
-        "write",
-        "--kind",
-        "ephemeral",
-    ]
+    words = ["--app", "demo", "--ttl", "15m", "--capability", "read", "--capability", "write", "--kind", "ephemeral"]
     told = qd.json("session", "spawn", *words, "--metadata", '{"purpose": "test"}', "--sid", "sign-in")
     assert told["ttl_seconds"] == 900
     assert told["capabilities"] == ["read", "write"]
@@ -179,10 +165,7 @@ def test_stop_ends_a_session_and_all_below_it_and_may_be_repeated(qd: Qd) -> Non
 
 
 def test_zones_are_created_listed_and_shown(qd: Qd) -> None:
-    assert (
-        qd.good("zone", "create", "acme", "--name", "Acme & Sons", "--set", "max_depth=2")
-        == "created zone acme"
-    )
+    assert qd.good("zone", "create", "acme", "--name", "Acme & Sons", "--set", "max_depth=2") == "created zone acme"
     assert qd.good("zone", "create", "acme") == "there already is a zone acme"
     assert {"acme", "default"} <= {zone["id"] for zone in qd.json("zone", "list")["items"]}
     assert "Acme & Sons" in qd.good("zone", "list")
@@ -219,9 +202,7 @@ def test_quotas_show_limit_and_use_and_can_be_set_and_unset(qd: Qd) -> None:
     assert rows["max_sessions"] == ["7", "1", "this zone"]
     assert rows["max_depth"] == ["3", "-", "this zone"]
     assert rows["max_children"][2] == "default"
-    assert qd.json("zone", "quotas", "small", "--set", "max_depth=default")["overrides"] == {
-        "max_sessions": 7
-    }
+    assert qd.json("zone", "quotas", "small", "--set", "max_depth=default")["overrides"] == {"max_sessions": 7}
 
 
 def test_events_tell_what_happened_in_order(qd: Qd, family: list[str]) -> None:
@@ -253,11 +234,7 @@ def test_a_refusal_by_a_bound_exits_with_3_and_names_the_bound(qd: Qd) -> None:
     assert first.startswith("qd: ")
     assert second.startswith("    max_sessions: limit 1, used 1; what frees it: ")
     told = json.loads(qd("session", "spawn", "--zone", "tiny", "--app", "demo", "--json").stderr)
-    assert (told["error"], told["bound"], told["status"]) == (
-        "agent_zone_limit_exceeded",
-        "max_sessions",
-        429,
-    )
+    assert (told["error"], told["bound"], told["status"]) == ("agent_zone_limit_exceeded", "max_sessions", 429)
 
 
 def test_what_is_not_there_exits_with_4(qd: Qd) -> None:
@@ -328,9 +305,7 @@ def test_a_full_disk_is_a_failure_and_no_traceback(qd: Qd) -> None:
         pytest.skip("only Linux has a disk that is always full")
     for words in (["version"], ["--version"], ["zone", "list"]):
         with open("/dev/full", "w") as full:
-            done = subprocess.run(
-                qd.command(words), env=qd.environment, stdout=full, stderr=subprocess.PIPE, text=True
-            )
+            done = subprocess.run(qd.command(words), env=qd.environment, stdout=full, stderr=subprocess.PIPE, text=True)
         assert done.returncode == 1
         assert done.stderr == "qd: No space left on device.\n"
 

@@ -38,26 +38,11 @@ def lines_of(told: str) -> list[tuple[int, str, str]]:
 
 def test_create_prints_the_id_alone_and_hands_on_everything_that_was_said(here: Qd) -> None:
     one, two, three = sessions(here, 3)
-    words = [
-        "--scope",
-        "write",
-        "--resource",
-        "repo:a",
-        "--resource",
-        "repo:b",
-        "--hops",
-        "3",
-        "--ttl",
-        "10m",
-    ]
+    words = ["--scope", "write", "--resource", "repo:a", "--resource", "repo:b", "--hops", "3", "--ttl", "10m"]
     first = lent(here, one, two, *words, "--constraints", '{"actions": ["merge"]}', "--key", "k")
     told = here.json("delegation", "show", first)
     assert (told["source_session_id"], told["target_session_id"]) == (one, two)
-    assert (told["scopes"], told["resources"], told["max_hops"]) == (
-        ["read", "write"],
-        ["repo:a", "repo:b"],
-        3,
-    )
+    assert (told["scopes"], told["resources"], told["max_hops"]) == (["read", "write"], ["repo:a", "repo:b"], 3)
     assert told["constraints_json"]["actions"] == ["merge"]
     again = lent(here, one, two, *words, "--constraints", '{"actions": ["merge"]}', "--key", "k")
     assert again == first
@@ -183,9 +168,7 @@ def test_authority_tells_what_a_session_holds_and_by_which_or_why_nothing(here: 
     assert re.search(r"^scopes +read$", told, re.MULTILINE)
     assert re.split("  +", told.splitlines()[-1])[:6] == [edge, one, two, "read", "repo:a", "active"]
     assert here.json("delegation", "authority", two)["edges"][0]["id"] == edge
-    assert re.search(
-        r"^holds +nothing\nbecause +\S+", here.good("delegation", "authority", one), re.MULTILINE
-    )
+    assert re.search(r"^holds +nothing\nbecause +\S+", here.good("delegation", "authority", one), re.MULTILINE)
     assert here("delegation", "authority", "no-such").returncode == 4
 
 
@@ -257,8 +240,6 @@ def test_a_chain_longer_than_pythons_own_stack_is_drawn() -> None:
     assert len(draw(long, "s0", NOW, Paint(on=False)).splitlines()) == 3_001
 
 
-@pytest.mark.parametrize(
-    "words", [("create",), ("create", "--from", "a"), ("show",), ("graph",), ("revoke",)]
-)
+@pytest.mark.parametrize("words", [("create",), ("create", "--from", "a"), ("show",), ("graph",), ("revoke",)])
 def test_a_line_that_lacks_something_is_a_mistake(here: Qd, words: tuple[str, ...]) -> None:
     assert here("delegation", *words).returncode == 2

@@ -33,14 +33,7 @@ def wrong(qd: Qd, **environment: str) -> dict[str, str]:
 
 def about(**said: object) -> bytes:
     now = datetime.now(UTC).isoformat()
-    whole = {
-        "version": __version__,
-        "database": "sqlite",
-        "revision": "1",
-        "head": "1",
-        "complaint": None,
-        "now": now,
-    }
+    whole = {"version": __version__, "database": "sqlite", "revision": "1", "head": "1", "complaint": None, "now": now}
     return answer(200, {**whole, **said})
 
 
@@ -66,11 +59,7 @@ def test_without_tmux_it_says_how_to_get_it(here: Qd, tmp_path: Path) -> None:
     [
         ({"version": "9.9.9"}, "server", "pip install quarterdeck==9.9.9"),
         ({"complaint": "The database is behind."}, "database", "qd db upgrade"),
-        (
-            {"now": (datetime.now(UTC) - timedelta(minutes=1)).isoformat()},
-            "clock",
-            "timedatectl set-ntp true",
-        ),
+        ({"now": (datetime.now(UTC) - timedelta(minutes=1)).isoformat()}, "clock", "timedatectl set-ntp true"),
     ],
 )
 def test_what_the_server_tells_of_itself_is_held_against_what_is_here(
@@ -104,9 +93,7 @@ def test_nothing_is_to_be_deleted_because_tmux_does_not_answer(here: Qd, tmp_pat
 
 
 @needs_tmux
-def test_panes_and_monitors_that_are_gone_are_named_with_what_mends_them(
-    here: Qd, tmux_server: TmuxServer
-) -> None:
+def test_panes_and_monitors_that_are_gone_are_named_with_what_mends_them(here: Qd, tmux_server: TmuxServer) -> None:
     pane = tmux_server.new_pane()
     tmux_server.ready(pane)
     number = here.json("fleet", "create", **tmux_server.inside(pane))["fleet_id"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.cli import bars, branches, frames, moments
 from quarterdeck.cli.adding import Line, batches
@@ -155,10 +154,7 @@ def test_a_picture_tells_counts_queues_agents_and_what_they_do() -> None:
 
 def test_who_may_not_ask_the_coordinator_is_told_what_was_counted() -> None:
     frame = frames.Frame("z", seen()._replace(stats=None, more_pending=True), NOW, PLAINLY)
-    assert (
-        frames.draw(frame, frames.Size(100, None))[1]
-        == "tasks: 3+ pending, 1 running   agents: 2 alive, 1 lost"
-    )
+    assert frames.draw(frame, frames.Size(100, None))[1] == "tasks: 3+ pending, 1 running   agents: 2 alive, 1 lost"
 
 
 @pytest.mark.parametrize("rows", [3, 8, 24])

@@ -125,9 +125,7 @@ def test_for_programs_a_refused_spawn_is_a_document_on_stdout_and_still_exits_wi
 
 
 @pytest.mark.parametrize("wrong", ["frozen", "ended", "no parent", "parent asleep", "parent ended", "full"])
-def test_whatever_refuses_a_spawn_is_told_by_its_explanation_first(
-    here: Qd, zone: FreshZone, wrong: str
-) -> None:
+def test_whatever_refuses_a_spawn_is_told_by_its_explanation_first(here: Qd, zone: FreshZone, wrong: str) -> None:
     parent = here.good("session", "spawn", "--app", "app")
     spoil = {
         "frozen": ("zone", "freeze"),
@@ -169,11 +167,7 @@ def test_the_words_of_strangers_cannot_move_the_cursor(here: Qd) -> None:
         "why": [f"It was ended: {evil}."],
         "held_by": [evil],
         "ended_by": {"actor": evil, "cause": evil, "at": "2026-01-02T03:04:05.000Z", "pos": 7, "trace": evil},
-        "spawn": {
-            "admitted": False,
-            "refused_by": [{"error": evil, "detail": evil, "frees": evil}],
-            "bounds": [],
-        },
+        "spawn": {"admitted": False, "refused_by": [{"error": evil, "detail": evil, "frees": evil}], "bounds": []},
     }
     with peer(answer(200, document)) as server:
         told = here.good("explain", "session", "s", "--url", server.url, "--token", "t")

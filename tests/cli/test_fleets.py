@@ -33,9 +33,7 @@ def fleet(here: Qd, zone: FreshZone) -> Qd:
 
 
 def piped(qd: Qd, said: bytes, *words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        qd.command(words), env=qd.environment, input=said, capture_output=True, timeout=RUN_LIMIT
-    )
+    return subprocess.run(qd.command(words), env=qd.environment, input=said, capture_output=True, timeout=RUN_LIMIT)
 
 
 def refused(qd: Qd, *words: str) -> str:
@@ -93,16 +91,7 @@ def test_the_same_key_is_the_same_fleet_and_full_tells_every_field(here: Qd) -> 
 
 
 def test_agents_of_a_fleet_are_registered_listed_shown_and_deregistered(fleet: Qd) -> None:
-    words = (
-        "agent",
-        "register",
-        "--name",
-        "carol",
-        "--description",
-        "writes",
-        "--skills",
-        '[{"name": "prose"}]',
-    )
+    words = ("agent", "register", "--name", "carol", "--description", "writes", "--skills", '[{"name": "prose"}]')
     told = fleet.json(*words)
     assert fleet.good("agent", "register", "--name", "dave", "--description", "") == "6 dave"
     assert ([*told], told["agent_id"], told["name"]) == (["agent_id", "name", "registered_at"], 5, "carol")
@@ -114,9 +103,7 @@ def test_agents_of_a_fleet_are_registered_listed_shown_and_deregistered(fleet: Q
         "5 carol active",
         "6 dave active",
     ]
-    assert (
-        fleet.good("agent", "show", "5") == fleet.good("agent", "show", "--agent-id", "5") == "5 carol active"
-    )
+    assert fleet.good("agent", "show", "5") == fleet.good("agent", "show", "--agent-id", "5") == "5 carol active"
     card = fleet.json("agent", "show", "5", "--full")["agent_card"]
     assert card["skills"] == [{"name": "prose"}]
     assert fleet.json("agent", "show", "2")["kind"] == "builtin-administrator"
@@ -178,9 +165,7 @@ def test_without_a_fleet_id_they_are_those_of_the_registry(here: Qd, fleet: Qd) 
     assert here.json("agent", "show", "ada")["status"] == "IDLE"
     assert here.good("agent", "deregister", "ada") == "terminated ada"
     assert here("agent", "show").returncode == 2
-    assert here.json("agent", "show", "fleet-1-3")["name"] == "alice", (
-        "its members are agents of the registry"
-    )
+    assert here.json("agent", "show", "fleet-1-3")["name"] == "alice", "its members are agents of the registry"
     assert "alice" in here.good("agent", "list", "--fleet-id", "1")
 
 
@@ -265,10 +250,7 @@ def test_what_cannot_be_is_a_sentence_and_exits_with_1(fleet: Qd) -> None:
         (("poll", "--agent-id", "1", "--fleet-id", "9"), "fleet 9 not found."),
         (("send", "--agent-id", "1", "--to", "3", "--text", ""), "the text is empty"),
         (("broadcast", "--agent-id", "1", "--text-file", "/dev/null"), "/dev/null is empty"),
-        (
-            ("send", "--agent-id", "1", "--to", "3", "--text-file", "/no/file"),
-            "/no/file: No such file or directory",
-        ),
+        (("send", "--agent-id", "1", "--to", "3", "--text-file", "/no/file"), "/no/file: No such file or directory"),
     ):
         assert refused(fleet, "message", *words) == said
 
@@ -317,13 +299,8 @@ def test_a_text_comes_from_a_file_or_standard_input_as_it_is(fleet: Qd, tmp_path
 
 
 def test_what_a_stranger_wrote_cannot_move_the_cursor(fleet: Qd) -> None:
-    fleet.good(
-        "message", "send", "--agent-id", "1", "--to", "3", "--text", "a\x1b[2Jb\r\n\tc\u202e", "--quiet"
-    )
-    assert fleet.good("message", "poll", "--agent-id", "3").splitlines()[1:] == [
-        "a\\x1b[2Jb\\r",
-        "\tc\\u202e",
-    ]
+    fleet.good("message", "send", "--agent-id", "1", "--to", "3", "--text", "a\x1b[2Jb\r\n\tc\u202e", "--quiet")
+    assert fleet.good("message", "poll", "--agent-id", "3").splitlines()[1:] == ["a\\x1b[2Jb\\r", "\tc\\u202e"]
     assert fleet.json("message", "poll", "--agent-id", "3")[0]["text"] == "a\x1b[2Jb\r\n\tc\u202e"
 
 

@@ -122,10 +122,7 @@ def test_types_and_subject_narrow_what_is_printed(qd: Qd) -> None:
     qd.good("session", "stop", first, *zone)
     types = ("--type", "session.terminate", "--type", "zone.create")
     with Following(qd, "--json", "--after", "0", *types, *zone) as following:
-        assert [json.loads(line)["type"] for line in following.lines(2)] == [
-            "zone.create",
-            "session.terminate",
-        ]
+        assert [json.loads(line)["type"] for line in following.lines(2)] == ["zone.create", "session.terminate"]
     with Following(qd, "--json", "--after", "0", "--subject", second, *zone) as following:
         assert json.loads(following.line())["subject"] == second
         qd.good("session", "stop", second, *zone)

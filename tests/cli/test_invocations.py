@@ -57,14 +57,8 @@ def test_send_prints_the_id_alone_and_the_same_key_is_the_same_invocation(here: 
     told = here.json("invocation", "show", first)
     assert (told["params"], told["metadata"], told["status"]) == ({"page": 7}, {"why": "test"}, "pending")
     assert (told["source_session_id"], told["target_session_id"]) == (session, session)
-    assert (told["timeout_ms"], told["max_attempts"], told["retry_policy"]["backoff_ms"]) == (
-        120_000,
-        5,
-        3_000,
-    )
-    other = here(
-        "invocation", "send", "--service", service, "--method", "m", "--params", "[]", "--key", "k1", "--json"
-    )
+    assert (told["timeout_ms"], told["max_attempts"], told["retry_policy"]["backoff_ms"]) == (120_000, 5, 3_000)
+    other = here("invocation", "send", "--service", service, "--method", "m", "--params", "[]", "--key", "k1", "--json")
     assert (other.returncode, json.loads(other.stderr)["error"]) == (1, "idempotency_key_conflict")
     assert sent(here, service) != sent(here, service), "without a key every run is another invocation"
 
@@ -72,9 +66,7 @@ def test_send_prints_the_id_alone_and_the_same_key_is_the_same_invocation(here: 
 def test_params_come_from_the_line_a_file_or_standard_input(here: Qd, service: str, tmp_path: Path) -> None:
     file = tmp_path / "params.json"
     file.write_text('{"from": "file"}')
-    assert here.json("invocation", "show", sent(here, service, "--params", f"@{file}"))["params"] == {
-        "from": "file"
-    }
+    assert here.json("invocation", "show", sent(here, service, "--params", f"@{file}"))["params"] == {"from": "file"}
     words = ["invocation", "send", "--service", service, "--method", "m", "--params", "-"]
     piped = subprocess.run(
         here.command(words), env=here.environment, input='["from", "pipe"]', capture_output=True, text=True
@@ -180,9 +172,7 @@ def test_claim_prints_the_leases_and_nothing_where_there_is_nothing(here: Qd, se
     assert [one["attempt_token"] for one in again] == [row[3] for row in rows]
 
 
-def test_a_claim_waits_for_work_longer_than_an_answer_usually_may(
-    here: Qd, service: str, zone: FreshZone
-) -> None:
+def test_a_claim_waits_for_work_longer_than_an_answer_usually_may(here: Qd, service: str, zone: FreshZone) -> None:
     # An answer may take a twentieth of what it is asked to wait: that is no time-out.
     waiter = here.begin("invocation", "claim", service, "--wait", "60", "--timeout", "3", "--json")
 
@@ -207,9 +197,7 @@ def test_a_failed_attempt_is_followed_by_another_until_it_is_dead(here: Qd, serv
     assert completed(here, lease, "--status", "failed", "--error", "again") == f"{invocation} is dead"
 
 
-def test_a_token_of_an_earlier_attempt_is_refused_and_a_lease_may_be_given_back(
-    here: Qd, service: str
-) -> None:
+def test_a_token_of_an_earlier_attempt_is_refused_and_a_lease_may_be_given_back(here: Qd, service: str) -> None:
     invocation = sent(here, service, "--attempts", "1")
     first = claimed(here, service)
     kept = here.good("invocation", "heartbeat", invocation, "--attempt-token", first["attempt_token"])

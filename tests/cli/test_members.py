@@ -27,9 +27,7 @@ def asked(server: Peer, at: int = 0) -> tuple[str, dict[str, object]]:
     return head.split(b"\r\n")[0].decode().removesuffix(" HTTP/1.1"), json.loads(body) if body else {}
 
 
-def test_a_member_is_created_beside_its_director_with_what_it_is_told_at_first(
-    qd: Qd, tmp_path: Path
-) -> None:
+def test_a_member_is_created_beside_its_director_with_what_it_is_told_at_first(qd: Qd, tmp_path: Path) -> None:
     prompt = tmp_path / "prompt.md"
     prompt.write_text("You are {name}.\n")
     inside = {"TMUX": "/tmp/tmux,1000/default,4242,0", "TMUX_PANE": "%0"}
@@ -84,9 +82,7 @@ def test_a_member_that_does_not_leave_in_time_is_told_of_with_its_pane_and_exits
         "frees": "qd member delete --force",
         "tail": "Really quit?\n \x1b[1m1.\x1b[0m yes\n\n\n",
     }
-    with peer(
-        answer(409, problem), answer(409, {"error": "no_placement", "detail": "agent 6 has no pane"})
-    ) as server:
+    with peer(answer(409, problem), answer(409, {"error": "no_placement", "detail": "agent 6 has no pane"})) as server:
         words = ("member", "delete", "--member-id", "6", "--url", server.url)
         late = qd(*words)
         other = qd(*words)
@@ -110,11 +106,7 @@ def test_the_list_tells_of_panes_and_when_each_was_last_heard_of(qd: Qd) -> None
     with peer(answer(200, {"members": members}), *answers) as server:
         words = ("member", "list", "--url", server.url)
         plain = [line.split() for line in qd.good(*words).splitlines()]
-        assert plain == [
-            ["ID", "NAME", "BACKEND", "PANE"],
-            ["1", "Director", "-", "-"],
-            ["6", "alice", "codex", "%1"],
-        ]
+        assert plain == [["ID", "NAME", "BACKEND", "PANE"], ["1", "Director", "-", "-"], ["6", "alice", "codex", "%1"]]
         heads, director, alice = [line.split("  ") for line in qd.good(*words, "--activity").splitlines()]
         assert asked(server, -1)[0] == "GET /api/v1/fleets/1/members/6/inbox?status=completed&limit=1"
     assert heads[-1].strip() == "IDLE"
@@ -128,16 +120,11 @@ def test_a_pane_is_looked_at_and_typed_into(qd: Qd) -> None:
     with peer(screen, typed, typed, typed) as server:
         to = ("--member-id", "6", "--url", server.url)
         assert qd.good("member", "capture", *to, "--lines", "5") == "> _\\x1b[0m"
-        assert (
-            qd.good("member", "send-input", *to, "--text", "yes", "--no-enter") == "Typed into member 6 (%1)."
-        )
+        assert qd.good("member", "send-input", *to, "--text", "yes", "--no-enter") == "Typed into member 6 (%1)."
         assert qd.good("member", "exec", *to, "git log -1") == "Sent a command to member 6 (%1)."
         assert qd.good("member", "ping", *to) == "Pinged member 6 (%1)."
         assert asked(server)[0] == "GET /api/v1/fleets/1/members/6/capture?lines=5"
-        assert asked(server, 1) == (
-            "POST /api/v1/fleets/1/members/6/send-input",
-            {"text": "yes", "enter": False},
-        )
+        assert asked(server, 1) == ("POST /api/v1/fleets/1/members/6/send-input", {"text": "yes", "enter": False})
         assert asked(server, 2) == ("POST /api/v1/fleets/1/members/6/exec", {"text": "git log -1"})
         assert asked(server, 3) == ("POST /api/v1/fleets/1/members/6/ping", {})
 

@@ -81,11 +81,7 @@ def test_the_columns_of_a_tree_are_aligned_whatever_its_depth() -> None:
 
 
 def test_a_subtree_begins_with_the_session_that_was_asked_for() -> None:
-    assert (
-        draw([session("child", "absent"), session("x", "child")], NOW, PLAINLY)
-        .splitlines()[1]
-        .startswith("└─ x")
-    )
+    assert draw([session("child", "absent"), session("x", "child")], NOW, PLAINLY).splitlines()[1].startswith("└─ x")
 
 
 def test_an_ended_session_is_dimmed_and_a_live_one_bears_the_colour_of_its_status() -> None:
@@ -113,20 +109,12 @@ def test_a_tree_deeper_than_pythons_stack_is_drawn() -> None:
 
 
 def test_the_life_of_an_ended_session_is_how_long_it_was() -> None:
-    assert life(session("e", status="terminated", terminated_at="2026-01-02T03:03:15.000Z"), NOW) == (
-        "10s",
-        "ended",
-    )
+    assert life(session("e", status="terminated", terminated_at="2026-01-02T03:03:15.000Z"), NOW) == ("10s", "ended")
 
 
 def test_a_quota_refusal_names_bound_limit_used_and_what_frees_it() -> None:
     refused = LimitReached(
-        "agent_depth_limit_exceeded",
-        "Too deep.",
-        bound="max_depth",
-        limit=10,
-        used=10,
-        frees="a shallower parent",
+        "agent_depth_limit_exceeded", "Too deep.", bound="max_depth", limit=10, used=10, frees="a shallower parent"
     )
     assert sentence(refused).splitlines() == [
         "qd: Too deep.",

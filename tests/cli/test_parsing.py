@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from quarterdeck.cli import full, thin
 from quarterdeck.cli.table import GLOBALS, Ask, Command
@@ -51,9 +50,7 @@ def test_a_command_is_found_by_its_words() -> None:
         ("session", "list", "--zone", "other", "--json", "--zone", "z"),
     ],
 )
-def test_the_options_of_every_command_may_stand_anywhere_and_the_last_one_counts(
-    argv: tuple[str, ...],
-) -> None:
+def test_the_options_of_every_command_may_stand_anywhere_and_the_last_one_counts(argv: tuple[str, ...]) -> None:
     for ask in (thinly(*argv), fully(*argv)):
         assert ask is not None
         assert (ask.values["zone"], ask.values["json"]) == ("z", True)
@@ -73,10 +70,7 @@ def test_what_may_be_repeated_is_gathered_in_order() -> None:
 
 
 def test_an_argument_may_take_all_words_that_are_left() -> None:
-    for ask in (
-        thinly("task", "wait", "a", "--json", "b", "c"),
-        fully("task", "wait", "a", "--json", "b", "c"),
-    ):
+    for ask in (thinly("task", "wait", "a", "--json", "b", "c"), fully("task", "wait", "a", "--json", "b", "c")):
         assert ask is not None
         assert (ask.values["ids"], ask.values["json"]) == (("a", "b", "c"), True)
     assert "ID" in mistake("task", "wait")
@@ -139,18 +133,14 @@ def test_a_mistake_is_told_in_a_sentence_that_helps(argv: tuple[str, ...], said:
     assert said in mistake(*argv)
 
 
-@pytest.mark.parametrize(
-    "argv", [(), ("--help",), ("-h",), ("help",), ("session", "-h"), ("help", "session", "show")]
-)
+@pytest.mark.parametrize("argv", [(), ("--help",), ("-h",), ("help",), ("session", "-h"), ("help", "session", "show")])
 def test_help_is_printed_and_is_no_failure(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert full.parse(argv) == 0
     assert "Usage: qd" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", every_command(), ids=lambda command: " ".join(command.words))
-def test_every_command_has_help_that_names_its_options(
-    command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_has_help_that_names_its_options(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert full.parse([*command.words, "--help"]) == 0
     told = capsys.readouterr().out
     assert command.summary.split()[0] in told
@@ -166,23 +156,7 @@ def test_no_option_of_a_command_takes_the_place_of_another(command: Command) -> 
     assert len(set(names)) == len(names)
 
 
-VALUES = [
-    "",
-    "a",
-    "z",
-    "5",
-    "-1",
-    "-",
-    "--",
-    "90s",
-    "{}",
-    '{"a":1}',
-    "max_depth=5",
-    "bash",
-    "active",
-    "--json",
-    "ü",
-]
+VALUES = ["", "a", "z", "5", "-1", "-", "--", "90s", "{}", '{"a":1}', "max_depth=5", "bash", "active", "--json", "ü"]
 
 
 @st.composite

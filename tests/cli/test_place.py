@@ -117,9 +117,7 @@ def test_the_socket_has_one_short_name_by_whichever_path_the_directory_is_reache
 
 
 @pytest.mark.parametrize("runtime", ["/run/user/1", "not/absolute", ""])
-def test_server_and_client_agree_on_the_socket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str
-) -> None:
+def test_server_and_client_agree_on_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
     path = socket_path(Place(str(tmp_path)), {"XDG_RUNTIME_DIR": runtime})
     assert str(socket_of_server(tmp_path)) == path

@@ -23,11 +23,7 @@ def test_register_prints_the_id_alone_and_the_same_endpoint_is_the_same_service(
     assert re.fullmatch(r"[0-9a-f-]{36}", first)
     assert registered(here, "--framework", "own", "--framework-version", "2") == first
     told = here.json("service", "show", first)
-    assert (told["application_id"], told["endpoint_url"], told["delivery"]) == (
-        "researcher",
-        ENDPOINT,
-        "pull",
-    )
+    assert (told["application_id"], told["endpoint_url"], told["delivery"]) == ("researcher", ENDPOINT, "pull")
     assert told["capabilities"] == ["summarise", "cite"], "what is not said again stays"
     assert (told["framework_name"], told["framework_version"]) == ("own", "2")
     assert told["protocol_versions"] == ["a2a/1"]
@@ -82,9 +78,7 @@ def test_one_heartbeat_may_stand_for_every_service_of_a_session(here: Qd) -> Non
     session = here.good("session", "spawn", "--app", "researcher")
     for n in range(2):
         here.good("service", "register", "--session", session, "--endpoint", f"{ENDPOINT}/{n}")
-    assert here.good("service", "heartbeat", "--session", session, "--health", "degraded") == (
-        "heard of 2 services"
-    )
+    assert here.good("service", "heartbeat", "--session", session, "--health", "degraded") == ("heard of 2 services")
     items = here.json("service", "list", "--session", session)["items"]
     assert {one["health"] for one in items} == {"degraded"}
     [first, _] = items
@@ -122,9 +116,7 @@ def test_pages_are_followed(here: Qd) -> None:
         (("list", "--health", "fine"), 2, "not one of"),
     ],
 )
-def test_what_cannot_be_is_a_sentence_and_an_exit_code(
-    here: Qd, words: tuple[str, ...], code: int, said: str
-) -> None:
+def test_what_cannot_be_is_a_sentence_and_an_exit_code(here: Qd, words: tuple[str, ...], code: int, said: str) -> None:
     done = here("service", *words)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert said in done.stderr

@@ -22,11 +22,7 @@ def side(redis_url: str) -> Iterator[RedisSide]:
 
 @pytest.fixture(scope="module")
 def qd(tmp_path_factory: pytest.TempPathFactory, side: RedisSide) -> Iterator[Qd]:
-    told = {
-        "QD_REDIS_URL": side.url,
-        "QD_STREAMS_HMAC_KEY": "sixteen bytes or more",
-        "QD_OUTBOX_MAX_ATTEMPTS": "1",
-    }
+    told = {"QD_REDIS_URL": side.url, "QD_STREAMS_HMAC_KEY": "sixteen bytes or more", "QD_OUTBOX_MAX_ATTEMPTS": "1"}
     program = Qd(tmp_path_factory.mktemp("qd-sink") / "data", **told)
     program.good("zone", "list")
     yield program

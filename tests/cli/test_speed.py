@@ -41,9 +41,7 @@ def qd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qd]:
     ],
 )
 def test_a_hot_command_imports_nothing_heavy(qd: Qd, words: tuple[str, ...]) -> None:
-    line = (
-        [*words, qd.good("session", "spawn", "--app", "demo")] if words == ("session", "show") else [*words]
-    )
+    line = [*words, qd.good("session", "spawn", "--app", "demo")] if words == ("session", "show") else [*words]
     qd("session", "list")
     assert not imported(qd, line) & HEAVY
 

@@ -50,17 +50,8 @@ def test_add_prints_the_id_alone_and_the_same_key_is_the_same_task(here: Qd) -> 
     words += ["--estimate", "30", "--run-at", "+10m", "--metadata", '{"why": "test"}']
     name = added(here, "second", *words)
     told = here.json("task", "show", name)
-    assert (told["title"], told["taskType"], told["status"], told["priority"]) == (
-        "second",
-        "build",
-        "PENDING",
-        8,
-    )
-    assert (told["dependsOn"], told["tags"], told["requiredCapabilities"]) == (
-        [first],
-        ["a", "b"],
-        ["python"],
-    )
+    assert (told["title"], told["taskType"], told["status"], told["priority"]) == ("second", "build", "PENDING", 8)
+    assert (told["dependsOn"], told["tags"], told["requiredCapabilities"]) == ([first], ["a", "b"], ["python"])
     assert (told["maxRetries"], told["retryBackoffSeconds"], told["timeoutSeconds"]) == (1, 120, 3_600)
     assert (told["inputContext"], told["metadata"]) == ({"page": 7}, {"why": "test"})
     assert told["estimatedDurationMinutes"] == 30
@@ -89,9 +80,7 @@ def test_what_it_depends_on_must_exist_and_a_cycle_is_named(here: Qd) -> None:
     assert json.loads(taken.stderr)["error"] == "task_exists"
 
 
-def test_every_line_of_a_file_is_a_task_and_what_is_refused_is_named_by_its_line(
-    here: Qd, tmp_path: Path
-) -> None:
+def test_every_line_of_a_file_is_a_task_and_what_is_refused_is_named_by_its_line(here: Qd, tmp_path: Path) -> None:
     file = file_of(
         tmp_path,
         {"id": "build", "title": "build"},
@@ -118,9 +107,7 @@ def test_every_line_of_a_file_is_a_task_and_what_is_refused_is_named_by_its_line
         ('{"title": 5}', "line 2: Expected `str`, got `int`"),
     ],
 )
-def test_a_file_with_a_line_that_is_no_task_adds_nothing(
-    here: Qd, tmp_path: Path, line: str, said: str
-) -> None:
+def test_a_file_with_a_line_that_is_no_task_adds_nothing(here: Qd, tmp_path: Path, line: str, said: str) -> None:
     done = here("task", "add", "--type", "build", "--file", file_of(tmp_path, {"title": "good"}, line))
     assert done.returncode in (1, 2)
     assert said in done.stderr
@@ -138,10 +125,7 @@ def test_a_list_is_narrowed_and_shows_how_far_each_has_come(here: Qd) -> None:
     lease = claimed(here)
     assert lease["id"] == high
     token = ("--attempt-token", lease["attemptToken"])
-    assert (
-        here.good("task", "progress", high, "--percent", "40", "--step", "testing", *token)
-        == f"{high} is at 40%"
-    )
+    assert here.good("task", "progress", high, "--percent", "40", "--step", "testing", *token) == f"{high} is at 40%"
     heads, *rows = here.good("task", "list").splitlines()
     assert heads.split() == ["ID", "TYPE", "STATUS", "PRIO", "DONE", "RETRIES", "AGENT", "AGE", "TITLE"]
     cells = [re.split("  +", row) for row in rows]
@@ -187,9 +171,7 @@ def test_wait_for_several_tells_of_each_and_fails_if_one_has_failed(here: Qd) ->
     late = here("task", "wait", good, bad, "--timeout", "0.3")
     assert late.returncode == 5
     assert "2 tasks have not ended within 0.3 s" in late.stderr
-    tokens = {
-        one["id"]: one["attemptToken"] for one in here.json("agent", "claim", "ada", "--max", "2")["tasks"]
-    }
+    tokens = {one["id"]: one["attemptToken"] for one in here.json("agent", "claim", "ada", "--max", "2")["tasks"]}
     here.good("task", "complete", good, "--summary", "all well", "--attempt-token", tokens[good])
     here.good("task", "fail", bad, "--error", "no such page", "--attempt-token", tokens[bad])
     done = here("task", "wait", good, bad)
@@ -320,9 +302,7 @@ def test_what_was_spent_is_summed_up_and_a_spent_budget_is_told(here: Qd, zone: 
         trust_env=False,
     )
     assert said.status_code == 200, said.text
-    heads, row = [
-        re.split("  +", line) for line in here.good("cost", "--by", "model", "--since", "1d").splitlines()
-    ]
+    heads, row = [re.split("  +", line) for line in here.good("cost", "--by", "model", "--since", "1d").splitlines()]
     assert (heads, row) == (["MODEL", "USD", "TOKENS IN", "TOKENS OUT"], ["large", "0.2500", "1000", "200"])
     assert [one["key"] for one in here.json("cost", "--by", "task")["items"]] == [task]
     assert here.good("budget", "set", "--usd", "0.2") == "set the budget of the zone, each month"
@@ -356,9 +336,7 @@ def test_the_coordinator_tells_what_it_sees_and_is_told_in_what_order(here: Qd, 
     assert here.json("coordinator", "recover")["staleAgents"] == 0
     here.good("task", "cancel", added(here, "lost"), "--reason", "not needed")
     assert "not needed" in here.good("coordinator", "logs")
-    assert (
-        here.good("coordinator", "logs", "--level", "critical") == f"nothing of that kind in zone {zone.id}"
-    )
+    assert here.good("coordinator", "logs", "--level", "critical") == f"nothing of that kind in zone {zone.id}"
     member = here("coordinator", "status", "--json", QD_TOKEN=zone.token())
     assert (member.returncode, json.loads(member.stderr)["error"]) == (1, "forbidden_role")
 
@@ -413,9 +391,7 @@ def test_a_token_speaks_as_its_agent_and_stands_in_for_the_attempts_own(here: Qd
 
 def test_roles_are_given_shown_and_taken_away(here: Qd, zone: FreshZone) -> None:
     assert here.good("role", "list").startswith(f"no roles in zone {zone.id}")
-    assert here.good("role", "set", "alice@example.com", "--role", "owner").startswith(
-        "alice@example.com is OWNER"
-    )
+    assert here.good("role", "set", "alice@example.com", "--role", "owner").startswith("alice@example.com is OWNER")
     here.good("role", "set", "bob", "--role", "member")
     rows = [line.split()[:2] for line in here.good("role", "list").splitlines()[1:]]
     assert rows == [["alice@example.com", "OWNER"], ["bob", "MEMBER"]]

@@ -86,9 +86,7 @@ def watched(qd: Qd, *words: str) -> Iterator[Watched]:
         top.close()
 
 
-def test_it_draws_what_happens_and_fits_the_terminal_also_when_that_changes(
-    here: Qd, zone: FreshZone
-) -> None:
+def test_it_draws_what_happens_and_fits_the_terminal_also_when_that_changes(here: Qd, zone: FreshZone) -> None:
     here.good("agent", "register", "ada")
     with watched(here) as top:
         first = top.until(lambda picture: "ada" in picture)

@@ -186,10 +186,7 @@ def test_a_receipt_says_when_somebody_else_had_begun(here: Qd) -> None:
 
 
 def test_an_ending_that_left_something_names_it_and_has_failed(here: Qd) -> None:
-    left = [
-        {"session_id": "late", "reason": "spawned since"},
-        {"session_id": "slow", "reason": "evil\x1b[2J"},
-    ]
+    left = [{"session_id": "late", "reason": "spawned since"}, {"session_id": "slow", "reason": "evil\x1b[2J"}]
     document = answer(200, {**RECEIPT, "left": left})
     words = ("session", "stop", "root", "--receipt", "--token", "t")
     with peer(document, document) as server:

@@ -67,9 +67,7 @@ def test_what_was_sent_is_listed_and_sent_again(here: Qd) -> None:
         (("deliveries", "no-such", "--status", "lost"), 2, "not one of"),
     ],
 )
-def test_what_cannot_be_is_a_sentence_and_an_exit_code(
-    here: Qd, words: tuple[str, ...], code: int, said: str
-) -> None:
+def test_what_cannot_be_is_a_sentence_and_an_exit_code(here: Qd, words: tuple[str, ...], code: int, said: str) -> None:
     done = here("webhook", *words)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert said in done.stderr

@@ -29,8 +29,7 @@ def status(qd: Qd, session: str) -> str:
 def test_a_frozen_zone_refuses_every_spawn_until_it_is_thawed(here: Qd, zone: FreshZone) -> None:
     running = here.good("session", "spawn", "--app", "app")
     assert (
-        here.good("zone", "freeze", zone.id)
-        == f"froze zone {zone.id}: `qd zone thaw {zone.id}` admits sessions again"
+        here.good("zone", "freeze", zone.id) == f"froze zone {zone.id}: `qd zone thaw {zone.id}` admits sessions again"
     )
     refused = here("session", "spawn", "--app", "app")
     assert refused.returncode == 3
@@ -42,9 +41,7 @@ def test_a_frozen_zone_refuses_every_spawn_until_it_is_thawed(here: Qd, zone: Fr
     here.good("session", "spawn", "--app", "app")
 
 
-def test_freeze_and_thaw_are_for_the_zone_one_works_in_unless_another_is_named(
-    here: Qd, zone: FreshZone
-) -> None:
+def test_freeze_and_thaw_are_for_the_zone_one_works_in_unless_another_is_named(here: Qd, zone: FreshZone) -> None:
     told = here.json("zone", "freeze")
     assert (told["id"], told["frozen"]) == (zone.id, True)
     assert here.json("zone", "freeze")["frozen"] is True, "freezing twice is no mistake"
@@ -80,11 +77,7 @@ def test_stop_ends_every_session_of_a_zone_and_prints_the_receipt(here: Qd, zone
 
 
 def test_a_stop_that_left_something_has_failed(here: Qd) -> None:
-    receipt = {
-        "zone_id": "z",
-        "session_id": None,
-        "left": [{"session_id": "late", "reason": "spawned since"}],
-    }
+    receipt = {"zone_id": "z", "session_id": None, "left": [{"session_id": "late", "reason": "spawned since"}]}
     with peer(answer(200, receipt)) as server:
         done = here("zone", "stop", "z", "--yes", "--url", server.url, "--token", "t")
     assert done.returncode == 1

@@ -64,9 +64,7 @@ async def test_of_those_who_register_one_agent_at_once_one_makes_it(agency: Agen
     assert (await agency.show()).name == made[-1].agent.name
 
 
-async def test_a_launcher_is_chosen_by_rulers_alone_and_only_from_what_the_server_names(
-    agency: Agency,
-) -> None:
+async def test_a_launcher_is_chosen_by_rulers_alone_and_only_from_what_the_server_names(agency: Agency) -> None:
     assert await refused(agency.register(caller=person(), launcher="gateway")) == "forbidden_role"
     assert await refused(agency.register(launcher="rm")) == "unknown_launcher"
     await agency.register(caller=person(Role.ADMIN), launcher="gateway")
@@ -84,22 +82,16 @@ async def test_an_agent_changes_itself_alone_and_gives_itself_nothing(agency: Ag
     await agency.register("other")
     assert await refused(agency.register("other", itself, name="n")) == "agent_required"
     assert await refused(agency.register("third", itself)) == "agent_required"
-    assert (
-        await refused(agency.register(caller=itself, capabilities=["a", "c"])) == "capabilities_not_allowed"
-    )
+    assert await refused(agency.register(caller=itself, capabilities=["a", "c"])) == "capabilities_not_allowed"
     changed = await agency.register(caller=itself, capabilities=["b"], max_concurrent_tasks=5)
     assert (changed.agent.capabilities, changed.agent.max_concurrent_tasks) == ('["b"]', 5)
     # What it has given away it does not get back by itself.
-    assert (
-        await refused(agency.register(caller=itself, capabilities=["a", "b"])) == "capabilities_not_allowed"
-    )
+    assert await refused(agency.register(caller=itself, capabilities=["a", "b"])) == "capabilities_not_allowed"
     # The role of an agent without an agent to it acts as none.
     assert await refused(agency.register(caller=person(Role.AGENT), name="n")) == "agent_required"
 
 
-async def test_one_that_was_terminated_begins_anew_and_its_own_token_does_not_begin_it(
-    agency: Agency,
-) -> None:
+async def test_one_that_was_terminated_begins_anew_and_its_own_token_does_not_begin_it(agency: Agency) -> None:
     await agency.register(capabilities=["root"], caller=person(Role.OWNER), launcher="local")
     await agency.terminate()
     assert await refused(agency.register(caller=agent_caller())) == "agent_ended"
@@ -125,12 +117,7 @@ async def test_a_heartbeat_is_kept_as_what_was_said_last_and_writes_no_event(age
     await agency.register()
     agency.silent(seconds=60)
     beaten = await agency.beat(
-        current_task_id="t",
-        progress_percent=40,
-        current_step="s",
-        memory_mb=512,
-        cpu_percent=7,
-        metadata='{"a":1}',
+        current_task_id="t", progress_percent=40, current_step="s", memory_mb=512, cpu_percent=7, metadata='{"a":1}'
     )
     assert not beaten.is_news
     watched = await agency.watch()
@@ -158,11 +145,7 @@ async def test_a_heartbeat_is_kept_when_it_tells_of_a_change_or_the_last_is_old(
 async def test_heartbeats_of_a_batch_are_each_answered_and_the_last_word_counts(agency: Agency) -> None:
     for name in "ab":
         await agency.register(name)
-    beats = [
-        Beat(zone_id=ZONE, agent_id=name, caller=admin(), progress_percent=n)
-        for n in range(4)
-        for name in "axb"
-    ]
+    beats = [Beat(zone_id=ZONE, agent_id=name, caller=admin(), progress_percent=n) for n in range(4) for name in "axb"]
     outcomes = await asyncio.gather(*map(agency.beats.submit, beats), return_exceptions=True)
     assert [each.code for each in outcomes if isinstance(each, Problem)] == ["agent_not_found"] * 4
     assert [(await agency.show(name)).progress_percent for name in "ab"] == [3, 3]
@@ -245,9 +228,7 @@ async def test_an_agent_that_fares_worse_and_better_says_so_once_each(agency: Ag
     assert (await agency.show()).status is State.DEGRADED
 
 
-async def test_one_that_is_not_heard_of_for_too_long_is_lost_and_a_late_heartbeat_has_it_back(
-    agency: Agency,
-) -> None:
+async def test_one_that_is_not_heard_of_for_too_long_is_lost_and_a_late_heartbeat_has_it_back(agency: Agency) -> None:
     await agency.register()
     agency.silent()
     lost = await agency.look()
@@ -399,20 +380,14 @@ async def test_what_another_zone_has_is_nobodys_business(agency: Agency, keel: K
     await keel.zone("elsewhere")
     await agency.register()
     stranger = person(Role.OWNER, "elsewhere")
-    for asked in (
-        agency.show(caller=stranger),
-        agency.register(caller=stranger),
-        agency.page(caller=stranger),
-    ):
+    for asked in (agency.show(caller=stranger), agency.register(caller=stranger), agency.page(caller=stranger)):
         assert await refused(asked) == "workspace_not_found"
     assert await refused(agency.looks.submit(Look(zone_id="elsewhere", agent_id=AGENT))) == "agent_not_found"
 
 
 async def test_filters_apply_before_the_limit(agency: Agency) -> None:
     for n in range(6):
-        await agency.register(
-            f"a{n}", coordinator_enabled=n % 2 == 0, capabilities=["even"] if n % 2 == 0 else []
-        )
+        await agency.register(f"a{n}", coordinator_enabled=n % 2 == 0, capabilities=["even"] if n % 2 == 0 else [])
     assert await agency.page(limit=2, coordinator_enabled=False) == ["a1", "a3"]
     assert await agency.page(limit=2, capability="even", after="a0") == ["a2", "a4"]
     await agency.terminate("a4")

@@ -47,9 +47,7 @@ async def test_a_token_is_good_for_one_registration_of_its_agent_and_for_no_late
 # -- being another process -----------------------------------------------------------------------------------------
 
 
-async def test_what_a_process_held_is_lost_as_soon_as_another_begins_as_the_same_agent(
-    agency: Agency,
-) -> None:
+async def test_what_a_process_held_is_lost_as_soon_as_another_begins_as_the_same_agent(agency: Agency) -> None:
     work = Working(agency.keel)
     await work.agent()
     await work.make("t")
@@ -83,14 +81,10 @@ async def test_an_agent_that_is_launched_has_a_process_for_each_task(agency: Age
 
 
 def ended_days_ago(agency: Agency, agent_id: str, days: int) -> None:
-    agency.keel.side.run(
-        "update agents set terminated_at = terminated_at - ? where id = ?", days * DAY, agent_id
-    )
+    agency.keel.side.run("update agents set terminated_at = terminated_at - ? where id = ?", days * DAY, agent_id)
 
 
-async def test_one_that_was_terminated_long_ago_is_removed_with_all_that_was_heard_of_it(
-    agency: Agency,
-) -> None:
+async def test_one_that_was_terminated_long_ago_is_removed_with_all_that_was_heard_of_it(agency: Agency) -> None:
     for name in ("living", "lately", "old", "anew"):
         await agency.register(name, capabilities=["x"])
         await agency.beat(name)

@@ -8,8 +8,7 @@ from itertools import count
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import LimitReached
@@ -33,9 +32,7 @@ async def keel(engine_url: str) -> AsyncIterator[Keel]:
 
 async def stamp(keel: Keel, session: Session, reason: str = "enough") -> Ended:
     """An ending whose asker is killed before anything of it is settled."""
-    return await keel.endings.submit(
-        Terminate(session.zone_id, session.id, reason, admin(session.zone_id), "00-trace")
-    )
+    return await keel.endings.submit(Terminate(session.zone_id, session.id, reason, admin(session.zone_id), "00-trace"))
 
 
 async def settle(keel: Keel, ended: Ended) -> bool:
@@ -78,17 +75,10 @@ async def test_a_large_tree_is_stamped_in_one_transaction_and_settled_in_chunks(
     before = await keel.log()
     ended = await stamp(keel, made[0])
     assert (ended.stopped, ended.joined, settled(keel)) == (13, False, 0)
-    assert (
-        keel.side.count("agent_sessions", "terminated_at is not null and cascade_id = ?", ended.cascade_id)
-        == 13
-    )
+    assert keel.side.count("agent_sessions", "terminated_at is not null and cascade_id = ?", ended.cascade_id) == 13
     [begun] = (await keel.log())[len(before) :]
     assert (begun.type, begun.subject) == ("cascade.begin", made[0].id), "each is told of when it is settled"
-    assert msgspec.json.decode(begun.data) == {
-        "cascade_id": ended.cascade_id,
-        "stamped": 13,
-        "reason": ended.reason,
-    }
+    assert msgspec.json.decode(begun.data) == {"cascade_id": ended.cascade_id, "stamped": 13, "reason": ended.reason}
     for so_far in (4, 8, 12):
         assert not await settle(keel, ended)
         assert (settled(keel), len(await endings(keel))) == (so_far, so_far)

@@ -61,9 +61,7 @@ async def assert_ended_once_and_in_order(keel: Keel, sessions: list[Session], af
 
 
 @pytest.mark.parametrize("chunks", [0, 1, 3])
-async def test_an_ending_left_half_way_is_finished_by_the_sweep_of_a_new_process(
-    engine_url: str, chunks: int
-) -> None:
+async def test_an_ending_left_half_way_is_finished_by_the_sweep_of_a_new_process(engine_url: str, chunks: int) -> None:
     async with keel_on(engine_url, RIGGING) as killed:
         await killed.zone()
         made = await killed.tree(3, 3)
@@ -128,9 +126,7 @@ async def test_two_finishers_and_a_sweep_at_once_settle_each_session_once(keel: 
         await assert_ended_once_and_in_order(keel, made, after)
 
 
-async def test_finishers_and_sweeps_of_three_replicas_at_once_settle_each_session_once(
-    replicas: list[Keel],
-) -> None:
+async def test_finishers_and_sweeps_of_three_replicas_at_once_settle_each_session_once(replicas: list[Keel]) -> None:
     for _ in range(ROUNDS):
         after = len(await replicas[0].log())
         made = await replicas[0].tree(3, 3)
@@ -149,9 +145,7 @@ def assert_receipts_add_up(receipts: list[Receipt], asked: int) -> None:
         assert receipt.left == []
 
 
-async def test_of_many_deletes_at_once_one_stops_the_tree_and_the_others_join_or_come_after(
-    keel: Keel,
-) -> None:
+async def test_of_many_deletes_at_once_one_stops_the_tree_and_the_others_join_or_come_after(keel: Keel) -> None:
     for _ in range(ROUNDS):
         after = len(await keel.log())
         made = await keel.tree(3, 3)
@@ -171,9 +165,7 @@ async def test_of_many_deletes_through_three_replicas_one_stops_the_tree(replica
         await assert_ended_once_and_in_order(replicas[0], made, after)
 
 
-async def test_branches_and_their_tree_ended_through_three_replicas_end_children_first(
-    replicas: list[Keel],
-) -> None:
+async def test_branches_and_their_tree_ended_through_three_replicas_end_children_first(replicas: list[Keel]) -> None:
     for _ in range(ROUNDS):
         after = len(await replicas[0].log())
         made = await replicas[0].tree(3, 3)
@@ -190,9 +182,7 @@ async def test_no_spawn_slips_into_a_tree_that_is_stamped_on_another_replica(rep
         after = len(await replicas[0].log())
         made = await replicas[0].tree(3, 2)
         parents = made[1:4]
-        spawns = [
-            keel.spawns.submit(ask(parent_id=row.id)) for row, keel, _ in product(parents, replicas, range(4))
-        ]
+        spawns = [keel.spawns.submit(ask(parent_id=row.id)) for row, keel, _ in product(parents, replicas, range(4))]
         ending = asyncio.ensure_future(replicas[1].end(made[0]))
         late = [keel.spawns.submit(ask(parent_id=row.id)) for row, keel in product(parents, replicas)]
         outcomes = await asyncio.gather(*spawns, *late, return_exceptions=True)
@@ -203,9 +193,7 @@ async def test_no_spawn_slips_into_a_tree_that_is_stamped_on_another_replica(rep
         await assert_ended_once_and_in_order(replicas[2], made + admitted, after)
 
 
-async def test_a_token_of_what_was_stamped_is_refused_on_every_replica_from_the_stamp_on(
-    replicas: list[Keel],
-) -> None:
+async def test_a_token_of_what_was_stamped_is_refused_on_every_replica_from_the_stamp_on(replicas: list[Keel]) -> None:
     made = await replicas[0].tree(5)
     await stamp(replicas[0], made[0])
     for keel, row in product(replicas, made):
@@ -247,9 +235,7 @@ async def test_one_that_is_its_own_parent_ends(keel: Keel) -> None:
 
 
 @pytest.mark.parametrize("scope", ["zone", "application", "tree", "parent", "concurrent"])
-async def test_an_ending_does_not_fail_by_a_count_that_a_hand_has_made_too_small(
-    keel: Keel, scope: str
-) -> None:
+async def test_an_ending_does_not_fail_by_a_count_that_a_hand_has_made_too_small(keel: Keel, scope: str) -> None:
     # What must stop, stops; `qd check` says which count was wrong.
     made = await keel.tree(2)
     keel.side.run("update admission_counts set live = 0 where scope = ?", scope)

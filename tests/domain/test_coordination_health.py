@@ -39,9 +39,7 @@ async def test_others_are_asked_now_and_then_however_often_somebody_asks() -> No
     assert other.asked == 1
 
 
-async def test_one_that_is_away_or_does_not_answer_is_said_to_be_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_one_that_is_away_or_does_not_answer_is_said_to_be_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "PATIENCE_SECONDS", 0.02)
     monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
     other = Other()
@@ -62,9 +60,7 @@ async def test_it_is_unhealthy_while_the_coordinator_cannot_go_on_and_degraded_w
     monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
     work, gateway = Failing(), Other()
     duty = Duty("coordinator", keel.everywhere, Wakes(), 60_000, work)
-    told = CoordinationHealth(
-        duty, Figures(), Check(keel.store.ping, CONNECTED), None, Check(gateway, REACHABLE)
-    )
+    told = CoordinationHealth(duty, Figures(), Check(keel.store.ping, CONNECTED), None, Check(gateway, REACHABLE))
     work.is_away = False
     duty.start()
     try:

@@ -54,9 +54,7 @@ async def test_a_line_of_edges_narrows_and_names_its_parents(lending: Lending) -
     assert refused.value.code == "delegation_exceeds_authority"
 
 
-async def test_of_edges_asked_for_in_one_instant_each_is_judged_after_those_before_it(
-    lending: Lending,
-) -> None:
+async def test_of_edges_asked_for_in_one_instant_each_is_judged_after_those_before_it(lending: Lending) -> None:
     a, b, c = await lending.sessions(3)
     asks = [
         delegate(a.id, b.id, scopes=("a",)),
@@ -65,12 +63,7 @@ async def test_of_edges_asked_for_in_one_instant_each_is_judged_after_those_befo
         delegate(b.id, c.id, scopes=("x",)),
     ]
     outcomes = await asyncio.gather(*map(lending.delegates.submit, asks), return_exceptions=True)
-    assert codes(outcomes) == [
-        "Delegated",
-        "Delegated",
-        "delegation_cycle_denied",
-        "delegation_exceeds_authority",
-    ]
+    assert codes(outcomes) == ["Delegated", "Delegated", "delegation_cycle_denied", "delegation_exceeds_authority"]
     assert isinstance(outcomes[1], Delegated)
     assert outcomes[1].edge.parent_edge_id == asks[0].id
 
@@ -84,8 +77,7 @@ async def test_two_edges_that_close_a_cycle_together_are_never_both_made(postgre
             a, b = await lendings[0].sessions(2)
             asks = [delegate(a.id, b.id), delegate(b.id, a.id)]
             outcomes = await asyncio.gather(
-                *(each.delegates.submit(ask) for each, ask in zip(lendings, asks, strict=True)),
-                return_exceptions=True,
+                *(each.delegates.submit(ask) for each, ask in zip(lendings, asks, strict=True)), return_exceptions=True
             )
             assert sorted(codes(outcomes)) == ["Delegated", "delegation_cycle_denied"]
 
@@ -137,9 +129,7 @@ async def test_a_suspended_session_neither_lends_nor_receives_until_it_is_resume
     await lending.lend(one, other)
 
 
-async def test_a_token_that_speaks_for_an_ended_session_lends_revokes_and_sees_nothing(
-    lending: Lending,
-) -> None:
+async def test_a_token_that_speaks_for_an_ended_session_lends_revokes_and_sees_nothing(lending: Lending) -> None:
     one, other, own = await lending.sessions(3)
     edge = await lending.lend(one, other)
     ghost = caller("console", COORDINATOR_ADMIN, session_id=own.id)
@@ -192,9 +182,7 @@ async def test_a_key_is_free_again_when_its_edge_is_over_and_a_refusal_binds_non
 # -- looking -----------------------------------------------------------------------------------------------------
 
 
-async def test_lists_are_newest_first_and_narrowed_by_source_target_and_how_edges_read(
-    lending: Lending,
-) -> None:
+async def test_lists_are_newest_first_and_narrowed_by_source_target_and_how_edges_read(lending: Lending) -> None:
     a, b, c = await lending.sessions(3)
     active, expired = await lending.lend(a, b), await lending.lend(a, c)
     revoked, past = await lending.lend(a, c), await lending.lend(b, c)
@@ -219,9 +207,7 @@ async def test_lists_are_newest_first_and_narrowed_by_source_target_and_how_edge
     assert await found(target=c.id, status=EdgeState.ACTIVE) == []
 
 
-async def test_what_is_ahead_of_an_edge_is_found_level_by_level_and_cut_at_the_limit(
-    lending: Lending,
-) -> None:
+async def test_what_is_ahead_of_an_edge_is_found_level_by_level_and_cut_at_the_limit(lending: Lending) -> None:
     a, b, c, d = await lending.sessions(4)
     beside = await lending.lend(b, d)  # before anything leads to b, and so derived from nothing
     first = await lending.lend(a, b)
@@ -348,10 +334,7 @@ async def test_of_a_long_line_the_nearest_are_shown_and_that_there_are_more_is_s
         f"It stands {LINE_MAX} below the first edge of its line, {edges[0].id}.",
     )
     assert [edge.id for edge in cut.chain] == [edge.id for edge in reversed(edges[1 : LINE_MAX + 1])]
-    assert (cut.truncated, cut.why[-1]) == (
-        True,
-        f"It stands more than {LINE_MAX} below the first edge of its line.",
-    )
+    assert (cut.truncated, cut.why[-1]) == (True, f"It stands more than {LINE_MAX} below the first edge of its line.")
 
 
 # -- the log, the epoch ------------------------------------------------------------------------------------------
@@ -380,19 +363,14 @@ async def test_every_change_is_told_with_both_sessions_and_the_epoch_rises_with_
         "epoch": 3,
         "reason": "parent_revoked",
     }
-    assert [(event.from_state, event.to_state) for event in events[1:3]] == [
-        (None, "active"),
-        ("active", "revoked"),
-    ]
+    assert [(event.from_state, event.to_state) for event in events[1:3]] == [(None, "active"), ("active", "revoked")]
 
 
 async def test_one_transaction_raises_the_epoch_once_whatever_changes_in_it(lending: Lending) -> None:
     a, b, c, d = await lending.sessions(4)
     await lending.keel.zone("other")
     [e, f] = await lending.sessions(2, "other")
-    await asyncio.gather(
-        *(lending.delegates.submit(delegate(a.id, each.id)) for each in (b, c, d)), lending.lend(e, f)
-    )
+    await asyncio.gather(*(lending.delegates.submit(delegate(a.id, each.id)) for each in (b, c, d)), lending.lend(e, f))
     assert {data_of(event)["epoch"] for event in await lending.events()} <= {1, 2}
     before = lending.epoch()
     # By whoever revokes, and by who hears of the sessions that end by it: one transaction.

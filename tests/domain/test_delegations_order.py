@@ -72,9 +72,7 @@ class Zone:
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_whatever_is_lent_and_ends_a_cycle_is_refused_and_nothing_else(
-    lending: Lending, seed: int
-) -> None:
+async def test_whatever_is_lent_and_ends_a_cycle_is_refused_and_nothing_else(lending: Lending, seed: int) -> None:
     chance = Random(seed)
     zone = Zone(lending, await lending.sessions(7))
     for _ in range(STEPS):
@@ -85,9 +83,7 @@ async def test_whatever_is_lent_and_ends_a_cycle_is_refused_and_nothing_else(
         assert lending.out_of_order() == []
 
 
-async def test_an_edge_against_the_order_sees_what_was_made_a_moment_ago_in_its_own_batch(
-    lending: Lending,
-) -> None:
+async def test_an_edge_against_the_order_sees_what_was_made_a_moment_ago_in_its_own_batch(lending: Lending) -> None:
     a, b, c, d, e = await lending.sessions(5)
     await lending.lend(a, b)
     await lending.lend(c, d)
@@ -163,10 +159,7 @@ async def test_edges_that_somebody_without_an_order_has_added_are_noticed(lendin
     crossed = await lending.lend(c, d)
     # By hand, as a server of an older release would: against the order, and with an epoch of its own.
     lending.keel.side.run(
-        "update delegation_edges set source_session_id = ?, target_session_id = ? where id = ?",
-        d.id,
-        a.id,
-        crossed.id,
+        "update delegation_edges set source_session_id = ?, target_session_id = ? where id = ?", d.id, a.id, crossed.id
     )
     lending.keel.side.run("update delegation_epochs set epoch = epoch + 1")
     with pytest.raises(Problem) as refused:

@@ -219,15 +219,11 @@ async def test_an_edge_is_revoked_by_who_lends_and_given_up_by_who_receives(
     assert await lending.status(edge) == ["active"]
 
 
-async def test_an_edge_that_is_not_there_is_not_found_and_costs_its_neighbours_nothing(
-    lending: Lending,
-) -> None:
+async def test_an_edge_that_is_not_there_is_not_found_and_costs_its_neighbours_nothing(lending: Lending) -> None:
     a, b = await lending.sessions(2)
     edge = await lending.lend(a, b)
     absent = Revoke(ZONE, "none", admin())
-    missing, done = await asyncio.gather(
-        lending.revokes.submit(absent), lending.revoke(edge), return_exceptions=True
-    )
+    missing, done = await asyncio.gather(lending.revokes.submit(absent), lending.revoke(edge), return_exceptions=True)
     assert isinstance(missing, NotFound)
     assert missing.code == "delegation_not_found"
     assert isinstance(done, Revoked)
@@ -268,9 +264,7 @@ async def test_every_verb_moves_an_active_edge_and_no_other(lending: Lending) ->
 # -- what goes with sessions that end ----------------------------------------------------------------------------
 
 
-async def test_a_session_that_ends_takes_its_edges_and_the_derived_ones_and_nobody_else(
-    lending: Lending,
-) -> None:
+async def test_a_session_that_ends_takes_its_edges_and_the_derived_ones_and_nobody_else(lending: Lending) -> None:
     a, b, c, d = await lending.sessions(4)
     edges = await lending.chain([a, b, c, d])
     await lending.keel.end(b)
@@ -299,9 +293,7 @@ async def test_every_way_to_end_a_session_ends_its_edges_in_the_same_transaction
     by_stop = await edge_of(stopped)
     await lending.keel.stop()
     assert await lending.status(by_parent, by_time, by_stop) == ["revoked"] * 3
-    told = {
-        event.subject: event.actor for event in await lending.events() if event.type == "delegation.revoke"
-    }
+    told = {event.subject: event.actor for event in await lending.events() if event.type == "delegation.revoke"}
     assert told == {by_parent.id: "tester", by_time.id: "sweep", by_stop.id: "tester"}
     assert lending.keel.side.count("delegation_edges", "status = 'active'") == 0
 
@@ -326,9 +318,7 @@ async def test_a_session_without_edges_changes_nothing_by_its_end(lending: Lendi
     assert len(await lending.events()) == 1
 
 
-async def test_no_edge_is_made_after_an_end_that_was_first_and_none_stays_that_was_before(
-    lending: Lending,
-) -> None:
+async def test_no_edge_is_made_after_an_end_that_was_first_and_none_stays_that_was_before(lending: Lending) -> None:
     for _ in range(10):
         a, b = await lending.sessions(2)
         await asyncio.gather(

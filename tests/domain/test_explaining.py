@@ -9,22 +9,12 @@ from functools import partial
 from itertools import count
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import NotFound, Problem, Unauthenticated
 from quarterdeck.core.wire import Bearer
-from quarterdeck.domain.sessions.model import (
-    Session,
-    SessionRef,
-    Settle,
-    Spawn,
-    Spawned,
-    State,
-    StopZone,
-    Terminate,
-)
+from quarterdeck.domain.sessions.model import Session, SessionRef, Settle, Spawn, Spawned, State, StopZone, Terminate
 from quarterdeck.domain.zones.model import CEILINGS
 from tests.support.asking import APP, ZONE, admin, ask, caller
 from tests.support.keel import Keel, Rigging, keel_on
@@ -44,9 +34,7 @@ async def keel(engine_url: str) -> AsyncIterator[Keel]:
 # -- why a session is as it is
 
 
-async def test_an_active_session_is_said_to_be_active_and_what_a_spawn_under_it_would_meet(
-    keel: Keel,
-) -> None:
+async def test_an_active_session_is_said_to_be_active_and_what_a_spawn_under_it_would_meet(keel: Keel) -> None:
     root, child = await keel.tree(1)
     told = await keel.explain(child)
     assert told.session.id == child.id
@@ -71,9 +59,7 @@ async def test_a_suspended_session_names_whoever_holds_it_nearest_first(keel: Ke
     assert [why.error for why in told.spawn.refused_by] == ["parent_not_found"]
     for row in told.held_by:
         await keel.resume(grandchild if row == grandchild.id else root)
-    assert (await keel.explain(grandchild)).why[0].startswith("It is active"), (
-        "what it says frees it, frees it"
-    )
+    assert (await keel.explain(grandchild)).why[0].startswith("It is active"), "what it says frees it, frees it"
     assert (await keel.explain(child)).held_by == []
 
 
@@ -145,10 +131,7 @@ async def test_whoever_may_not_look_is_not_told_why(keel: Keel) -> None:
         (SessionRef(ZONE, root.id, Bearer(ZONE, bearer.id)), Unauthenticated),
     ):
         with pytest.raises(kind):
-            await keel.engine.read(
-                partial(keel.explainer.session, ref=ref, caller=admin()),
-                zones=[ZONE],
-            )
+            await keel.engine.read(partial(keel.explainer.session, ref=ref, caller=admin()), zones=[ZONE])
     with pytest.raises(Unauthenticated):
         await keel.explain_spawn(ask(caller=caller(session_id=bearer.id)))
     with pytest.raises(NotFound):
@@ -158,9 +141,7 @@ async def test_whoever_may_not_look_is_not_told_why(keel: Keel) -> None:
 async def test_looking_changes_nothing(keel: Keel) -> None:
     root = await keel.spawn()
     log, row = await keel.log(), await keel.show(root)
-    await asyncio.gather(
-        *(keel.explain(root) for _ in range(5)), *(keel.explain_spawn(ask()) for _ in range(5))
-    )
+    await asyncio.gather(*(keel.explain(root) for _ in range(5)), *(keel.explain_spawn(ask()) for _ in range(5)))
     assert (await keel.log(), await keel.show(root)) == (log, row)
 
 
@@ -213,14 +194,10 @@ FEW = st.sampled_from([0, 1, 2, 3, 5, 8, 1_000, 1_000, 1_000])
 SCENES = st.builds(
     Scene,
     shape=shapes(8),
-    deeds=st.lists(
-        st.tuples(st.sampled_from(["end", "suspend", "expire", "stamp"]), st.integers(0, 9)), max_size=3
-    ),
+    deeds=st.lists(st.tuples(st.sampled_from(["end", "suspend", "expire", "stamp"]), st.integers(0, 9)), max_size=3),
     limits=st.fixed_dictionaries(dict.fromkeys(CEILINGS, FEW)),
     closed=st.sampled_from([None, None, None, None, "frozen", "ended"]),
-    asks=st.lists(
-        st.tuples(st.sampled_from([None, *range(8)]), st.sampled_from(APPS)), min_size=2, max_size=5
-    ),
+    asks=st.lists(st.tuples(st.sampled_from([None, *range(8)]), st.sampled_from(APPS)), min_size=2, max_size=5),
 )
 
 
@@ -257,7 +234,4 @@ async def test_what_is_said_to_free_a_bound_frees_it(keel: Keel) -> None:
 async def test_a_spawn_that_the_caller_may_not_ask_for_is_not_said_to_be_admitted(keel: Keel) -> None:
     root = await keel.spawn()
     told = await keel.explain_spawn(ask(caller=caller("stranger"), parent_id=root.id))
-    assert [why.error for why in told.refused_by] == [
-        "application_ownership_required",
-        "parent_ownership_required",
-    ]
+    assert [why.error for why in told.refused_by] == ["application_ownership_required", "parent_ownership_required"]

@@ -29,17 +29,7 @@ from quarterdeck.store.migrate import sqlite_path
 from tests.support.agency import Agency, agent_caller, person
 from tests.support.asking import ZONE, admin
 from tests.support.counting import Counting, pages, steps
-from tests.support.fleeting import (
-    ADMINISTRATOR,
-    ALICE,
-    BOB,
-    DIRECTOR,
-    Fleeting,
-    acknowledged,
-    claiming,
-    failing,
-    place,
-)
+from tests.support.fleeting import ADMINISTRATOR, ALICE, BOB, DIRECTOR, Fleeting, acknowledged, claiming, failing, place
 from tests.support.keel import Keel, Rigging, keel_on, open_stores
 from tests.support.rounds import ROUNDS
 from tests.support.working import Working
@@ -177,12 +167,7 @@ async def test_a_fleet_that_is_deleted_deregisters_everybody_keeps_its_messages_
     for asked in (fleeting.send(), fleeting.ack(1), fleeting.register(), fleeting.beat()):
         assert await refused(asked) == "fleet 1 is deleted"
     told = [event.type for event in await fleeting.keel.log() if event.type.startswith(("fleet.", "member."))]
-    assert told == [
-        "fleet.created",
-        *["member.registered"] * 4,
-        *["member.deregistered"] * 4,
-        "fleet.deleted",
-    ]
+    assert told == ["fleet.created", *["member.registered"] * 4, *["member.deregistered"] * 4, "fleet.deleted"]
 
 
 async def test_whoever_is_deregistered_can_do_nothing_and_what_it_was_sent_stays(fleeting: Fleeting) -> None:
@@ -207,9 +192,7 @@ async def test_whoever_is_deregistered_can_do_nothing_and_what_it_was_sent_stays
 # -- members are agents
 
 
-async def test_a_member_claims_tasks_and_what_it_held_is_taken_back_when_it_leaves(
-    fleeting: Fleeting,
-) -> None:
+async def test_a_member_claims_tasks_and_what_it_held_is_taken_back_when_it_leaves(fleeting: Fleeting) -> None:
     await crewed(fleeting)
     work, name = Working(fleeting.keel), "fleet-1-3"
     task = await work.make()
@@ -241,9 +224,7 @@ async def test_a_member_is_not_missed_before_it_has_spoken_and_is_from_then_on(f
     assert await agency.told(names[2]) == ["agent.registered", "agent.stale"]
 
 
-async def test_the_ids_of_members_are_nobody_elses_and_who_had_one_before_is_heard_no_more(
-    fleeting: Fleeting,
-) -> None:
+async def test_the_ids_of_members_are_nobody_elses_and_who_had_one_before_is_heard_no_more(fleeting: Fleeting) -> None:
     agency = Agency(fleeting.keel)
     assert "members of fleets" in await refused(agency.register("fleet-1-3"))
     await agency.register("before")
@@ -294,9 +275,7 @@ async def test_the_log_tells_who_spoke_to_whom_and_never_what_was_said(fleeting:
     assert not [event for event in await fleeting.keel.log() if "secret" in event.data]
 
 
-async def test_a_receipt_moves_neither_time_nor_state_and_an_end_keeps_the_receipt(
-    fleeting: Fleeting,
-) -> None:
+async def test_a_receipt_moves_neither_time_nor_state_and_an_end_keeps_the_receipt(fleeting: Fleeting) -> None:
     await crewed(fleeting)
     row = await fleeting.send()
     typed = await fleeting.receipt(row.task_id)
@@ -383,9 +362,7 @@ async def polled(keel: Keel, counting: Counting) -> dict[str, int]:
     return (steps if sqlite_path(keel.url) else pages)(keel.url, counting.taken())
 
 
-async def test_what_is_asked_of_one_member_reads_as_much_in_a_large_fleet_as_in_a_small_one(
-    engine_url: str,
-) -> None:
+async def test_what_is_asked_of_one_member_reads_as_much_in_a_large_fleet_as_in_a_small_one(engine_url: str) -> None:
     own, everywhere = await open_stores(engine_url)
     counting = Counting(own)
     keel = Keel(engine_url, (counting, everywhere), Rigging())

@@ -23,9 +23,7 @@ LINUX = sys.platform.startswith("linux")
 async def group(first: str = "") -> AsyncIterator[Process]:
     """A process with a group of its own, which has begun to wait for a signal."""
     text = f"import signal\n{first}\nsignal.alarm(60)\nprint(flush=True)\nsignal.pause()"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", text, stdout=PIPE, start_new_session=True
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", text, stdout=PIPE, start_new_session=True)
     assert process.stdout is not None
     await process.stdout.readline()
     try:

@@ -51,22 +51,14 @@ async def held(work: Work, number: int) -> list[Task]:
 
 def said(work: Work, task: Task) -> Progress:
     return Progress(
-        zone_id=ZONE,
-        caller=work.caller,
-        id=task.id,
-        token=task.attempt_token,
-        percent=1,
-        step=None,
-        checkpoint=None,
+        zone_id=ZONE, caller=work.caller, id=task.id, token=task.attempt_token, percent=1, step=None, checkpoint=None
     )
 
 
 # -- by whose word -----------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_that_is_silent_stays_so_whatever_others_do_with_its_tasks(
-    agency: Agency, work: Work
-) -> None:
+async def test_an_agent_that_is_silent_stays_so_whatever_others_do_with_its_tasks(agency: Agency, work: Work) -> None:
     first, second, third, *others = await held(work, 6)
     agency.silent(seconds=100)
     before = (await agency.show()).last_seen_at
@@ -82,9 +74,7 @@ async def test_an_agent_that_is_silent_stays_so_whatever_others_do_with_its_task
     assert (await work.show(others[1].id)).task.reason == "agent_stale"
 
 
-async def test_the_silence_of_one_that_is_launched_counts_from_the_first_task_it_is_given(
-    agency: Agency,
-) -> None:
+async def test_the_silence_of_one_that_is_launched_counts_from_the_first_task_it_is_given(agency: Agency) -> None:
     await agency.register(launcher="local")
     agency.silent()
     await agency.hold({(ZONE, "a"): 1})
@@ -139,9 +129,7 @@ async def test_while_it_waits_for_work_an_agent_is_heard_of(agency: Agency, work
     assert [leased.task.id for leased in await waiting] == ["t"]
 
 
-async def test_one_that_was_lost_while_it_waits_is_back_before_it_is_given_anything(
-    agency: Agency, work: Work
-) -> None:
+async def test_one_that_was_lost_while_it_waits_is_back_before_it_is_given_anything(agency: Agency, work: Work) -> None:
     _, waiting = await _waits(work)
     agency.silent()
     assert (await agency.look()).status is AgentState.ERROR
@@ -161,9 +149,7 @@ async def test_one_that_was_lost_while_it_waits_is_back_before_it_is_given_anyth
     waiting.cancel()
 
 
-async def test_the_lookout_comes_in_time_for_whoever_may_not_be_silent_for_long(
-    agency: Agency, work: Work
-) -> None:
+async def test_the_lookout_comes_in_time_for_whoever_may_not_be_silent_for_long(agency: Agency, work: Work) -> None:
     await agency.register(stale_threshold_seconds=1)
     lookout = Lookout[Claim, str, Leased](
         Wakes(), work.keel.task_waiters, Look(work.keel.engine, work.keel.task_waiters, 30.0), 30.0
@@ -183,9 +169,7 @@ async def test_the_lookout_comes_in_time_for_whoever_may_not_be_silent_for_long(
 
 async def _waits(work: Work) -> tuple[Look, asyncio.Task[tuple[Leased, ...]]]:
     waiters = work.keel.task_waiters
-    waiting = asyncio.create_task(
-        wait_for_work(work.claiming(claim_id=None), ZONE, work.submit_claim, waiters, 30.0)
-    )
+    waiting = asyncio.create_task(wait_for_work(work.claiming(claim_id=None), ZONE, work.submit_claim, waiters, 30.0))
     await _is_waiting(work)
     return Look(work.keel.engine, waiters, 30.0), waiting
 
@@ -219,9 +203,7 @@ def given_longer_ago(work: Work, task: Task, ms: int) -> None:
     work.keel.side.run("update agent_tasks set assigned_at = assigned_at - ? where id = ?", ms, task.id)
 
 
-async def test_what_an_agent_does_not_name_among_all_it_has_is_lost_after_a_minute(
-    agency: Agency, work: Work
-) -> None:
+async def test_what_an_agent_does_not_name_among_all_it_has_is_lost_after_a_minute(agency: Agency, work: Work) -> None:
     kept, fresh, lost = await held(work, 3)
     for each in (kept, lost):
         given_longer_ago(work, each, FORGOTTEN_MS + 1_000)
@@ -242,9 +224,7 @@ async def test_what_an_agent_does_not_name_among_all_it_has_is_lost_after_a_minu
     assert (again.task.id, again.task.attempt) == (lost.id, 2)
 
 
-async def test_another_that_has_taken_what_was_lost_does_not_lose_it_by_that(
-    agency: Agency, work: Work
-) -> None:
+async def test_another_that_has_taken_what_was_lost_does_not_lose_it_by_that(agency: Agency, work: Work) -> None:
     [lost] = await held(work, 1)
     given_longer_ago(work, lost, FORGOTTEN_MS + 1_000)
     await work.release(lost)
@@ -314,9 +294,7 @@ async def test_an_attempt_that_ends_while_its_agent_is_heard_of_is_told_in_the_a
     assert late == warned
 
 
-async def test_whoever_beats_for_one_agent_does_not_speak_of_the_tasks_of_another(
-    agency: Agency, work: Work
-) -> None:
+async def test_whoever_beats_for_one_agent_does_not_speak_of_the_tasks_of_another(agency: Agency, work: Work) -> None:
     [task] = await held(work, 1)
     before = (await work.show(task.id)).task
     assert await refused(teller(work).hears(reported(task, attempt_token="older"))) == "stale_attempt"

@@ -10,8 +10,7 @@ from typing import Literal
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import Forbidden, LimitReached, NotFound, Problem
@@ -191,10 +190,7 @@ async def test_the_time_of_a_suspended_session_runs_on_and_a_sweep_ends_it(keel:
     assert await statuses(keel, root, child) == [State.TERMINATED] * 2
     assert await keel.sweep() == 1
     ended = [event for event in await keel.log() if event.type == "session.terminate"]
-    assert [(event.subject, event.from_state) for event in ended] == [
-        (child.id, "suspended"),
-        (root.id, "suspended"),
-    ]
+    assert [(event.subject, event.from_state) for event in ended] == [(child.id, "suspended"), (root.id, "suspended")]
 
 
 async def test_since_when_a_session_sleeps_is_since_it_last_fell_asleep(sqlite_url: str) -> None:
@@ -320,9 +316,7 @@ async def test_refusals_and_suspensions_in_one_batch_do_not_disturb_each_other(k
 # -- beside others
 
 
-async def test_nobody_is_awake_under_a_flag_though_others_spawn_and_resume_on_three_replicas(
-    postgres_url: str,
-) -> None:
+async def test_nobody_is_awake_under_a_flag_though_others_spawn_and_resume_on_three_replicas(postgres_url: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         keels = [await stack.enter_async_context(keel_on(postgres_url)) for _ in range(3)]
         for number in range(ROUNDS):
@@ -333,9 +327,7 @@ async def test_nobody_is_awake_under_a_flag_though_others_spawn_and_resume_on_th
             for turn, row in enumerate(made * 3):
                 replica = keels[turn % 3]
                 works.append(replica.spawns.submit(ask(zone_id, parent_id=row.id)))
-                works.append(
-                    replica.holds.submit(Hold(zone_id, row.id, (SUSPEND, RESUME)[turn % 2], admin(zone_id)))
-                )
+                works.append(replica.holds.submit(Hold(zone_id, row.id, (SUSPEND, RESUME)[turn % 2], admin(zone_id))))
                 if turn % 7 == 6:
                     works.append(replica.endings.submit(Terminate(zone_id, row.id, "x", admin(zone_id))))
             outcomes = await asyncio.gather(*works, return_exceptions=True)

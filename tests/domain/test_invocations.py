@@ -12,14 +12,7 @@ import pytest
 
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.invocations.model import (
-    Claim,
-    Command,
-    Invocation,
-    InvocationSettings,
-    RetryPolicy,
-    State,
-)
+from quarterdeck.domain.invocations.model import Claim, Command, Invocation, InvocationSettings, RetryPolicy, State
 from quarterdeck.domain.invocations.operations import Exchange
 from quarterdeck.domain.invocations.operations.waiting import Look, Waiters, wait_for_work, waiter_of
 from quarterdeck.domain.invocations.rules import Board, Known
@@ -48,9 +41,7 @@ async def refused(work: Awaitable[object]) -> str:
     return refusal.value.code
 
 
-async def test_of_many_callers_with_one_key_one_makes_it_and_the_others_are_shown_it(
-    service: Calling,
-) -> None:
+async def test_of_many_callers_with_one_key_one_makes_it_and_the_others_are_shown_it(service: Calling) -> None:
     done = await asyncio.gather(*(service.enqueue("same") for _ in range(50)))
     assert sum(each.created for each in done) == 1
     assert len({each.invocation.id for each in done}) == 1
@@ -98,9 +89,7 @@ async def test_a_call_is_handed_to_whoever_waits_in_the_commit_that_makes_it(ser
     assert len(service.keel.waiters) == 0
 
 
-async def test_what_was_handed_to_somebody_who_is_gone_goes_back_and_costs_no_attempt(
-    service: Calling,
-) -> None:
+async def test_what_was_handed_to_somebody_who_is_gone_goes_back_and_costs_no_attempt(service: Calling) -> None:
     returned: list[Invocation] = []
     service.keel.waiters.unwanted = returned.extend
     waiter = waiter_of(service.asking())
@@ -171,12 +160,8 @@ async def test_backoff_is_kept_over_a_restart(keel: Keel, engine_url: str) -> No
         assert [each.attempts for each in await later.claim()] == [2]
 
 
-@pytest.mark.parametrize(
-    ("column", "last"), [("deadline_at", State.TIMED_OUT), ("lease_expires_at", State.DEAD)]
-)
-async def test_the_sweep_ends_attempts_whose_time_has_passed(
-    service: Calling, column: str, last: State
-) -> None:
+@pytest.mark.parametrize(("column", "last"), [("deadline_at", State.TIMED_OUT), ("lease_expires_at", State.DEAD)])
+async def test_the_sweep_ends_attempts_whose_time_has_passed(service: Calling, column: str, last: State) -> None:
     row = await service.call()
     sweeper = service.keel.invocation_sweeper()
     for _ in range(3):
@@ -221,9 +206,7 @@ async def test_the_end_of_a_session_cancels_what_waits_and_runs_for_it_in_the_sa
     assert (await service.now(kept)).status is State.PENDING
     assert await refused(service.complete(await service.now(running))) == "invocation_not_completable"
     log = await keel.log()
-    at = {
-        event.subject: event.at for event in log if event.type in ("session.terminate", "invocation.canceled")
-    }
+    at = {event.subject: event.at for event in log if event.type in ("session.terminate", "invocation.canceled")}
     assert at[session.id] == at[waiting.id] == at[running.id]
 
 
@@ -305,10 +288,7 @@ async def test_what_ended_long_ago_is_forgotten_and_nothing_else(service: Callin
     assert await sweeper.run_now(RETENTION) == 0
     aged = f"00000000{old.id[8:]}"
     service.keel.side.run(
-        "update agent_invocations set id = ?, completed_at = ? where id = ?",
-        aged,
-        old.created_at - 2 * DAY,
-        old.id,
+        "update agent_invocations set id = ?, completed_at = ? where id = ?", aged, old.created_at - 2 * DAY, old.id
     )
     assert await sweeper.run_now(RETENTION) == 1
     left = {str(name) for (name,) in service.keel.side.run("select id from agent_invocations")}
@@ -336,9 +316,7 @@ async def test_whoever_waits_is_woken_by_a_commit_elsewhere(engine_url: str, kee
     service = await calling(keel)
     watching, wakes = await lookout(keel)
     try:
-        claiming = asyncio.create_task(
-            wait_for_work(service.asking(), service.submit_claim, keel.waiters, 20)
-        )
+        claiming = asyncio.create_task(wait_for_work(service.asking(), service.submit_claim, keel.waiters, 20))
         await somebody_waits(keel)
         # As another process would: past this one's waiters.
         elsewhere, keel.waiters._by_key = keel.waiters._by_key, {}
@@ -356,9 +334,7 @@ async def test_whoever_waits_for_a_service_that_goes_is_told_so(keel: Keel) -> N
     service = await calling(keel, session_id=session.id)
     watching, wakes = await lookout(keel)
     try:
-        claiming = asyncio.create_task(
-            wait_for_work(service.asking(), service.submit_claim, keel.waiters, 20)
-        )
+        claiming = asyncio.create_task(wait_for_work(service.asking(), service.submit_claim, keel.waiters, 20))
         await somebody_waits(keel)
         await keel.end(session)
         wakes.committed()

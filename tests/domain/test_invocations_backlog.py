@@ -29,11 +29,7 @@ async def service(keel: Keel) -> Calling:
 
 def multiply(keel: Keel, row: Invocation, number: int = MANY) -> None:
     """As many more of the same as nobody would call one by one."""
-    named = {
-        "id": "t.id || '-' || n.i",
-        "idempotency_key": "t.id || n.i",
-        "available_at": "t.available_at - n.i",
-    }
+    named = {"id": "t.id || '-' || n.i", "idempotency_key": "t.id || n.i", "available_at": "t.available_at - n.i"}
     columns = Invocation.__struct_fields__
     values = ", ".join(named.get(name, f"t.{name}") for name in columns)
     keel.side.run(
@@ -131,12 +127,7 @@ async def test_a_service_that_comes_back_is_not_given_what_was_asked_of_it_befor
     assert await keel.invocation_sweeper().run_now(SETTLE) == 1
     assert {row.id for row in await again.claim(100)} | {*given} == {good.id}
     assert left(keel) == 1
-    assert (
-        keel.side.count(
-            "agent_invocations", "status = 'canceled' and cancel_reason <> 'service_unregistered'"
-        )
-        == 0
-    )
+    assert keel.side.count("agent_invocations", "status = 'canceled' and cancel_reason <> 'service_unregistered'") == 0
 
 
 async def test_a_zone_whose_service_has_many_calls_ends(keel: Keel) -> None:
@@ -185,12 +176,7 @@ ENDPOINT = "http://worker.example/again"
 async def registered(keel: Keel) -> Calling:
     registrar = services.Registrar(private_allowed=True)
     ask = Register(
-        id=new_id(),
-        zone_id=ZONE,
-        caller=admin(),
-        endpoint_url=ENDPOINT,
-        application_id="app",
-        session_id=None,
+        id=new_id(), zone_id=ZONE, caller=admin(), endpoint_url=ENDPOINT, application_id="app", session_id=None
     )
     [done] = await keel.engine.transact(lambda tx: registrar.register(tx, [ask]), zones=[ZONE])
     assert isinstance(done, Registered)

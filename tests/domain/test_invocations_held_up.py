@@ -57,10 +57,7 @@ async def test_what_is_given_back_for_a_session_that_has_ended_does_not_begin_ag
         [row] = await service.claim()
         ended = await keel.finisher.terminate(Terminate(root.zone_id, root.id, "enough"))
         assert ended.cascade_id is not None, "stamped, and not settled"
-        asks: list[Command] = [
-            Release(zone_id=ZONE, id=row.id, token=row.attempt_token or ""),
-            service.asking(),
-        ]
+        asks: list[Command] = [Release(zone_id=ZONE, id=row.id, token=row.attempt_token or ""), service.asking()]
         exchange = Exchange(30_000, Waiters())
         _, taken = await keel.engine.transact(lambda tx: exchange.run(tx, asks), zones=[ZONE])
         assert taken == Leases(())

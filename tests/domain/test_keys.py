@@ -122,9 +122,7 @@ async def test_whoever_shows_a_key_is_its_application_in_its_zone(ring: Ring) ->
         )
 
 
-async def test_only_the_digest_is_stored_and_neither_it_nor_the_secret_is_in_the_log(
-    keel: Keel, ring: Ring
-) -> None:
+async def test_only_the_digest_is_stored_and_neither_it_nor_the_secret_is_in_the_log(keel: Keel, ring: Ring) -> None:
     made = await ring.make()
     await ring.revoke(made.key)
     [stored] = keel.side.run("select * from api_keys")
@@ -238,9 +236,7 @@ async def test_a_key_is_bound_only_to_a_live_session_of_its_own_zone(keel: Keel,
     assert len(said) == 1, "which of these it was is not told"
 
 
-async def test_a_key_bound_to_a_session_says_so_to_the_operation_that_must_check_it(
-    keel: Keel, ring: Ring
-) -> None:
+async def test_a_key_bound_to_a_session_says_so_to_the_operation_that_must_check_it(keel: Keel, ring: Ring) -> None:
     session = await keel.spawn()
     made = await ring.make(session_id=session.id)
     caller = await ring.finds.submit(made.shown)
@@ -282,8 +278,7 @@ async def test_a_key_of_another_zone_is_not_found_and_stays(ring: Ring) -> None:
     made = await ring.make(OTHER)
     asks = [(ZONE, made.key.id), (ZONE, "nowhere"), ("nowhere", made.key.id)]
     outcomes = await asyncio.gather(
-        *(ring.revokes.submit(RevokeKey(zone_id, name, "tester")) for zone_id, name in asks),
-        return_exceptions=True,
+        *(ring.revokes.submit(RevokeKey(zone_id, name, "tester")) for zone_id, name in asks), return_exceptions=True
     )
     assert codes(outcomes) == ["key_not_found"] * 3
     assert isinstance(await ring.finds.submit(made.shown), Caller)
@@ -320,9 +315,7 @@ async def test_replicas_that_revoke_the_same_keys_in_opposite_order_do_not_stand
         assert keel.side.count("events", "type = 'key.revoke'") == 40 * ROUNDS
 
 
-async def test_a_zone_that_ends_takes_its_keys_with_it_in_the_same_transaction(
-    keel: Keel, ring: Ring
-) -> None:
+async def test_a_zone_that_ends_takes_its_keys_with_it_in_the_same_transaction(keel: Keel, ring: Ring) -> None:
     lasting, going, gone = await ring.make(), await ring.make(OTHER), await ring.make(OTHER)
     await ring.revoke(gone.key)
     await ring.stops.submit(StopZone(OTHER, "over", admin(OTHER), ends=True, trace="00-trace"))
@@ -386,9 +379,7 @@ async def test_whoever_speaks_for_a_session_that_has_ended_makes_revokes_and_see
 # -- as tables grow ----------------------------------------------------------------------------------------------
 
 
-async def test_no_statement_scans_or_touches_more_pages_however_many_keys_have_ended(
-    postgres_url: str,
-) -> None:
+async def test_no_statement_scans_or_touches_more_pages_however_many_keys_have_ended(postgres_url: str) -> None:
     async with keel_on(postgres_url) as keel:
         await keel.zone()
         await keel.zone(OTHER)
@@ -402,9 +393,7 @@ async def test_no_statement_scans_or_touches_more_pages_however_many_keys_have_e
         await ring.stops.submit(StopZone(OTHER, "over", admin(OTHER), ends=True))
         own = {name: bound for name, bound in store.seen.items() if name.startswith("keys_")}
         assert own.keys() == {statement.name for statement in Q}
-        own["keys_insert"] = Q.keys_insert(
-            batch=[("d", ZONE, new_id(), "n", APP, "s", None, "a", 1, None, None)]
-        )
+        own["keys_insert"] = Q.keys_insert(batch=[("d", ZONE, new_id(), "n", APP, "s", None, "a", 1, None, None)])
         with contextlib.closing(Planner(postgres_url, "force_generic_plan")) as planner:
             small = {name: planner.run(bound) for name, bound in own.items()}
             keel.side.run(
@@ -422,7 +411,5 @@ async def test_no_statement_scans_or_touches_more_pages_however_many_keys_have_e
         await store.close()
     assert not {name: plan.nodes for name, plan in large.items() if plan.scans("Seq Scan")}
     assert not {
-        name: (small[name].pages, plan.pages)
-        for name, plan in large.items()
-        if plan.pages > 3 * small[name].pages + 12
+        name: (small[name].pages, plan.pages) for name, plan in large.items() if plan.pages > 3 * small[name].pages + 12
     }

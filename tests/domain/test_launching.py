@@ -96,9 +96,7 @@ async def test_a_process_is_told_its_task_and_sees_nothing_of_the_server_but_wha
     keel: Keel, tmp_path: Path
 ) -> None:
     heard = tmp_path / "heard"
-    told = (
-        "{'env': dict(os.environ), 'task': json.load(sys.stdin), 'cwd': os.getcwd(), 'group': os.getpgrp()}"
-    )
+    told = "{'env': dict(os.environ), 'task': json.load(sys.stdin), 'cwd': os.getcwd(), 'group': os.getpgrp()}"
     local = script(
         f"said = {told}\nopen({str(heard)!r}, 'w').write(json.dumps(said) + '\\n')\n{HOLD}",
         environment=("PATH", "SEEN", "QD_SECRET_KEYS", "MISSING"),
@@ -133,17 +131,13 @@ async def test_a_process_is_told_its_task_and_sees_nothing_of_the_server_but_wha
         await here.pad.stop()
 
 
-async def test_a_process_that_ends_without_completing_has_failed_with_its_last_words_and_no_secret(
-    keel: Keel,
-) -> None:
+async def test_a_process_that_ends_without_completing_has_failed_with_its_last_words_and_no_secret(keel: Keel) -> None:
     local = script("task = json.load(sys.stdin)\nprint('x' * 50_000)\nprint('it broke:', task)\nsys.exit(3)")
     async with coordinating(keel, {"local": local}) as here:
         await began(here, retry_backoff_seconds=300)
         await until(here, State.FAILED)
         whole = await here.work.show("t")
-        assert (
-            whole.content.last_error == "The process ended with exit code 3 and had not completed its task."
-        )
+        assert whole.content.last_error == "The process ended with exit code 3 and had not completed its task."
         assert (whole.task.final, whole.task.retry_count) == (0, 1)
         [[words]] = keel.side.run("select stack_trace from task_log_lines where task_id = 't'")
         assert isinstance(words, str)
@@ -171,14 +165,10 @@ async def test_a_process_whose_attempt_is_over_is_ended_with_all_it_has_started(
         for pid in started:
             await until_gone(pid)
         row = await here.task("t")
-        assert row.status is (State.ABORTED if how == "cancel" else State.PAUSED), (
-            "and nothing more is said of it"
-        )
+        assert row.status is (State.ABORTED if how == "cancel" else State.PAUSED), "and nothing more is said of it"
 
 
-async def test_a_server_that_stops_ends_its_processes_and_gives_their_attempts_back(
-    keel: Keel, tmp_path: Path
-) -> None:
+async def test_a_server_that_stops_ends_its_processes_and_gives_their_attempts_back(keel: Keel, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     async with coordinating(
         keel, {"local": script(f"open({str(pid)!r}, 'w').write(f'{{os.getpid()}}\\n')\n{HOLD}")}
@@ -273,9 +263,7 @@ def http(gateway: Endpoint, **said: object) -> dict[str, Launcher]:
     return {"local": struct_of(HttpLauncher, url=url, **said)}
 
 
-async def test_a_gateway_is_asked_as_in_the_seed_and_its_session_is_kept(
-    keel: Keel, gateway: Endpoint
-) -> None:
+async def test_a_gateway_is_asked_as_in_the_seed_and_its_session_is_kept(keel: Keel, gateway: Endpoint) -> None:
     gateway.answer = json_answer(b'{"session": {"sessionKey": "s-1"}}')
     launchers = http(gateway, headers={"Authorization": "GATEWAY_TOKEN"})
     here = Coordinating(keel, launchers, {"GATEWAY_TOKEN": "Bearer g"})
@@ -288,9 +276,7 @@ async def test_a_gateway_is_asked_as_in_the_seed_and_its_session_is_kept(
         await until(here, State.RUNNING)
         row = await here.task("t")
         assert row.session_key == "s-1"
-        assert {
-            name: body[name] for name in ("workspaceId", "agentId", "taskId", "label", "attemptToken")
-        } == {
+        assert {name: body[name] for name in ("workspaceId", "agentId", "taskId", "label", "attemptToken")} == {
             "workspaceId": ZONE,
             "agentId": "a",
             "taskId": "t",

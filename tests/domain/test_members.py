@@ -14,14 +14,7 @@ from quarterdeck.core.ids import new_id
 from quarterdeck.core.wire import COORDINATOR_ADMIN, Bearer, Caller, Role
 from quarterdeck.domain.agents.operations import members as operations
 from quarterdeck.domain.agents.operations.speaking import Speakers, require_power
-from quarterdeck.domain.zones.model import (
-    MEMBERS_MAX,
-    ChangeMember,
-    Member,
-    MemberChange,
-    MemberFilter,
-    MemberRef,
-)
+from quarterdeck.domain.zones.model import MEMBERS_MAX, ChangeMember, Member, MemberChange, MemberFilter, MemberRef
 from quarterdeck.engine.lanes import Busy, Lane
 from quarterdeck.engine.tx import Tx
 from tests.support.asking import ZONE
@@ -35,12 +28,7 @@ CROSSING = Caller("root", "console", "default", frozenset(), is_admin=True)
 
 def person(subject: str, **said: object) -> Caller:
     """Somebody of the zone whose issuer says nothing of roles, unless it is said here."""
-    plain: dict[str, object] = {
-        "subject": subject,
-        "client_id": "app",
-        "zone_id": ZONE,
-        "scopes": frozenset(),
-    }
+    plain: dict[str, object] = {"subject": subject, "client_id": "app", "zone_id": ZONE, "scopes": frozenset()}
     return struct_of(Caller, **(plain | said))
 
 
@@ -111,10 +99,7 @@ async def test_a_member_is_made_changed_and_removed_and_each_is_told_once(member
     changed = await members.put("alice", Role.ADMIN)
     assert (await members.show("alice")).role is Role.ADMIN
     assert changed.after is not None
-    assert (changed.after.created_at, changed.after.added_by) == (
-        made.after.created_at if made.after else None,
-        "olga",
-    )
+    assert (changed.after.created_at, changed.after.added_by) == (made.after.created_at if made.after else None, "olga")
     await members.put("alice", None)
     with pytest.raises(Problem, match="no member"):
         await members.show("alice")
@@ -147,10 +132,7 @@ async def test_whoever_comes_later_in_a_batch_is_heard_as_what_they_are_by_then(
         "MemberChange",
         "last_owner",
     ]
-    assert [(one.subject, one.role) for one in await members.page()] == [
-        ("alice", "OWNER"),
-        ("carl", "MEMBER"),
-    ]
+    assert [(one.subject, one.role) for one in await members.page()] == [("alice", "OWNER"), ("carl", "MEMBER")]
     stored = members.keel.side.run("select subject, role from zone_members order by subject")
     assert stored == [("alice", "OWNER"), ("carl", "MEMBER")]
     assert len(members.events()) == 4
@@ -184,9 +166,7 @@ async def test_owners_of_many_replicas_who_unmake_each_other_leave_one(engine_ur
         for subject in ("a", "b"):
             await first.put(subject, Role.OWNER)
         outcomes = await asyncio.gather(
-            first.put("b", Role.MEMBER, person("a")),
-            second.put("a", Role.MEMBER, person("b")),
-            return_exceptions=True,
+            first.put("b", Role.MEMBER, person("a")), second.put("a", Role.MEMBER, person("b")), return_exceptions=True
         )
         # Whoever comes second is no owner any more, or unmakes the last one.
         assert codes(outcomes).count("MemberChange") == 1
@@ -217,9 +197,7 @@ async def test_nobody_becomes_a_member_of_a_zone_that_has_ended_or_never_was(mem
 # -- who is heard
 
 
-async def test_a_role_counts_from_the_commit_that_gives_it_to_the_commit_that_takes_it(
-    members: Membership,
-) -> None:
+async def test_a_role_counts_from_the_commit_that_gives_it_to_the_commit_that_takes_it(members: Membership) -> None:
     alice = person("alice")
     assert await members.may(alice, "tasks.read") == "not_a_member"
     await members.put("alice", Role.MEMBER)

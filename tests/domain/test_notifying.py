@@ -44,8 +44,7 @@ def envelope(message: Message) -> str:
 
 
 async def test_a_message_is_typed_into_its_recipients_pane_and_the_receipt_says_when(
-    engine_url: str,
-    shared_tmux: TmuxServer,
+    engine_url: str, shared_tmux: TmuxServer
 ) -> None:
     async with manned_on(engine_url, shared_tmux) as manned:
         alice, bob = await manned.staffed(), await manned.staffed()
@@ -59,9 +58,7 @@ async def test_a_message_is_typed_into_its_recipients_pane_and_the_receipt_says_
         assert dict(manned.notifier.counts) == {TYPED: 1}
 
 
-async def test_what_is_longer_than_a_pane_should_be_told_is_cut_and_says_where_the_whole_is(
-    manned: Manned,
-) -> None:
+async def test_what_is_longer_than_a_pane_should_be_told_is_cut_and_says_where_the_whole_is(manned: Manned) -> None:
     # A terminal that edits lines takes no longer ones; agents read theirs raw.
     alice = await manned.staffed("raw")
     manned.held = []
@@ -123,8 +120,7 @@ async def test_what_makes_an_agent_leave_is_the_last_thing_that_is_typed_to_it(m
 
 
 async def test_nothing_is_typed_into_a_pane_of_the_same_name_in_another_tmux_server(
-    sqlite_url: str,
-    tmux_server: TmuxServer,
+    sqlite_url: str, tmux_server: TmuxServer
 ) -> None:
     async with manned_on(sqlite_url, tmux_server) as manned:
         alice = await manned.staffed()
@@ -150,9 +146,7 @@ async def test_nothing_is_typed_into_a_pane_of_the_same_name_in_another_tmux_ser
         ({"socket": "/nowhere/at/all"}, Notice.PANE_GONE),
     ],
 )
-async def test_a_receipt_says_why_nothing_was_typed(
-    manned: Manned, said: dict[str, str | int], notice: Notice
-) -> None:
+async def test_a_receipt_says_why_nothing_was_typed(manned: Manned, said: dict[str, str | int], notice: Notice) -> None:
     pane_id = manned.tmux.new_pane()
     pid = manned.tmux.ready(pane_id)
     alice = await manned.member(manned.at(pane_id, **said))
@@ -187,9 +181,7 @@ async def test_what_waits_to_be_typed_is_not_typed_once_its_recipient_has_left(m
     assert len(manned.heard(alice).lines) <= 1, "only what was about to be typed"
 
 
-async def test_what_was_canceled_or_acknowledged_before_it_could_be_typed_is_not_typed(
-    manned: Manned,
-) -> None:
+async def test_what_was_canceled_or_acknowledged_before_it_could_be_typed_is_not_typed(manned: Manned) -> None:
     alice = await manned.staffed()
     async with turn(manned.tmux.socket, manned.panes[alice.agent_id], 5):
         sent = [await manned.send(alice.agent_id, f"number {n}") for n in range(3)]
@@ -205,9 +197,7 @@ async def test_what_was_canceled_or_acknowledged_before_it_could_be_typed_is_not
 
 
 async def test_a_tmux_server_that_stands_still_delays_nobody_elsewhere(
-    sqlite_url: str,
-    shared_tmux: TmuxServer,
-    tmux_server: TmuxServer,
+    sqlite_url: str, shared_tmux: TmuxServer, tmux_server: TmuxServer
 ) -> None:
     async with manned_on(sqlite_url, shared_tmux, notice_seconds=2.0) as manned:
         alice = await manned.staffed()
@@ -240,8 +230,7 @@ async def test_a_server_that_stops_finishes_what_was_delivered_and_takes_nothing
 
 
 async def test_a_server_that_has_no_time_left_cuts_its_notices_and_ends(
-    sqlite_url: str,
-    tmux_server: TmuxServer,
+    sqlite_url: str, tmux_server: TmuxServer
 ) -> None:
     async with manned_on(sqlite_url, tmux_server, grace_seconds=0.1) as manned:
         alice = await manned.staffed()

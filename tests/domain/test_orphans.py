@@ -32,9 +32,7 @@ def its_state_and_its_instant(side: Side, parent: Session) -> None:
     side.run("update agent_sessions set status = 'terminated', terminated_at = 7 where id = ?", parent.id)
 
 
-ENDS = pytest.mark.parametrize(
-    "end", [gone, only_its_state, its_state_and_its_instant], ids=lambda end: end.__name__
-)
+ENDS = pytest.mark.parametrize("end", [gone, only_its_state, its_state_and_its_instant], ids=lambda end: end.__name__)
 
 
 @ENDS
@@ -55,9 +53,7 @@ async def test_whoever_has_lost_its_parent_is_ended_with_all_under_it(
     assert [await keel.show(row) for row in healthy] == before
     ended = [event for event in await keel.log() if event.type == "session.terminate"]
     assert {event.subject for event in ended} == {row.id for row in [*orphans, *below]}
-    assert {(event.actor, msgspec.json.decode(event.data)["reason"]) for event in ended} == {
-        ("sweep", "orphaned")
-    }
+    assert {(event.actor, msgspec.json.decode(event.data)["reason"]) for event in ended} == {("sweep", "orphaned")}
     assert await keel.sweep(name=ORPHAN) == 0
 
 

@@ -143,9 +143,7 @@ async def test_a_redirect_is_not_followed(process: Process, there: Endpoint, ser
     assert (row.status, error_of(row.error_json)["code"]) == (State.DEAD, "push_redirected")
 
 
-async def test_an_answer_that_is_too_large_is_no_result(
-    process: Process, there: Endpoint, service: Calling
-) -> None:
+async def test_an_answer_that_is_too_large_is_no_result(process: Process, there: Endpoint, service: Calling) -> None:
     there.answer = json_answer(b'"' + b"x" * 300 * 1024 + b'"')
     async with process.pushing():
         row = await ended(service, await service.call(policy=ONCE))
@@ -153,9 +151,7 @@ async def test_an_answer_that_is_too_large_is_no_result(
     assert error_of(row.error_json)["code"] == "push_answer_too_large"
 
 
-async def test_an_answer_up_to_the_bound_is_kept_whole(
-    process: Process, there: Endpoint, service: Calling
-) -> None:
+async def test_an_answer_up_to_the_bound_is_kept_whole(process: Process, there: Endpoint, service: Calling) -> None:
     there.answer = http_answer(b"\0" * Bounds().body, "200 OK", "Content-Type: text/plain")
     async with process.pushing():
         row = await ended(service, await service.call(policy=ONCE))
@@ -321,9 +317,7 @@ async def test_a_service_is_pushed_only_so_much_at_once_and_gets_through_all_the
     assert attempts(there) == [1] * 9
 
 
-async def test_a_zone_whose_endpoints_hang_leaves_room_for_the_others(
-    process: Process, there: Endpoint
-) -> None:
+async def test_a_zone_whose_endpoints_hang_leaves_room_for_the_others(process: Process, there: Endpoint) -> None:
     there.open.clear()
     await process.keel.zone("hangs")
     slow = [await process.service(there.url, "hangs") for _ in range(4)]
@@ -379,9 +373,7 @@ async def test_what_a_process_was_pushing_when_it_died_is_pushed_by_another_afte
         await there.received()
     # Stopped without any grace: nothing was reported, as if it had been killed.
     assert (await service.now(row)).status is State.RUNNING
-    process.keel.side.run(
-        "update agent_invocations set deadline_at = 1, lease_expires_at = 1 where id = ?", row.id
-    )
+    process.keel.side.run("update agent_invocations set deadline_at = 1, lease_expires_at = 1 where id = ?", row.id)
     there.open.set()
     async with process.pushing():
         await process.keel.invocation_sweeper().run_now(DEADLINE)

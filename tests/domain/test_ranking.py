@@ -34,9 +34,7 @@ def somebody(name: str) -> Caller:
     return Caller(name, "app", ZONE, frozenset(), is_local=True)
 
 
-async def test_what_waits_is_ranked_anew_in_steps_and_what_is_made_meanwhile_at_once(
-    here: Coordinating,
-) -> None:
+async def test_what_waits_is_ranked_anew_in_steps_and_what_is_made_meanwhile_at_once(here: Coordinating) -> None:
     for number in range(7):
         await here.work.make(f"t{number}", priority=10 - number, estimated_duration_minutes=10 - number)
     await here.work.make("blocked", depends_on=("t0",), estimated_duration_minutes=1)

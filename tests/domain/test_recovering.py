@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quarterdeck.domain.coordination import coordinator as coordinators
-from quarterdeck.domain.coordination import cycles
+from quarterdeck.domain.coordination import coordinator as coordinators, cycles
 from quarterdeck.domain.coordination.cycles import BEGINNING, walk, walk_of_zone
 from quarterdeck.domain.tasks.model.rows import State
 from tests.support.asking import ZONE

@@ -39,9 +39,7 @@ async def refused(here: Coordinating, task: Task) -> str:
 
 
 def saved(task: Task, checkpoint: str) -> Progress:
-    return Progress(
-        zone_id=ZONE, id=task.id, token=task.attempt_token, percent=40, step="half", checkpoint=checkpoint
-    )
+    return Progress(zone_id=ZONE, id=task.id, token=task.attempt_token, percent=40, step="half", checkpoint=checkpoint)
 
 
 # -- 1
@@ -92,9 +90,7 @@ async def test_a_late_heartbeat_revives_the_agent_but_not_its_old_token(here: Co
 # -- 2
 
 
-async def test_pattern_2_gateway_restart_recovery(
-    here: Coordinating, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pattern_2_gateway_restart_recovery(here: Coordinating, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinators, "LOOK_LIMIT", 5)
     names = [f"a{number:02}" for number in range(12)]
     for name in names:
@@ -161,9 +157,7 @@ class Failing:
 
 async def test_pattern_4_database_failure(keel: Keel, caplog: pytest.LogCaptureFixture) -> None:
     work = Failing()
-    duty = Duty(
-        "coordinator", keel.everywhere, Wakes(), Pace(30_000, retry=RETRY, alarm_seconds=ALARM_SECONDS), work
-    )
+    duty = Duty("coordinator", keel.everywhere, Wakes(), Pace(30_000, retry=RETRY, alarm_seconds=ALARM_SECONDS), work)
     assert [await duty._tried() for _ in range(5)] == [
         (5.0, False), (10.0, False), (20.0, False), (40.0, False), (40.0, False)
     ]  # fmt: skip
@@ -182,9 +176,7 @@ async def test_pattern_4_database_failure(keel: Keel, caplog: pytest.LogCaptureF
 async def test_after_an_outage_the_first_commit_ends_a_long_pause(keel: Keel) -> None:
     work, wakes = Failing(), Wakes()
     retry = Policy(max_attempts=0, base_ms=10, multiplier=10_000.0, cap_ms=100_000, jitter=0.0)
-    duty = Duty(
-        "coordinator", keel.everywhere, wakes, Pace(30_000, retry=retry, hears_while_failing=True), work
-    )
+    duty = Duty("coordinator", keel.everywhere, wakes, Pace(30_000, retry=retry, hears_while_failing=True), work)
     duty.start()
 
     async def rests_for_long() -> bool:
@@ -306,9 +298,7 @@ async def test_an_assignment_that_nobody_launched_is_taken_back(here: Coordinati
     await here.work.agent("a")
     await here.work.make("t", retry_backoff_seconds=BACKOFF)
     fence = await here.fence()
-    ask = Assign(
-        zone_id=ZONE, id="t", fence=(fence.name, fence.term), agent_id="a", token="k", launch_ms=60_000
-    )
+    ask = Assign(zone_id=ZONE, id="t", fence=(fence.name, fence.term), agent_id="a", token="k", launch_ms=60_000)
     await here.work.moved(ask)
     assert await here.turns() == pytest.approx(60, abs=5)
     here.pass_by("t", "timeout_at")

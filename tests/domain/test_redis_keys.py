@@ -26,11 +26,7 @@ from tests.support.mirroring import Mirroring, board_on, old, shown, status_key
 from tests.support.redis import RedisServer, RedisSide
 from tests.support.working import Working
 
-PENDING, ACTIVE, RECOVERY = (
-    f"tasks:pending:{ZONE}",
-    f"tasks:active:{ZONE}",
-    f"coordinator:recovery_queue:{ZONE}",
-)
+PENDING, ACTIVE, RECOVERY = (f"tasks:pending:{ZONE}", f"tasks:active:{ZONE}", f"coordinator:recovery_queue:{ZONE}")
 OF_AGENT, STATUS = f"agent:tasks:{ZONE}/a", status_key("a", ZONE)
 
 
@@ -211,11 +207,7 @@ async def test_heartbeats_are_seen_for_a_minute_and_make_nothing_of_an_agent_tha
     await writer.write()
     seen_at = beaten.agent.last_seen_at
     heartbeat = f"agent:heartbeat:{ZONE}/a"
-    assert json.loads(str(redis.client.get(heartbeat))) == {
-        "status": "idle",
-        "task_id": "",
-        "timestamp": seen_at,
-    }
+    assert json.loads(str(redis.client.get(heartbeat))) == {"status": "idle", "task_id": "", "timestamp": seen_at}
     assert 50 < redis.client.ttl(heartbeat) <= 60
     assert redis.client.hget(STATUS, "last_heartbeat") == str(seen_at)
     redis.wipe()
@@ -376,9 +368,7 @@ async def test_with_redis_away_nothing_is_forgotten_and_no_half_is_called_whole(
     await mirroring.board.close()
 
 
-async def test_a_login_needs_no_more_for_them_than_the_operations_page_says(
-    keel: Keel, own_redis: RedisServer
-) -> None:
+async def test_a_login_needs_no_more_for_them_than_the_operations_page_says(keel: Keel, own_redis: RedisServer) -> None:
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     said = page.partition("The login needs")[2].partition("\n\n")[0]
     commands, patterns = re.findall(r"\+[a-z|]+", said), re.findall(r"`([a-z.:]+\*)`", said)

@@ -60,9 +60,7 @@ async def test_children_are_removed_before_their_parents_however_small_the_passe
 async def test_keys_older_than_anything_they_could_stand_for_are_removed(keel: Keel) -> None:
     for key in ("old", "young"):
         await keel.spawn(key=key, digest=key)
-    keel.side.run(
-        "update idempotency_keys set created_at = created_at - ? where key = 'old'", (DAYS + 1) * DAY
-    )
+    keel.side.run("update idempotency_keys set created_at = created_at - ? where key = 'old'", (DAYS + 1) * DAY)
     walking = KeyRetention(keel.everywhere, DAYS, 1_000)
     assert await walking.run_once(1) == 1
     assert await walking.run_once(1) == 0

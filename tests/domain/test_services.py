@@ -29,17 +29,7 @@ from tests.support.asking import APP, ZONE, caller
 from tests.support.keel import Keel, codes, keel_on, open_store
 from tests.support.plans import Planner, Recording
 from tests.support.rounds import ROUNDS
-from tests.support.serving import (
-    OTHER,
-    URL,
-    Serving,
-    is_there,
-    registering,
-    registrations,
-    replicas,
-    told,
-    told_types,
-)
+from tests.support.serving import OTHER, URL, Serving, is_there, registering, registrations, replicas, told, told_types
 
 PUSH = Said(delivery=Delivery.PUSH)
 HEALTHY = Said(health=Health.HEALTHY)
@@ -145,11 +135,7 @@ async def test_where_it_is_allowed_services_inside_are_pushed_to(keel: Keel) -> 
 async def test_the_same_endpoint_in_another_zone_or_of_another_application_is_another_service(
     keel: Keel, serving: Serving
 ) -> None:
-    made = [
-        await serving.make(),
-        await serving.make(zone_id=OTHER),
-        await serving.make(application_id="other"),
-    ]
+    made = [await serving.make(), await serving.make(zone_id=OTHER), await serving.make(application_id="other")]
     assert len({service.id for service in made}) == 3
     with pytest.raises(Problem, match="no service"):
         await serving.shows.submit(ServiceRef(OTHER, made[0].id))
@@ -312,9 +298,7 @@ async def test_a_session_tells_of_one_of_its_services_or_of_all(keel: Keel, serv
     assert len((await serving.beat(None, session_id=session.id)).services) == 3, "asleep, and heard of"
 
 
-async def test_a_heartbeat_for_what_is_not_there_or_not_ones_own_is_refused(
-    keel: Keel, serving: Serving
-) -> None:
+async def test_a_heartbeat_for_what_is_not_there_or_not_ones_own_is_refused(keel: Keel, serving: Serving) -> None:
     session, idle = await keel.spawn(), await keel.spawn()
     made, foreign = await serving.make(session), await serving.make(zone_id=OTHER)
     gone = await serving.make(endpoint_url=f"{URL}/gone")
@@ -374,9 +358,7 @@ async def test_services_are_listed_newest_first_by_what_is_asked(keel: Keel, ser
             await serving.page(**wanted)
 
 
-async def test_whoever_speaks_for_a_session_that_has_ended_does_and_sees_nothing(
-    keel: Keel, serving: Serving
-) -> None:
+async def test_whoever_speaks_for_a_session_that_has_ended_does_and_sees_nothing(keel: Keel, serving: Serving) -> None:
     session, ended = await keel.spawn(), await keel.spawn()
     made = await serving.make(session)
     await keel.end(ended)
@@ -418,33 +400,12 @@ async def one_of_each(keel: Keel, serving: Serving) -> None:
 
 def again(seen: dict[str, Bound]) -> None:
     fresh = new_id()
-    row = (
-        fresh,
-        ZONE,
-        APP,
-        None,
-        fresh,
-        "[]",
-        None,
-        None,
-        "[]",
-        "starting",
-        "{}",
-        "pull",
-        1,
-        0,
-        None,
-        None,
-        1,
-        1,
-    )
+    row = (fresh, ZONE, APP, None, fresh, "[]", None, None, "[]", "starting", "{}", "pull", 1, 0, None, None, 1, 1)
     seen["services_insert"] = Q.services_insert(batch=[row])
     seen["registrations_insert"] = Q.registrations_insert(batch=[(ZONE, fresh, THE_APPLICATION)])
 
 
-async def test_no_statement_scans_or_touches_more_pages_however_many_services_there_are(
-    postgres_url: str,
-) -> None:
+async def test_no_statement_scans_or_touches_more_pages_however_many_services_there_are(postgres_url: str) -> None:
     async with keel_on(postgres_url) as keel:
         await keel.zone()
         store = Recording(await open_store(postgres_url))
@@ -462,9 +423,7 @@ async def test_no_statement_scans_or_touches_more_pages_however_many_services_th
         await store.close()
     assert not {n: plan.nodes for n, plan in [*large.items(), *pages.items()] if plan.scans("Seq Scan")}
     assert not {
-        name: (small[name].pages, plan.pages)
-        for name, plan in large.items()
-        if plan.pages > 3 * small[name].pages + 12
+        name: (small[name].pages, plan.pages) for name, plan in large.items() if plan.pages > 3 * small[name].pages + 12
     }
 
 
@@ -486,7 +445,5 @@ def grow(keel: Keel, session: Session) -> None:
         "and id like '0%' on conflict do nothing"
     )
     keel.side.run(
-        "insert into service_sessions select ?, '00000002', ? || n from generate_series(1, 20000) n",
-        ZONE,
-        session.id,
+        "insert into service_sessions select ?, '00000002', ? || n from generate_series(1, 20000) n", ZONE, session.id
     )

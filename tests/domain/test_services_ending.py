@@ -79,9 +79,7 @@ async def test_what_the_application_registered_itself_stays_until_it_is_unregist
     assert registrations(keel) == 0
 
 
-async def test_a_zone_that_ends_takes_along_what_its_applications_registered(
-    keel: Keel, serving: Serving
-) -> None:
+async def test_a_zone_that_ends_takes_along_what_its_applications_registered(keel: Keel, serving: Serving) -> None:
     session = await keel.spawn(OTHER)
     own, theirs = await serving.make(zone_id=OTHER), await serving.make(session, endpoint_url=f"{URL}/x")
     elsewhere = await serving.make()
@@ -149,9 +147,7 @@ async def test_a_cascade_settles_services_chunk_by_chunk_and_the_last_one_takes_
     await serving.lanes.drain()
 
 
-async def test_no_session_registers_and_ends_at_once_and_leaves_a_service_behind(
-    keel: Keel, serving: Serving
-) -> None:
+async def test_no_session_registers_and_ends_at_once_and_leaves_a_service_behind(keel: Keel, serving: Serving) -> None:
     for number in range(10 * ROUNDS):
         session = await keel.spawn()
         url = f"{URL}/{number}"

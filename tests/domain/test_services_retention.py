@@ -16,9 +16,7 @@ LONG_AGO = 1
 
 
 async def sweep(keel: Keel, serving: Serving) -> int:
-    made = sweeps(
-        keel.everywhere, invocations.services_left_alone, serving.forgets.submit, ServiceSettings(), 1_000
-    )
+    made = sweeps(keel.everywhere, invocations.services_left_alone, serving.forgets.submit, ServiceSettings(), 1_000)
     return await SweepRunner(made).run_now(RETENTION)
 
 
@@ -57,9 +55,7 @@ async def test_a_service_outlives_its_invocations(keel: Keel, serving: Serving) 
 
 
 @pytest.mark.parametrize("leaves_again", [False, True])
-async def test_what_came_back_after_it_was_found_stays(
-    keel: Keel, serving: Serving, leaves_again: bool
-) -> None:
+async def test_what_came_back_after_it_was_found_stays(keel: Keel, serving: Serving, leaves_again: bool) -> None:
     service = await serving.make()
     await gone(keel, serving, service)
     await serving.register()

@@ -85,9 +85,7 @@ async def test_a_child_never_outlives_its_parent(keel: Keel) -> None:
 
 async def test_refusals_cost_their_neighbours_nothing(keel: Keel) -> None:
     await keel.zone("small", max_sessions=1)
-    outcomes = await gathered(
-        keel, ask(), ask("nowhere"), ask(parent_id="nobody"), ask("small"), ask("small"), ask()
-    )
+    outcomes = await gathered(keel, ask(), ask("nowhere"), ask(parent_id="nobody"), ask("small"), ask("small"), ask())
     assert codes(outcomes) == [
         "Spawned",
         "zone_not_found",
@@ -203,9 +201,7 @@ async def test_of_twenty_concurrent_spawns_with_one_key_exactly_one_creates(keel
     assert len(await keel.log()) == 1 + ROUNDS
 
 
-async def test_of_twenty_spawns_with_one_key_through_three_replicas_exactly_one_creates(
-    postgres_url: str,
-) -> None:
+async def test_of_twenty_spawns_with_one_key_through_three_replicas_exactly_one_creates(postgres_url: str) -> None:
     async with keel_on(postgres_url) as one, keel_on(postgres_url) as two, keel_on(postgres_url) as three:
         await one.zone()
         replicas = (one, two, three)
@@ -256,10 +252,7 @@ async def test_a_refusal_binds_no_key(keel: Keel) -> None:
 async def test_a_key_is_scoped_by_zone_and_application(keel: Keel) -> None:
     await keel.zone("other")
     outcomes = await gathered(
-        keel,
-        ask(key="k", digest="1"),
-        ask(key="k", digest="2", application_id="b"),
-        ask("other", key="k", digest="3"),
+        keel, ask(key="k", digest="1"), ask(key="k", digest="2", application_id="b"), ask("other", key="k", digest="3")
     )
     assert len(created(outcomes)) == 3
 
@@ -299,9 +292,7 @@ async def test_a_hundred_concurrent_spawns_through_three_replicas_admit_exactly_
         assert_counts_are_what_the_rows_say(replicas[0].side)
 
 
-async def test_spawns_and_endings_at_once_through_three_replicas_leave_exact_counts(
-    postgres_url: str,
-) -> None:
+async def test_spawns_and_endings_at_once_through_three_replicas_leave_exact_counts(postgres_url: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(keel_on(postgres_url)) for _ in range(3)]
         await replicas[0].zone(max_concurrent=8)

@@ -75,9 +75,7 @@ async def test_a_tree_ends_depth_first_each_branch_before_the_next(keel: Keel) -
     made = await keel.tree(2, 2)
     await keel.end(made[0], "enough")
     ended = [event.subject for event in await endings(keel)]
-    branches = [
-        [s.id for s in made if s.parent_id == branch.id] + [branch.id] for branch in made if branch.depth == 1
-    ]
+    branches = [[s.id for s in made if s.parent_id == branch.id] + [branch.id] for branch in made if branch.depth == 1]
     assert ended in ([*branches[0], *branches[1], made[0].id], [*branches[1], *branches[0], made[0].id])
 
 
@@ -103,9 +101,7 @@ async def test_a_half_ended_tree_is_ended_whole_and_only_the_rest_is_stopped(kee
 
 async def test_overlapping_asks_in_one_batch_end_each_session_once(keel: Keel) -> None:
     made = await keel.tree(2, 2)
-    asks = [
-        Terminate(ZONE, own, f"by {i}", admin()) for i, own in enumerate([made[1].id, made[0].id, made[1].id])
-    ]
+    asks = [Terminate(ZONE, own, f"by {i}", admin()) for i, own in enumerate([made[1].id, made[0].id, made[1].id])]
     outcomes = await asyncio.gather(*(keel.endings.submit(asked) for asked in asks))
     assert [outcome.stopped for outcome in outcomes] == [3, 4, 0]
     ended = await endings(keel)
@@ -210,13 +206,7 @@ async def test_refusals_and_endings_in_one_batch_do_not_disturb_each_other(keel:
         Terminate("other", there.id, "x", admin("other")),
     ]
     outcomes = await asyncio.gather(*(keel.endings.submit(one) for one in asks), return_exceptions=True)
-    assert codes(outcomes) == [
-        "agent_not_found",
-        "Ended",
-        "zone_not_found",
-        "application_ownership_required",
-        "Ended",
-    ]
+    assert codes(outcomes) == ["agent_not_found", "Ended", "zone_not_found", "application_ownership_required", "Ended"]
     assert_counts_are_what_the_rows_say(keel.side)
 
 

@@ -55,9 +55,7 @@ async def test_an_expired_session_parents_nothing_and_its_token_is_good_for_noth
 
 
 @pytest.mark.parametrize("bound", sorted(CEILINGS.keys() - {"max_depth", "max_tree_spawns"}))
-async def test_what_has_expired_frees_every_bound_on_the_living_before_any_sweep(
-    keel: Keel, bound: str
-) -> None:
+async def test_what_has_expired_frees_every_bound_on_the_living_before_any_sweep(keel: Keel, bound: str) -> None:
     root = await keel.spawn()
     children = [await keel.spawn(parent_id=root.id) for _ in range(3)]
     await keel.zone(**{bound: 3 if bound in ("max_children", "max_concurrent") else 4})
@@ -114,9 +112,7 @@ async def test_the_sweep_ends_what_has_expired_with_its_subtree(keel: Keel) -> N
     assert keel.side.count("agent_sessions", "status = 'active'") == 1
     assert (await keel.show(fresh)).status is State.ACTIVE
     after = await keel.show(made[0])
-    assert msgspec.structs.replace(after, updated_at=before.updated_at) == before, (
-        "it reads as it read before"
-    )
+    assert msgspec.structs.replace(after, updated_at=before.updated_at) == before, "it reads as it read before"
     ended = [event for event in await keel.log() if event.type == "session.terminate"]
     assert {event.actor for event in ended} == {"sweep"}
     assert {msgspec.json.decode(event.data)["reason"] for event in ended} == {"ttl_expired"}

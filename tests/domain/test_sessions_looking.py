@@ -20,10 +20,7 @@ def ids(sessions: list[Session]) -> list[str]:
 
 async def test_many_callers_who_look_at_once_each_get_their_own(keel: Keel) -> None:
     made = await keel.tree(5)
-    refs = [SessionRef(ZONE, row.id) for row in made] + [
-        SessionRef(ZONE, "nobody"),
-        SessionRef("other", made[0].id),
-    ]
+    refs = [SessionRef(ZONE, row.id) for row in made] + [SessionRef(ZONE, "nobody"), SessionRef("other", made[0].id)]
     outcomes = await asyncio.gather(*(keel.shown.submit(ref) for ref in refs), return_exceptions=True)
     assert outcomes[:6] == made
     assert codes(outcomes[6:]) == ["agent_not_found", "agent_not_found"]

@@ -83,9 +83,7 @@ async def test_a_chunk_looks_at_its_own_moment(engine_url: str) -> None:
         assert {after[name] for name in after.keys() - before.keys()} == {True}
 
 
-async def test_a_stamp_of_the_same_transaction_counts_for_nobody_who_is_settled_in_it(
-    engine_url: str,
-) -> None:
+async def test_a_stamp_of_the_same_transaction_counts_for_nobody_who_is_settled_in_it(engine_url: str) -> None:
     async with keel_on(engine_url, Rigging(chunk=1)) as keel:
         await keel.zone()
         [root, *_], alone = await keel.tree(2), await keel.spawn()

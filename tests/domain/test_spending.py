@@ -76,9 +76,7 @@ async def test_costs_are_found_by_days_and_page_by_page(records: Recording) -> N
     assert await records.costs("workspace", until=today) == []
 
 
-async def test_what_is_charged_is_told_of_so_that_a_lost_commit_is_not_charged_again(
-    records: Recording,
-) -> None:
+async def test_what_is_charged_is_told_of_so_that_a_lost_commit_is_not_charged_again(records: Recording) -> None:
     await records.work.make("t")
     [leased] = await records.work.claim()
     before = len(await records.keel.log())
@@ -86,9 +84,7 @@ async def test_what_is_charged_is_told_of_so_that_a_lost_commit_is_not_charged_a
     assert [event.type for event in (await records.keel.log())[before:]] == ["task.progressed"]
 
 
-async def test_progress_whose_answer_was_lost_is_charged_once_when_it_is_said_again(
-    records: Recording,
-) -> None:
+async def test_progress_whose_answer_was_lost_is_charged_once_when_it_is_said_again(records: Recording) -> None:
     await records.work.make("t")
     [leased] = await records.work.claim()
     said = [await records.spend(leased.task, CENT, key=key) for key in ("p1", "p1", "p2", "p1")]
@@ -100,9 +96,7 @@ async def test_progress_whose_answer_was_lost_is_charged_once_when_it_is_said_ag
     assert (await records.spend(leased.task, CENT)).usd_micros == 50_000
 
 
-async def test_of_many_who_report_at_once_nothing_is_lost_and_the_limit_is_passed_once(
-    records: Recording,
-) -> None:
+async def test_of_many_who_report_at_once_nothing_is_lost_and_the_limit_is_passed_once(records: Recording) -> None:
     work = records.work
     await work.make_many([work.asking() for _ in range(60)])
     leases = await work.claim(most=60)
@@ -116,12 +110,8 @@ async def test_of_many_who_report_at_once_nothing_is_lost_and_the_limit_is_passe
     assert sum(s.usd_micros for s in await records.costs("task")) == 600_000
 
 
-@pytest.mark.parametrize(
-    ("scope", "key"), [(Scope.ZONE, ""), (Scope.TASK_TYPE, "development"), (Scope.TASK, "t")]
-)
-async def test_a_spent_budget_refuses_claims_until_it_is_raised(
-    records: Recording, scope: Scope, key: str
-) -> None:
+@pytest.mark.parametrize(("scope", "key"), [(Scope.ZONE, ""), (Scope.TASK_TYPE, "development"), (Scope.TASK, "t")])
+async def test_a_spent_budget_refuses_claims_until_it_is_raised(records: Recording, scope: Scope, key: str) -> None:
     work = records.work
     await work.make("t")
     await records.budget(scope, key, usd_micros=0)

@@ -35,9 +35,7 @@ class Family:
     child: Session
 
     async def stored(self, keel: Keel) -> list[tuple[object, ...]]:
-        statement = (
-            "select id, status, held, terminated_at, termination_reason from agent_sessions order by id"
-        )
+        statement = "select id, status, held, terminated_at, termination_reason from agent_sessions order by id"
         return [*keel.side.run(statement)]
 
 
@@ -150,9 +148,7 @@ async def moved_or_code(moved: Awaitable[int]) -> int | str:
 
 
 @STATES
-async def test_suspend_sets_the_flag_of_whoever_lives_and_refuses_the_others(
-    keel: Keel, state: State_
-) -> None:
+async def test_suspend_sets_the_flag_of_whoever_lives_and_refuses_the_others(keel: Keel, state: State_) -> None:
     told = TABLE[state]
     family = await family_in(keel, state)
     before, head = await family.stored(keel), len(await keel.log())
@@ -207,9 +203,7 @@ async def test_terminate_ends_whatever_is_left_and_joins_what_is_ending(keel: Ke
 async def test_only_one_who_is_active_can_be_spawned_under(keel: Keel, state: State_) -> None:
     family = await family_in(keel, state)
     before = keel.side.count("agent_sessions")
-    outcome = (
-        await keel.spawns.submit(ask(parent_id=family.own.id)) if TABLE[state].spawn == "Spawned" else None
-    )
+    outcome = await keel.spawns.submit(ask(parent_id=family.own.id)) if TABLE[state].spawn == "Spawned" else None
     if outcome is None:
         with pytest.raises(NotFound) as refused:
             await keel.spawn(parent_id=family.own.id)

@@ -71,9 +71,7 @@ class Deck:
     async def members(self) -> int:
         """How many are there beside the director and the administrator."""
         [rows] = await self.manned.keel.engine.read(
-            lambda tx: tx.read(
-                Q.members_of_fleets(batch=[(self.manned.zone_id, FLEET, MemberStatus.ACTIVE)])
-            ),
+            lambda tx: tx.read(Q.members_of_fleets(batch=[(self.manned.zone_id, FLEET, MemberStatus.ACTIVE)])),
             zones=[self.manned.zone_id],
         )
         return len(rows) - 2
@@ -110,9 +108,7 @@ async def deck(sqlite_url: str, shared_tmux: TmuxServer) -> AsyncIterator[Deck]:
 # -- making
 
 
-async def test_whoever_repeats_a_key_while_its_member_is_made_is_answered_with_the_same_pane(
-    deck: Deck,
-) -> None:
+async def test_whoever_repeats_a_key_while_its_member_is_made_is_answered_with_the_same_pane(deck: Deck) -> None:
     asked = await asyncio.gather(*(deck.create("k") for _ in range(3)))
     assert sorted(each.made for each in asked) == [False, False, True]
     assert len({(each.member.agent_id, pane_of(each)) for each in asked}) == 1
@@ -122,9 +118,7 @@ async def test_whoever_repeats_a_key_while_its_member_is_made_is_answered_with_t
 async def test_a_key_whose_member_has_no_pane_yet_is_not_answered_as_if_it_had(deck: Deck) -> None:
     """Another server is about to make it, or was killed before it had."""
     place, caller = deck.manned.at(None), deck.call().caller
-    await deck.manned.register(
-        place=place, director_id=DIRECTOR, key="k", digest=digest(deck.body), caller=caller
-    )
+    await deck.manned.register(place=place, director_id=DIRECTOR, key="k", digest=digest(deck.body), caller=caller)
     with pytest.raises(Conflict) as refused:
         await deck.create("k")
     assert refused.value.code == "member_being_made"
@@ -141,9 +135,7 @@ async def test_no_tmux_is_asked_about_a_pane_of_another_host() -> None:
     assert await reach.close(there) is Notice.OTHER_HOST
 
 
-async def test_an_agent_behind_something_else_stays_registered_unless_it_is_forced_to_leave(
-    deck: Deck,
-) -> None:
+async def test_an_agent_behind_something_else_stays_registered_unless_it_is_forced_to_leave(deck: Deck) -> None:
     made = await deck.create()
     pid = deck.heard(made).pid
     deck.tmux.ask("send-keys", "-t", pane_of(made), "/edit", "Enter")
@@ -178,9 +170,7 @@ async def test_a_member_that_gets_its_pane_while_it_is_deleted_leaves_nobody_run
     assert not lives(pid)
 
 
-async def test_an_agent_that_the_configuration_no_longer_names_stays_and_the_reason_is_said(
-    deck: Deck,
-) -> None:
+async def test_an_agent_that_the_configuration_no_longer_names_stays_and_the_reason_is_said(deck: Deck) -> None:
     made = await deck.create()
     deck.station = PaneStation(replace(deck.means, reach=replace(deck.means.reach, coding_agents={})))
     with pytest.raises(Invalid, match=r"'claude', which the server's configuration no longer names.*--force"):

@@ -93,8 +93,7 @@ async def test_freezing_and_thawing_twice_change_nothing_the_second_time(keel: K
 
 async def test_of_freezes_and_thaws_in_one_batch_the_last_holds_and_each_change_is_told(keel: Keel) -> None:
     asks = [
-        FreezeZone(ZONE, freezes, admin(), f"00-{place}")
-        for place, freezes in enumerate([True, True, False, True])
+        FreezeZone(ZONE, freezes, admin(), f"00-{place}") for place, freezes in enumerate([True, True, False, True])
     ]
     outcomes = await asyncio.gather(*map(keel.freezes.submit, asks))
     assert [zone.frozen for zone in outcomes] == [1, 1, 0, 1]
@@ -156,9 +155,7 @@ async def test_a_token_of_an_ended_session_freezes_and_stops_nothing(keel: Keel)
 # -- stopped
 
 
-@pytest.mark.parametrize(
-    "shapes", [[(1,)], [(), (2,), ()], [(3, 2), (9,), ()]], ids=["small", "full", "large"]
-)
+@pytest.mark.parametrize("shapes", [[(1,)], [(), (2,), ()], [(3, 2), (9,), ()]], ids=["small", "full", "large"])
 async def test_a_stopped_zone_is_frozen_and_everything_in_it_has_ended(
     keel: Keel, shapes: list[tuple[int, ...]]
 ) -> None:
@@ -204,9 +201,7 @@ async def test_each_tree_of_a_stopped_zone_ends_branch_by_branch(keel: Keel, sha
         assert set(order[place + 1 - len(branch) : place + 1]) == branch
 
 
-async def test_every_event_of_a_stop_says_who_asked_with_what_trace_and_that_it_was_the_zone(
-    keel: Keel,
-) -> None:
+async def test_every_event_of_a_stop_says_who_asked_with_what_trace_and_that_it_was_the_zone(keel: Keel) -> None:
     await forest(keel, (6,), (1,))
     await keel.finisher.stop_zone(StopZone(ZONE, "on fire", admin(), trace="00-ab-cd-01"))
     events = [*await of_zone(keel), *await endings(keel)]

@@ -153,9 +153,7 @@ async def test_replicas_that_add_lines_at_once_number_them_without_gaps(postgres
         said = [each.say(task, f"{n}") for n in range(50) for each in (first, second) for task in tasks]
         await asyncio.gather(*said)
         for task in tasks:
-            rows = one.side.run(
-                "select number from task_log_lines where task_id = ? order by number", task.id
-            )
+            rows = one.side.run("select number from task_log_lines where task_id = ? order by number", task.id)
             assert [number for [number] in rows] == [*range(1, 101)]
 
 
@@ -185,9 +183,7 @@ async def test_a_log_has_an_end_and_says_so(records: Recording) -> None:
     assert records.keel.side.one("select lines from task_log_counts") == LINES_MAX + 1
 
 
-async def test_what_is_tried_again_after_a_commit_that_nobody_heard_of_is_there_once(
-    records: Recording,
-) -> None:
+async def test_what_is_tried_again_after_a_commit_that_nobody_heard_of_is_there_once(records: Recording) -> None:
     task = await begun(records)
     ask = records.saying(task, "once")
     assert await records.lines.submit(ask) == await records.lines.submit(ask)
@@ -201,9 +197,7 @@ async def test_the_secrets_of_a_task_are_struck_out_of_what_is_said_of_it(record
     content = msgspec.structs.replace(asked.content, input_context=sealed)
     await records.work.creation(msgspec.structs.replace(asked, content=content))
     [leased] = await records.work.claim()
-    await records.say(
-        leased.task, "it is canary-7", details='{"said":"canary-7","n":7}', stack_trace="at canary-7"
-    )
+    await records.say(leased.task, "it is canary-7", details='{"said":"canary-7","n":7}', stack_trace="at canary-7")
     [row] = records.keel.side.run("select message, details, stack_trace from task_log_lines")
     assert row == ("it is ***", '{"said":"***","n":7}', "at ***")
 

@@ -230,10 +230,7 @@ async def test_what_is_made_is_handed_to_a_claim_that_waits_in_the_same_commit(w
     await _waiting(work, 1)
     made = await work.make()
     [leased] = await waiting
-    assert (leased.task.id, leased.task.status) == (
-        made.id,
-        State.PENDING,
-    ) or leased.task.status is State.RUNNING
+    assert (leased.task.id, leased.task.status) == (made.id, State.PENDING) or leased.task.status is State.RUNNING
     assert leased.content is not None
     assert (await work.show(made.id)).task.status is State.RUNNING
 
@@ -283,9 +280,7 @@ async def test_one_whose_agent_is_full_waits_and_is_served_when_a_place_is_free(
 
 
 @pytest.mark.parametrize("graceful", [False, True])
-async def test_whoever_waits_is_told_when_its_agent_was_ended_elsewhere(
-    work: Working, graceful: bool
-) -> None:
+async def test_whoever_waits_is_told_when_its_agent_was_ended_elsewhere(work: Working, graceful: bool) -> None:
     await work.agent("b")
     await work.make()
     await work.claim("a")

@@ -14,20 +14,10 @@ from quarterdeck.core.clock import DAY, SECOND
 from quarterdeck.core.errors import Conflict, LimitReached, NotFound
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.webhooks import operations as webhooks
-from quarterdeck.domain.webhooks.model import (
-    ENDPOINTS_MAX,
-    Change,
-    Create,
-    Disable,
-    Remove,
-    Rotate,
-    State,
-    Why,
-)
+from quarterdeck.domain.webhooks.model import ENDPOINTS_MAX, Change, Create, Disable, Remove, Rotate, State, Why
 from quarterdeck.engine.outward import PUBLIC, Outward
 from tests.support.asking import ZONE, admin
-from tests.support.endpoint import Endpoint as Receiver
-from tests.support.endpoint import Received, endpoint, http_answer
+from tests.support.endpoint import Endpoint as Receiver, Received, endpoint, http_answer
 from tests.support.eventually import eventually
 from tests.support.hooking import SECRETS, STARTED, Hooks, hooks_on
 from tests.support.pushing import Names
@@ -63,9 +53,7 @@ async def test_a_change_of_a_tasks_status_arrives_in_the_published_form_signed_a
     [request] = there.requests
     secret = SECRETS(ZONE, made.id, 1)
     told = Webhook(secret).verify(request.body, request.headers)
-    assert {
-        name: told[name] for name in ("event", "taskId", "previousStatus", "newStatus", "workspaceId")
-    } == {
+    assert {name: told[name] for name in ("event", "taskId", "previousStatus", "newStatus", "workspaceId")} == {
         "event": "task.status_changed",
         "taskId": "task-123",
         "previousStatus": "RUNNING",
@@ -98,9 +86,7 @@ async def test_after_a_rotation_both_secrets_sign_for_a_day_and_then_only_the_ne
     Webhook(SECRETS(ZONE, made.id, 2)).verify(second.body, second.headers)
 
 
-async def test_a_failure_is_tried_again_at_a_moment_that_outlives_the_deliverer(
-    hooks: Hooks, there: Receiver
-) -> None:
+async def test_a_failure_is_tried_again_at_a_moment_that_outlives_the_deliverer(hooks: Hooks, there: Receiver) -> None:
     made = await hooks.endpoint(there.url)
     there.answer = http_answer(b"oh", "500 Oh")
     await hooks.happen(STARTED)
@@ -146,9 +132,7 @@ async def test_what_failed_as_often_as_it_may_has_failed_and_is_sent_again_by_ha
     ]
 
 
-async def test_a_pause_that_an_endpoint_asks_for_is_kept_within_a_bound(
-    hooks: Hooks, there: Receiver
-) -> None:
+async def test_a_pause_that_an_endpoint_asks_for_is_kept_within_a_bound(hooks: Hooks, there: Receiver) -> None:
     made = await hooks.endpoint(there.url)
     there.answer = http_answer(b"", "429 Slowly", "Retry-After: 3600")
     await hooks.trial(made)
@@ -157,9 +141,7 @@ async def test_a_pause_that_an_endpoint_asks_for_is_kept_within_a_bound(
     assert row.next_at == row.updated_at + 3_600 * SECOND
 
 
-async def test_410_disables_an_endpoint_and_what_waited_for_it_has_failed(
-    hooks: Hooks, there: Receiver
-) -> None:
+async def test_410_disables_an_endpoint_and_what_waited_for_it_has_failed(hooks: Hooks, there: Receiver) -> None:
     made = await hooks.endpoint(there.url)
     there.answer = http_answer(b"", "410 Gone")
     await hooks.happen(STARTED)
@@ -327,12 +309,9 @@ async def test_a_zone_that_ends_takes_its_endpoints_with_it_and_takes_no_new_one
     assert refused.value.code == "zone_ended"
 
 
-async def test_a_zone_has_only_so_many_endpoints_however_many_ask_at_once(
-    hooks: Hooks, there: Receiver
-) -> None:
+async def test_a_zone_has_only_so_many_endpoints_however_many_ask_at_once(hooks: Hooks, there: Receiver) -> None:
     asks = [
-        Create(zone_id=ZONE, id=new_id(), caller=admin(), url=there.url, types=("*",))
-        for _ in range(ENDPOINTS_MAX + 5)
+        Create(zone_id=ZONE, id=new_id(), caller=admin(), url=there.url, types=("*",)) for _ in range(ENDPOINTS_MAX + 5)
     ]
     done = await asyncio.gather(*map(hooks.lane.submit, asks), return_exceptions=True)
     refused = [one for one in done if isinstance(one, LimitReached)]
@@ -340,9 +319,7 @@ async def test_a_zone_has_only_so_many_endpoints_however_many_ask_at_once(
     assert hooks.keel.side.count("webhook_endpoints") == ENDPOINTS_MAX
 
 
-async def test_what_was_met_at_an_older_address_does_not_disable_the_new_one(
-    hooks: Hooks, there: Receiver
-) -> None:
+async def test_what_was_met_at_an_older_address_does_not_disable_the_new_one(hooks: Hooks, there: Receiver) -> None:
     made = await hooks.endpoint(there.url)
     await hooks.lane.submit(Change(zone_id=ZONE, id=made.id, caller=admin(), url=f"{there.url}/new"))
     ask = Disable(zone_id=ZONE, id=made.id, why=Why.GONE, url=there.url)
@@ -358,9 +335,7 @@ async def test_another_address_forgets_that_the_old_one_failed(hooks: Hooks, the
     assert (await hooks.now(made)).failing_since is changed.failing_since is None
 
 
-async def test_what_is_over_is_forgotten_in_its_time_and_what_waits_is_not(
-    hooks: Hooks, there: Receiver
-) -> None:
+async def test_what_is_over_is_forgotten_in_its_time_and_what_waits_is_not(hooks: Hooks, there: Receiver) -> None:
     made = await hooks.endpoint(there.url)
     async with hooks.delivering():
         await hooks.trial(made)

@@ -10,8 +10,7 @@ import pytest
 from quarterdeck.domain.webhooks.model import Endpoint, State
 from quarterdeck.domain.webhooks.telling import Teller
 from quarterdeck.engine.leases import LeaseLost
-from tests.support.endpoint import Endpoint as Receiver
-from tests.support.endpoint import endpoint
+from tests.support.endpoint import Endpoint as Receiver, endpoint
 from tests.support.hooking import STARTED, Hooks, hooks_on
 
 COMPLETED = ("task.completed", "RUNNING", "COMPLETED")
@@ -47,18 +46,11 @@ async def test_an_endpoint_hears_of_what_it_named_in_its_own_zone_and_from_its_b
 
     assert await told(usual) == ["task.status_changed"]
     assert await told(picky) == ["task.created", "agent.terminated"]
-    assert await told(every) == [
-        "task.created",
-        "task.status_changed",
-        "task.progressed",
-        "agent.terminated",
-    ]
+    assert await told(every) == ["task.created", "task.status_changed", "task.progressed", "agent.terminated"]
     assert await told(foreign) == []
 
 
-async def test_whoever_goes_on_from_an_older_position_writes_nothing_twice(
-    hooks: Hooks, there: Receiver
-) -> None:
+async def test_whoever_goes_on_from_an_older_position_writes_nothing_twice(hooks: Hooks, there: Receiver) -> None:
     made = await hooks.endpoint(there.url)
     await hooks.happen(STARTED, COMPLETED)
     began = hooks.keel.side.one("select position from sinks where name = 'webhooks'")
@@ -74,9 +66,7 @@ async def test_whoever_goes_on_from_an_older_position_writes_nothing_twice(
     assert hooks.keel.side.one("select position from sinks where name = 'webhooks'") == head
 
 
-async def test_a_teller_whose_term_is_over_writes_neither_rows_nor_position(
-    hooks: Hooks, there: Receiver
-) -> None:
+async def test_a_teller_whose_term_is_over_writes_neither_rows_nor_position(hooks: Hooks, there: Receiver) -> None:
     made = await hooks.endpoint(there.url)
     await hooks.tell()
     old = await hooks.fence()
@@ -113,9 +103,7 @@ async def test_a_log_longer_than_one_turn_is_told_to_its_end(hooks: Hooks, there
     assert [row.pos for row in rows] == sorted(row.pos for row in rows)
 
 
-async def test_an_event_that_nobody_can_read_is_passed_over_and_counted(
-    hooks: Hooks, there: Receiver
-) -> None:
+async def test_an_event_that_nobody_can_read_is_passed_over_and_counted(hooks: Hooks, there: Receiver) -> None:
     made = await hooks.endpoint(there.url)
     await hooks.happen(STARTED, STARTED)
     hooks.keel.side.run(
@@ -140,12 +128,6 @@ async def test_an_endpoint_for_which_too_much_waits_is_disabled_and_what_waited_
     async with hooks.delivering():
         rows = await hooks.settled(made, 6)
         [alarm] = await hooks.settled(witness)
-    assert {(each.status, each.error) for each in rows} == {
-        (State.FAILED, "the endpoint hears of nothing any more")
-    }
+    assert {(each.status, each.error) for each in rows} == {(State.FAILED, "the endpoint hears of nothing any more")}
     told = json.loads(alarm.body)
-    assert (told["event"], told["alert"], told["webhookId"]) == (
-        "webhook.disabled",
-        "webhook_disabled",
-        made.id,
-    )
+    assert (told["event"], told["alert"], told["webhookId"]) == ("webhook.disabled", "webhook_disabled", made.id)

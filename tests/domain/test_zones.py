@@ -17,9 +17,7 @@ from tests.support.plans import Recording
 from tests.support.rounds import ROUNDS
 
 
-def put(
-    zone_id: str, name: str | None = None, quotas: Overrides | None = None, creates: bool = True
-) -> PutZone:
+def put(zone_id: str, name: str | None = None, quotas: Overrides | None = None, creates: bool = True) -> PutZone:
     return PutZone(zone_id, name, quotas, "tester", creates=creates)
 
 

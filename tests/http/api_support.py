@@ -8,8 +8,7 @@ from quarterdeck.core.wire import Route
 from quarterdeck.domain.delegations import routes as delegations
 from quarterdeck.domain.keys import routes as keys
 from quarterdeck.domain.services import routes as services
-from quarterdeck.domain.sessions import operations
-from quarterdeck.domain.sessions import routes as sessions
+from quarterdeck.domain.sessions import operations, routes as sessions
 from quarterdeck.domain.zones import routes as zones
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine.tx import Engine

@@ -50,16 +50,9 @@ async def test_an_agent_is_registered_with_the_words_of_the_seed(zone: FreshZone
         assert (made.json()["workspaceId"], made.json()["status"]) == (zone.id, "IDLE")
         assert (made.json()["coordinatorEnabled"], made.json()["staleThresholdSeconds"]) == (True, 180)
         again = await client.put(f"{AGENTS}/dev-1", json={"pool": None})
-        assert (again.status_code, again.json()["pool"], again.json()["model"]) == (
-            200,
-            None,
-            "claude-sonnet-4",
-        )
+        assert (again.status_code, again.json()["pool"], again.json()["model"]) == (200, None, "claude-sonnet-4")
         assert shown(await client.get(f"{AGENTS}/dev-1")) == shown(again)
-    assert [e["type"] for e in await events_of(zone, subject="dev-1")] == [
-        "agent.registered",
-        "agent.changed",
-    ]
+    assert [e["type"] for e in await events_of(zone, subject="dev-1")] == ["agent.registered", "agent.changed"]
 
 
 async def test_a_heartbeat_is_answered_with_what_the_agent_must_know(zone: FreshZone) -> None:
@@ -87,9 +80,7 @@ async def test_a_heartbeat_is_answered_with_what_the_agent_must_know(zone: Fresh
         assert (await client.get(f"{AGENTS}/a")).json()["status"] == "IDLE"
 
 
-async def test_a_checkpoint_without_its_attempts_token_is_not_kept_and_the_agent_is_told(
-    zone: FreshZone,
-) -> None:
+async def test_a_checkpoint_without_its_attempts_token_is_not_kept_and_the_agent_is_told(zone: FreshZone) -> None:
     async with zone.client() as client:
         await register(client)
         said = {"currentTaskId": "t", "checkpointData": {"at": 1}}
@@ -123,9 +114,7 @@ async def test_terminating_answers_with_the_agent_and_again_with_the_same(zone: 
     async with zone.client() as client:
         await register(client)
         for _ in range(2):
-            ended = await client.post(
-                f"{AGENTS}/a/terminate", json={"reason": "Manual shutdown", "graceful": True}
-            )
+            ended = await client.post(f"{AGENTS}/a/terminate", json={"reason": "Manual shutdown", "graceful": True})
             assert (ended.status_code, ended.json()["status"]) == (200, "TERMINATED")
             assert ended.json()["statusReason"] == "Manual shutdown"
         assert_problem(await client.post(f"{AGENTS}/a/heartbeat", json={}), 409, "agent_terminated")
@@ -179,15 +168,8 @@ async def test_another_workspaces_agents_are_not_there(zone: FreshZone) -> None:
     elsewhere = await fresh_zone(zone.server)
     async with zone.client() as client, elsewhere.client() as stranger:
         await register(client)
-        for method, path in (
-            ("GET", ""),
-            ("GET", "/health"),
-            ("POST", "/heartbeat"),
-            ("POST", "/terminate"),
-        ):
-            answer = await stranger.request(
-                method, f"{AGENTS}/a{path}", json={} if method == "POST" else None
-            )
+        for method, path in (("GET", ""), ("GET", "/health"), ("POST", "/heartbeat"), ("POST", "/terminate")):
+            answer = await stranger.request(method, f"{AGENTS}/a{path}", json={} if method == "POST" else None)
             assert_problem(answer, 404, "agent_not_found")
         assert (await stranger.get(AGENTS)).json()["items"] == []
         headers = {"X-Workspace-ID": zone.id}

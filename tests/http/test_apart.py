@@ -100,18 +100,14 @@ async def test_every_route_of_a_foreign_zone_answers_as_if_there_were_none(zone:
             for row in rows:
                 refusal = "missing_scope" if row.scope == ADMIN else "zone_mismatch"
                 one = foreign.one(row)
-                for real, none in zip(
-                    row.ways(foreign.zone.id, one), row.ways("no-such-zone", one), strict=True
-                ):
+                for real, none in zip(row.ways(foreign.zone.id, one), row.ways("no-such-zone", one), strict=True):
                     answers = [await client.request(**asked) for asked in (real, none)]
                     assert_problem(answers[0], 403, refusal)
                     assert told(answers[0], foreign.zone.id) == told(answers[1], "no-such-zone"), (kind, row)
     assert await events_of(foreign.zone) == before
 
 
-async def test_what_is_in_a_foreign_zone_is_not_found_by_its_id_on_any_route_of_ones_own(
-    zone: FreshZone,
-) -> None:
+async def test_what_is_in_a_foreign_zone_is_not_found_by_its_id_on_any_route_of_ones_own(zone: FreshZone) -> None:
     foreign = await somebody_elses(zone.server)
     before = await events_of(foreign.zone)
     absent = "00000000-0000-7000-8000-000000000000"
@@ -168,11 +164,7 @@ async def test_what_is_in_a_foreign_workspace_is_not_found_by_its_id_on_any_rout
     foreign = await in_somebody_elses_workspace(zone.server)
     before = await events_of(foreign.zone)
     # Whoever puts something under an id makes it in its own workspace.
-    rows = [
-        row
-        for row in await table_of(zone.server)
-        if row.in_callers_zone and row.names and row.method != "PUT"
-    ]
+    rows = [row for row in await table_of(zone.server) if row.in_callers_zone and row.names and row.method != "PUT"]
     assert {row.names for row in rows} == NOT_THERE.keys(), "tell this test what else has an id"
     absent = "00000000-0000-7000-8000-000000000000"
     for token in (zone.token(role="OWNER"), zone.server.admin_token):
@@ -208,19 +200,13 @@ async def test_a_foreign_workspace_is_there_on_no_route_also_for_what_is_in_it(z
     assert await events_of(foreign.zone) == before
 
 
-async def test_a_foreign_session_is_named_in_no_body_and_no_query_as_if_it_were_there(
-    zone: FreshZone,
-) -> None:
+async def test_a_foreign_session_is_named_in_no_body_and_no_query_as_if_it_were_there(zone: FreshZone) -> None:
     session = (await somebody_elses(zone.server)).ids["agents"]
     asks: list[dict[str, Any]] = []
     for one in (session, "no-such-session"):
         asks += [
             {"method": "POST", "url": zone.agents, "json": {"application_id": APP, "parent_id": one}},
-            {
-                "method": "POST",
-                "url": f"{zone.path}/keys",
-                "json": {"application_id": APP, "session_id": one},
-            },
+            {"method": "POST", "url": f"{zone.path}/keys", "json": {"application_id": APP, "session_id": one}},
             {"url": f"{zone.path}/explain/spawn", "params": {"application_id": APP, "parent_id": one}},
             {"url": zone.agents, "params": {"parent_id": one}},
             {"url": zone.agents, "params": {"root_id": one}},
@@ -273,9 +259,7 @@ async def test_idempotency_keys_quotas_and_cursors_of_two_zones_do_not_meet(zone
     ids: list[Any] = []
     for each in (zone, foreign):
         async with each.client() as client:
-            answer = await client.post(
-                each.agents, json={"application_id": APP}, headers={"idempotency-key": "k"}
-            )
+            answer = await client.post(each.agents, json={"application_id": APP}, headers={"idempotency-key": "k"})
             assert answer.status_code == 201
             ids.append(answer.json()["id"])
     assert ids[0] != ids[1]
@@ -341,7 +325,5 @@ async def test_a_spawn_refused_for_its_owner_does_not_tell_whether_its_key_is_us
         await owner.post(zone.agents, json={"application_id": APP}, headers={"idempotency-key": "k"})
     async with zone.client(zone.token(client_id="other")) as other:
         for key in ("k", "unused"):
-            refused = await other.post(
-                zone.agents, json={"application_id": APP}, headers={"idempotency-key": key}
-            )
+            refused = await other.post(zone.agents, json={"application_id": APP}, headers={"idempotency-key": key})
             assert_problem(refused, 403, "application_ownership_required")

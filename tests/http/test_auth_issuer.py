@@ -68,9 +68,7 @@ def test_many_who_start_at_once_share_one_key(tmp_path: Path, attempt: int) -> N
 
 
 @pytest.mark.parametrize("open_to", [0o604, 0o640, 0o644, 0o660, 0o602, 0o620, 0o601, 0o666])
-def test_a_key_file_open_to_others_is_refused_with_the_command_that_mends_it(
-    tmp_path: Path, open_to: int
-) -> None:
+def test_a_key_file_open_to_others_is_refused_with_the_command_that_mends_it(tmp_path: Path, open_to: int) -> None:
     key_file = tmp_path / "signing-key.pem"
     LocalIssuer.open(key_file)
     key_file.chmod(open_to)
@@ -198,9 +196,7 @@ def test_an_admin_token_that_cannot_be_written_is_a_sentence_and_leaves_nothing(
     assert names_in(tmp_path) == ["admin-token", "signing-key.pem"]
 
 
-async def test_servers_with_keys_of_their_own_do_not_believe_each_other_and_replicas_do(
-    tmp_path: Path,
-) -> None:
+async def test_servers_with_keys_of_their_own_do_not_believe_each_other_and_replicas_do(tmp_path: Path) -> None:
     one, other = LocalIssuer.open(tmp_path / "one.pem"), LocalIssuer.open(tmp_path / "other.pem")
     replica = LocalIssuer.open(tmp_path / "one.pem")
     header = bearer(one.mint(Grant(zone_id="z", client_id="c", subject="s"), 60))

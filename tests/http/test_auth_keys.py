@@ -11,16 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448
 from quarterdeck.core.errors import Problem, Unauthenticated
 from quarterdeck.core.wire import ADMIN, LIFECYCLE
 from quarterdeck.http.auth import Grant, LocalIssuer
-from tests.http.auth_support import (
-    Bench,
-    Clock,
-    IssuerServer,
-    Signer,
-    bearer,
-    fetched,
-    issuer_server,
-    rsa_key,
-)
+from tests.http.auth_support import Bench, Clock, IssuerServer, Signer, bearer, fetched, issuer_server, rsa_key
 
 GOOD = Signer("k1")
 
@@ -60,9 +51,7 @@ def with_alg(signer: Signer, alg: str) -> Signer:
 
 @pytest.mark.parametrize("key", ["ES256", "EdDSA", "RS256"])
 @pytest.mark.parametrize("alg", ["ES256", "EdDSA", "RS256", "PS256", "HS256", "none"])
-async def test_a_fetched_key_is_good_for_its_own_algorithm_only(
-    issuer: IssuerServer, key: str, alg: str
-) -> None:
+async def test_a_fetched_key_is_good_for_its_own_algorithm_only(issuer: IssuerServer, key: str, alg: str) -> None:
     signer, bench = Signer("k1", key), Bench(issuer)
     issuer.keys = [signer.jwk()]
     if key == alg:
@@ -78,9 +67,7 @@ def tampered(signer: Signer, **members: object) -> list[dict[str, object]]:
 def unusable() -> list[tuple[Signer, list[dict[str, object]]]]:
     weak, edwards = Signer("k1", "RS256", rsa_key(1024)), ed448.Ed448PrivateKey.generate()
     # Signed with SHA-256, as ES256 says, but on curves that ES256 is not about.
-    p384, k256 = (
-        Signer("k1", "ES256", ec.generate_private_key(curve)) for curve in (ec.SECP384R1(), ec.SECP256K1())
-    )
+    p384, k256 = (Signer("k1", "ES256", ec.generate_private_key(curve)) for curve in (ec.SECP384R1(), ec.SECP256K1()))
     other_curve, es, rs = Signer("k1", "ES384"), Signer("k1"), Signer("k1", "RS256")
     secret: dict[str, object] = {"kty": "oct", "kid": "k1", "k": base64.urlsafe_b64encode(b"x" * 32).decode()}
     return [
@@ -142,9 +129,7 @@ async def test_admin_is_not_honoured_from_a_foreign_issuer_and_leaves_no_trace(i
         assert refusal.value.code == code
 
 
-async def test_admin_is_honoured_from_the_admin_issuer_whether_it_is_the_same_or_another(
-    issuer: IssuerServer,
-) -> None:
+async def test_admin_is_honoured_from_the_admin_issuer_whether_it_is_the_same_or_another(issuer: IssuerServer) -> None:
     issuer.keys = [GOOD.jwk()]
     same = Bench(issuer, admin_issuer=issuer.url)
     assert (await same.verify(GOOD, scope=ADMIN)).is_admin
@@ -163,9 +148,7 @@ LOCAL = LocalIssuer(ec.generate_private_key(ec.SECP256R1()), None, Clock())
 ADMINISTRATOR = Grant(zone_id="z1", client_id="local", subject="local", scopes=(LIFECYCLE, ADMIN))
 
 
-async def test_the_local_issuer_is_believed_beside_an_external_one_each_with_its_own_keys(
-    issuer: IssuerServer,
-) -> None:
+async def test_the_local_issuer_is_believed_beside_an_external_one_each_with_its_own_keys(issuer: IssuerServer) -> None:
     bench = Bench(issuer, LOCAL)
     caller = await bench.judge.verify(bearer(LOCAL.mint(ADMINISTRATOR, 60)))
     assert caller.is_admin

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from quarterdeck.core.errors import Forbidden, Invalid, Problem, Unauthenticated
 from quarterdeck.core.wire import ADMIN, COORDINATOR_ADMIN, LIFECYCLE, Caller, Role
@@ -75,9 +74,7 @@ def test_optional_claims_may_be_absent_null_or_empty(absent: object) -> None:
     assert caller.scopes == frozenset()
 
 
-@pytest.mark.parametrize(
-    "header", [None, b"", b"Bearer", b"Bearer ", b"Bearer    ", b"Basic dTpw", b"Bearerx y"]
-)
+@pytest.mark.parametrize("header", [None, b"", b"Bearer", b"Bearer ", b"Bearer    ", b"Basic dTpw", b"Bearerx y"])
 def test_no_bearer_token_is_missing_token(header: bytes | None) -> None:
     assert refused(header).code == "missing_token"
 
@@ -113,8 +110,7 @@ def test_a_token_that_does_not_hold_here_and_now_is_refused(change: dict[str, ob
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"exp": NOW - 4}, {"nbf": NOW + 5}, {"iat": NOW + 5}, {"aud": ["x", LOCAL.issuer]}, {"exp": NOW + 0.5}],
+    "change", [{"exp": NOW - 4}, {"nbf": NOW + 5}, {"iat": NOW + 5}, {"aud": ["x", LOCAL.issuer]}, {"exp": NOW + 0.5}]
 )
 def test_clocks_may_differ_by_the_leeway_and_audiences_may_be_several(change: dict[str, object]) -> None:
     assert verified(bearer(SIGNER.sign(local_claims(**change)))).subject == "user-1"
@@ -122,9 +118,7 @@ def test_clocks_may_differ_by_the_leeway_and_audiences_may_be_several(change: di
 
 @pytest.mark.parametrize("name", ["iss", "aud", "exp", "zone_id", "sub", "client_id"])
 @pytest.mark.parametrize("value", [..., None, "", 7, True, {}, [7]])
-def test_a_required_claim_that_is_missing_empty_or_of_another_type_is_refused(
-    name: str, value: object
-) -> None:
+def test_a_required_claim_that_is_missing_empty_or_of_another_type_is_refused(name: str, value: object) -> None:
     if (name, value) == ("exp", 7):
         value = "7"
     assert refused(bearer(SIGNER.sign(local_claims(**{name: value})))).code == "invalid_token"
@@ -157,9 +151,7 @@ def test_a_token_for_other_claims_does_not_borrow_a_signature() -> None:
     assert "signature" in refused(bearer(f"{head}.{body}.{tail}")).detail
 
 
-@pytest.mark.parametrize(
-    "alg", ["none", "None", "nOnE", "", "ES384", "HS256", "RS256", "EdDSA", "ES256K", "es256"]
-)
+@pytest.mark.parametrize("alg", ["none", "None", "nOnE", "", "ES384", "HS256", "RS256", "EdDSA", "ES256K", "es256"])
 def test_only_the_algorithm_of_the_key_is_accepted(alg: str) -> None:
     header = {"alg": alg, "kid": LOCAL.kid}
     for sign in (SIGNER.signature, lambda _: b"\0"):
@@ -280,8 +272,7 @@ NAMES = ["iss", "aud", "exp", "nbf", "iat", "zone_id", "sub", "client_id", "scop
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.dictionaries(st.sampled_from(NAMES), JSON, max_size=3),
-    st.dictionaries(st.sampled_from(["kid", "alg"]), JSON),
+    st.dictionaries(st.sampled_from(NAMES), JSON, max_size=3), st.dictionaries(st.sampled_from(["kid", "alg"]), JSON)
 )
 def test_any_claims_even_well_signed_are_believed_or_refused_and_nothing_else(
     claims: dict[str, object], header: dict[str, object]
@@ -305,14 +296,7 @@ def test_a_token_with_one_byte_changed_is_refused(data: st.DataObject) -> None:
 
 def test_a_scope_is_matched_whole_and_before_the_zone() -> None:
     judge = authenticator()
-    for scope in (
-        "agent:lifecycle2",
-        "agent",
-        "xagent:lifecycle",
-        "agent:lifecycle,x",
-        "",
-        "agent:lifecycle\tx",
-    ):
+    for scope in ("agent:lifecycle2", "agent", "xagent:lifecycle", "agent:lifecycle,x", "", "agent:lifecycle\tx"):
         caller = verified(bearer(SIGNER.sign(local_claims(scope=scope))), judge)
         with pytest.raises(Forbidden) as refusal:
             judge.check(caller, LIFECYCLE, "another zone")
@@ -486,13 +470,7 @@ def test_the_local_issuer_does_not_sign_what_its_server_would_refuse(ask: Callab
 
 def test_the_local_issuer_is_named_after_its_key() -> None:
     (jwk,) = LOCAL.jwks()["keys"]
-    assert {
-        "kty": "EC",
-        "crv": "P-256",
-        "use": "sig",
-        "alg": "ES256",
-        "kid": LOCAL.kid,
-    }.items() <= jwk.items()
+    assert {"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": LOCAL.kid}.items() <= jwk.items()
     assert "d" not in jwk
     required = f'{{"crv":"P-256","kty":"EC","x":"{jwk["x"]}","y":"{jwk["y"]}"}}'
     assert base64url(hashlib.sha256(required.encode()).digest()).decode() == LOCAL.kid

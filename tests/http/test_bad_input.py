@@ -294,9 +294,7 @@ async def test_every_parameter_refuses_what_is_not_its_kind(zone: FreshZone) -> 
         assert await events_of(zone) == events
 
 
-@pytest.mark.parametrize(
-    "content_type", ["text/plain", "application/xml", "application/json; charset=latin-1", ""]
-)
+@pytest.mark.parametrize("content_type", ["text/plain", "application/xml", "application/json; charset=latin-1", ""])
 @ON_SQLITE
 async def test_the_body_is_json_whatever_its_content_type_says(zone: FreshZone, content_type: str) -> None:
     async with zone.client() as client:
@@ -329,9 +327,7 @@ NOT_HTTP = {
 
 @pytest.mark.parametrize("noise", NOT_HTTP.values(), ids=NOT_HTTP.keys())
 @ON_SQLITE
-async def test_what_is_not_http_is_refused_in_the_same_form_as_everything(
-    server: ServerProcess, noise: bytes
-) -> None:
+async def test_what_is_not_http_is_refused_in_the_same_form_as_everything(server: ServerProcess, noise: bytes) -> None:
     connection = await Connection.open(server.url)
     async with nothing_written(server):
         answer = await connection.ask(noise)

@@ -12,9 +12,7 @@ from tests.support.server import Launch, ServerProcess, Servers
 
 
 @pytest.fixture
-async def server(
-    servers: Servers, sqlite_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> ServerProcess:
+async def server(servers: Servers, sqlite_url: str, tmp_path_factory: pytest.TempPathFactory) -> ServerProcess:
     environment = {"QD_REQUEST_TIMEOUT_MS": "200", "QD_CONNECTIONS_MAX": "20"}
     return await servers.start(Launch(tmp_path_factory.mktemp("data"), sqlite_url, environment=environment))
 

@@ -75,9 +75,7 @@ async def test_recover_looks_at_once_and_tells_what_it_found(zone: FreshZone) ->
         }  # fmt: skip
         named = await client.post(f"{BASE}/recover", json={"workspaceId": zone.id})
         assert named.status_code == 200
-        assert_problem(
-            await client.post(f"{BASE}/recover", json={"workspaceId": other.id}), 404, "workspace_not_found"
-        )
+        assert_problem(await client.post(f"{BASE}/recover", json={"workspaceId": other.id}), 404, "workspace_not_found")
 
 
 async def test_logs_show_what_went_wrong_newest_first_by_level(zone: FreshZone) -> None:
@@ -103,9 +101,7 @@ async def test_logs_show_what_went_wrong_newest_first_by_level(zone: FreshZone) 
         assert_problem(await client.get(f"{BASE}/logs?cursor=x"), 400, "invalid_cursor")
 
 
-async def test_a_strategy_counts_for_what_waits_already_as_soon_as_it_is_ranked_anew(
-    zone: FreshZone,
-) -> None:
+async def test_a_strategy_counts_for_what_waits_already_as_soon_as_it_is_ranked_anew(zone: FreshZone) -> None:
     async with ruler(zone) as client:
         long = await make(client, priority=9, estimatedDurationMinutes=60)
         short = await make(client, priority=1, estimatedDurationMinutes=1)

@@ -26,9 +26,7 @@ async def sessions(client: httpx.AsyncClient, zone: FreshZone, number: int) -> l
     return [(await spawn(client, zone))["id"] for _ in range(number)]
 
 
-async def lend(
-    client: httpx.AsyncClient, zone: FreshZone, source: str, target: str, **asked: Any
-) -> dict[str, Any]:
+async def lend(client: httpx.AsyncClient, zone: FreshZone, source: str, target: str, **asked: Any) -> dict[str, Any]:
     """A delegation that must be made, as the server shows it."""
     body = {"source_session_id": source, "target_session_id": target, **asked}
     answer = await client.post(at(zone), json=body)
@@ -66,12 +64,7 @@ async def test_a_delegation_is_shown_with_everything_that_was_asked_for(zone: Fr
         assert made["target_session_id"] == made["target_agent_id"] == target
         assert made["scopes"] == ["read", "write"]
         assert made["resources"] == ["doc:1", "doc:2"]
-        assert made["constraints_json"] == {
-            "resources": ["doc:2"],
-            "max_depth": 3,
-            "budget": 10,
-            "team": {"x": [1]},
-        }
+        assert made["constraints_json"] == {"resources": ["doc:2"], "max_depth": 3, "budget": 10, "team": {"x": [1]}}
         assert (made["status"], made["edge_version"], made["parent_edge_id"]) == ("active", 1, None)
         assert made["created_at"] < made["expires_at"]
         assert made["expires_at"].endswith("Z")
@@ -82,13 +75,7 @@ async def test_a_line_of_delegations_only_narrows(zone: FreshZone) -> None:
     async with lending_client(zone) as client:
         a, b, c = await sessions(client, zone, 3)
         first = await lend(
-            client,
-            zone,
-            a,
-            b,
-            scopes=["read"],
-            constraints={"resources": ["r"], "max_hops": 2},
-            ttl_seconds=600,
+            client, zone, a, b, scopes=["read"], constraints={"resources": ["r"], "max_hops": 2}, ttl_seconds=600
         )
         second = await lend(client, zone, b, c, scopes=["read"], constraints={"resources": ["r"]})
         assert (second["parent_edge_id"], second["max_hops"]) == (first["id"], 1)
@@ -101,9 +88,7 @@ async def test_a_line_of_delegations_only_narrows(zone: FreshZone) -> None:
             {"scopes": ["read"], "constraints": {"resources": ["r"]}, "ttl_seconds": 86_400},
         ):
             body = {"source_session_id": b, "target_session_id": c, **wider}
-            refused = assert_problem(
-                await client.post(at(zone), json=body), 403, "delegation_exceeds_authority"
-            )
+            refused = assert_problem(await client.post(at(zone), json=body), 403, "delegation_exceeds_authority")
             assert len(refused["exceeds"]) == 1
             assert refused["parent_edge_id"] == first["id"]
 
@@ -168,9 +153,7 @@ async def test_what_cannot_be_delegated_is_refused_in_the_contracts_words(zone: 
         ("issuer_application_id", ""), ("idempotency_key", 1),
     ],
 )  # fmt: skip
-async def test_a_field_of_the_wrong_kind_is_refused_by_its_name(
-    zone: FreshZone, field: str, value: Any
-) -> None:
+async def test_a_field_of_the_wrong_kind_is_refused_by_its_name(zone: FreshZone, field: str, value: Any) -> None:
     async with lending_client(zone) as client:
         body = {"source_session_id": "a", "target_session_id": "b", field: value}
         refused = assert_problem(await client.post(at(zone), json=body), 400)
@@ -189,9 +172,7 @@ async def test_another_applications_sessions_need_both_powers(zone: FreshZone) -
             made = await lend(lender, zone, own, theirs)
         assert (made["issuer_application_id"], made["receiver_application_id"]) == (APP, "other")
         async with lending_client(zone, client_id="third") as third:
-            assert_problem(
-                await third.delete(at(zone, f"/{made['id']}")), 403, "application_ownership_required"
-            )
+            assert_problem(await third.delete(at(zone, f"/{made['id']}")), 403, "application_ownership_required")
         async with lending_client(zone, client_id="other") as receiver:
             assert (await receiver.delete(at(zone, f"/{made['id']}"))).status_code == 200
 
@@ -218,9 +199,7 @@ async def test_repeating_with_a_key_gives_the_same_delegation_while_it_is_active
 # -- revoking ----------------------------------------------------------------------------------------------------
 
 
-async def test_revoking_the_head_of_a_chain_ends_everybody_behind_it_and_repeats_with_zeros(
-    zone: FreshZone,
-) -> None:
+async def test_revoking_the_head_of_a_chain_ends_everybody_behind_it_and_repeats_with_zeros(zone: FreshZone) -> None:
     async with lending_client(zone) as client:
         nodes, edges = await chain(client, zone, 12)
         answer = await client.delete(at(zone, f"/{edges[0]}"))
@@ -241,17 +220,11 @@ async def test_both_spellings_revoke_and_sessions_are_kept_if_asked(zone: FreshZ
     async with lending_client(zone) as client:
         for method, rest in (("DELETE", ""), ("PATCH", "/revoke")):
             nodes, edges = await chain(client, zone, 3)
-            answer = await client.request(
-                method, at(zone, f"/{edges[0]}{rest}"), params={"keep_sessions": "true"}
-            )
+            answer = await client.request(method, at(zone, f"/{edges[0]}{rest}"), params={"keep_sessions": "true"})
             assert answer.json() == {"revoked_edges": 2, "affected_sessions": 2, "terminated_agents": 0}
             assert shown(await client.get(zone.agent(nodes[2])))["status"] == "active"
             edge = shown(await client.get(at(zone, f"/{edges[1]}")))
-            assert (edge["status"], edge["ended_reason"], edge["edge_version"]) == (
-                "revoked",
-                "parent_revoked",
-                2,
-            )
+            assert (edge["status"], edge["ended_reason"], edge["edge_version"]) == ("revoked", "parent_revoked", 2)
 
 
 async def test_an_ended_session_takes_its_delegations_and_ends_nobody_else(zone: FreshZone) -> None:
@@ -303,10 +276,7 @@ async def test_authority_traversal_and_explanation_tell_one_story(zone: FreshZon
         assert (held["scopes"], held["resources"], held["epoch"]) == (["read"], ["r"], 2)
         assert [edge["id"] for edge in held["edges"]] == [second["id"]]
         ahead = shown(await client.get(at(zone, f"/{first['id']}/traverse")))
-        assert [(item["level"], item["edge"]["id"]) for item in ahead["items"]] == [
-            (0, first["id"]),
-            (1, second["id"]),
-        ]
+        assert [(item["level"], item["edge"]["id"]) for item in ahead["items"]] == [(0, first["id"]), (1, second["id"])]
         assert ahead["truncated"] is False
         cut = shown(await client.get(at(zone, f"/{first['id']}/traverse"), params={"limit": 1}))
         assert (len(cut["items"]), cut["truncated"]) == (1, True)
@@ -330,9 +300,6 @@ async def test_a_foreign_session_or_edge_is_named_in_no_body_as_if_it_were_there
         for body, code in (
             ({"source_session_id": theirs, "target_session_id": own}, "delegation_endpoint_not_found"),
             ({"source_session_id": own, "target_session_id": theirs}, "delegation_endpoint_not_found"),
-            (
-                {"source_session_id": own, "target_session_id": second, "parent_edge_id": edge},
-                "delegation_not_found",
-            ),
+            ({"source_session_id": own, "target_session_id": second, "parent_edge_id": edge}, "delegation_not_found"),
         ):
             assert_problem(await admin.post(at(zone), json=body), 404, code)

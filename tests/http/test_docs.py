@@ -91,9 +91,7 @@ def page(content: bytes) -> Page:
     return Page(content)
 
 
-def test_every_route_is_on_the_page_with_its_refusals_and_what_they_mean(
-    routes: list[Route], page: Page
-) -> None:
+def test_every_route_is_on_the_page_with_its_refusals_and_what_they_mean(routes: list[Route], page: Page) -> None:
     for route in routes:
         assert route.summary in page.text
         assert route.path in page.text
@@ -104,13 +102,7 @@ def test_every_route_is_on_the_page_with_its_refusals_and_what_they_mean(
 
 
 def test_the_page_says_how_to_get_a_token_and_how_long_fields_may_be(page: Page) -> None:
-    for expected in (
-        "qd token",
-        "Authorization: Bearer $TOKEN",
-        "1 to 86,400",
-        "default 3600",
-        "agent:lifecycle",
-    ):
+    for expected in ("qd token", "Authorization: Bearer $TOKEN", "1 to 86,400", "default 3600", "agent:lifecycle"):
         assert expected in page.text
 
 
@@ -128,9 +120,7 @@ def test_the_page_loads_nothing_and_runs_nothing(content: bytes, page: Page) -> 
     assert [place for place in page.attributes("href") if not place.startswith(("#", "data:image/"))] == []
     for _, attributes in page.elements:
         assert not [
-            name
-            for name in attributes
-            if name.startswith("on") or name in ("src", "srcset", "style", "action")
+            name for name in attributes if name.startswith("on") or name in ("src", "srcset", "style", "action")
         ]
     style = content.decode().partition("<style>")[2].partition("</style>")[0]
     assert style and "url(" not in style and "@import" not in style and "prefers-color-scheme: dark" in style

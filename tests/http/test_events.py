@@ -86,20 +86,11 @@ async def test_a_traceparent_is_stored_with_the_events_it_caused(zone: FreshZone
 
 
 @pytest.mark.parametrize(
-    "trace",
-    [
-        b"not a traceparent",
-        b"00-" + b"0" * 32 + b"-00f067aa0ba902b7-01",
-        b"\xff\xfe",
-        TRACE.encode() * 4,
-        b"",
-    ],
+    "trace", [b"not a traceparent", b"00-" + b"0" * 32 + b"-00f067aa0ba902b7-01", b"\xff\xfe", TRACE.encode() * 4, b""]
 )
 async def test_a_malformed_traceparent_is_ignored_as_its_standard_says(zone: FreshZone, trace: bytes) -> None:
     async with zone.client() as client:
-        answer = await client.post(
-            zone.agents, json={"application_id": APP}, headers=[(b"traceparent", trace)]
-        )
+        answer = await client.post(zone.agents, json={"application_id": APP}, headers=[(b"traceparent", trace)])
         session = shown(answer)
     assert [event["trace"] for event in await events_of(zone, subject=session["id"])] == [None]
 

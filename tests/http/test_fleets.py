@@ -56,19 +56,13 @@ def why(answer: httpx.Response, status: int, error: str) -> str:
 # -- fleets and members ------------------------------------------------------------------------------------------
 
 
-async def test_a_fleet_begins_with_a_director_and_an_administrator_and_a_key_makes_it_once(
-    zone: FreshZone,
-) -> None:
+async def test_a_fleet_begins_with_a_director_and_an_administrator_and_a_key_makes_it_once(zone: FreshZone) -> None:
     async with owner(zone) as client:
         keyed = {"Idempotency-Key": "k"}
         made = await client.post(FLEETS, json={"label": "review"}, headers=keyed)
         assert made.status_code == 201, made.text
         fleet = made.json()
-        assert (fleet["fleet_id"], fleet["director"]["agent_id"], fleet["administrator_agent_id"]) == (
-            1,
-            1,
-            2,
-        )
+        assert (fleet["fleet_id"], fleet["director"]["agent_id"], fleet["administrator_agent_id"]) == (1, 1, 2)
         assert fleet["director"]["registered_at"] == fleet["created_at"]
         assert (fleet["director"]["placement"], fleet["members"]) == (None, 2)
         again = await client.post(FLEETS, json={"label": "review"}, headers=keyed)
@@ -93,11 +87,7 @@ async def test_a_deleted_fleet_keeps_its_messages_and_takes_nothing_new(zone: Fr
         assert why(refused, 409, "fleet_deleted") == "fleet 1 is deleted"
         assert (await client.get(FLEETS)).json()["fleets"] == []
         [fleet] = (await client.get(FLEETS, params={"deleted": True})).json()["fleets"]
-        assert (fleet["deleted_at"] is not None, fleet["members"], fleet["administrator_agent_id"]) == (
-            True,
-            0,
-            2,
-        )
+        assert (fleet["deleted_at"] is not None, fleet["members"], fleet["administrator_agent_id"]) == (True, 0, 2)
         assert (await client.get(f"{ONE}/messages/{sent['id']}")).json()["from_agent_name"] == "Director"
         assert (await client.post(FLEETS, json={})).json()["fleet_id"] == 2
 
@@ -118,21 +108,13 @@ async def test_members_are_agents_of_the_registry_and_leave_it_with_the_fleet(zo
             assert "qd member delete" in why(ended, 409, "agent_in_fleet")
         assert (await client.get("/api/v1/agents/fleet-1-3")).json()["status"] == "IDLE"
         left = await client.delete(f"{ONE}/members/{ALICE}")
-        assert left.json() == {
-            "agent_id": ALICE,
-            "fleet_id": 1,
-            "name": "alice",
-            "pane_id": None,
-            "pane": None,
-        }
+        assert left.json() == {"agent_id": ALICE, "fleet_id": 1, "name": "alice", "pane_id": None, "pane": None}
         assert (await client.get(f"{ONE}/members/{ALICE}")).json()["status"] == "deregistered"
         registered = (await client.get("/api/v1/agents/fleet-1-3")).json()
         assert registered["status"] in ("TERMINATED", "terminated")
         listed = await client.get(f"{ONE}/members", params={"status": "all", "limit": 3})
         assert [each["agent_id"] for each in listed.json()["members"]] == [1, 2, 3]
-        rest = await client.get(
-            f"{ONE}/members", params={"status": "all", "cursor": listed.json()["next_cursor"]}
-        )
+        rest = await client.get(f"{ONE}/members", params={"status": "all", "cursor": listed.json()["next_cursor"]})
         assert [each["agent_id"] for each in rest.json()["members"]] == [4]
         for agent, error in ((ADMINISTRATOR, "administrator_protected"), (DIRECTOR, "director_protected")):
             why(await client.delete(f"{ONE}/members/{agent}"), 409, error)
@@ -154,9 +136,7 @@ async def test_what_belongs_to_a_pane_is_heard_over_the_socket_alone(zone: Fresh
     async with owner(zone) as client:
         await crew(client)
         asked = {"name": "x", "description": ""}
-        why(
-            await client.post(f"{ONE}/members", json={**asked, "director_id": DIRECTOR}), 403, "missing_scope"
-        )
+        why(await client.post(f"{ONE}/members", json={**asked, "director_id": DIRECTOR}), 403, "missing_scope")
         why(await client.post(f"{ONE}/members", json={**asked, "prompt": "go"}), 400, "invalid_body")
     async with zone.client(zone.token(LIFECYCLE, FLEET_EXEC, role=Role.OWNER)) as client:
         pane = {"socket": "/nowhere", "pane_id": "%0"}
@@ -174,9 +154,7 @@ async def test_what_belongs_to_a_pane_is_heard_over_the_socket_alone(zone: Fresh
 # -- messages ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_message_is_acknowledged_by_its_recipient_or_canceled_by_its_sender_and_once(
-    zone: FreshZone,
-) -> None:
+async def test_a_message_is_acknowledged_by_its_recipient_or_canceled_by_its_sender_and_once(zone: FreshZone) -> None:
     async with owner(zone) as client:
         await crew(client)
         row = await said(client, DIRECTOR, ALICE, "look at this")
@@ -252,9 +230,7 @@ async def test_a_message_is_sent_once_under_one_key(zone: FreshZone) -> None:
         for to, number in ((ALICE, 1), ("*", 2)):
             asked = {"from_agent_id": DIRECTOR, "to_agent_id": to, "text": "hello"}
             keyed = {"Idempotency-Key": f"k{number}"}
-            first, second = [
-                await client.post(f"{ONE}/messages", json=asked, headers=keyed) for _ in range(2)
-            ]
+            first, second = [await client.post(f"{ONE}/messages", json=asked, headers=keyed) for _ in range(2)]
             assert (first.status_code, second.status_code) == (201, 200)
             # Meanwhile there may be a receipt.
             both = [{**answer.json(), "notice": None} for answer in (first, second)]
@@ -271,11 +247,7 @@ async def test_an_inbox_is_read_in_both_orders_page_by_page_and_by_status(zone: 
         await client.post(f"{ONE}/messages/2/ack", json={"agent_id": ALICE})
         unread = {"status": "input_required"}
         assert [each["id"] for each in await inbox(client, ALICE, **unread)] == [5, 4, 3, 1]
-        assert [each["id"] for each in await inbox(client, ALICE, order="asc", after=1, **unread)] == [
-            3,
-            4,
-            5,
-        ]
+        assert [each["id"] for each in await inbox(client, ALICE, order="asc", after=1, **unread)] == [3, 4, 5]
         assert [each["id"] for each in await inbox(client, ALICE, status="completed")] == [2]
         assert {each["id"] for each in await inbox(client, ALICE)} == {1, 2, 3, 4, 5}
         assert await inbox(client, BOB) == []
@@ -329,9 +301,7 @@ async def test_a_poll_that_waits_is_answered_by_the_next_message(zone: FreshZone
         assert assert_problem(refused, 400, "invalid_query")["field"] == "wait_ms"
 
 
-async def test_whoever_leaves_or_is_in_a_deleted_fleet_polls_no_more_and_its_history_stays(
-    zone: FreshZone,
-) -> None:
+async def test_whoever_leaves_or_is_in_a_deleted_fleet_polls_no_more_and_its_history_stays(zone: FreshZone) -> None:
     query: dict[str, str | int] = {"status": "input_required", "wait_ms": 30_000, "after": 2}
     gone = "agent 3 is not a member of fleet 1."
     async with owner(zone) as client, owner(zone) as other:
@@ -379,10 +349,7 @@ async def test_a_broadcast_is_one_entry_with_all_its_recipients(zone: FreshZone)
         assert [
             (each["task_id"], each["agent_name"], each["status_state"], each["acknowledged_at"])
             for each in page["items"][1]["recipients"]
-        ] == [
-            (3, "Director", "input_required", None),
-            (4, "bob", "completed", acked["status_timestamp"]),
-        ]
+        ] == [(3, "Director", "input_required", None), (4, "bob", "completed", acked["status_timestamp"])]
         rest = await client.get(f"{ONE}/timeline", params={"cursor": page["next_cursor"]})
         assert [entry["id"] for entry in rest.json()["items"]] == [1]
         assert rest.json()["next_cursor"] is None
@@ -407,9 +374,7 @@ async def test_the_live_timeline_shows_a_broadcast_and_then_that_it_was_acknowle
             assert (second.event, int(second.id) > int(first.id)) == ("moved", True)
             moved = second.json()
             assert moved.keys() == {"id", "recipients"}, "the text is known, and so are the others"
-            assert [(each["agent_id"], each["status_state"]) for each in moved["recipients"]] == [
-                (ALICE, "completed")
-            ]
+            assert [(each["agent_id"], each["status_state"]) for each in moved["recipients"]] == [(ALICE, "completed")]
             assert moved["id"] == entry["id"]
         await said(client, BOB, ALICE, "meanwhile")
         async with stream_of(zone.server.url, live, token, **{"Last-Event-ID": second.id}) as stream:
@@ -436,6 +401,4 @@ async def test_one_process_watches_over_a_fleet_until_it_lets_go(zone: FreshZone
         released = (await client.post(f"{monitor}/release", json=own)).json()
         assert (released["pid"], released["last_tick_at"], released["tick_seconds"]) == (None, None, 7)
         why(await client.get(f"{ONE}/members/{ALICE}/monitor"), 409, "no_placement")
-        why(
-            await client.patch(f"{ONE}/members/{ALICE}/monitor", json={"enabled": False}), 409, "no_placement"
-        )
+        why(await client.patch(f"{ONE}/members/{ALICE}/monitor", json={"enabled": False}), 409, "no_placement")

@@ -10,8 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.support.keel import Side
 from tests.support.rounds import ROUNDS
@@ -23,14 +22,10 @@ TEXT = st.text(max_size=12) | st.sampled_from(
     ["\x00", "\ud800", "\udfff", "\ufeff", "app\n", "null", "'; drop table zones"]
 )
 NUMBERS = (
-    st.integers()
-    | st.floats()
-    | st.sampled_from([2**31, 2**53, 2**63 - 1, 2**63, -(2**63) - 1, 2**64, 1e308, -0.0])
+    st.integers() | st.floats() | st.sampled_from([2**31, 2**53, 2**63 - 1, 2**63, -(2**63) - 1, 2**64, 1e308, -0.0])
 )
 LEAVES = st.none() | st.booleans() | NUMBERS | TEXT
-JSON = st.recursive(
-    LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4)
-)
+JSON = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4))
 FIELDS = st.fixed_dictionaries(
     {"application_id": st.just(APP) | JSON},
     optional={
@@ -69,10 +64,7 @@ class Twins:
         self.clients = [_client(zone) for zone in self.zones]
 
     def post(self, body: bytes) -> list[httpx.Response]:
-        return [
-            client.post(zone.agents, content=body)
-            for client, zone in zip(self.clients, self.zones, strict=True)
-        ]
+        return [client.post(zone.agents, content=body) for client, zone in zip(self.clients, self.zones, strict=True)]
 
     def close(self) -> None:
         for client in self.clients:
@@ -92,16 +84,7 @@ def twins(sqlite_server: ServerProcess, postgres_server: ServerProcess) -> Itera
 
 
 def without_what_differs(body: dict[str, Any]) -> dict[str, Any]:
-    own = (
-        "id",
-        "agent_session_id",
-        "root_id",
-        "zone_id",
-        "spawned_at",
-        "expires_at",
-        "created_at",
-        "updated_at",
-    )
+    own = ("id", "agent_session_id", "root_id", "zone_id", "spawned_at", "expires_at", "created_at", "updated_at")
     return {name: value for name, value in body.items() if name not in (*own, "request_id")}
 
 

@@ -17,9 +17,7 @@ async def two_tasks(client: httpx.AsyncClient, agent: str = "a") -> list[dict[st
     await client.put(f"{AGENTS}/{agent}", json={"maxConcurrentTasks": 10})
     said = [{"title": f"task {n}", "taskType": "development", "retryBackoffSeconds": 3_600} for n in (1, 2)]
     await client.post(TASKS, json={"tasks": said})
-    tasks: list[dict[str, Any]] = shown(await client.post(f"{AGENTS}/{agent}/claim", json={"max": 2}))[
-        "tasks"
-    ]
+    tasks: list[dict[str, Any]] = shown(await client.post(f"{AGENTS}/{agent}/claim", json={"max": 2}))["tasks"]
     assert len(tasks) == 2
     return tasks
 
@@ -47,9 +45,7 @@ async def test_a_heartbeat_with_its_attempts_token_keeps_progress_and_checkpoint
     assert (now["progressPercent"], now["currentStep"], now["checkpointData"]) == (30, "linking", {"page": 7})
 
 
-async def test_with_the_token_of_what_was_canceled_or_paused_it_counts_and_is_told_so(
-    zone: FreshZone,
-) -> None:
+async def test_with_the_token_of_what_was_canceled_or_paused_it_counts_and_is_told_so(zone: FreshZone) -> None:
     async with zone.client() as client:
         canceled, paused = await two_tasks(client)
         await client.post(f"{TASKS}/{canceled['id']}/cancel", json={"reason": "not wanted"})

@@ -29,9 +29,7 @@ async def call(
     return await client.post(f"{zone.path}/invocations", json=body)
 
 
-async def claim(
-    client: httpx.AsyncClient, zone: FreshZone, service: str, **said: object
-) -> list[dict[str, Any]]:
+async def claim(client: httpx.AsyncClient, zone: FreshZone, service: str, **said: object) -> list[dict[str, Any]]:
     answer = await client.post(f"{zone.path}/services/{service}/claim", json=said)
     assert answer.status_code == 200, answer.text
     items: list[dict[str, Any]] = answer.json()["items"]
@@ -46,9 +44,7 @@ async def test_a_call_is_made_claimed_completed_and_its_result_is_read(zone: Fre
         assert (made.json()["status"], made.json()["params"]) == ("pending", {"text": "hello"})
         again = await call(client, zone, service, params={"text": "hello"}, metadata={"why": "test"})
         assert (again.status_code, again.json()["id"]) == (200, made.json()["id"])
-        assert_problem(
-            await call(client, zone, service, params={"text": "other"}), 422, "idempotency_key_conflict"
-        )
+        assert_problem(await call(client, zone, service, params={"text": "other"}), 422, "idempotency_key_conflict")
         [lease] = await claim(client, zone, service)
         assert (lease["id"], lease["attempt"], lease["params"]) == (made.json()["id"], 1, {"text": "hello"})
         path = f"{zone.path}/invocations/{lease['id']}"
@@ -85,14 +81,10 @@ async def test_start_cancel_and_complete_are_spelt_with_either_method(zone: Fres
         assert_problem(
             await client.request(method, f"{path}/{ids[0]}/cancel", json={}), 409, "invocation_not_cancelable"
         )
-        assert_problem(
-            await client.request(method, f"{path}/{ids[1]}/start", json={}), 409, "invocation_not_startable"
-        )
+        assert_problem(await client.request(method, f"{path}/{ids[1]}/start", json={}), 409, "invocation_not_startable")
 
 
-async def test_of_two_who_start_the_same_one_is_refused_and_a_start_is_repeated_with_its_id(
-    zone: FreshZone,
-) -> None:
+async def test_of_two_who_start_the_same_one_is_refused_and_a_start_is_repeated_with_its_id(zone: FreshZone) -> None:
     async with zone.client() as client:
         service = await register(client, zone)
         path = f"{zone.path}/invocations/{(await call(client, zone, service)).json()['id']}/start"
@@ -103,9 +95,7 @@ async def test_of_two_who_start_the_same_one_is_refused_and_a_start_is_repeated_
             assert_problem(await client.post(path, json=body), 409, "invocation_not_startable")
 
 
-async def test_another_application_may_call_and_may_neither_claim_nor_report_nor_cancel(
-    zone: FreshZone,
-) -> None:
+async def test_another_application_may_call_and_may_neither_claim_nor_report_nor_cancel(zone: FreshZone) -> None:
     stranger = zone.token(client_id="stranger", subject="stranger")
     async with zone.client() as client, zone.client(stranger) as other:
         service = await register(client, zone)
@@ -130,15 +120,11 @@ async def test_a_session_that_is_not_its_own_cannot_be_invoked_from(zone: FreshZ
         async with zone.client(stranger) as other:
             refused = await call(other, zone, service, source_session_id=session["id"])
         assert_problem(refused, 403, "invoker_ownership_required")
-        assert_problem(
-            await call(client, zone, service, source_session_id="no-such"), 404, "agent_session_not_found"
-        )
+        assert_problem(await call(client, zone, service, source_session_id="no-such"), 404, "agent_session_not_found")
         assert_problem(await call(client, zone, "no-such"), 404, "agent_service_not_found")
 
 
-async def test_a_call_by_a_sessions_own_token_belongs_to_that_session_and_ends_with_it(
-    zone: FreshZone,
-) -> None:
+async def test_a_call_by_a_sessions_own_token_belongs_to_that_session_and_ends_with_it(zone: FreshZone) -> None:
     async with zone.client() as client:
         service = await register(client, zone)
         session = await spawn(client, zone)
@@ -190,14 +176,8 @@ async def test_many_are_reported_at_once_and_each_has_its_own_outcome(zone: Fres
 
 async def test_lists_are_newest_first_and_filtered(zone: FreshZone) -> None:
     async with zone.client() as client:
-        one, two = (
-            await register(client, zone),
-            await register(client, zone, endpoint_url="http://w.example/2"),
-        )
-        made = [
-            (await call(client, zone, service, f"k{n}")).json()["id"]
-            for n, service in enumerate((one, two, one))
-        ]
+        one, two = (await register(client, zone), await register(client, zone, endpoint_url="http://w.example/2"))
+        made = [(await call(client, zone, service, f"k{n}")).json()["id"] for n, service in enumerate((one, two, one))]
         await claim(client, zone, one)
 
         async def ids(**query: str) -> list[str]:
@@ -285,9 +265,7 @@ async def test_an_ended_sessions_token_claims_nothing(zone: FreshZone) -> None:
         service = await register(client, zone)
         session = await spawn(client, zone)
         async with zone.client(zone.token(LIFECYCLE, session_id=session["id"])) as own:
-            waiting = asyncio.create_task(
-                own.post(f"{zone.path}/services/{service}/claim", json={"wait_ms": 20_000})
-            )
+            waiting = asyncio.create_task(own.post(f"{zone.path}/services/{service}/claim", json={"wait_ms": 20_000}))
             await waits(zone, 1)
             await end(client, zone, session["id"])
             await call(client, zone, service)

@@ -170,9 +170,7 @@ async def test_a_key_is_good_on_the_routes_its_scopes_are_for_and_403_on_the_oth
 
 
 @pytest.mark.parametrize("scopes", [["agent"], ["agent:lifecycles"], ["quarterdeck.metrics"]])
-async def test_a_key_without_the_routes_scope_is_403_on_every_route(
-    zone: FreshZone, scopes: Sequence[str]
-) -> None:
+async def test_a_key_without_the_routes_scope_is_403_on_every_route(zone: FreshZone, scopes: Sequence[str]) -> None:
     made = await make(zone, scopes=scopes)
     async with bearing(zone, made["key"]) as client:
         for row in await table_of(zone.server):
@@ -199,9 +197,7 @@ async def test_the_name_of_a_zone_may_hold_dots_and_its_keys_work_all_the_same(z
         assert_problem(await client.get(zone.path), 403, "zone_mismatch")
 
 
-async def test_a_scope_that_crosses_zones_crosses_none_should_it_stand_in_the_database(
-    zone: FreshZone,
-) -> None:
+async def test_a_scope_that_crosses_zones_crosses_none_should_it_stand_in_the_database(zone: FreshZone) -> None:
     made = await make(zone)
     Side(zone.server.launch.database_url).run(
         "update api_keys set scopes = ? where id = ?", f"{LIFECYCLE} {ADMIN}", made["id"]
@@ -215,9 +211,7 @@ async def test_a_scope_that_crosses_zones_crosses_none_should_it_stand_in_the_da
 # -- coming with a bad one ---------------------------------------------------------------------------------------
 
 
-async def test_every_key_that_opens_nothing_is_refused_in_the_same_words_on_every_route(
-    zone: FreshZone,
-) -> None:
+async def test_every_key_that_opens_nothing_is_refused_in_the_same_words_on_every_route(zone: FreshZone) -> None:
     other = await fresh_zone(zone.server)
     good, revoked, expired, theirs = [await make(each) for each in (zone, zone, zone, other)]
     await revoke(zone, revoked["id"])
@@ -265,9 +259,7 @@ async def raw(zone: FreshZone, *lines: bytes) -> tuple[int, str]:
     return answer.status, str(answer.json().get("error"))
 
 
-async def test_two_credentials_are_refused_whichever_comes_first_and_however_good_they_are(
-    zone: FreshZone,
-) -> None:
+async def test_two_credentials_are_refused_whichever_comes_first_and_however_good_they_are(zone: FreshZone) -> None:
     key, other = [(await make(zone))["key"].encode() for _ in range(2)]
     token = zone.token().encode()
     by_key, by_token = b"X-API-Key: " + key, b"Authorization: Bearer " + token
@@ -309,12 +301,7 @@ async def test_the_refusals_come_in_the_contracts_order_for_keys_too(zone: Fresh
     other = await fresh_zone(zone.server)
     weak = (await make(zone, scopes=["x"]))["key"]
     strong = (await make(zone))["key"]
-    expected = [
-        ("", "missing_token"),
-        ("qd_x", "invalid_token"),
-        (weak, "missing_scope"),
-        (strong, "zone_mismatch"),
-    ]
+    expected = [("", "missing_token"), ("qd_x", "invalid_token"), (weak, "missing_scope"), (strong, "zone_mismatch")]
     for key, error in expected:
         async with bearing(other, key) as client:
             assert_problem(await client.get(other.path), 401 if "token" in error else 403, error)

@@ -38,9 +38,7 @@ async def spawn_many(zone: FreshZone, number: int, **asked: object) -> list[str]
         return [(await spawn(client, zone, **asked))["id"] for _ in range(number)]
 
 
-async def test_sessions_are_listed_newest_first_in_pages_that_neither_miss_nor_repeat(
-    zone: FreshZone,
-) -> None:
+async def test_sessions_are_listed_newest_first_in_pages_that_neither_miss_nor_repeat(zone: FreshZone) -> None:
     made = await spawn_many(zone, 7)
     async with zone.client() as client:
         assert await ids_of_pages(client, zone.agents) == [made[::-1]]

@@ -48,10 +48,7 @@ async def test_members_are_made_shown_listed_changed_and_removed(zone: FreshZone
         first = await owner.get(MEMBERS, params={"limit": 1})
         assert [item["subject"] for item in first.json()["items"]] == ["alice"]
         rest = await owner.get(MEMBERS, params={"limit": 1, "cursor": first.json()["nextCursor"]})
-        assert ([item["subject"] for item in rest.json()["items"]], rest.json()["nextCursor"]) == (
-            ["bert"],
-            None,
-        )
+        assert ([item["subject"] for item in rest.json()["items"]], rest.json()["nextCursor"]) == (["bert"], None)
         assert 'rel="next"' in first.headers["link"]
         assert (await owner.delete(one("alice"))).status_code == 204
         assert_problem(await owner.delete(one("alice")), 404, "member_not_found")
@@ -100,9 +97,7 @@ async def test_the_last_owner_stays_and_only_owners_touch_owners(zone: FreshZone
 # -- what a bearer is
 
 
-async def test_a_token_of_the_local_issuer_and_a_key_are_members_if_nothing_else_is_said(
-    zone: FreshZone,
-) -> None:
+async def test_a_token_of_the_local_issuer_and_a_key_are_members_if_nothing_else_is_said(zone: FreshZone) -> None:
     async with zone.server.client() as admin:
         key = shown(await admin.post(f"{zone.path}/keys", json={"application_id": APP}))
     credentials = [{"Authorization": f"Bearer {zone.token()}"}, {"X-API-Key": key["key"]}]
@@ -154,9 +149,7 @@ async def test_ones_own_workspace_may_be_named_and_another_is_not_there(zone: Fr
     async with ruled(zone) as owner:
         assert (await owner.get(MEMBERS, headers={"X-Workspace-ID": zone.id})).status_code == 200
         refusals = [
-            assert_problem(
-                await owner.get(MEMBERS, headers={"X-Workspace-ID": other}), 404, "workspace_not_found"
-            )
+            assert_problem(await owner.get(MEMBERS, headers={"X-Workspace-ID": other}), 404, "workspace_not_found")
             for other in (foreign.id, "nowhere")
         ]
         assert {said["detail"].replace(foreign.id, "X").replace("nowhere", "X") for said in refusals} == {

@@ -30,9 +30,7 @@ def event(kind: str, **data: object) -> NewEvent:
         ("subagent_invoke_duration_seconds", "histogram"),
     ],
 )
-def test_the_seeds_figures_are_there_by_their_names_before_anything_has_happened(
-    name: str, kind: str
-) -> None:
+def test_the_seeds_figures_are_there_by_their_names_before_anything_has_happened(name: str, kind: str) -> None:
     assert f"# TYPE {name} {kind}" in Metrics().render().decode().splitlines()
 
 
@@ -58,6 +56,4 @@ def test_reasons_that_callers_make_up_share_one_label() -> None:
     told = shown(metrics)
     labels = {name: n for name, n in told.items() if name.startswith("subagent_cascade_terminations_total")}
     expected = {**dict.fromkeys(known, 1), "other": 50}
-    assert labels == {
-        f'subagent_cascade_terminations_total{{reason="{reason}"}}': n for reason, n in expected.items()
-    }
+    assert labels == {f'subagent_cascade_terminations_total{{reason="{reason}"}}': n for reason, n in expected.items()}

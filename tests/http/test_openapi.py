@@ -77,14 +77,10 @@ def test_operations_have_names_that_are_unique_and_do_not_depend_on_their_handle
     assert len(set(names)) == len(names)
     assert "post_zones_zone_agents" in names
     alike = [Route("GET", path, nobody, "", None) for path in ("/a/b", "/a-b", "/{a}/b")]
-    assert (
-        len({operation["operationId"] for _, _, operation in operations(openapi.describe(alike, "1"))}) == 3
-    )
+    assert len({operation["operationId"] for _, _, operation in operations(openapi.describe(alike, "1"))}) == 3
 
 
-def test_public_routes_need_no_token_and_all_others_name_their_scope(
-    routes: list[Route], described: Json
-) -> None:
+def test_public_routes_need_no_token_and_all_others_name_their_scope(routes: list[Route], described: Json) -> None:
     for route in routes:
         # A key is for its zone: where zones are crossed, only a token will do.
         ways = {None: [], ADMIN: ["bearer"]}.get(route.scope, ["bearer", "apiKey"])
@@ -158,9 +154,7 @@ def test_a_query_is_described_field_by_field_with_bounds_and_defaults(described:
     assert at(found["cursor"], "schema")["type"] == "string"
     assert "ListQuery" not in at(described, "components", "schemas")
     document = openapi.describe([Route("GET", "/a", nobody, "", None, query=Wanted)], "1")
-    assert [
-        one.get("required", False) for one in items(at(document, "paths", "/a", "get"), "parameters")
-    ] == [
+    assert [one.get("required", False) for one in items(at(document, "paths", "/a", "get"), "parameters")] == [
         True,
         False,
     ]
@@ -189,9 +183,7 @@ def test_what_is_made_or_ended_answers_with_each_status_it_may_answer_with(descr
     assert schema_of(ending["200"]) == {"$ref": "#/components/schemas/Receipt"}
 
 
-def test_every_route_with_a_token_lists_the_problems_it_may_answer_with(
-    routes: list[Route], described: Json
-) -> None:
+def test_every_route_with_a_token_lists_the_problems_it_may_answer_with(routes: list[Route], described: Json) -> None:
     for route in routes:
         answers = at(operation_of(described, route), "responses")
         expected = {500, 503} if route.scope is None else {400, 401, 403, 404, 429, 500, 503}
@@ -357,12 +349,7 @@ def schemas(document: Json) -> Iterator[Json]:
 
 def within(schema: Json) -> Iterator[Json]:
     yield schema
-    children = [
-        *cast(Json, schema.get("properties", {})).values(),
-        *cast(list[object], schema.get("anyOf", [])),
-    ]
-    children += [
-        schema[name] for name in ("items", "additionalProperties") if isinstance(schema.get(name), dict)
-    ]
+    children = [*cast(Json, schema.get("properties", {})).values(), *cast(list[object], schema.get("anyOf", []))]
+    children += [schema[name] for name in ("items", "additionalProperties") if isinstance(schema.get(name), dict)]
     for child in children:
         yield from within(cast(Json, child))

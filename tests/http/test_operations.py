@@ -28,9 +28,7 @@ async def test_health_and_readiness_answer_without_a_token(server: ServerProcess
         assert (await stranger.get("/ready")).status_code == 200
 
 
-async def test_the_description_names_this_version_and_the_documentation_needs_no_network(
-    server: ServerProcess,
-) -> None:
+async def test_the_description_names_this_version_and_the_documentation_needs_no_network(server: ServerProcess) -> None:
     async with server.client("") as stranger:
         described = (await stranger.get("/openapi.json")).json()
         page = await stranger.get("/docs")
@@ -39,26 +37,15 @@ async def test_the_description_names_this_version_and_the_documentation_needs_no
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert "/zones/{zone}/agents" in re.sub(r"<[^>]+>", "", page.text)
-    assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", page.text), (
-        "loads something from elsewhere"
-    )
+    assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", page.text), "loads something from elsewhere"
 
 
-async def test_a_bearer_is_told_which_release_serves_on_which_tables_and_what_time_it_is(
-    zone: FreshZone,
-) -> None:
+async def test_a_bearer_is_told_which_release_serves_on_which_tables_and_what_time_it_is(zone: FreshZone) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
     async with zone.client() as client:
         about = (await client.get("/about")).json()
-    assert (about["version"], about["revision"], about["head"]) == (
-        __version__,
-        revisions()[-1],
-        revisions()[-1],
-    )
-    assert (about["database"], about["complaint"]) == (
-        zone.server.launch.database_url.partition(":")[0],
-        None,
-    )
+    assert (about["version"], about["revision"], about["head"]) == (__version__, revisions()[-1], revisions()[-1])
+    assert (about["database"], about["complaint"]) == (zone.server.launch.database_url.partition(":")[0], None)
     assert before < datetime.fromisoformat(about["now"]) < datetime.now(UTC) + timedelta(seconds=1)
 
 
@@ -141,9 +128,7 @@ async def test_the_local_socket_serves_the_same_api(server: ServerProcess) -> No
 # -- the log
 
 
-async def test_the_log_is_json_lines_without_tokens_bodies_or_queries(
-    servers: Servers, launch: Launch
-) -> None:
+async def test_the_log_is_json_lines_without_tokens_bodies_or_queries(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch.told(QD_LOG_LEVEL="debug"))
     zone = await fresh_zone(server)
     token = zone.token()
@@ -173,9 +158,7 @@ async def test_the_log_is_json_lines_without_tokens_bodies_or_queries(
     assert len(plain) == 5, f"only the words for the person who started it: {plain}"
 
 
-async def test_a_quiet_level_logs_no_requests_and_what_fails_is_logged(
-    servers: Servers, launch: Launch
-) -> None:
+async def test_a_quiet_level_logs_no_requests_and_what_fails_is_logged(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch.told(QD_LOG_LEVEL="error"))
     async with server.client() as client:
         await client.get("/zones")
@@ -190,9 +173,7 @@ def open_files(server: ServerProcess) -> int:
     return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
 
 
-@pytest.mark.skipif(
-    not Path("/proc/self/fd").exists(), reason="only Linux shows what another process has open"
-)
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux shows what another process has open")
 async def test_a_thousand_aborted_connections_leave_nothing_open(zone: FreshZone) -> None:
     token = zone.token()
     spawning = request("POST", zone.agents, token, {"application_id": APP})

@@ -199,9 +199,7 @@ def secret_of(answer: httpx.Response) -> str | None:
     return secret if secret is None else str(secret)
 
 
-async def test_the_secret_is_shown_when_push_begins_and_when_it_is_rotated_and_never_else(
-    zone: FreshZone,
-) -> None:
+async def test_the_secret_is_shown_when_push_begins_and_when_it_is_rotated_and_never_else(zone: FreshZone) -> None:
     asked = {"endpoint_url": URL, "application_id": APP, "delivery": "push"}
     async with zone.client() as client:
         first = await client.post(services(zone), json=asked)
@@ -229,9 +227,7 @@ async def test_the_secret_is_shown_when_push_begins_and_when_it_is_rotated_and_n
     assert "whsec_" not in listed.text + told
 
 
-async def test_replicas_that_share_a_signing_key_agree_on_every_secret(
-    servers: Servers, postgres_url: str
-) -> None:
+async def test_replicas_that_share_a_signing_key_agree_on_every_secret(servers: Servers, postgres_url: str) -> None:
     first = await servers.start(Launch(servers.directory / "one", postgres_url))
     zone = await fresh_zone(first)
     second = FreshZone(await another(first, servers), zone.id)
@@ -329,11 +325,7 @@ async def test_a_heartbeat_may_tell_of_health_work_and_metadata(zone: FreshZone)
         told = {"status": "healthy", "active_invocations": 7, "metadata": {"load": 0.5}}
         answer = await client.post(f"{path}/heartbeat", json=told)
         said = shown(answer)
-        assert (said["health"], said["active_invocations"], said["metadata_json"]) == (
-            "healthy",
-            7,
-            {"load": 0.5},
-        )
+        assert (said["health"], said["active_invocations"], said["metadata_json"]) == ("healthy", 7, {"load": 0.5})
         second = await register(client, zone.agent(session, "/services"), endpoint_url=URL + "/2")
         alias = zone.agent(session, "/heartbeat")
         one = await client.post(alias, json={"service_id": second["id"], "status": "degraded"})
@@ -342,9 +334,7 @@ async def test_a_heartbeat_may_tell_of_health_work_and_metadata(zone: FreshZone)
         items = shown(await client.get(zone.agent(session, "/services")))["items"]
         assert [item["health"] for item in items] == ["unhealthy", "unhealthy"]
         assert {item["last_heartbeat_at"] for item in items} == {shown(both)["last_heartbeat_at"]}
-    changes = [
-        (event["from"], event["to"]) for event in await events_of(zone) if event["type"] == "service.change"
-    ]
+    changes = [(event["from"], event["to"]) for event in await events_of(zone) if event["type"] == "service.change"]
     assert changes[:2] == [("starting", "healthy"), ("starting", "degraded")]
     assert sorted(changes[2:]) == [("degraded", "unhealthy"), ("healthy", "unhealthy")]
 
@@ -360,9 +350,7 @@ async def test_a_heartbeat_may_tell_of_health_work_and_metadata(zone: FreshZone)
         ({"status": "healthy", "health": "degraded"}, "status"),
     ],
 )
-async def test_a_heartbeat_that_is_wrong_is_400_with_its_field(
-    zone: FreshZone, body: Any, field: str
-) -> None:
+async def test_a_heartbeat_that_is_wrong_is_400_with_its_field(zone: FreshZone, body: Any, field: str) -> None:
     async with zone.client() as client:
         session, paths = await paths_to(client, zone)
         for path in (*paths, zone.agent(session)):
@@ -408,9 +396,7 @@ async def test_a_service_that_two_sessions_registered_stays_while_one_lives(zone
     async with zone.client() as client:
         first, [_, path] = await paths_to(client, zone)
         second = (await spawn(client, zone))["id"]
-        assert (
-            await client.post(zone.agent(second, "/services"), json={"endpoint_url": URL})
-        ).status_code == 200
+        assert (await client.post(zone.agent(second, "/services"), json={"endpoint_url": URL})).status_code == 200
         assert shown(await client.get(path))["agent_id"] == first
         await end(client, zone, first)
         assert shown(await client.get(path))["agent_id"] == second

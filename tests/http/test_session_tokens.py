@@ -78,9 +78,7 @@ NOT_200 = {
     "POST /api/v1/fleets": 201,
     # There is no other fleet in the zone.
     **{f"{method} /api/v1/fleets/{{fleet}}": 404 for method in ("GET", "DELETE")},
-    **{
-        f"{method} /api/v1/fleets/{{fleet}}/{rest}": 404 for method, rests in FLEETS.items() for rest in rests
-    },
+    **{f"{method} /api/v1/fleets/{{fleet}}/{rest}": 404 for method, rests in FLEETS.items() for rest in rests},
     "POST /zones/{zone}/keys": 201,
     "DELETE /zones/{zone}/keys/{id}": 404,  # the id is a session's
 }
@@ -116,9 +114,7 @@ async def test_from_the_end_of_its_session_on_it_is_401_on_every_route(zone: Fre
             await end(client, zone, parent)
         elif how == "expired":
             side = Side(zone.server.launch.database_url)
-            side.run(
-                "update agent_sessions set expires_at = 1 where zone_id = ? and id = ?", zone.id, session
-            )
+            side.run("update agent_sessions set expires_at = 1 where zone_id = ? and id = ?", zone.id, session)
     before = await events_of(zone)
     async with zone.client(token) as client:
         for row in await table_of(zone.server):

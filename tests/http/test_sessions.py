@@ -80,11 +80,7 @@ async def test_a_child_knows_its_root_and_does_not_outlive_its_parent(zone: Fres
         child = await spawn(client, zone, parent_id=root["id"], ttl_seconds=86_400)
         grandchild = await spawn(client, zone, parent_id=child["id"], ttl_seconds=30)
     assert (child["parent_id"], child["root_id"], child["depth"]) == (root["id"], root["id"], 1)
-    assert (grandchild["parent_id"], grandchild["root_id"], grandchild["depth"]) == (
-        child["id"],
-        root["id"],
-        2,
-    )
+    assert (grandchild["parent_id"], grandchild["root_id"], grandchild["depth"]) == (child["id"], root["id"], 2)
     assert child["expires_at"] == root["expires_at"]
     assert instant(grandchild["expires_at"]) < instant(root["expires_at"])
 
@@ -115,9 +111,7 @@ async def test_a_head_request_answers_as_get_does_without_a_body(zone: FreshZone
     assert looked.headers["content-length"] == str(len(asked.content))
 
 
-async def test_ending_a_session_answers_204_and_204_again_and_takes_its_subtree_along(
-    zone: FreshZone,
-) -> None:
+async def test_ending_a_session_answers_204_and_204_again_and_takes_its_subtree_along(zone: FreshZone) -> None:
     async with zone.client() as client:
         root = await spawn(client, zone)
         child = await spawn(client, zone, parent_id=root["id"])
@@ -142,9 +136,7 @@ async def test_ending_what_never_was_is_not_found(zone: FreshZone) -> None:
     async with zone.client() as client:
         assert_problem(await client.delete(zone.agent("no-such-session")), 404, "agent_not_found")
         assert_problem(
-            await client.delete(zone.agent("no-such-session"), params={"receipt": "true"}),
-            404,
-            "agent_not_found",
+            await client.delete(zone.agent("no-such-session"), params={"receipt": "true"}), 404, "agent_not_found"
         )
 
 
@@ -175,9 +167,7 @@ async def test_a_receipt_says_what_was_asked_stopped_and_already_stopped(zone: F
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-async def test_suspending_and_resuming_say_how_many_fell_asleep_and_woke(
-    zone: FreshZone, method: str
-) -> None:
+async def test_suspending_and_resuming_say_how_many_fell_asleep_and_woke(zone: FreshZone, method: str) -> None:
     async with zone.client() as client:
         root = await spawn(client, zone)
         child = await spawn(client, zone, parent_id=root["id"])
@@ -255,11 +245,7 @@ async def test_every_bound_refuses_with_its_own_code_and_explains_itself(
     zone: FreshZone, limit: str, error: str, parent: bool, frees: str
 ) -> None:
     # One session may be there; the root of a tree is one session of it, and has no child above it.
-    room = (
-        1
-        if limit in ("max_sessions", "max_sessions_per_application", "max_tree_size", "max_tree_spawns")
-        else 0
-    )
+    room = 1 if limit in ("max_sessions", "max_sessions_per_application", "max_tree_size", "max_tree_spawns") else 0
     narrow = await fresh_zone(zone.server, **{limit: room})
     async with narrow.client() as client:
         root = await spawn(client, narrow)

@@ -8,9 +8,7 @@ from tests.support.server import ServerProcess
 from tests.support.zone import FreshZone, assert_problem, shown
 
 
-async def test_a_server_without_redis_has_the_sink_of_webhooks_alone_and_says_so(
-    server: ServerProcess,
-) -> None:
+async def test_a_server_without_redis_has_the_sink_of_webhooks_alone_and_says_so(server: ServerProcess) -> None:
     async with server.client() as admin:
         [own] = shown(await admin.get("/sinks"))["items"]
         assert (own["name"], own["is_configured"], own["waiting"], own["dead"]) == ("webhooks", True, 0, 0)
@@ -30,8 +28,7 @@ async def test_whoever_holds_no_more_than_a_zone_is_told_nothing_of_sinks(zone: 
 
 
 @pytest.mark.parametrize(
-    "body",
-    [{}, {"pos": 1, "all": True}, {"all": False}, {"pos": 0}, {"pos": -1}, {"pos": 2**63}, {"pos": "x"}],
+    "body", [{}, {"pos": 1, "all": True}, {"all": False}, {"pos": 0}, {"pos": -1}, {"pos": 2**63}, {"pos": "x"}]
 )
 async def test_what_is_to_be_requeued_must_be_said(server: ServerProcess, body: dict[str, object]) -> None:
     async with server.client() as admin:

@@ -30,9 +30,7 @@ async def said(server: ServerProcess, words: bytes) -> bytes:
     return told
 
 
-async def test_requests_sent_without_waiting_are_answered_one_by_one_in_their_order(
-    server: ServerProcess,
-) -> None:
+async def test_requests_sent_without_waiting_are_answered_one_by_one_in_their_order(server: ServerProcess) -> None:
     connection = await Connection.open(server.url)
     asked = [request("PUT", f"{ZONE}-{n}", server.admin_token, {"name": f"n{n}"}) for n in range(20)]
     await connection.send(b"".join(asked))
@@ -72,9 +70,7 @@ async def test_whoever_asks_whether_to_send_a_body_is_told_and_a_stranger_is_ref
     assert b"connection: close" in told
 
 
-async def test_a_head_alone_is_answered_without_a_body_and_the_connection_goes_on(
-    server: ServerProcess,
-) -> None:
+async def test_a_head_alone_is_answered_without_a_body_and_the_connection_goes_on(server: ServerProcess) -> None:
     told = await said(
         server,
         b"HEAD /health HTTP/1.1\r\nhost: here\r\n\r\nGET /health HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n",
@@ -108,9 +104,7 @@ async def test_nonsense_behind_a_request_does_not_cost_the_request_its_answer(se
     assert b"invalid_http" in told
 
 
-async def test_after_a_body_that_was_refused_unread_the_connection_is_as_good_as_before(
-    server: ServerProcess,
-) -> None:
+async def test_after_a_body_that_was_refused_unread_the_connection_is_as_good_as_before(server: ServerProcess) -> None:
     connection = await Connection.open(server.url)
     body = b"x" * 3_000_000
     head = f"PUT {ZONE} HTTP/1.1\r\nhost: here\r\nauthorization: Bearer {server.admin_token}\r\n"

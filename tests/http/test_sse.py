@@ -46,9 +46,7 @@ async def asked_for_a_stream(zone: FreshZone, query: str = "", **headers: str) -
 # -- what it looks like
 
 
-async def test_an_event_is_sent_with_its_position_as_id_its_type_as_name_and_itself_as_data(
-    zone: FreshZone,
-) -> None:
+async def test_an_event_is_sent_with_its_position_as_id_its_type_as_name_and_itself_as_data(zone: FreshZone) -> None:
     stream = await opened(zone)
     assert stream.decoder.headers["content-type"] == "text/event-stream"
     assert stream.decoder.headers["cache-control"] == "no-store"
@@ -171,9 +169,7 @@ async def test_a_malformed_last_event_id_is_refused_by_its_name(zone: FreshZone,
     assert (body["error"], body["field"]) == ("invalid_last_event_id", "Last-Event-ID")
 
 
-async def test_above_the_head_there_is_one_reset_and_the_stream_goes_on_from_the_floor(
-    zone: FreshZone,
-) -> None:
+async def test_above_the_head_there_is_one_reset_and_the_stream_goes_on_from_the_floor(zone: FreshZone) -> None:
     events = await some_events(zone)
     stream = await opened(zone, Last_Event_ID=str(2**63 - 1))
     reset, *messages = await stream.take(1 + len(events))
@@ -240,9 +236,7 @@ async def test_the_end_of_its_own_session_ends_a_stream_at_once(zone: FreshZone)
             assert stream.decoder.comments[-1] == "over, session.terminate"
         assert (await stays.next()).event == "session.terminate"
         await stays.close()
-    assert_problem(
-        await asked_for_a_stream(zone, authorization=f"Bearer {zone.token(session_id=session)}"), 401
-    )
+    assert_problem(await asked_for_a_stream(zone, authorization=f"Bearer {zone.token(session_id=session)}"), 401)
 
 
 @pytest.fixture
@@ -311,9 +305,7 @@ async def test_a_silent_stream_shows_signs_of_life_that_bear_the_position(watchf
 
 
 @STARTED_ON_SQLITE
-async def test_beyond_the_most_streams_a_newcomer_is_told_to_come_again(
-    servers: Servers, launch: Launch
-) -> None:
+async def test_beyond_the_most_streams_a_newcomer_is_told_to_come_again(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch.told(QD_STREAMS_MAX="2"))
     zone = await fresh_zone(server)
     first, second = await opened(zone), await opened(zone)
@@ -371,9 +363,7 @@ async def test_told_to_stop_the_server_ends_its_streams_first_and_leaves_at_once
 
 
 @STARTED_ON_SQLITE
-async def test_each_stream_leaves_one_line_in_the_log_when_it_is_over(
-    servers: Servers, launch: Launch
-) -> None:
+async def test_each_stream_leaves_one_line_in_the_log_when_it_is_over(servers: Servers, launch: Launch) -> None:
     server = await servers.start(launch)
     zone = await fresh_zone(server)
     async with stream_of(server.url, f"{zone.path}/events", zone.token(), X_Request_ID="mine"):
@@ -385,9 +375,7 @@ async def test_each_stream_leaves_one_line_in_the_log_when_it_is_over(
 
 
 @STARTED_ON_SQLITE
-async def test_a_stream_shares_its_connection_with_what_comes_after_it(
-    watchful: ServerProcess,
-) -> None:
+async def test_a_stream_shares_its_connection_with_what_comes_after_it(watchful: ServerProcess) -> None:
     zone = await fresh_zone(watchful)
     stream = await opened(zone, token=zone.token(ttl=1))
     await stream.rest()

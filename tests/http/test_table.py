@@ -85,9 +85,7 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", 
 async def test_the_contracts_routes_are_served_with_their_scopes(server: ServerProcess) -> None:
     served = {str(row): row.scope for row in await table_of(server)}
     assert PROMISED.items() <= served.items()
-    assert {
-        f"{method} /api/v1/fleets{rest}" for rest, methods in FLEETS.items() for method in methods
-    } <= served.keys()
+    assert {f"{method} /api/v1/fleets{rest}" for rest, methods in FLEETS.items() for method in methods} <= served.keys()
 
 
 async def test_every_route_has_a_scope_but_the_public_ones(server: ServerProcess) -> None:

@@ -39,18 +39,14 @@ async def claimed(client: httpx.AsyncClient) -> list[dict[str, Any]]:
 # -- how much ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_page_and_a_claim_end_where_they_would_be_too_large_and_the_rest_follows(
-    zone: FreshZone,
-) -> None:
+async def test_a_page_and_a_claim_end_where_they_would_be_too_large_and_the_rest_follows(zone: FreshZone) -> None:
     async with zone.client() as client:
         await register(client)
         for _ in range(2):
             await many(client, *({"inputContext": {"a": MEGABYTE}} for _ in range(9)))
         seen, cursor = [], None
         while True:
-            page = shown(
-                await client.get(TASKS, params={"limit": 500, **({"cursor": cursor} if cursor else {})})
-            )
+            page = shown(await client.get(TASKS, params={"limit": 500, **({"cursor": cursor} if cursor else {})}))
             assert 1 <= len(page["items"]) <= 4
             seen += [item["id"] for item in page["items"]]
             cursor = page["nextCursor"]
@@ -71,9 +67,7 @@ async def test_of_what_a_task_is_tied_to_a_list_shows_so_much_of_each_and_says_h
     async with zone.client() as client:
         ids = [item["id"] for item in await many(client, *({} for _ in range(150)))]
         await many(client, {"id": "few"}, {"id": "hub"}, {"id": "sink", "dependsOn": ids})
-        await many(
-            client, *({"dependsOn": ["hub"]} for _ in range(150)), *({"dependsOn": ["few"]} for _ in range(3))
-        )
+        await many(client, *({"dependsOn": ["hub"]} for _ in range(150)), *({"dependsOn": ["few"]} for _ in range(3)))
         listed = {item["id"]: item for item in shown(await client.get(TASKS, params={"limit": 500}))["items"]}
         sink, hub, few = listed["sink"], listed["hub"], listed["few"]
         assert (len(sink["dependsOn"]), sink["dependsOnCount"]) == (100, 150)
@@ -88,9 +82,7 @@ async def test_of_what_a_task_is_tied_to_a_list_shows_so_much_of_each_and_says_h
 async def test_what_the_tasks_of_a_request_depend_on_is_bounded(zone: FreshZone) -> None:
     async with zone.client() as client:
         names = [f"n{number}" for number in range(10_001)]
-        refused = assert_problem(
-            await client.post(TASKS, json={**TASK, "dependsOn": names}), 400, "invalid_body"
-        )
+        refused = assert_problem(await client.post(TASKS, json={**TASK, "dependsOn": names}), 400, "invalid_body")
         assert refused["field"] == "dependsOn"
         wide = {"tasks": [{**TASK, "dependsOn": names[:7_000]} for _ in range(3)]}
         refused = assert_problem(await client.post(TASKS, json=wide), 400, "invalid_body")
@@ -154,9 +146,7 @@ async def test_a_fault_names_the_field_as_it_was_sent(zone: FreshZone) -> None:
         await many(client, {})
         [lease] = await claimed(client)
         said = {"checkpointData": {"a": "x" * (1 << 20)}, "attemptToken": lease["attemptToken"]}
-        large = assert_problem(
-            await client.patch(f"{TASKS}/{lease['id']}/progress", json=said), 413, "field_too_large"
-        )
+        large = assert_problem(await client.patch(f"{TASKS}/{lease['id']}/progress", json=said), 413, "field_too_large")
         assert (large["field"], "checkpointData" in large["detail"]) == ("$.checkpointData", True)
 
 
@@ -181,11 +171,7 @@ async def test_for_a_workspace_that_is_not_there_everybody_is_told_the_same(zone
     [
         ({"dependOn": ["x"]}, "dependOn", "`dependsOn`"),
         ({"task_type": "t"}, "task_type", "`taskType`"),
-        (
-            {"tasks": [{**TASK, "requiredCapabilites": []}]},
-            "tasks[0].requiredCapabilites",
-            "`requiredCapabilities`",
-        ),
+        ({"tasks": [{**TASK, "requiredCapabilites": []}]}, "tasks[0].requiredCapabilites", "`requiredCapabilities`"),
         ({"zzz": 1}, "zzz", "`onDependencyFailure`"),
     ],
 )

@@ -48,9 +48,7 @@ async def test_a_task_has_a_log_that_its_agent_writes_and_everybody_reads(zone: 
         line = {"message": "half way", "level": "DEBUG", "event": "note", "details": {"password": "canary"}}
         said = await client.post(logs, json={**line, "attemptToken": token})
         assert said.status_code == 201, said.text
-        many = await client.post(
-            logs, json={"lines": [{"message": "a"}, {"message": "b"}], "attemptToken": token}
-        )
+        many = await client.post(logs, json={"lines": [{"message": "a"}, {"message": "b"}], "attemptToken": token})
         assert len(many.json()["ids"]) == 2
         failed = {"error": "broken", "stackTrace": "line 7", "attemptToken": token}
         assert (await client.post(f"{TASKS}/{leased['id']}/fail", json=failed)).status_code == 200
@@ -71,9 +69,7 @@ async def test_a_task_has_a_log_that_its_agent_writes_and_everybody_reads(zone: 
         assert rest.json()["nextCursor"] is None
         errors = await client.get(logs, params={"level": "ERROR", "order": "asc"})
         assert [item["id"] for item in errors.json()["items"]] == [items[1]["id"], items[0]["id"]]
-        assert_problem(
-            await client.post(logs, json={"message": "late", "attemptToken": token}), 409, "stale_attempt"
-        )
+        assert_problem(await client.post(logs, json={"message": "late", "attemptToken": token}), 409, "stale_attempt")
         assert_problem(await client.post(logs, json={"message": "who"}), 409, "attempt_token_required")
         assert_problem(await client.get(logs, params={"cursor": "x"}), 400, "invalid_cursor")
         foreign = {"cursor": first.json()["nextCursor"], "order": "asc"}
@@ -89,9 +85,7 @@ async def test_whoever_follows_a_log_is_answered_when_it_grows(zone: FreshZone) 
         logs = f"{TASKS}/{leased['id']}/logs"
         page = (await reader.get(logs, params={"order": "asc"})).json()
         assert len(page["items"]) == 2
-        nothing = (
-            await reader.get(logs, params={"order": "asc", "cursor": page["nextCursor"], "waitMs": 1})
-        ).json()
+        nothing = (await reader.get(logs, params={"order": "asc", "cursor": page["nextCursor"], "waitMs": 1})).json()
         assert nothing["items"] == []
         asked = {"order": "asc", "cursor": nothing["nextCursor"], "waitMs": 20_000}
         waiting = asyncio.create_task(reader.get(logs, params=asked))
@@ -101,9 +95,7 @@ async def test_whoever_follows_a_log_is_answered_when_it_grows(zone: FreshZone) 
         assert [item["message"] for item in more["items"]] == ["news"]
 
 
-async def test_what_was_spent_is_shown_and_a_budget_holds_tasks_up_until_it_is_raised(
-    zone: FreshZone,
-) -> None:
+async def test_what_was_spent_is_shown_and_a_budget_holds_tasks_up_until_it_is_raised(zone: FreshZone) -> None:
     async with ruler(zone) as client, ruler(zone) as worker:
         leased = await at_work(client)
         day = {"scope": "workspace", "period": "day"}
@@ -118,11 +110,7 @@ async def test_what_was_spent_is_shown_and_a_budget_holds_tasks_up_until_it_is_r
         waits = await task(client)
         assert await claimed(client) == []
         why = (await client.get(f"{TASKS}/{waits['id']}/explain")).json()
-        assert (why["code"], why["budget"]["scope"], why["budget"]["usedUsd"]) == (
-            "budget_spent",
-            "workspace",
-            0.75,
-        )
+        assert (why["code"], why["budget"]["scope"], why["budget"]["usedUsd"]) == ("budget_spent", "workspace", 0.75)
         assert why["until"] == why["budget"]["periodEndsAt"]
         waiting = asyncio.create_task(claimed(worker, wait_ms=20_000))
         raised = await client.put(BUDGETS, json={**day, "usd": 5})
@@ -167,10 +155,7 @@ async def test_a_tree_is_drawn_and_a_foreign_task_is_not_there(zone: FreshZone) 
         first = await task(client)
         second = await task(client, dependsOn=[first["id"]])
         tree = (await client.get(f"{TASKS}/{first['id']}/tree")).json()
-        assert [(node["id"], node["depth"]) for node in tree["items"]] == [
-            (first["id"], 0),
-            (second["id"], 1),
-        ]
+        assert [(node["id"], node["depth"]) for node in tree["items"]] == [(first["id"], 0), (second["id"], 1)]
         assert tree["items"][1]["dependsOn"] == [first["id"]]
         why = (await client.get(f"{TASKS}/{second['id']}/explain")).json()
         assert [each["id"] for each in why["waitsFor"]] == [first["id"]]

@@ -53,23 +53,12 @@ async def test_a_task_of_the_seed_is_made_worked_on_and_done(zone: FreshZone) ->
         path, token = f"{TASKS}/{made['id']}", {"attemptToken": task["attemptToken"]}
         progress = await client.patch(
             f"{path}/progress",
-            json={
-                "progressPercent": 70,
-                "currentStep": "Fixing",
-                "checkpointData": {"filesProcessed": 15},
-                **token,
-            },
+            json={"progressPercent": 70, "currentStep": "Fixing", "checkpointData": {"filesProcessed": 15}, **token},
         )
         assert (progress.json()["progressPercent"], progress.json()["currentStep"]) == (70, "Fixing")
         result = {"filesModified": 20, "commitHash": "abc123"}
-        done = await client.post(
-            f"{path}/complete", json={"outputResult": result, "summary": "All resolved.", **token}
-        )
-        assert (done.status_code, done.json()["status"], done.json()["outputResult"]) == (
-            200,
-            "COMPLETED",
-            result,
-        )
+        done = await client.post(f"{path}/complete", json={"outputResult": result, "summary": "All resolved.", **token})
+        assert (done.status_code, done.json()["status"], done.json()["outputResult"]) == (200, "COMPLETED", result)
         again = await client.post(f"{path}/complete", json={"outputResult": result, **token})
         assert (again.status_code, again.json()["summary"]) == (200, "All resolved.")
 
@@ -89,16 +78,12 @@ async def test_what_is_asked_for_is_checked_and_the_field_is_named(zone: FreshZo
             assert_problem(answer, 400, "invalid_body")
             assert answer.json()["field"] == field
         assert_problem(await client.post(TASKS, json={"title": "no type"}), 400, "invalid_body")
-        assert_problem(
-            await client.post(TASKS, json={**TASK, "dependsOn": ["nothing"]}), 400, "unknown_dependency"
-        )
+        assert_problem(await client.post(TASKS, json={**TASK, "dependsOn": ["nothing"]}), 400, "unknown_dependency")
         large = {**TASK, "inputContext": {"a": "x" * (1 << 20)}}
         assert_problem(await client.post(TASKS, json=large), 413, "field_too_large")
 
 
-async def test_many_are_made_at_once_each_with_its_own_outcome_in_the_order_of_the_request(
-    zone: FreshZone,
-) -> None:
+async def test_many_are_made_at_once_each_with_its_own_outcome_in_the_order_of_the_request(zone: FreshZone) -> None:
     async with zone.client() as client:
         asked = [
             {**TASK, "id": "tail", "dependsOn": ["head"]},
@@ -125,10 +110,7 @@ async def test_many_are_made_at_once_each_with_its_own_outcome_in_the_order_of_t
 
 async def test_filters_apply_before_the_limit_and_pages_go_on(zone: FreshZone) -> None:
     async with zone.client() as client:
-        made = [
-            await make(client, priority=n % 10 + 1, tags=["even"] if n % 2 == 0 else ["odd"])
-            for n in range(12)
-        ]
+        made = [await make(client, priority=n % 10 + 1, tags=["even"] if n % 2 == 0 else ["odd"]) for n in range(12)]
         urgent = await client.get(f"{TASKS}?priority>=8&limit=2")
         assert [item["priority"] for item in urgent.json()["items"]] == [10, 9]
         rest = await client.get(f"{TASKS}?priority>=8&limit=2&cursor={urgent.json()['nextCursor']}")
@@ -138,30 +120,22 @@ async def test_filters_apply_before_the_limit_and_pages_go_on(zone: FreshZone) -
         assert [item["id"] for item in even.json()["items"]] == [task["id"] for task in reversed(made[::2])]
         both = await client.get(TASKS, params={"tags": "even,odd"})
         assert both.json()["items"] == []
-        exact = await client.get(
-            TASKS, params={"priority": 2, "status": "PENDING", "taskType": "development"}
-        )
+        exact = await client.get(TASKS, params={"priority": 2, "status": "PENDING", "taskType": "development"})
         assert len(exact.json()["items"]) == 2
         since = await client.get(TASKS, params={"createdAfter": made[8]["createdAt"]})
         assert all(item["createdAt"] > made[8]["createdAt"] for item in since.json()["items"])
         assert_problem(await client.get(TASKS, params={"cursor": "x"}), 400, "invalid_cursor")
 
 
-async def test_many_are_completed_at_once_and_one_that_is_refused_costs_the_others_nothing(
-    zone: FreshZone,
-) -> None:
+async def test_many_are_completed_at_once_and_one_that_is_refused_costs_the_others_nothing(zone: FreshZone) -> None:
     async with zone.client() as client:
         await register(client)
         for _ in range(3):
             await make(client)
         tasks = await claim(client, max=3)
-        items = [
-            {"id": task["id"], "attemptToken": task["attemptToken"], "outputResult": {}} for task in tasks
-        ]
+        items = [{"id": task["id"], "attemptToken": task["attemptToken"], "outputResult": {}} for task in tasks]
         items[1] = {"id": tasks[1]["id"], "attemptToken": "older"}
-        done = await client.post(
-            f"{TASKS}/complete", json={"items": [*items, {"id": "nothing", "attemptToken": "t"}]}
-        )
+        done = await client.post(f"{TASKS}/complete", json={"items": [*items, {"id": "nothing", "attemptToken": "t"}]})
         outcomes = [item.get("status") or item["error"]["error"] for item in done.json()["items"]]
         assert outcomes == ["COMPLETED", "stale_attempt", "COMPLETED", "task_not_found"]
 
@@ -212,9 +186,7 @@ async def test_a_claim_waits_until_there_is_work(zone: FreshZone) -> None:
         assert task["id"] == made["id"]
 
 
-async def test_a_claim_that_waits_is_refused_like_a_new_one_as_soon_as_its_agent_is_terminated(
-    zone: FreshZone,
-) -> None:
+async def test_a_claim_that_waits_is_refused_like_a_new_one_as_soon_as_its_agent_is_terminated(zone: FreshZone) -> None:
     async with zone.client() as client:
         await register(client)
         waiting = asyncio.create_task(client.post("/api/v1/agents/w/claim", json={"waitMs": 60_000}))

@@ -130,9 +130,7 @@ async def test_the_key_that_forges_above_is_the_servers_own(zone: FreshZone) -> 
         assert (await client.get(zone.path)).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "header", [None, "", "Bearer", "Bearer ", "Basic YTpi", "Token x", "x", "Bearer\t x"]
-)
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic YTpi", "Token x", "x", "Bearer\t x"])
 @ON_SQLITE
 async def test_what_is_no_bearer_token_is_a_missing_one(server: ServerProcess, header: str | None) -> None:
     lines = ["GET /zones HTTP/1.1", "Host: x"] + ([] if header is None else [f"Authorization: {header}"])
@@ -174,9 +172,7 @@ async def test_a_coordinators_administrator_does_not_cross_zones(zone: FreshZone
         assert_problem(await client.get(zone.path), 403, "zone_mismatch")
 
 
-async def test_a_good_token_stays_good_and_a_bad_one_bad_however_often_they_are_shown(
-    zone: FreshZone,
-) -> None:
+async def test_a_good_token_stays_good_and_a_bad_one_bad_however_often_they_are_shown(zone: FreshZone) -> None:
     good, bad = zone.token(), by_another_key(zone)
     for _ in range(3):
         for token, status in ((good, 200), (bad, 401)):

@@ -65,9 +65,7 @@ async def test_every_event_that_a_request_causes_bears_its_trace(zone: FreshZone
     }
 
 
-async def test_all_sessions_of_a_subtree_end_with_the_trace_of_the_request_that_ended_it(
-    zone: FreshZone,
-) -> None:
+async def test_all_sessions_of_a_subtree_end_with_the_trace_of_the_request_that_ended_it(zone: FreshZone) -> None:
     root = await tree_in(zone, 3, 2)
     async with zone.client() as client:
         client.headers["traceparent"] = TRACE

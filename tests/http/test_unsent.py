@@ -16,17 +16,13 @@ MANY = BULK_MAX
 """So many of them are more than any kernel keeps for a peer that does not read."""
 
 
-async def test_a_claim_whose_worker_is_gone_before_its_answer_has_left_costs_no_attempt(
-    zone: FreshZone,
-) -> None:
+async def test_a_claim_whose_worker_is_gone_before_its_answer_has_left_costs_no_attempt(zone: FreshZone) -> None:
     async with zone.client() as client:
         body = {"application_id": APP, "endpoint_url": "http://worker.invalid/"}
         service = (await client.post(f"{zone.path}/agent-services", json=body)).json()["id"]
         asked = {"service_id": service, "method": "m", "params": LARGE}
         for number in range(MANY):
-            made = await client.post(
-                f"{zone.path}/invocations", json=asked | {"idempotency_key": f"k{number}"}
-            )
+            made = await client.post(f"{zone.path}/invocations", json=asked | {"idempotency_key": f"k{number}"})
             assert made.status_code == 201
 
         parts = urlsplit(zone.server.url)

@@ -34,9 +34,7 @@ async def add(client: httpx.AsyncClient, **asked: object) -> dict[str, Any]:
     return shown(answer)
 
 
-async def test_a_webhook_is_made_shown_changed_and_removed_and_its_secret_is_shown_once(
-    zone: FreshZone,
-) -> None:
+async def test_a_webhook_is_made_shown_changed_and_removed_and_its_secret_is_shown_once(zone: FreshZone) -> None:
     async with ruler(zone) as client:
         made = await add(client, description="ops")
         assert made["secret"].startswith("whsec_")
@@ -85,9 +83,7 @@ async def test_a_webhook_that_is_made_with_a_key_is_made_once(zone: FreshZone) -
         one = f"{WEBHOOKS}/{first.json()['id']}"
         await client.post(f"{one}/rotate-secret")
         later = await client.post(WEBHOOKS, json=asked, headers=key)
-        assert (later.status_code, later.json().get("secret")) == (200, None), (
-            "another secret was not asked for"
-        )
+        assert (later.status_code, later.json().get("secret")) == (200, None), "another secret was not asked for"
         assert len(shown(await client.get(WEBHOOKS))["items"]) == 1
         await client.delete(one)
         assert_problem(await client.post(WEBHOOKS, json=asked, headers=key), 404, "webhook_not_found")

@@ -34,9 +34,7 @@ async def test_a_zone_is_made_once_and_changed_after_that(server: ServerProcess)
     assert zone["created_at"].endswith("Z")
     assert changed.json()["updated_at"] >= made.json()["created_at"]
     events = await events_of(FreshZone(server, "harbour"))
-    assert [event["type"] for event in events] == ["zone.create", "zone.change"], (
-        "what changes nothing is no event"
-    )
+    assert [event["type"] for event in events] == ["zone.create", "zone.change"], "what changes nothing is no event"
 
 
 async def test_a_zone_without_a_body_is_named_after_its_id(server: ServerProcess) -> None:
@@ -118,13 +116,9 @@ async def test_a_quota_reaches_its_ceiling_and_no_further(zone: FreshZone, name:
 async def test_an_unknown_quota_is_refused_and_nothing_of_its_request_is_set(zone: FreshZone) -> None:
     async with zone.server.client() as admin:
         before = (await admin.get(f"{zone.path}/quotas")).json()
-        body = assert_problem(
-            await admin.put(f"{zone.path}/quotas", json={"max_depth": 1, "max_fun": 9}), 400
-        )
+        body = assert_problem(await admin.put(f"{zone.path}/quotas", json={"max_depth": 1, "max_fun": 9}), 400)
         assert "max_fun" in body["detail"]
-        body = assert_problem(
-            await admin.put(zone.path, json={"quotas": {"max_depth": 1, "max_fun": 9}}), 400
-        )
+        body = assert_problem(await admin.put(zone.path, json={"quotas": {"max_depth": 1, "max_fun": 9}}), 400)
         assert "max_fun" in body["detail"]
         assert (await admin.get(f"{zone.path}/quotas")).json() == before
 
@@ -137,9 +131,7 @@ async def test_lowered_limits_stop_nobody_who_runs_and_judge_whoever_comes(zone:
         refused = await client.post(zone.agents, json={"application_id": APP})
         body = assert_problem(refused, 429, "agent_zone_limit_exceeded")
         assert (body["limit"], body["used"]) == (1, 2)
-        assert first["limits"]["max_sessions"] == CEILINGS["max_sessions"], (
-            "the snapshot of its own admission"
-        )
+        assert first["limits"]["max_sessions"] == CEILINGS["max_sessions"], "the snapshot of its own admission"
 
 
 @pytest.mark.parametrize("name", ["", "n" * 201])
@@ -189,9 +181,7 @@ async def test_stopping_a_zone_answers_with_a_receipt_and_leaves_it_frozen(zone:
         }
         assert_problem(await client.post(zone.agents, json={"application_id": APP}), 423, "zone_frozen")
         listed = shown(await client.get(zone.agents))["items"]
-        assert {(item["status"], item["termination_reason"]) for item in listed} == {
-            ("terminated", "on fire")
-        }
+        assert {(item["status"], item["termination_reason"]) for item in listed} == {("terminated", "on fire")}
         again = shown(await admin.post(f"{zone.path}/stop"))
         assert (again["reason"], again["stopped"]) == ("requested", 0)
 

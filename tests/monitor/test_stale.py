@@ -38,11 +38,7 @@ async def test_a_tmux_that_has_ended_has_no_panes_any_more() -> None:
 
 
 async def test_of_another_host_or_user_nothing_is_told_but_that_a_pane_was_never_made() -> None:
-    placed = [
-        replace(PLACED, host_id="other"),
-        replace(PLACED, user_id=8),
-        replace(PLACED, tmux_pane_id=None),
-    ]
+    placed = [replace(PLACED, host_id="other"), replace(PLACED, user_id=8), replace(PLACED, tmux_pane_id=None)]
     assert await stale(placed, HERE, NOW + PENDING_SECONDS) == ([None, None, None], [])
     late = await stale(placed, HERE, NOW + PENDING_SECONDS + 1)
     assert late.whys == [None, None, "its pane was never made"]
@@ -50,15 +46,9 @@ async def test_of_another_host_or_user_nothing_is_told_but_that_a_pane_was_never
 
 @pytest.mark.parametrize(
     ("host_id", "user_id", "live"),
-    [
-        (this_host().id, os.geteuid(), False),
-        (this_host().id, os.geteuid() + 1, True),
-        ("other", os.geteuid(), True),
-    ],
+    [(this_host().id, os.geteuid(), False), (this_host().id, os.geteuid() + 1, True), ("other", os.geteuid(), True)],
 )
-def test_only_on_its_host_and_as_its_user_is_a_monitors_pid_judged(
-    host_id: str, user_id: int, live: bool
-) -> None:
+def test_only_on_its_host_and_as_its_user_is_a_monitors_pid_judged(host_id: str, user_id: int, live: bool) -> None:
     # No process has this pid: it is beyond the highest that Linux gives out.
     told = {"pid": 2**22 + 1, "host_id": host_id, "user_id": user_id, "is_recent": True}
     assert is_live(told) is live

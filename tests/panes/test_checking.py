@@ -112,9 +112,7 @@ async def test_an_agent_that_left_since_the_look_is_not_typed_to(shared_tmux: Tm
     assert "touch" not in shared_tmux.shows(pane)
 
 
-async def test_an_agent_that_was_suspended_since_the_look_is_not_typed_to(
-    shared_tmux: TmuxServer, tmux: Tmux
-) -> None:
+async def test_an_agent_that_was_suspended_since_the_look_is_not_typed_to(shared_tmux: TmuxServer, tmux: Tmux) -> None:
     pane = shared_tmux.new_pane("bash", "--norc")
     placement = placed(shared_tmux, pane)
     shared_tmux.ask("send-keys", "-t", pane, f"{shared_tmux.bin / 'claude'} begun", "Enter")

@@ -10,15 +10,7 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.panes import processes
-from quarterdeck.panes.coding import (
-    DEFAULTS,
-    CodingAgent,
-    CodingError,
-    argv_of,
-    coding_agents_of,
-    found_in,
-    has_left,
-)
+from quarterdeck.panes.coding import DEFAULTS, CodingAgent, CodingError, argv_of, coding_agents_of, found_in, has_left
 from quarterdeck.panes.processes import Process, Processes
 from quarterdeck.panes.tmux import PaneSeen, Tmux
 from tests.support.eventually import eventually, eventually_sync
@@ -45,11 +37,7 @@ class Said:
     ("name", "model", "argv"),
     [
         ("claude", None, ["claude", "--permission-mode", "dontAsk", "--name", "alice", "DO IT"]),
-        (
-            "claude",
-            "m",
-            ["claude", "--permission-mode", "dontAsk", "--name", "alice", "--model", "m", "DO IT"],
-        ),
+        ("claude", "m", ["claude", "--permission-mode", "dontAsk", "--name", "alice", "--model", "m", "DO IT"]),
         ("codex", None, ["codex", "--ask-for-approval", "never", "--sandbox", "workspace-write", "DO IT"]),
         (
             "codex",
@@ -73,14 +61,12 @@ def test_a_value_is_neither_a_placeholder_nor_an_option() -> None:
 
 
 def test_a_new_agent_needs_no_code() -> None:
-    known = coding_agents_of(
-        {"aider": Said(argv=["bin/aider", "--yes"], prompt_argv=["--message", "{prompt}"])}
-    )
+    known = coding_agents_of({"aider": Said(argv=["bin/aider", "--yes"], prompt_argv=["--message", "{prompt}"])})
     assert sorted(known) == ["aider", "claude", "codex", "opencode"]
     assert known["aider"].processes == ("aider",)
     assert known["aider"].exit == "/exit"
     assert argv_of(known["aider"], name="a", model="m", prompt="p") == [
-        *("bin/aider", "--yes", "--model", "m", "--message", "p"),
+        *("bin/aider", "--yes", "--model", "m", "--message", "p")
     ]
 
 
@@ -200,9 +186,7 @@ async def test_an_agent_is_in_front_until_a_shell_is(
 
 
 @needs_tmux
-async def test_an_agent_that_was_suspended_or_put_behind_is_not_in_front(
-    shared_tmux: TmuxServer, tmux: Tmux
-) -> None:
+async def test_an_agent_that_was_suspended_or_put_behind_is_not_in_front(shared_tmux: TmuxServer, tmux: Tmux) -> None:
     pane = shared_tmux.new_pane("bash", "--norc")
     eventually_sync(lambda: "$" in shared_tmux.shows(pane), "the shell had a prompt")
     shared_tmux.ask("send-keys", "-t", pane, f"{shared_tmux.bin / 'claude'} begun", "Enter")

@@ -45,10 +45,7 @@ def test_whoever_has_the_pid_of_one_that_ended_is_not_of_the_family() -> None:
     family = Family(root)
     assert alive(family, root, far) == {ROOT, 102}
     # Nobody of the session was left, so its number was given out again; and the other's pid as well.
-    assert (
-        alive(family, a(ROOT, 1, started="9"), a(105, ROOT, started="9"), a(102, 1, 102, started="9"))
-        == set()
-    )
+    assert alive(family, a(ROOT, 1, started="9"), a(105, ROOT, started="9"), a(102, 1, 102, started="9")) == set()
 
 
 def test_one_that_has_ended_and_was_not_asked_after_is_gone() -> None:

@@ -44,9 +44,7 @@ async def test_all_who_wait_are_answered_by_the_same_looks() -> None:
     assert tmux.looks == 4
 
 
-@pytest.mark.parametrize(
-    "now", [replace(SEEN, is_dead=True), replace(SEEN, pid=11), replace(SEEN, server_pid=2)]
-)
+@pytest.mark.parametrize("now", [replace(SEEN, is_dead=True), replace(SEEN, pid=11), replace(SEEN, server_pid=2)])
 async def test_a_pane_that_died_or_is_anothers_by_now_has_gone(now: PaneSeen) -> None:
     assert await Leaving().gone(Shows([now]), SEEN, 60)
 

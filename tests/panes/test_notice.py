@@ -5,8 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.panes.notice import default_prompt, line_of, one_line
 
@@ -18,10 +17,7 @@ HEADER = "[7 | from:1 | 2026-01-02T03:04:05.678Z]"
     [
         ("plain words", "plain words"),
         ("two\nlines\r\nand\ta tab", "two lines and a tab"),
-        (
-            "'quotes' \"double\" `ticks` $(touch x) \\ ; && |",
-            "'quotes' \"double\" `ticks` $(touch x) \\ ; && |",
-        ),
+        ("'quotes' \"double\" `ticks` $(touch x) \\ ; && |", "'quotes' \"double\" `ticks` $(touch x) \\ ; && |"),
         ("\x1b[31mred\x1b[0m", "red"),
         ("end\x1b[201~\rrm -rf /", "end rm -rf /"),
         ("\x1b]0;title\x07text", "text"),
@@ -43,11 +39,7 @@ def test_a_body_becomes_one_line_of_text(body: str, typed: str) -> None:
 @given(st.text(alphabet=st.characters(exclude_categories=()), max_size=400), st.text(max_size=50))
 def test_no_line_holds_anything_that_a_terminal_obeys(body: str, header: str) -> None:
     line = line_of(header, body)
-    hidden = [
-        c
-        for c in line
-        if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp", "Cf") and c not in "\u200c\u200d"
-    ]
+    hidden = [c for c in line if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp", "Cf") and c not in "\u200c\u200d"]
     assert not hidden
     assert line == line.encode().decode()
 

@@ -126,9 +126,7 @@ async def test_a_nasty_body_is_one_line_to_who_knows_no_brackets(shared_tmux: Tm
     assert shared_tmux.ask("list-buffers") == ""
 
 
-async def test_lines_that_several_type_at_once_stay_lines_of_their_own(
-    shared_tmux: TmuxServer, tmux: Tmux
-) -> None:
+async def test_lines_that_several_type_at_once_stay_lines_of_their_own(shared_tmux: TmuxServer, tmux: Tmux) -> None:
     pane = shared_tmux.new_pane()
     pid = shared_tmux.ready(pane)
     lines = [f"line {number}" for number in range(4)]
@@ -142,9 +140,7 @@ async def test_lines_that_several_type_at_once_stay_lines_of_their_own(
     assert sorted(shared_tmux.heard_by(pid).lines) == lines
 
 
-async def test_what_is_typed_without_enter_waits_for_its_turn_as_well(
-    shared_tmux: TmuxServer, tmux: Tmux
-) -> None:
+async def test_what_is_typed_without_enter_waits_for_its_turn_as_well(shared_tmux: TmuxServer, tmux: Tmux) -> None:
     pane, other = shared_tmux.new_pane(fake="raw"), shared_tmux.new_pane()
     pid, elsewhere = shared_tmux.ready(pane), shared_tmux.ready(other)
     seen = (await tmux.panes())[pane]
@@ -157,9 +153,7 @@ async def test_what_is_typed_without_enter_waits_for_its_turn_as_well(
     await heard(shared_tmux, pid, "half a line\x1b[201~")
 
 
-async def test_nothing_is_typed_when_a_shell_has_taken_the_agents_place(
-    shared_tmux: TmuxServer, tmux: Tmux
-) -> None:
+async def test_nothing_is_typed_when_a_shell_has_taken_the_agents_place(shared_tmux: TmuxServer, tmux: Tmux) -> None:
     pane = shared_tmux.new_pane(fake="shell")
     shared_tmux.ready(pane)
     seen = (await tmux.panes())[pane]
@@ -172,9 +166,7 @@ async def test_nothing_is_typed_when_a_shell_has_taken_the_agents_place(
     assert shared_tmux.ask("list-buffers") == ""
 
 
-async def test_enter_is_not_typed_when_the_agent_left_after_the_text(
-    shared_tmux: TmuxServer, tmux: Tmux
-) -> None:
+async def test_enter_is_not_typed_when_the_agent_left_after_the_text(shared_tmux: TmuxServer, tmux: Tmux) -> None:
     pane = shared_tmux.new_pane(fake="shell")
     shared_tmux.ready(pane)
 
@@ -196,9 +188,7 @@ async def test_enter_is_not_typed_when_the_agent_left_after_the_text(
         await tmux.type_line((await tmux.panes())[shared_tmux.pane], "hello", still=lambda: False)
 
 
-async def test_panes_that_are_synchronized_with_the_agents_hear_nothing(
-    shared_tmux: TmuxServer, tmux: Tmux
-) -> None:
+async def test_panes_that_are_synchronized_with_the_agents_hear_nothing(shared_tmux: TmuxServer, tmux: Tmux) -> None:
     pane = shared_tmux.new_pane()
     pid = shared_tmux.ready(pane)
     command = ("env", "FAKE=raw", str(shared_tmux.bin / "codex"), "x")
@@ -210,9 +200,7 @@ async def test_panes_that_are_synchronized_with_the_agents_hear_nothing(
     assert shared_tmux.heard_by(other).raw == ""
 
 
-async def test_who_scrolls_in_a_pane_is_not_disturbed_and_its_agent_hears(
-    shared_tmux: TmuxServer, tmux: Tmux
-) -> None:
+async def test_who_scrolls_in_a_pane_is_not_disturbed_and_its_agent_hears(shared_tmux: TmuxServer, tmux: Tmux) -> None:
     pane = shared_tmux.new_pane()
     pid = shared_tmux.ready(pane)
     shared_tmux.ask("copy-mode", "-t", pane)
@@ -222,9 +210,7 @@ async def test_who_scrolls_in_a_pane_is_not_disturbed_and_its_agent_hears(
     assert shared_tmux.ask("display-message", "-p", "-t", pane, "#{pane_in_mode}") == "1"
 
 
-async def test_a_pane_that_takes_no_input_is_not_said_to_have_heard(
-    shared_tmux: TmuxServer, tmux: Tmux
-) -> None:
+async def test_a_pane_that_takes_no_input_is_not_said_to_have_heard(shared_tmux: TmuxServer, tmux: Tmux) -> None:
     pane = shared_tmux.new_pane()
     shared_tmux.ready(pane)
     shared_tmux.ask("select-pane", "-d", "-t", pane)
@@ -287,9 +273,7 @@ async def test_a_new_pane_runs_its_arguments_as_they_are_and_no_shell_sees_them(
     assert shared_tmux.heard_by(shared_tmux.pid_of(alone)).directory == str(shared_tmux.home)
 
 
-async def test_a_program_that_is_not_there_is_said_and_leaves_no_pane(
-    shared_tmux: TmuxServer, tmux: Tmux
-) -> None:
+async def test_a_program_that_is_not_there_is_said_and_leaves_no_pane(shared_tmux: TmuxServer, tmux: Tmux) -> None:
     before = shared_tmux.panes()
     with pytest.raises(TmuxError, match="no program 'nowhere-to-be-found'"):
         await tmux.split(shared_tmux.window, ["nowhere-to-be-found", "x"], {})

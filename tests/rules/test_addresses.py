@@ -7,8 +7,7 @@ import socket
 from ipaddress import IPv4Address, IPv6Address, ip_network
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from quarterdeck.core.addresses import Address, address_refused, refused
 
@@ -168,11 +167,7 @@ def test_what_a_resolver_gives_is_no_such_address_either(way: str) -> None:
 
 def test_of_nat64_a_resolver_may_give_what_leads_to_a_public_host_and_nothing_else() -> None:
     assert address_refused("64:ff9b::8.8.8.8") is None
-    for address, why in (
-        ("127.0.0.1", "loopback"),
-        ("10.1.2.3", "private"),
-        ("169.254.169.254", "link-local"),
-    ):
+    for address, why in (("127.0.0.1", "loopback"), ("10.1.2.3", "private"), ("169.254.169.254", "link-local")):
         assert address_refused(f"64:ff9b::{address}") == why
 
 
@@ -265,9 +260,7 @@ def test_what_is_neither_a_plain_name_nor_an_address_is_refused(host: str) -> No
     assert refused(host)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "example.com", "localhost", "2130706433", "127.1", "0x7f.0.0.1", "1.2.3"]
-)
+@pytest.mark.parametrize("text", ["", "example.com", "localhost", "2130706433", "127.1", "0x7f.0.0.1", "1.2.3"])
 def test_what_is_no_address_is_refused_as_one(text: str) -> None:
     assert address_refused(text) == "no address"
 

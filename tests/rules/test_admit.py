@@ -232,22 +232,14 @@ def test_what_has_expired_is_subtracted_from_every_bound_on_the_living(bound: st
 def test_what_has_expired_was_admitted_all_the_same() -> None:
     counts = {(ZONE, "tree", "root"): Count(live=8, ever=8)}
     corrected = without(counts, [Expired(ZONE, APP, "root", "root", 7)])
-    [outcome] = admit(
-        [ask(parent_id="root")], known(ROOT, limits=narrowed(max_tree_spawns=8), counts=corrected)
-    )
+    [outcome] = admit([ask(parent_id="root")], known(ROOT, limits=narrowed(max_tree_spawns=8), counts=corrected))
     assert refused(outcome).members["bound"] == "max_tree_spawns"
 
 
 def test_subtracting_touches_no_other_zone_application_tree_or_parent() -> None:
     counts = {
         (ZONE, scope, key): Count(5, 5)
-        for scope, key in [
-            ("zone", ""),
-            ("application", "b"),
-            ("tree", "t"),
-            ("parent", "p"),
-            ("concurrent", ""),
-        ]
+        for scope, key in [("zone", ""), ("application", "b"), ("tree", "t"), ("parent", "p"), ("concurrent", "")]
     }
     counts["y", "zone", ""] = Count(5, 5)
     corrected = without(counts, [Expired(ZONE, "a", None, "r", 2), Expired(ZONE, "a", "q", "r", 1)])

@@ -10,8 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 
 import msgspec
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from quarterdeck.core.clock import SECOND
@@ -224,9 +223,7 @@ class Admission(RuleBasedStateMachine):
                 self.bindings[f"{asked.application_id} {asked.key}"] = binding
 
     def finish(self, top: str) -> None:
-        ending = [
-            self.rows[own] for own in self.model.below(top) if self.rows[own].status is not State.TERMINATED
-        ]
+        ending = [self.rows[own] for own in self.model.below(top) if self.rows[own].status is not State.TERMINATED]
         for key, number in rules.tally(ending).items():
             self.counts[key] = Count(self.counts[key].live - number, self.counts[key].ever)
         for row in ending:

@@ -9,15 +9,7 @@ import msgspec
 import pytest
 
 from quarterdeck.core.clock import SECOND
-from quarterdeck.core.errors import (
-    Forbidden,
-    Frozen,
-    KeyConflict,
-    LimitReached,
-    NotFound,
-    Problem,
-    Unauthenticated,
-)
+from quarterdeck.core.errors import Forbidden, Frozen, KeyConflict, LimitReached, NotFound, Problem, Unauthenticated
 from quarterdeck.core.keys import Binding
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned, State
@@ -83,11 +75,7 @@ def test_of_one_key_in_one_batch_the_first_creates_and_the_others_are_shown_it()
 
 def test_of_one_key_with_two_bodies_in_one_batch_the_second_body_conflicts() -> None:
     asks = [ask(key="k", digest="one"), ask(key="k", digest="two"), ask(key="k", digest="one")]
-    assert [code(outcome) for outcome in admit(asks, known())] == [
-        "created",
-        "idempotency_key_conflict",
-        "replayed",
-    ]
+    assert [code(outcome) for outcome in admit(asks, known())] == ["created", "idempotency_key_conflict", "replayed"]
 
 
 def test_a_refusal_binds_no_key() -> None:
@@ -100,11 +88,7 @@ def test_a_refusal_binds_no_key() -> None:
 def test_a_key_belongs_to_its_application_and_its_zone() -> None:
     terms = known().terms[ZONE]
     facts = Known(now=NOW, terms={ZONE: terms, "y": terms})
-    asks = [
-        ask(key="k", digest="1"),
-        ask(key="k", digest="2", application_id="b"),
-        ask("y", key="k", digest="3"),
-    ]
+    asks = [ask(key="k", digest="1"), ask(key="k", digest="2", application_id="b"), ask("y", key="k", digest="3")]
     assert [code(outcome) for outcome in admit(asks, facts)] == ["created"] * 3
 
 
@@ -217,14 +201,7 @@ def test_a_suspended_session_spawns_nothing_neither_a_root_nor_under_another(par
 
 def mixed_batch() -> list[Spawn]:
     """Two roots, two children of p, one child of q, and one of nobody."""
-    return [
-        ask(),
-        ask(),
-        ask(parent_id="p"),
-        ask(parent_id="p"),
-        ask(parent_id="q"),
-        ask(parent_id="nobody"),
-    ]
+    return [ask(), ask(), ask(parent_id="p"), ask(parent_id="p"), ask(parent_id="q"), ask(parent_id="nobody")]
 
 
 @pytest.mark.parametrize(
@@ -285,17 +262,11 @@ def test_two_bounds_at_once_admit_no_more_than_both_allow_in_every_order() -> No
 
 def test_what_has_expired_reads_as_terminated_at_the_moment_it_expired() -> None:
     read = rules.as_read(EXPIRED, NOW)
-    assert (read.status, read.terminated_at, read.termination_reason) == (
-        State.TERMINATED,
-        NOW,
-        "ttl_expired",
-    )
+    assert (read.status, read.terminated_at, read.termination_reason) == (State.TERMINATED, NOW, "ttl_expired")
     assert rules.as_read(EXPIRED, NOW - 1) is EXPIRED
     assert rules.as_read(ENDED, NOW + 10**9) is ENDED
 
 
-@pytest.mark.parametrize(
-    ("row", "live"), [(session(), True), (SUSPENDED, True), (EXPIRED, False), (ENDED, False)]
-)
+@pytest.mark.parametrize(("row", "live"), [(session(), True), (SUSPENDED, True), (EXPIRED, False), (ENDED, False)])
 def test_live_means_active_or_suspended_and_not_expired(row: Session, live: bool) -> None:
     assert rules.is_live(row, NOW) is live

@@ -6,8 +6,7 @@ import itertools
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.wire import Caller, Role
@@ -26,8 +25,7 @@ from quarterdeck.domain.agents.model import (
     Waiting,
     Watched,
 )
-from quarterdeck.domain.agents.rules import AGENT as MACHINE
-from quarterdeck.domain.agents.rules import Moved, Speaker
+from quarterdeck.domain.agents.rules import AGENT as MACHINE, Moved, Speaker
 from tests.support.agency import AGENT, LAUNCHERS, agent, agent_caller, person
 from tests.support.asking import NOW, ZONE
 from tests.support.making import struct_of
@@ -77,9 +75,7 @@ def test_a_look_moves_by_an_arrow_or_not_at_all_and_a_second_one_moves_nothing(o
 
 
 @given(some_agent())
-def test_after_a_look_an_agent_is_lost_exactly_if_it_was_silent_and_looked_at_again_if_it_may_be(
-    one: Agent,
-) -> None:
+def test_after_a_look_an_agent_is_lost_exactly_if_it_was_silent_and_looked_at_again_if_it_may_be(one: Agent) -> None:
     after = rules.judged(one, NOW).after
     if one.status is State.TERMINATED:
         assert (after.status, after.look_at) == (State.TERMINATED, None)
@@ -139,9 +135,7 @@ def test_members_of_fleets_are_ended_by_the_server_alone_and_not_whoever_had_suc
         assert (refused.code, refused.status) == ("agent_in_fleet", 409)
         assert "`qd member delete --fleet-id 1 --member-id 3`" in refused.detail
         assert rules.ending_problem(replace(ask, caller=None), member) is None
-        assert rules.ending_problem(ask, replace(member, status=State.TERMINATED)) is None, (
-            "it is over already"
-        )
+        assert rules.ending_problem(ask, replace(member, status=State.TERMINATED)) is None, "it is over already"
         assert rules.ending_problem(ask, replace(member, created_by="ada")) is None
         assert rules.ending_problem(ask, replace(member, id="fleet-1-3b")) is None
 
@@ -177,9 +171,7 @@ def test_it_is_to_be_heard_of_well_before_its_silence_counts(one: Agent) -> None
 
 @given(some_agent())
 def test_one_that_waits_for_work_speaks_well_before_its_silence_counts(one: Agent) -> None:
-    waiting = Waiting(
-        one.zone_id, one.id, one.status, one.draining, one.stale_threshold_seconds, one.last_seen_at
-    )
+    waiting = Waiting(one.zone_id, one.id, one.status, one.draining, one.stale_threshold_seconds, one.last_seen_at)
     within = rules.heard_within(waiting, NOW)
     if one.draining or one.status in (State.ERROR, State.TERMINATED):
         assert within == 0
@@ -241,8 +233,7 @@ def test_an_agent_never_has_more_by_its_own_word(had: set[str], asked: set[str],
 
 
 @pytest.mark.parametrize(
-    ("role", "before", "asked"),
-    list(itertools.product([*Role], [None, "gateway", "gone"], [None, "local", "gone"])),
+    ("role", "before", "asked"), list(itertools.product([*Role], [None, "gateway", "gone"], [None, "local", "gone"]))
 )
 def test_a_launcher_is_changed_by_rulers_to_what_the_server_names(
     role: Role, before: str | None, asked: str | None
@@ -269,9 +260,7 @@ def test_to_register_is_to_be_heard_of_and_what_is_held_stays_held(one: Agent) -
     assert after.status not in (State.ERROR, State.TERMINATED)
     if one.status is State.TERMINATED:
         assert (after.capabilities, after.launcher, after.terminated_at) == ("[]", None, None)
-    assert outcome.told == {State.TERMINATED: "agent.registered", State.ERROR: "agent.revived"}.get(
-        one.status
-    )
+    assert outcome.told == {State.TERMINATED: "agent.registered", State.ERROR: "agent.revived"}.get(one.status)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.core import clock, errors, ids, paging, retry
 from quarterdeck.core.asking import Asked
@@ -191,10 +190,7 @@ LAMP = Machine(
     "lamp",
     Lamp,
     Lamp.OFF,
-    {
-        Act.SWITCH: {Lamp.OFF: Lamp.ON, Lamp.ON: Lamp.OFF},
-        Act.DROP: {Lamp.OFF: Lamp.BROKEN, Lamp.ON: Lamp.BROKEN},
-    },
+    {Act.SWITCH: {Lamp.OFF: Lamp.ON, Lamp.ON: Lamp.OFF}, Act.DROP: {Lamp.OFF: Lamp.BROKEN, Lamp.ON: Lamp.BROKEN}},
 )
 
 
@@ -239,9 +235,7 @@ chances = st.floats(0, 1, exclude_max=True)
 
 
 @given(policies, attempts, chances)
-def test_a_delay_is_never_negative_and_never_beyond_the_cap(
-    policy: Policy, attempt: int, chance: float
-) -> None:
+def test_a_delay_is_never_negative_and_never_beyond_the_cap(policy: Policy, attempt: int, chance: float) -> None:
     assert 0 <= retry.delay(policy, attempt=attempt, chance=chance) <= policy.cap_ms
 
 

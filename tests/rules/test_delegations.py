@@ -45,8 +45,7 @@ def held_to(edge_id: str) -> Caller:
 
 
 @pytest.mark.parametrize(
-    "gone",
-    [None, {"status": State.TERMINATED, "terminated_at": 1}, {"terminated_at": 1}, {"expires_at": NOW}],
+    "gone", [None, {"status": State.TERMINATED, "terminated_at": 1}, {"terminated_at": 1}, {"expires_at": NOW}]
 )
 @pytest.mark.parametrize("which", ["a", "b"])
 def test_an_end_that_is_absent_ended_stamped_or_expired_is_not_found(
@@ -91,25 +90,18 @@ def test_a_suspended_session_delegates_nothing_also_not_from_a_sibling() -> None
 def test_both_applications_must_be_ones_own_or_lent_by_a_power(
     client: str, powers: tuple[str, ...], allowed: bool
 ) -> None:
-    now = known(
-        sessions=[session(id="a", application_id="lender"), session(id="b", application_id="receiver")]
-    )
+    now = known(sessions=[session(id="a", application_id="lender"), session(id="b", application_id="receiver")])
     outcome = lend_one(delegate("a", "b", caller=caller(client, *powers)), now)
     if allowed:
         assert isinstance(outcome, Delegated)
-        assert (outcome.edge.issuer_application_id, outcome.edge.receiver_application_id) == (
-            "lender",
-            "receiver",
-        )
+        assert (outcome.edge.issuer_application_id, outcome.edge.receiver_application_id) == ("lender", "receiver")
     else:
         assert isinstance(outcome, Problem)
         assert (outcome.status, outcome.code) == (403, "application_ownership_required")
 
 
 def test_applications_that_are_named_must_be_those_of_the_sessions() -> None:
-    assert refused(delegate("a", "b", issuer_application_id="other"), known()).code == (
-        "invalid_issuer_application"
-    )
+    assert refused(delegate("a", "b", issuer_application_id="other"), known()).code == ("invalid_issuer_application")
     assert refused(delegate("a", "b", receiver_application_id="other"), known()).code == (
         "invalid_receiver_application"
     )
@@ -136,18 +128,12 @@ def test_where_no_edge_ever_led_to_the_source_the_token_is_what_can_be_lent() ->
 
 def test_the_zones_administrator_lends_any_scope_and_only_where_no_edge_leads() -> None:
     assert made(delegate("a", "b", scopes=("x",)), known()).scopes == '["x"]'
-    assert refused(delegate("a", "b", scopes=("x",)), known(edge("c", "a"))).code == (
-        "delegation_exceeds_authority"
-    )
+    assert refused(delegate("a", "b", scopes=("x",)), known(edge("c", "a"))).code == ("delegation_exceeds_authority")
 
 
-@pytest.mark.parametrize(
-    "over", [{"status": EdgeState.REVOKED}, {"status": EdgeState.EXPIRED}, {"expires_at": NOW}]
-)
+@pytest.mark.parametrize("over", [{"status": EdgeState.REVOKED}, {"status": EdgeState.EXPIRED}, {"expires_at": NOW}])
 def test_a_session_whose_edges_are_over_lends_nothing_out_of_its_token(over: dict[str, object]) -> None:
-    problem = refused(
-        delegate("a", "b", caller=caller(APP, "a"), scopes=("a",)), known(edge("c", "a", **over))
-    )
+    problem = refused(delegate("a", "b", caller=caller(APP, "a"), scopes=("a",)), known(edge("c", "a", **over)))
     assert problem.code == "delegation_exceeds_authority"
 
 
@@ -172,10 +158,7 @@ def test_an_edge_whose_lender_has_ended_covers_nothing_though_it_is_still_active
 
 def test_a_parent_that_is_named_is_the_one_though_another_would_cover() -> None:
     narrow, wide = edge("c", "a", id="e1", scopes='["a"]'), edge("c", "a", id="e2")
-    assert (
-        made(delegate("a", "b", parent_edge_id="e1", scopes=("a",)), known(narrow, wide)).parent_edge_id
-        == "e1"
-    )
+    assert made(delegate("a", "b", parent_edge_id="e1", scopes=("a",)), known(narrow, wide)).parent_edge_id == "e1"
     problem = refused(delegate("a", "b", parent_edge_id="e1", scopes=("b",)), known(narrow, wide))
     assert (problem.code, problem.members["parent_edge_id"]) == ("delegation_exceeds_authority", "e1")
 
@@ -197,17 +180,11 @@ def test_a_token_that_names_an_edge_lends_by_that_edge_and_by_no_other() -> None
     ):
         assert refused(delegate("a", "b", **asked), known(*edges)).code == "delegation_exceeds_authority"
     over = edge("c", "a", id="e1", status=EdgeState.REVOKED)
-    assert (
-        refused(delegate("a", "b", caller=held_to("e1")), known(over)).code == "delegation_exceeds_authority"
-    )
+    assert refused(delegate("a", "b", caller=held_to("e1")), known(over)).code == "delegation_exceeds_authority"
 
 
 def test_an_edge_made_a_moment_ago_can_be_lent_on_in_the_same_batch() -> None:
-    asks = [
-        delegate("a", "b", scopes=("a",)),
-        delegate("b", "c", scopes=("a",)),
-        delegate("b", "d", scopes=("x",)),
-    ]
+    asks = [delegate("a", "b", scopes=("a",)), delegate("b", "c", scopes=("a",)), delegate("b", "d", scopes=("x",))]
     first, second, third = lend(asks, known())
     assert isinstance(first, Delegated)
     assert isinstance(second, Delegated)
@@ -333,9 +310,7 @@ def test_instants_are_taken_to_the_millisecond_whatever_their_zone() -> None:
     moment = datetime(2030, 5, 6, 7, 8, 9, 123_987, tzinfo=UTC)
     expected = int(moment.replace(microsecond=0).timestamp()) * 1_000 + 123
     assert asked(expires_at=moment.isoformat()).expires_at == expected
-    assert (
-        asked(expires_at=moment.astimezone(timezone(timedelta(hours=5))).isoformat()).expires_at == expected
-    )
+    assert asked(expires_at=moment.astimezone(timezone(timedelta(hours=5))).isoformat()).expires_at == expected
     assert asked(expires_at="9999-12-31T23:59:59.999Z").expires_at == 253_402_300_799_999
 
 
@@ -353,9 +328,7 @@ def test_instants_are_taken_to_the_millisecond_whatever_their_zone() -> None:
         ({"expires_at": "2030-01-01T00:00:00"}, "constraints.expires_at"),
     ],
 )
-def test_a_constraint_that_is_understood_must_be_what_it_is(
-    constraints: dict[str, object], field: str
-) -> None:
+def test_a_constraint_that_is_understood_must_be_what_it_is(constraints: dict[str, object], field: str) -> None:
     with pytest.raises(Invalid) as refusal:
         asked(constraints=constraints)
     assert (refusal.value.code, refusal.value.members["field"]) == ("invalid_constraints", field)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.domain.delegations.model import Above, Link
 from quarterdeck.domain.delegations.rules import Falling, Fell, hollow, levels

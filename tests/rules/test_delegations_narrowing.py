@@ -6,19 +6,12 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.wire import COORDINATOR_ADMIN
 from quarterdeck.domain.delegations.model import Delegate, Delegated, Edge, EdgeState
-from quarterdeck.domain.delegations.rules.narrowing import (
-    Terms,
-    excess,
-    narrowed,
-    terms_of,
-    terms_of_token,
-)
+from quarterdeck.domain.delegations.rules.narrowing import Terms, excess, narrowed, terms_of, terms_of_token
 from tests.support.asking import APP, NOW, ZONE, caller, session
 from tests.support.lending import LATER, delegate, edge, known, lend
 
@@ -81,14 +74,7 @@ def test_a_parent_covers_what_is_within_it_in_every_part(
 
 def test_every_part_that_exceeds_is_told() -> None:
     said = beyond(
-        {
-            "scopes": ("x",),
-            "resources": None,
-            "actions": ("x",),
-            "budget": 2,
-            "hops": 9,
-            "expires_at": LATER + 1,
-        },
+        {"scopes": ("x",), "resources": None, "actions": ("x",), "budget": 2, "hops": 9, "expires_at": LATER + 1},
         resources=frozenset("r"),
         actions=frozenset("a"),
         budget=1,
@@ -158,16 +144,10 @@ WISHES = st.fixed_dictionaries(
 
 def within(child: Terms, parent: Terms) -> bool:
     """Written again, so that the rules are not held against themselves."""
-    sets = (
-        (child.scopes, parent.scopes),
-        (child.resources, parent.resources),
-        (child.actions, parent.actions),
-    )
+    sets = ((child.scopes, parent.scopes), (child.resources, parent.resources), (child.actions, parent.actions))
     if any(bound is not None and (own is None or not own <= bound) for own, bound in sets):
         return False
-    if isinstance(parent.budget, int) and not (
-        isinstance(child.budget, int) and child.budget <= parent.budget
-    ):
+    if isinstance(parent.budget, int) and not (isinstance(child.budget, int) and child.budget <= parent.budget):
         return False
     if isinstance(parent.budget, str) and child.budget != parent.budget:
         return False

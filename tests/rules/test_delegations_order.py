@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from quarterdeck.domain.delegations.rules.order import (
-    FARTHEST,
-    FIRST_LOOK,
-    SPACE,
-    Order,
-    ordered,
-    spaced,
-)
+from quarterdeck.domain.delegations.rules.order import FARTHEST, FIRST_LOOK, SPACE, Order, ordered, spaced
 from tests.support.asking import ZONE
 from tests.support.lending import Graph
 
@@ -42,9 +34,7 @@ def line(number: int) -> Graph:
 # -- cycles ------------------------------------------------------------------------------------------------------
 
 steps = st.lists(
-    st.tuples(
-        st.integers(0, 9), st.integers(0, 9), st.sampled_from(["lend", "lend", "lend", "end", "leave"])
-    ),
+    st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from(["lend", "lend", "lend", "end", "leave"])),
     max_size=60,
 )
 
@@ -116,9 +106,7 @@ def test_a_walk_goes_on_until_one_side_is_known_whole_and_moves_the_smaller() ->
     assert moved == {f"t{n}" for n in range(5)}
     graph.looked.clear()
     assert not lent(graph, "s200", "t0"), "and now there is a way over both"
-    assert graph.looked == [128, 206 + 206], (
-        "both sides were longer than the first look: the second went further"
-    )
+    assert graph.looked == [128, 206 + 206], "both sides were longer than the first look: the second went further"
     assert graph.is_in_order()
 
 

@@ -8,8 +8,7 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from quarterdeck.core.errors import Forbidden, NotFound
 from quarterdeck.core.wire import Caller
@@ -64,9 +63,7 @@ def test_each_session_ends_after_all_of_its_descendants_and_branch_by_branch(sha
     assert sorted(order) == sorted(member.id for member in members), "each once"
     for place, own in enumerate(order):
         branch = below(own, members)
-        assert set(order[place + 1 - len(branch) : place + 1]) == branch, (
-            "a branch is one stretch, its top last"
-        )
+        assert set(order[place + 1 - len(branch) : place + 1]) == branch, "a branch is one stretch, its top last"
 
 
 @given(shapes(40))
@@ -90,9 +87,7 @@ def test_a_line_of_ten_thousand_is_no_deeper_than_a_loop() -> None:
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=9), st.randoms(use_true_random=False))
-def test_whatever_a_hand_has_done_to_the_parents_everybody_has_one_place(
-    parents: list[int], chance: Random
-) -> None:
+def test_whatever_a_hand_has_done_to_the_parents_everybody_has_one_place(parents: list[int], chance: Random) -> None:
     # Cycles among them, sessions that are their own parent, and tops that stand below their children.
     plain = [session(id=f"s{own}", parent_id=f"s{parent}") for own, parent in enumerate(parents)]
     chance.shuffle(plain)
@@ -112,9 +107,7 @@ def test_those_who_end_along_with_one_are_one_ending_and_each_ends_once() -> Non
         endings, [outcome] = decided(found, [together], chunk)
         assert (outcome.stopped, outcome.cascade_id) == (5, None if chunk == 5 else "c0")
         groups = [endings.settled] if chunk == 5 else [group for _, group in endings.stamped]
-        assert [sorted(each.member.id for each in group) for group in groups] == [
-            sorted(m.id for m in members)
-        ]
+        assert [sorted(each.member.id for each in group) for group in groups] == [sorted(m.id for m in members)]
 
 
 def test_whoever_is_gone_keeps_nobody_who_ends_along_with_it() -> None:
@@ -168,11 +161,7 @@ def test_a_cascade_remembers_who_asked_and_with_what_trace() -> None:
 
 @pytest.mark.parametrize(
     ("expires_at", "reason", "ended_at"),
-    [
-        (NOW + 1, "enough", NOW),
-        (NOW, "ttl_expired", NOW),
-        (NOW - 5, "ttl_expired", NOW - 5),
-    ],
+    [(NOW + 1, "enough", NOW), (NOW, "ttl_expired", NOW), (NOW - 5, "ttl_expired", NOW - 5)],
 )
 @pytest.mark.parametrize("chunk", [PLENTY, 1])
 def test_what_had_expired_ended_by_its_time_and_at_its_time(
@@ -272,11 +261,7 @@ def test_the_end_of_a_tree_waits_behind_the_end_of_its_branch_however_small_it_i
 
 def test_whoever_joins_several_waits_for_the_last_of_them() -> None:
     members = stamped(stamped(members_of(rows([None, 0, 0])), "s00", "tree"), "s01", "branch")
-    under_way = [
-        cascade("tree", "s00", NOW + 1),
-        cascade("branch", "s01", NOW),
-        cascade("unrelated", "x", NOW + 9),
-    ]
+    under_way = [cascade("tree", "s00", NOW + 1), cascade("branch", "s01", NOW), cascade("unrelated", "x", NOW + 9)]
     ask = end("s00")
     _, [outcome] = decided(known(members, ask, under_way=under_way), [ask])
     assert (outcome.cascade_id, outcome.joined) == ("tree", True)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from quarterdeck.core.clock import DAY, MINUTE, SECOND, iso
 from quarterdeck.core.errors import LimitReached, Problem
@@ -62,9 +61,7 @@ CALLERS = st.sampled_from(
 
 @settings(max_examples=500)
 @given(FACTS, CALLERS, st.sampled_from([None, "p", "nobody"]))
-def test_what_is_explained_is_what_admission_decides(
-    facts: Known, who: Caller, parent_id: str | None
-) -> None:
+def test_what_is_explained_is_what_admission_decides(facts: Known, who: Caller, parent_id: str | None) -> None:
     asked = ask(caller=who, parent_id=parent_id)
     [outcome] = admit([asked], facts)
     explained = spawn_explained(asked, facts)

@@ -48,7 +48,5 @@ def test_a_prompt_is_bounded_by_its_bytes_and_told_how_many_it_has(letter: str) 
     with pytest.raises(Invalid) as refused:
         refuse_long_prompt(MemberBody(name="a", description="", prompt=letter * (most + 1)))
     used = len(letter.encode()) * (most + 1)
-    assert refused.value.detail.startswith(
-        f"The prompt has {used} bytes, and an agent can be begun with {PROMPT_MAX}"
-    )
+    assert refused.value.detail.startswith(f"The prompt has {used} bytes, and an agent can be begun with {PROMPT_MAX}")
     assert refused.value.members["field"] == "prompt"

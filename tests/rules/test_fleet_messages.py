@@ -127,9 +127,7 @@ def test_who_is_not_in_the_fleet_is_no_destination(to: int) -> None:
 
 
 def test_the_administrator_sends_and_never_receives() -> None:
-    assert (
-        sent(Talk(known()).decide(send(from_agent_id=ADMINISTRATOR))).message.from_agent_id == ADMINISTRATOR
-    )
+    assert sent(Talk(known()).decide(send(from_agent_id=ADMINISTRATOR))).message.from_agent_id == ADMINISTRATOR
     assert sentence(Talk(known()).decide(send(ADMINISTRATOR))) == "Administrator cannot receive messages"
 
 
@@ -163,9 +161,7 @@ def test_whoever_is_not_in_the_fleet_can_do_nothing_in_it(verb: object, who: int
 @pytest.mark.parametrize("verb", VERBS)
 def test_nothing_is_said_in_a_fleet_that_is_deleted_or_was_never_there(verb: object) -> None:
     over = fleet(deleted_at=NOW - 1)
-    assert (
-        sentence(Talk(known(message(), fleets=[over])).decide(as_member(verb, ALICE))) == "fleet 1 is deleted"
-    )
+    assert sentence(Talk(known(message(), fleets=[over])).decide(as_member(verb, ALICE))) == "fleet 1 is deleted"
     assert sentence(Talk(known(message(), fleets=[])).decide(as_member(verb, ALICE))) == "fleet 1 not found."
 
 
@@ -296,9 +292,7 @@ def test_a_key_is_answered_after_its_sender_has_left_but_never_to_another_member
     row = message(1, from_agent_id=GONE)
     assert sent(Talk(known(row, keys=[bound])).decide(ask)).message == row
     stranger = send(key="k", digest="d", from_agent_id=GONE, caller=_as("fleet-1-3"))
-    assert (
-        sentence(Talk(known(row, keys=[bound])).decide(stranger)) == f"This token cannot act as agent {GONE}"
-    )
+    assert sentence(Talk(known(row, keys=[bound])).decide(stranger)) == f"This token cannot act as agent {GONE}"
 
 
 def _as(agent_id: str) -> Caller:
@@ -314,9 +308,7 @@ def test_the_recipient_acknowledges_and_the_time_of_it_is_kept() -> None:
     assert row == message(status_state=MessageState.COMPLETED, status_timestamp=NOW)
     assert row.created_at == NOW - 1_000
     assert talk.changed == {row.ref: message()}
-    assert [(told.type, told.before) for told in talk.told] == [
-        ("message.acknowledged", MessageState.INPUT_REQUIRED)
-    ]
+    assert [(told.type, told.before) for told in talk.told] == [("message.acknowledged", MessageState.INPUT_REQUIRED)]
 
 
 def test_the_sender_cancels() -> None:
@@ -331,9 +323,7 @@ def test_only_the_recipient_acknowledges(who: int) -> None:
 
 @pytest.mark.parametrize("who", [ALICE, BOB, ADMINISTRATOR])
 def test_only_the_sender_cancels(who: int) -> None:
-    assert (
-        sentence(Talk(known(message())).decide(cancel(agent_id=who))) == "Only the sender can cancel a task"
-    )
+    assert sentence(Talk(known(message())).decide(cancel(agent_id=who))) == "Only the sender can cancel a task"
 
 
 @pytest.mark.parametrize("state", [MessageState.COMPLETED, MessageState.CANCELED])
@@ -354,11 +344,7 @@ def test_of_any_number_who_end_a_message_in_one_batch_the_first_does() -> None:
 
 def test_nobody_acknowledges_the_summary_of_a_broadcast() -> None:
     row = message(
-        to=0,
-        context_id=DIRECTOR,
-        type=MessageType.SUMMARY,
-        status_state=MessageState.COMPLETED,
-        origin_task_id=1,
+        to=0, context_id=DIRECTOR, type=MessageType.SUMMARY, status_state=MessageState.COMPLETED, origin_task_id=1
     )
     assert sentence(Talk(known(row)).decide(ack(agent_id=DIRECTOR))) == "Cannot ACK task in state completed"
     assert sentence(Talk(known(row)).decide(ack(agent_id=ALICE))) == "Only the recipient can ACK a task"

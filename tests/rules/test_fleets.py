@@ -234,10 +234,7 @@ def test_a_member_without_a_pane_is_watched_over_by_nobody() -> None:
     ("director", "said"),
     [
         (ADMINISTRATOR, "Administrator cannot be a director"),
-        (
-            ALICE,
-            "nested teams are not supported: members are created by the root Director (agent 1), not by agent 3",
-        ),
+        (ALICE, "nested teams are not supported: members are created by the root Director (agent 1), not by agent 3"),
         (STRANGER, "agent 9 is not a member of fleet 1."),
         (77, "agent 77 is not a member of fleet 1."),
     ],
@@ -338,9 +335,7 @@ def test_a_fleet_is_deleted_with_everybody_in_it_and_only_once() -> None:
     done = crew.decide(delete())
     assert isinstance(done, FleetDeleted)
     assert (done.deregistered, done.fleet.deleted_at, done.placements) == (4, NOW, (placement(),))
-    assert {each.status for each in crew.members.values() if each.fleet_id == FLEET} == {
-        MemberStatus.DEREGISTERED
-    }
+    assert {each.status for each in crew.members.values() if each.fleet_id == FLEET} == {MemberStatus.DEREGISTERED}
     assert all(each.is_active for each in crew.members.values() if each.fleet_id == 2)
     assert [*crew.placements] == [*crew.configs] == [(ZONE, STRANGER)]
     assert [*crew.runtimes] == [(ZONE, 2)]
@@ -420,11 +415,7 @@ def test_of_two_who_claim_a_fleet_one_watches_over_it() -> None:
 
 
 def test_only_who_is_on_the_same_host_as_the_same_user_says_that_a_monitor_has_died() -> None:
-    for said, wins in (
-        ({}, True),
-        ({"host_id": "elsewhere"}, False),
-        ({"user_id": 1}, False),
-    ):
+    for said, wins in (({}, True), ({"host_id": "elsewhere"}, False), ({"user_id": 1}, False)):
         ask = claiming(101, previous_pid=100, is_alive=False, **said)
         outcome = Crew(known(runtimes=[runtime()])).decide(ask)
         assert isinstance(outcome, MonitorRuntime) == wins, said
@@ -472,9 +463,7 @@ def test_who_lets_go_leaves_nothing_but_how_often_it_ticked_and_the_next_may_cla
     ("tick", "age", "recent"),
     [(5, 15_000, True), (5, 15_001, False), (10, 30_000, True), (10, 30_001, False), (1, 14_000, True)],
 )
-def test_a_monitor_is_there_for_three_ticks_and_fifteen_seconds_at_least(
-    tick: int, age: int, recent: bool
-) -> None:
+def test_a_monitor_is_there_for_three_ticks_and_fifteen_seconds_at_least(tick: int, age: int, recent: bool) -> None:
     row = runtime(tick_seconds=tick, last_tick_at=NOW - age)
     assert is_recent(row, NOW) is recent
     assert [is_live(row, alive, NOW) for alive in (True, None, False)] == [recent, recent, False]
@@ -485,11 +474,7 @@ def test_without_a_pid_or_a_heartbeat_there_is_no_monitor() -> None:
         assert not is_live(runtime(**said), True, NOW)
 
 
-@pytest.mark.parametrize(
-    ("last", "due"), [(None, True), (NOW - 60_000, True), (NOW - 59_999, False), (NOW, False)]
-)
-def test_a_members_turn_comes_when_it_was_never_pinged_or_its_interval_is_over(
-    last: int | None, due: bool
-) -> None:
+@pytest.mark.parametrize(("last", "due"), [(None, True), (NOW - 60_000, True), (NOW - 59_999, False), (NOW, False)])
+def test_a_members_turn_comes_when_it_was_never_pinged_or_its_interval_is_over(last: int | None, due: bool) -> None:
     assert elapsed(config(last_ping_at=last), NOW) is due
     assert not elapsed(config(last_ping_at=last, enabled=0), NOW)

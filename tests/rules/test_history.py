@@ -37,9 +37,7 @@ def test_what_ran_out_a_moment_ago_has_not_been_forgotten() -> None:
     written.invoke("slow")
     written.claim("slow", 1, "w1")
     over = written.now
-    written.invocations["slow"] = replace(
-        written.invocations["slow"], deadline_at=over, lease_expires_at=over
-    )
+    written.invocations["slow"] = replace(written.invocations["slow"], deadline_at=over, lease_expires_at=over)
     written.delegate("edge-9", "right", "twig")
     written.edges["edge-9"] = replace(written.edges["edge-9"], expires_at=over)
     written.now += 100_000
@@ -63,9 +61,7 @@ def test_what_is_planted_is_found_and_nothing_else_is_said(promise: str, plant: 
         assert finding.zone_id == ZONE
         assert finding.subject
         assert finding.subject in finding.text() or finding.pos is not None
-        assert (
-            finding.pos is not None or finding.call is not None or promise in ("agreement", "rest", "refused")
-        )
+        assert finding.pos is not None or finding.call is not None or promise in ("agreement", "rest", "refused")
 
 
 def test_no_event_can_be_taken_out_of_the_log_unseen() -> None:

@@ -38,9 +38,7 @@ def test_a_true_history_of_tasks_breaks_no_promise() -> None:
         for plant in plants
     ],
 )
-def test_what_is_planted_among_tasks_is_found_and_nothing_else_is_said(
-    promise: str, plant: TaskPlant
-) -> None:
+def test_what_is_planted_among_tasks_is_found_and_nothing_else_is_said(promise: str, plant: TaskPlant) -> None:
     written = a_true_history_of_tasks()
     plant(written)
     findings = found(written)
@@ -48,9 +46,7 @@ def test_what_is_planted_among_tasks_is_found_and_nothing_else_is_said(
     for finding in findings:
         assert finding.zone_id == ZONE
         assert finding.subject
-        assert (
-            finding.pos is not None or finding.call is not None or promise in ("agreement", "rest", "refused")
-        )
+        assert finding.pos is not None or finding.call is not None or promise in ("agreement", "rest", "refused")
 
 
 def test_no_event_of_a_task_can_be_taken_out_of_the_log_unseen() -> None:
@@ -142,8 +138,6 @@ def test_what_was_written_before_a_call_gives_way_to_what_was_written_after(tmp_
         ({**LINE, "asked": {"attemptToken": 7}},),
     ],
 )
-def test_what_cannot_have_been_written_so_is_refused(
-    tmp_path: Path, lines: tuple[dict[str, object], ...]
-) -> None:
+def test_what_cannot_have_been_written_so_is_refused(tmp_path: Path, lines: tuple[dict[str, object], ...]) -> None:
     with pytest.raises(Invalid):
         read([written_to(tmp_path / "h.jsonl", *lines)])

@@ -6,8 +6,7 @@ from typing import Literal
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.wire import Caller
@@ -80,14 +79,7 @@ def complete(
     by: Caller | None = WORKER,
 ) -> Complete:
     return Complete(
-        zone_id=ZONE,
-        caller=by,
-        id="i-k",
-        status=status,
-        result='"r"',
-        error='"e"',
-        retryable=retryable,
-        token=token,
+        zone_id=ZONE, caller=by, id="i-k", status=status, result='"r"', error='"e"', retryable=retryable, token=token
     )
 
 
@@ -236,9 +228,7 @@ def test_what_waits_for_its_backoff_or_for_a_sleeping_session_is_not_given_out()
         (Standing(dropped=1), "service_unregistered"),
     ],
 )
-def test_what_belongs_to_what_has_ended_is_canceled_instead_of_given_out(
-    standing: Standing, reason: str
-) -> None:
+def test_what_belongs_to_what_has_ended_is_canceled_instead_of_given_out(standing: Standing, reason: str) -> None:
     dead, good = row(), msgspec.structs.replace(row(), id="i-2", idempotency_key="2")
     on = board(dead, good, standings={(ZONE, "i-k"): standing})
     assert [each.id for each in leases(on.decide(claim()))] == ["i-2"]
@@ -248,9 +238,7 @@ def test_what_belongs_to_what_has_ended_is_canceled_instead_of_given_out(
 
 @pytest.mark.parametrize("verb", ["start", "succeed", "fail", "beat", "release", "overdue"])
 @pytest.mark.parametrize("state", [State.PENDING, State.RUNNING])
-def test_whatever_is_asked_of_what_belongs_to_an_ended_session_it_is_canceled(
-    verb: str, state: State
-) -> None:
+def test_whatever_is_asked_of_what_belongs_to_an_ended_session_it_is_canceled(verb: str, state: State) -> None:
     on = board(row(state), standings={(ZONE, "i-k"): Standing(lives_until=NOW)})
     outcome = on.decide(verbs()[verb])
     assert isinstance(outcome, Problem) is (verb != "overdue")
@@ -399,9 +387,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_whatever_is_asked_in_whatever_order_an_attempt_has_one_holder_and_nothing_ends_twice(
-    plan: list[str],
-) -> None:
+def test_whatever_is_asked_in_whatever_order_an_attempt_has_one_holder_and_nothing_ends_twice(plan: list[str]) -> None:
     rows: dict[str, Invocation] = {}
     tokens: dict[str, list[str]] = {}
     ends: dict[str, int] = {}

@@ -131,13 +131,7 @@ def test_no_two_credentials_are_the_same_holder() -> None:
     def named(client: str, subject: str, session_id: str | None = None) -> str:
         return _holder(Caller(subject, client, ZONE, frozenset(), session_id=session_id))
 
-    names = [
-        named("a", "b c"),
-        named("a", "b", "c"),
-        named("a b", "c"),
-        named("a", "b%20c"),
-        named("a", "b"),
-    ]
+    names = [named("a", "b c"), named("a", "b", "c"), named("a b", "c"), named("a", "b%20c"), named("a", "b")]
     assert len({*names}) == len(names)
 
 

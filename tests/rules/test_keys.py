@@ -6,8 +6,7 @@ from collections.abc import Collection
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.core import apikey, trace
 from quarterdeck.core.errors import Invalid, LimitReached, NotFound, Problem, Unauthenticated
@@ -205,9 +204,7 @@ def test_a_key_is_bound_to_a_live_session_of_its_own_zone_or_not_made() -> None:
     assert isinstance(bound, ApiKey)
     for refused, asked in ((foreign, "t"), (absent, "u")):
         assert isinstance(refused, NotFound)
-        assert refused.detail.replace(repr(asked), "?") == rules.no_live_session("?").detail.replace(
-            "'?'", "?"
-        )
+        assert refused.detail.replace(repr(asked), "?") == rules.no_live_session("?").detail.replace("'?'", "?")
 
 
 def test_a_zone_that_has_ended_gets_no_keys() -> None:

@@ -6,8 +6,7 @@ import random
 import time
 from collections import Counter
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.domain.coordination.rules.matching import Match, Queue, Seat, matched
 
@@ -57,9 +56,7 @@ def queues_drawn(draw: st.DrawFn) -> list[Queue]:
 
 
 def suits(seat: Seat, queue: Queue) -> bool:
-    return queue.required <= seat.capabilities and (
-        seat.task_types is None or queue.task_type in seat.task_types
-    )
+    return queue.required <= seat.capabilities and (seat.task_types is None or queue.task_type in seat.task_types)
 
 
 rooms = st.dictionaries(st.sampled_from(("x", "y")), st.integers(0, 3))
@@ -142,9 +139,7 @@ def test_of_equals_the_one_with_the_first_id_is_given_it() -> None:
 
 
 def test_work_is_spread_before_it_is_piled_up() -> None:
-    given_to = [
-        match.agent_id for match in matched([queue(*"stuv")], [seat("a", slots=3), seat("b", slots=3)])
-    ]
+    given_to = [match.agent_id for match in matched([queue(*"stuv")], [seat("a", slots=3), seat("b", slots=3)])]
     assert given_to == ["a", "b", "a", "b"]
 
 

@@ -21,9 +21,7 @@ ARROWS = {
 
 
 @pytest.mark.parametrize(("state", "verb"), list(product(State, Verb)))
-def test_every_pair_of_state_and_verb_leads_where_the_contract_says_or_nowhere(
-    state: State, verb: Verb
-) -> None:
+def test_every_pair_of_state_and_verb_leads_where_the_contract_says_or_nowhere(state: State, verb: Verb) -> None:
     assert SESSION.target(verb, state) == ARROWS.get((state, verb))
 
 
@@ -43,9 +41,7 @@ def test_terminated_is_the_only_end_and_everything_else_is_live() -> None:
 
 
 @pytest.mark.parametrize(
-    "statement",
-    [Q.sessions_end, Q.sessions_stamp, Q.sessions_settle, Q.sessions_hold],
-    ids=lambda one: one.name,
+    "statement", [Q.sessions_end, Q.sessions_stamp, Q.sessions_settle, Q.sessions_hold], ids=lambda one: one.name
 )
 def test_every_statement_that_moves_sessions_guards_the_state_each_was_read_in(statement: Statement) -> None:
     for text in (statement.postgresql, statement.sqlite):

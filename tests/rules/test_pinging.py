@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.monitoring import Sight, is_worth_a_ping, stale_after

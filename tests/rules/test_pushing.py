@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from quarterdeck.core.clock import system_now

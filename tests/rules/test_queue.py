@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.engine.queue import ZoneQueue
 
@@ -49,11 +48,7 @@ def test_a_zone_with_a_thousand_waiting_delays_another_by_one_place() -> None:
 def test_when_not_all_fit_zones_take_turns_and_each_keeps_its_own_order() -> None:
     queue, _ = queue_of("aaaaabbbc")
     batches = [queue.take(4), queue.take(4), queue.take(4)]
-    assert [Counter(letters(batch)) for batch in batches] == [
-        Counter("aabc"),
-        Counter("aabb"),
-        Counter("a"),
-    ]
+    assert [Counter(letters(batch)) for batch in batches] == [Counter("aabc"), Counter("aabb"), Counter("a")]
     served = [ticket for batch in batches for ticket in batch]
     for zone in "abc":
         own = [ticket.place for ticket in served if ticket.zone_id == zone]
@@ -126,9 +121,7 @@ def test_a_full_queue_refuses_the_newcomer_of_the_zone_that_fills_it() -> None:
     assert len(queue) == 4
 
 
-def test_at_the_door_a_zone_with_less_than_its_share_takes_the_place_of_the_newest_of_the_zone_with_most() -> (
-    None
-):
+def test_at_the_door_a_zone_with_less_than_its_share_takes_the_place_of_the_newest_of_the_zone_with_most() -> None:
     queue, tickets = queue_of("aaab", room=4)
     assert queue.put(Ticket("c", 5)) is tickets[2]
     assert len(queue) == 4

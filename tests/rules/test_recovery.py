@@ -7,8 +7,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.domain.coordination.rules import launching, recovery
 from quarterdeck.domain.coordination.rules.recovery import Seen

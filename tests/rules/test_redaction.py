@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.core import redaction
 from quarterdeck.core.errors import Invalid
@@ -19,9 +18,7 @@ from tests.support.source import ROOT
 MARK = "\N{SNOWMAN}"
 """Only secrets hold it."""
 plain_text = st.text(st.characters(codec="utf-8", exclude_characters=MARK), max_size=12)
-plain_names = plain_text.filter(
-    lambda name: not redaction.is_secret_name(name) and name not in (SECRET, SEALED)
-)
+plain_names = plain_text.filter(lambda name: not redaction.is_secret_name(name) and name not in (SECRET, SEALED))
 secret_text = plain_text.map(lambda text: f"{MARK}{text}")
 scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | plain_text
 
@@ -39,9 +36,7 @@ def holding(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
     return (
         st.lists(inner, max_size=4)
         | st.dictionaries(plain_names, inner, max_size=4)
-        | st.dictionaries(
-            secret_names(), secret_text | st.lists(inner, max_size=2) | st.integers(), max_size=2
-        )
+        | st.dictionaries(secret_names(), secret_text | st.lists(inner, max_size=2) | st.integers(), max_size=2)
     )
 
 
@@ -55,9 +50,7 @@ values = st.recursive(scalars | secret_text.map(lambda text: {SECRET: text}), ho
 def test_nothing_that_is_secret_survives(value: object) -> None:
     public, found = redaction.split(value)
     assert MARK not in json.dumps(public, ensure_ascii=False)
-    assert sum(secret.count(MARK) for secret in found.values()) == json.dumps(
-        value, ensure_ascii=False
-    ).count(MARK)
+    assert sum(secret.count(MARK) for secret in found.values()) == json.dumps(value, ensure_ascii=False).count(MARK)
 
 
 @given(values)
@@ -94,9 +87,7 @@ def test_replacing_secrets_by_themselves_changes_nothing(value: object) -> None:
     assert redaction.replaced(value, lambda secret: secret) == value
 
 
-@pytest.mark.parametrize(
-    "name", ["password", "PASSWORD", "api_key", "API-KEY", "apiKey", "x-api-key", "clientSecret"]
-)
+@pytest.mark.parametrize("name", ["password", "PASSWORD", "api_key", "API-KEY", "apiKey", "x-api-key", "clientSecret"])
 def test_a_name_is_the_same_in_every_case_and_spelling(name: str) -> None:
     assert redaction.redacted({name: "x"}) == {name: STRUCK}
 
@@ -117,13 +108,7 @@ def test_only_strings_are_secret() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [
-        {SECRET: 5},
-        {SECRET: {"a": "b"}},
-        {SECRET: "x", "more": 1},
-        {SEALED: "qs1.a.b.c"},
-        {SEALED: None, "a": 1},
-    ],
+    [{SECRET: 5}, {SECRET: {"a": "b"}}, {SECRET: "x", "more": 1}, {SEALED: "qs1.a.b.c"}, {SEALED: None, "a": 1}],
 )
 def test_what_is_marked_in_a_way_that_cannot_be_is_refused_and_said_where(value: object) -> None:
     with pytest.raises(Invalid) as refused:
@@ -156,10 +141,7 @@ def test_of_two_secrets_that_begin_alike_no_end_is_left() -> None:
 @pytest.mark.parametrize("quote", [json.dumps, repr, lambda text: json.dumps(text, ensure_ascii=False)])
 def test_a_secret_that_is_quoted_is_struck_out_too(quote: Callable[[str], str]) -> None:
     secret = 'line one\nline "two" \\ é'
-    assert redaction.redact_text(f"cannot use {quote(secret)}!", {secret}) in (
-        'cannot use "***"!',
-        "cannot use '***'!",
-    )
+    assert redaction.redact_text(f"cannot use {quote(secret)}!", {secret}) in ('cannot use "***"!', "cannot use '***'!")
 
 
 def test_looking_for_many_secrets_in_a_long_text_takes_no_time_to_speak_of() -> None:
@@ -192,14 +174,7 @@ def test_what_says_itself_that_it_is_secret_is_struck_out_of_text(said: str, str
 
 @pytest.mark.parametrize(
     "said",
-    [
-        "Unexpected token: }",
-        "max_tokens=5",
-        "the password is wrong",
-        "http://db:5432/x",
-        "a bearer of news",
-        "a@b.c",
-    ],
+    ["Unexpected token: }", "max_tokens=5", "the password is wrong", "http://db:5432/x", "a bearer of news", "a@b.c"],
 )
 def test_other_text_stays_as_it_is(said: str) -> None:
     assert redaction.redact_text(said) == said

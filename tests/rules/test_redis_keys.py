@@ -69,9 +69,7 @@ def test_only_what_may_begin_is_pending_and_only_what_waits_for_a_backoff_recove
         assert task_mark(row(status=state, waits=1, final=0), NOW).recovers
         assert not task_mark(row(status=state, final=1), NOW).recovers
     assert not task_mark(row(waits=1), NOW).recovers
-    held = task_mark(
-        row(status=State.RUNNING, agent_id="a", session_key="k", assigned_at=3, started_at=4), NOW
-    )
+    held = task_mark(row(status=State.RUNNING, agent_id="a", session_key="k", assigned_at=3, started_at=4), NOW)
     assert (held.score, held.holder) == (None, Holder("a", "k", 3, 4))
     # An end keeps the name of whoever made it.
     assert task_mark(row(status=State.COMPLETED, agent_id="a"), NOW).holder is None

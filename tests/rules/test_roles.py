@@ -6,8 +6,7 @@ import itertools
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.core.errors import Conflict, Forbidden, LimitReached, NotFound, Problem
 from quarterdeck.core.wire import COORDINATOR_ADMIN, Caller, Role
@@ -145,8 +144,7 @@ def test_an_owner_makes_anybody_anything(role: Role) -> None:
 
 
 @pytest.mark.parametrize(
-    ("subject", "role"),
-    [("x", Role.OWNER), ("o", Role.OWNER), ("o", Role.ADMIN), ("o", None), ("m", Role.OWNER)],
+    ("subject", "role"), [("x", Role.OWNER), ("o", Role.OWNER), ("o", Role.ADMIN), ("o", None), ("m", Role.OWNER)]
 )
 def test_an_admin_neither_makes_nor_unmakes_an_owner(subject: str, role: Role | None) -> None:
     held = roster(member("o", Role.OWNER), member("p", Role.OWNER), member("m", Role.MEMBER))
@@ -200,11 +198,7 @@ def test_a_full_workspace_takes_nobody_else_but_changes_and_lets_go() -> None:
 
 @given(
     st.lists(
-        st.tuples(
-            st.sampled_from("abc"),
-            st.none() | st.sampled_from(Role),
-            st.sampled_from([Role.OWNER, Role.ADMIN]),
-        )
+        st.tuples(st.sampled_from("abc"), st.none() | st.sampled_from(Role), st.sampled_from([Role.OWNER, Role.ADMIN]))
     )
 )
 def test_whatever_is_asked_members_never_stand_without_an_owner_once_there_was_one(

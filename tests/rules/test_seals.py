@@ -13,18 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
 from quarterdeck.core.proof import Altered, Anchor, Proof, Trust, anchor_of, verify
-from quarterdeck.core.seals import (
-    End,
-    NotAnEvent,
-    Row,
-    Seal,
-    Stretch,
-    floor_for,
-    hash_of,
-    prints_of,
-    seal,
-    signed_text,
-)
+from quarterdeck.core.seals import End, NotAnEvent, Row, Seal, Stretch, floor_for, hash_of, prints_of, seal, signed_text
 from quarterdeck.http.auth import LocalIssuer
 from quarterdeck.http.auth.trusted import TrustedKeys
 from tests.support.tampering import WAYS, Log, first_difference
@@ -36,12 +25,7 @@ TRUST: Trust = TrustedKeys([OWN.public_key()]).verifies
 
 
 def event(pos: int, **values: object) -> Row:
-    plain: dict[str, object] = {
-        "id": f"e{pos}",
-        "zone_id": "z",
-        "type": "session.spawn",
-        "subject": f"s{pos % 5}",
-    }
+    plain: dict[str, object] = {"id": f"e{pos}", "zone_id": "z", "type": "session.spawn", "subject": f"s{pos % 5}"}
     plain |= {"actor": "tester", "from_state": None, "to_state": "active", "data": '{"n":1}', "trace": None}
     return (pos, *(plain | {"at": 1_000 + pos} | values).values())
 
@@ -88,13 +72,7 @@ def altered(log: Log, *anchors: Anchor, trust: Trust = TRUST) -> Altered:
 def test_a_log_that_nobody_touched_is_proved_with_its_anchor() -> None:
     log = sealed(10, 1, 30, 0, after=4)
     proof = proof_of(log, anchor(log))
-    assert (proof.seals, proof.events, proof.last_pos, proof.unproven, proof.unproven_since) == (
-        4,
-        41,
-        41,
-        4,
-        1_042,
-    )
+    assert (proof.seals, proof.events, proof.last_pos, proof.unproven, proof.unproven_since) == (4, 41, 41, 4, 1_042)
     assert (proof.newest, proof.kids, proof.removed) == (log.anchor, [SIGNER.kid], 0)
 
 
@@ -120,9 +98,7 @@ def test_what_is_left_below_the_floor_must_still_be_what_was_sealed() -> None:
     log = kept(sealed(10, 10, 10, 0, floors=(0, 0, 0, 20)), 5)
     hole = log.holding([row for row in log.events if row[0] != 12])
     assert altered(hole).pos == 12
-    assert altered(log.holding([event(3), *log.events])).pos == 4, (
-        "one that was gone is back, and its neighbour is not"
-    )
+    assert altered(log.holding([event(3), *log.events])).pos == 4, "one that was gone is back, and its neighbour is not"
     assert altered(log.holding([event(5, actor="x"), *log.events])).pos == 5
     edited = [event(12, actor="x") if row[0] == 12 else row for row in log.events]
     assert altered(log.holding(edited)).pos == 12
@@ -138,9 +114,7 @@ def test_a_floor_that_no_seal_attests_excuses_nothing() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    "log",
-    [sealed(40, 1, 25, 60), kept(sealed(40, 1, 25, 60, 0, floors=(0, 0, 0, 0, 41)), 17)],
-    ids=["whole", "kept"],
+    "log", [sealed(40, 1, 25, 60), kept(sealed(40, 1, 25, 60, 0, floors=(0, 0, 0, 0, 41)), 17)], ids=["whole", "kept"]
 )
 def test_every_edit_deletion_insertion_reordering_and_truncation_is_found_and_its_first_row_named(
     log: Log, way: str
@@ -192,9 +166,7 @@ def test_a_value_of_another_type_or_spelling_is_another_value(values: dict[str, 
     rows = [original if row[0] == 12 else row for row in log.events]
     first = seal(Stretch(1, prints_of(rows[:10]), 0), None, 1, SIGNER)
     second = seal(Stretch(11, prints_of(rows[10:]), 0), first, 2, SIGNER)
-    honest = replace(log, seals=(msgspec.structs.astuple(first), msgspec.structs.astuple(second))).holding(
-        rows
-    )
+    honest = replace(log, seals=(msgspec.structs.astuple(first), msgspec.structs.astuple(second))).holding(rows)
     assert proof_of(honest).events == 20
     wrong = honest.holding([event(12, **{"actor": "abcd"} | values) if row[0] == 12 else row for row in rows])
     assert altered(wrong).pos == 12
@@ -275,10 +247,10 @@ def test_a_value_of_a_type_that_no_seal_has_is_a_verdict_and_no_crash() -> None:
 def test_a_seal_that_is_gone_doubled_or_moved_is_named() -> None:
     log = sealed(10, 10, 10)
     first, second, third = log.seals
-    assert (
-        altered(replace(log, seals=(first, third))).seal,
-        altered(replace(log, seals=(first, third))).pos,
-    ) == (2, 11)
+    assert (altered(replace(log, seals=(first, third))).seal, altered(replace(log, seals=(first, third))).pos) == (
+        2,
+        11,
+    )
     assert altered(replace(log, seals=(second, third))).pos == 1
     assert altered(replace(log, seals=(first, first, second, third))).seal == 1
     swapped = ((1, *second[1:]), (2, *first[1:]), third)
@@ -309,9 +281,7 @@ def test_a_chain_signed_by_another_key_is_refused_and_the_key_named() -> None:
 
 
 def test_a_key_that_claims_the_name_of_another_proves_nothing() -> None:
-    forged = with_seal(
-        sealed(10, signer=STRANGER), 1, lambda one: msgspec.structs.replace(one, kid=SIGNER.kid)
-    )
+    forged = with_seal(sealed(10, signer=STRANGER), 1, lambda one: msgspec.structs.replace(one, kid=SIGNER.kid))
     assert altered(forged).seal == 1
 
     def refit(one: Seal) -> Seal:
@@ -345,9 +315,7 @@ def test_an_anchor_shows_that_a_chain_was_made_again_even_with_the_key() -> None
     assert proof_of(remade).events == 30
     noted = Anchor(str(log.seals[1][7]), 2)
     assert (altered(remade, noted).pos, altered(remade, noted).seal) == (11, 2)
-    assert altered(remade, Anchor(noted.hash)).pos == 31, (
-        "without a number all that is known is that it is not there"
-    )
+    assert altered(remade, Anchor(noted.hash)).pos == 31, "without a number all that is known is that it is not there"
 
 
 def test_every_anchor_must_be_met() -> None:
@@ -358,9 +326,7 @@ def test_every_anchor_must_be_met() -> None:
     assert altered(log, Anchor(noted[0].hash, 2)).seal == 2
 
 
-@pytest.mark.parametrize(
-    "text", ["", "x", "1:", f"1:{'A' * 64}", f"-1:{'a' * 64}", f"{'a' * 63}", f"1:2:{'a' * 64}"]
-)
+@pytest.mark.parametrize("text", ["", "x", "1:", f"1:{'A' * 64}", f"-1:{'a' * 64}", f"{'a' * 63}", f"1:2:{'a' * 64}"])
 def test_what_is_no_anchor_is_not_taken_for_one(text: str) -> None:
     assert anchor_of(text) is None
 

@@ -7,8 +7,7 @@ import logging
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.redaction import SECRETS_MAX, redacted
@@ -78,9 +77,7 @@ def test_another_key_of_the_same_name_does_not_open_it() -> None:
         SAFE.ring.open(sealed, ABOUT)
 
 
-@pytest.mark.parametrize(
-    "garbage", ["", "qs1", "qs1.new", "qs1.new..", "qs1.new.!.?", "qs2.new.AAAA.AAAA", "...."]
-)
+@pytest.mark.parametrize("garbage", ["", "qs1", "qs1.new", "qs1.new..", "qs1.new.!.?", "qs2.new.AAAA.AAAA", "...."])
 def test_garbage_does_not_open_and_does_not_fail_otherwise(garbage: str) -> None:
     with pytest.raises(Unopened):
         SAFE.ring.open(garbage, ABOUT)
@@ -95,17 +92,7 @@ def test_keys_are_told_by_commas_and_by_lines_in_either_base64() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
-    [
-        "",
-        " , ",
-        "hunter2",
-        "a:hunter2",
-        f"a b:{'x' * 43}=",
-        "a:" + "A" * 42,
-        "a.b:" + "A" * 43,
-        ":" + "A" * 43,
-    ],
+    "told", ["", " , ", "hunter2", "a:hunter2", f"a b:{'x' * 43}=", "a:" + "A" * 42, "a.b:" + "A" * 43, ":" + "A" * 43]
 )
 def test_keys_that_cannot_be_are_refused_without_being_told(told: str) -> None:
     with pytest.raises(RingError) as refused:
@@ -172,9 +159,7 @@ def test_a_value_that_does_not_open_is_masked_counted_and_logged_without_its_con
 
 def test_a_row_that_was_swapped_with_another_opens_nothing() -> None:
     text = SAFE.seal({"password": "hunter2"}, ABOUT)
-    assert json.loads(safe_of(NEW).open(text, ("zone", "agent_tasks", "t2", "input_context"))) == {
-        "password": "***"
-    }
+    assert json.loads(safe_of(NEW).open(text, ("zone", "agent_tasks", "t2", "input_context"))) == {"password": "***"}
 
 
 def test_sealing_anew_moves_every_value_to_the_key_that_seals_and_changes_nothing_else() -> None:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Problem
 from quarterdeck.core.pushkeys import secrets_from
@@ -85,9 +84,7 @@ def test_the_server_is_not_sent_into_its_own_network_unless_it_is_allowed(url: s
     assert rules.push_problem(url, private_allowed=True) is None
 
 
-@pytest.mark.parametrize(
-    "url", ["http://example.com/", "https://8.8.8.8:8443/x?y", "http://[2606:4700::1111]/"]
-)
+@pytest.mark.parametrize("url", ["http://example.com/", "https://8.8.8.8:8443/x?y", "http://[2606:4700::1111]/"])
 def test_the_server_may_be_sent_to_public_hosts(url: str) -> None:
     assert rules.push_problem(url, private_allowed=False) is None
 
@@ -108,12 +105,7 @@ def test_any_text_is_judged_without_a_fault_and_what_passes_has_one_host(url: st
 def test_a_secret_follows_from_its_root_zone_service_and_number_and_from_nothing_else() -> None:
     secret = secrets_from(b"r" * 32)
     assert secret("z", "s", 1) == secrets_from(b"r" * 32)("z", "s", 1)
-    others = [
-        secret("z", "s", 2),
-        secret("z", "t", 1),
-        secret("y", "s", 1),
-        secrets_from(b"q" * 32)("z", "s", 1),
-    ]
+    others = [secret("z", "s", 2), secret("z", "t", 1), secret("y", "s", 1), secrets_from(b"q" * 32)("z", "s", 1)]
     # Where one name ends and the next begins is told, too.
     others += [secret("zs", "", 1), secret("", "zs", 1), secret('z","s', "", 1), secret("z", "s,1", 1)]
     assert len({secret("z", "s", 1), *others}) == 9
@@ -212,11 +204,7 @@ def test_in_one_batch_the_first_makes_it_and_the_others_join() -> None:
 
 def test_applications_endpoints_and_zones_keep_services_apart() -> None:
     made = registry(service(), zones={ZONE: None, "y": None})
-    for ask in (
-        registering(application_id="other"),
-        registering(endpoint_url=URL + "/"),
-        registering(zone_id="y"),
-    ):
+    for ask in (registering(application_id="other"), registering(endpoint_url=URL + "/"), registering(zone_id="y")):
         assert decided(made, ask).created
 
 
@@ -228,9 +216,7 @@ def test_what_was_gone_comes_back_under_its_id_and_nothing_else_of_it() -> None:
     )  # fmt: skip
     made = registry(gone, sessions=[own])
     outcome = decided(made, registering(own.id))
-    assert outcome == Registered(
-        service(id=gone.id, agent_id=own.id, secret_number=7, updated_at=NOW), created=True
-    )
+    assert outcome == Registered(service(id=gone.id, agent_id=own.id, secret_number=7, updated_at=NOW), created=True)
     assert [(told.verb, told.before) for _, told in made.told] == [("register", None)]
     assert made.forgotten == []
     assert [*made.shelf.moved()] == [(gone, outcome.service)]
@@ -243,10 +229,7 @@ def test_what_only_ended_sessions_registered_ends_before_it_comes_back() -> None
     outcome = decided(made, registering(own.id))
     assert outcome.created
     assert outcome.service.agent_id == own.id
-    assert [(told.verb, told.reason) for _, told in made.told] == [
-        ("unregister", "session_ended"),
-        ("register", None),
-    ]
+    assert [(told.verb, told.reason) for _, told in made.told] == [("unregister", "session_ended"), ("register", None)]
     assert made.forgotten == [dead.ref]
     assert made.joined == [(*dead.ref, own.id)], "what stood there goes with the rest"
 
@@ -285,19 +268,12 @@ def test_whoever_may_not_register_is_told_why() -> None:
     made = registry(sessions=people)
     cases: list[tuple[Register, type[Problem], str]] = [
         (registering(caller=caller("x")), Forbidden, "application_ownership_required"),
-        (
-            registering(caller=caller("x", "coordinator.spawn_under:app")),
-            Forbidden,
-            "application_ownership_required",
-        ),
+        (registering(caller=caller("x", "coordinator.spawn_under:app")), Forbidden, "application_ownership_required"),
         (registering(live.id, caller=caller("x")), Forbidden, "application_ownership_required"),
         (registering(suspended.id), Conflict, "agent_suspended"),
         (registering(caller=caller(session_id=suspended.id)), Conflict, "agent_suspended"),
         (registering(live.id, application_id="other"), Invalid, "application_mismatch"),
-        *(
-            (registering(name), NotFound, "agent_not_found")
-            for name in ("ended", "stamped", "expired", "nobody")
-        ),
+        *((registering(name), NotFound, "agent_not_found") for name in ("ended", "stamped", "expired", "nobody")),
     ]
     for ask, kind, code in cases:
         outcome = made.decide(ask)

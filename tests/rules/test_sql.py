@@ -22,8 +22,7 @@ from quarterdeck.engine.queries import Q as ENGINE
 from quarterdeck.store.postgres import BEGIN, COMMIT, MARK, PING, ROLLBACK
 from quarterdeck.store.sql import Statement, Statements, parse
 from quarterdeck.upkeep.history.queries import Q as HISTORY
-from quarterdeck.upkeep.queries import FLEETS as UPKEEP_FLEETS
-from quarterdeck.upkeep.queries import Q as UPKEEP
+from quarterdeck.upkeep.queries import FLEETS as UPKEEP_FLEETS, Q as UPKEEP
 
 ALL = {
     "engine": ENGINE,
@@ -110,9 +109,7 @@ select 1 from s, t where live(s) and led(t);
 
 
 def test_a_statement_written_per_engine_gives_each_its_own() -> None:
-    statement = one(
-        "-- engine: sqlite\nselect 's' where 1 = :a;\n-- engine: postgresql\nselect 'p' where 1 = :b;"
-    )
+    statement = one("-- engine: sqlite\nselect 's' where 1 = :a;\n-- engine: postgresql\nselect 'p' where 1 = :b;")
     assert statement.sqlite == "select 's' where 1 = :a"
     assert statement.postgresql == "select 'p' where 1 = $1"
     assert statement.order == ("b",)
@@ -187,9 +184,7 @@ def test_a_join_of_each_row_stays_one_whatever_postgresql_believes_of_the_tables
 
 
 def test_sqlite_writes_a_batch_row_by_row_with_the_other_parameters_after_each_row() -> None:
-    statement = one(
-        "update t set a = :now, b = r.x from rows(:batch as r, x text, y bigint) where c = r.y and d = :d;"
-    )
+    statement = one("update t set a = :now, b = r.x from rows(:batch as r, x text, y bigint) where c = r.y and d = :d;")
     assert statement.sqlite_each == (
         "update t set a = ?3, b = r.x from (select ?1 as x, ?2 as y) as r where c = r.y and d = ?4"
     )
@@ -222,9 +217,7 @@ def test_nothing_is_left_of_the_fragments_once_rendered(statement: Statement) ->
         assert not text.endswith(";")
     assert not re.search(r"(?<!:):[a-z]|now_ms", statement.postgresql)
     assert not re.search(r"\bfor (update|share)\b", statement.sqlite)
-    assert set(re.findall(r"\$(\d+)", statement.postgresql)) == {
-        str(i + 1) for i in range(len(statement.order))
-    }
+    assert set(re.findall(r"\$(\d+)", statement.postgresql)) == {str(i + 1) for i in range(len(statement.order))}
 
 
 @pytest.mark.parametrize(

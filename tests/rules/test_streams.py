@@ -7,19 +7,9 @@ import hmac
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from quarterdeck.bus.streams import (
-    AGENTS,
-    DELEGATIONS,
-    INVOCATIONS,
-    POLICIES,
-    REVOCATIONS,
-    STREAMS,
-    entries_of,
-    sign,
-)
+from quarterdeck.bus.streams import AGENTS, DELEGATIONS, INVOCATIONS, POLICIES, REVOCATIONS, STREAMS, entries_of, sign
 from quarterdeck.engine.events import Event
 
 KEY = b"sixteen bytes and more"
@@ -76,9 +66,7 @@ def test_a_sid_that_is_still_in_use_is_not_revoked() -> None:
     assert "sid_in_use" not in told("session.terminate", sid_in_use=False, **said)[AGENTS]
 
 
-@pytest.mark.parametrize(
-    "state", ["created", "started", "succeeded", "failed", "timed_out", "canceled", "dead"]
-)
+@pytest.mark.parametrize("state", ["created", "started", "succeeded", "failed", "timed_out", "canceled", "dead"])
 def test_invocations_are_told_by_their_events_names(state: str) -> None:
     said = {"service_id": "v", "attempt": 2, "error": {"code": "e"}, "available_at": None}
     [entry] = told(f"invocation.{state}", **said).items()

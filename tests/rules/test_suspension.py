@@ -7,8 +7,7 @@ from typing import Literal
 
 import msgspec
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from quarterdeck.core.errors import Moved, Problem
@@ -99,9 +98,7 @@ def test_clearing_a_flag_under_another_wakes_nobody() -> None:
 
 
 @pytest.mark.parametrize("order", [("s00", "s01"), ("s01", "s00")])
-def test_in_whatever_order_two_flags_are_set_and_cleared_the_last_one_wakes_the_branch(
-    order: tuple[str, str],
-) -> None:
+def test_in_whatever_order_two_flags_are_set_and_cleared_the_last_one_wakes_the_branch(order: tuple[str, str]) -> None:
     for first, second in (order, order[::-1]):
         tree = Tree()
         tree.suspend(order[0])
@@ -242,9 +239,7 @@ class Sleepers(RuleBasedStateMachine):
     def end(self, which: int, how: str) -> None:
         top = list(self.members)[which % len(self.members)]
         for own in below(top, [*self.members.values()]) - self.gone:
-            changed: dict[str, object] = (
-                {"expires_at": NOW} if how == "expired" else {"terminated_at": NOW - 1}
-            )
+            changed: dict[str, object] = {"expires_at": NOW} if how == "expired" else {"terminated_at": NOW - 1}
             if how == "settled":
                 changed["status"] = State.TERMINATED
             self.members[own] = msgspec.structs.replace(self.members[own], **changed)

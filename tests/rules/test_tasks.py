@@ -119,11 +119,7 @@ def test_the_more_urgent_goes_first_and_among_equals_the_older() -> None:
 
 def test_a_claim_gets_what_its_agent_can_do_and_no_more_than_it_may_hold() -> None:
     here = board(workers={(ZONE, AGENT): worker("python", free=2)})
-    made(
-        here,
-        create("t1", required=("python", "rust")),
-        *(create(f"t{n}", required=("python",)) for n in (2, 3, 4)),
-    )
+    made(here, create("t1", required=("python", "rust")), *(create(f"t{n}", required=("python",)) for n in (2, 3, 4)))
     assert given(here, claim(10)) == ["t2", "t3"]
     assert given(here, claim(10, token="again")) == []
     assert here.held == {(ZONE, AGENT): 2}
@@ -132,9 +128,7 @@ def test_a_claim_gets_what_its_agent_can_do_and_no_more_than_it_may_hold() -> No
 def test_a_claim_may_name_types_and_use_fewer_capabilities_than_its_agent_has() -> None:
     here = board(workers={(ZONE, AGENT): worker("python", "rust")})
     made(here, create("t1", required=("rust",)), create("t2", task_type="research"))
-    assert (
-        given(here, claim(5, capabilities=frozenset({"python"}), task_types=frozenset({"development"}))) == []
-    )
+    assert given(here, claim(5, capabilities=frozenset({"python"}), task_types=frozenset({"development"}))) == []
     assert given(here, claim(5, task_types=frozenset({"research"}))) == ["t2"]
 
 
@@ -163,9 +157,7 @@ def test_what_a_budget_does_not_allow_waits_and_hides_nothing() -> None:
 
 def test_creators_take_turns_where_turns_are_fair() -> None:
     here = board(strategies={ZONE: Strategy.FAIR})
-    many, few, late_comer = (
-        msgspec.structs.replace(CREATOR, subject=name) for name in ("many", "few", "late")
-    )
+    many, few, late_comer = (msgspec.structs.replace(CREATOR, subject=name) for name in ("many", "few", "late"))
     made(here, *(create(f"m{n}", by=many) for n in range(4)), create("f1", by=few), create("f2", by=few))
     assert given(here, claim(6)) == ["f1", "m0", "f2", "m1", "m2", "m3"]
     [late] = made(here, create("l", by=late_comer))
@@ -230,9 +222,7 @@ def test_a_failure_that_is_said_twice_is_answered_twice_and_counted_once() -> No
 def test_a_paused_task_is_completed_by_hand_by_those_who_may() -> None:
     assert task(board(row(State.PAUSED)).decide(complete(token=None))).status is State.COMPLETED
     refuse = Conflict("forbidden_role", "")
-    here = board(
-        row(State.PAUSED), problem_of=lambda ask, power: refuse if power == "tasks.complete_paused" else None
-    )
+    here = board(row(State.PAUSED), problem_of=lambda ask, power: refuse if power == "tasks.complete_paused" else None)
     assert code(here.decide(complete(token=None))) == "forbidden_role"
 
 
@@ -290,9 +280,7 @@ def test_an_attempt_is_aborted_once_and_only_if_it_is_still_that_one() -> None:
         ("hung", row(State.RUNNING, warned_at=None, overdue_at=NOW), False),
     ],
 )
-def test_what_has_begun_or_moved_on_since_somebody_looked_is_left_alone(
-    seen: Sight, was: Task, is_so: bool
-) -> None:
+def test_what_has_begun_or_moved_on_since_somebody_looked_is_left_alone(seen: Sight, was: Task, is_so: bool) -> None:
     ask = Abort(**BY_SERVER, token="k", reason="r", chance=0.0, seen=seen)
     assert task(board(was).decide(ask)).status is (State.ABORTED if is_so else was.status)
 
@@ -367,9 +355,7 @@ def test_progress_never_falls_within_an_attempt_unless_it_is_said_so() -> None:
 def test_progress_that_is_repeated_under_its_key_is_charged_once_and_moves_nothing() -> None:
     here = board(row(State.RUNNING))
     cost = Cost("opus", 100, 20, 10_000)
-    say = Progress(
-        **NAMED, token="k", percent=50, step=None, checkpoint=None, costs=(cost,), key="p1", digest="d"
-    )
+    say = Progress(**NAMED, token="k", percent=50, step=None, checkpoint=None, costs=(cost,), key="p1", digest="d")
     assert task(here.decide(say)).usd_micros == 10_000
     task(here.decide(msgspec.structs.replace(say, key="p2", percent=60)))
     again = task(here.decide(say))
@@ -420,9 +406,7 @@ def test_every_verb_in_every_state_moves_or_is_refused(verb: str, status: State)
     outcome = here.decide(ask)
     if status in allowed.split():
         assert task(outcome).status is target
-        expected = (
-            [] if status is target and not (verb == "cancel" and status is not State.ABORTED) else [status]
-        )
+        expected = [] if status is target and not (verb == "cancel" and status is not State.ABORTED) else [status]
         assert [each.before for each in here.told] == expected
     else:
         assert code(outcome) == NO_MOVE

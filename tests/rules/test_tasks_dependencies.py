@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from quarterdeck.domain.tasks.model.commands import Cancel, Cut, Patch, Retry, Spread
 from quarterdeck.domain.tasks.model.rows import State, Task, Waits
@@ -15,19 +14,7 @@ from quarterdeck.domain.tasks.rules.arranging import arranged
 from quarterdeck.domain.tasks.rules.graph import cycle_through, in_cycles
 from tests.support import tasking
 from tests.support.asking import NOW, ZONE
-from tests.support.tasking import (
-    CREATOR,
-    blocked,
-    board,
-    claim,
-    code,
-    complete,
-    create,
-    made,
-    row,
-    task,
-    told,
-)
+from tests.support.tasking import CREATOR, blocked, board, claim, code, complete, create, made, row, task, told
 
 READY = (State.PENDING, Waits.NOTHING)
 
@@ -85,9 +72,7 @@ def test_a_completion_frees_those_that_wait_for_nothing_else_in_the_same_batch()
 
 
 def test_a_paused_dependent_is_freed_and_stays_paused() -> None:
-    here = board(
-        row(State.RUNNING), row(State.PAUSED, "d", depends=1, unmet=1), blocked=blocked({"t": ["d"]})
-    )
+    here = board(row(State.RUNNING), row(State.PAUSED, "d", depends=1, unmet=1), blocked=blocked({"t": ["d"]}))
     here.decide(complete())
     after = here.row((ZONE, "d"))
     assert (after.status, after.unmet) == (State.PAUSED, 0)
@@ -104,12 +89,7 @@ def test_a_final_failure_fails_those_that_depend_on_it_and_they_spread_it_furthe
     here = board(failed(), waiting("d"), blocked=blocked({"t": ["d"]}))
     assert task(here.decide(spread())).spreads == 0
     after = here.row((ZONE, "d"))
-    assert (after.status, after.reason, after.final, after.spreads) == (
-        State.FAILED,
-        "dependency_failed",
-        1,
-        1,
-    )
+    assert (after.status, after.reason, after.final, after.spreads) == (State.FAILED, "dependency_failed", 1, 1)
     assert told(here) == [("task.failed", "d")]
     assert "'t'" in str(here.said[ZONE, "d"].last_error)
 
@@ -147,10 +127,7 @@ def test_a_retry_by_hand_waits_anew_for_what_is_not_done() -> None:
     ahead = {(ZONE, "t"): ["a", "b"]}
     here = board(mine, row(State.PENDING, "a"), row(State.COMPLETED, "b"), ahead=ahead)
     assert (task(here.decide(retry)).waits, here.reopened) == (Waits.OTHERS, {((ZONE, "t"), "a")})
-    assert (
-        code(board(mine, failed("a"), row(State.COMPLETED, "b"), ahead=ahead).decide(retry))
-        == "task_state_conflict"
-    )
+    assert code(board(mine, failed("a"), row(State.COMPLETED, "b"), ahead=ahead).decide(retry)) == "task_state_conflict"
 
 
 def test_a_change_that_closes_a_cycle_is_refused_and_the_cycle_is_named() -> None:

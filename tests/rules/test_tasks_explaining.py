@@ -61,11 +61,7 @@ def test_a_task_that_backs_off_says_of_which_attempt_and_until_when() -> None:
 def test_a_task_whose_budget_is_spent_waits_for_that_whoever_is_free() -> None:
     budget = Budget(ZONE, Scope.ZONE, "", Period.DAY, 5, None, 0, 86_400_000, 7, 0, "x", 1, 1)
     told = explained(row(), spent=spent_view(budget), candidates=(candidate(),))
-    assert (told.code, told.budget is not None, told.until) == (
-        "budget_spent",
-        True,
-        "1970-01-02T00:00:00.000Z",
-    )
+    assert (told.code, told.budget is not None, told.until) == ("budget_spent", True, "1970-01-02T00:00:00.000Z")
 
 
 @pytest.mark.parametrize(
@@ -90,11 +86,7 @@ def test_a_task_that_waits_for_an_agent_says_who_could_take_it(
 
 def test_a_task_that_somebody_has_says_who_since_when_and_until_when() -> None:
     late = row(
-        State.RUNNING,
-        estimated_completion_at=NOW - 1,
-        warned_at=NOW - 1,
-        overdue_at=NOW + 9,
-        timeout_at=NOW + 8,
+        State.RUNNING, estimated_completion_at=NOW - 1, warned_at=NOW - 1, overdue_at=NOW + 9, timeout_at=NOW + 8
     )
     told = explained(late, holder=Holder("a", NOW - 5, NOW + 100))
     assert told.holder is not None
@@ -113,15 +105,11 @@ def test_a_task_that_somebody_has_says_who_since_when_and_until_when() -> None:
         (lives.failed_by_dependency(row(), lives.DEPENDENCY_CYCLE, NOW), "waited for itself"),
         (lives.canceled(row(), "no more", NOW), "no more"),
         (
-            lives.set_back(
-                row(State.RUNNING, retry_count=2), State.FAILED, lives.Setback("failed", 0.0), 1, NOW
-            ),
+            lives.set_back(row(State.RUNNING, retry_count=2), State.FAILED, lives.Setback("failed", 0.0), 1, NOW),
             "no retries are left",
         ),
         (
-            lives.set_back(
-                row(State.RUNNING), State.FAILED, lives.Setback("failed", 0.0, False), WINDOWS.hung_ms, NOW
-            ),
+            lives.set_back(row(State.RUNNING), State.FAILED, lives.Setback("failed", 0.0, False), WINDOWS.hung_ms, NOW),
             "must not be tried again",
         ),
     ],

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import msgspec
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from quarterdeck.core.errors import Problem
@@ -74,9 +73,7 @@ class Tasks(RuleBasedStateMachine):
     def report(self, name: str, token: str, how: str) -> None:
         self._add(name, token, how)
 
-    @rule(
-        place=st.integers(0, 5), how=st.sampled_from(("complete", "complete", "fail", "give up", "release"))
-    )
+    @rule(place=st.integers(0, 5), how=st.sampled_from(("complete", "complete", "fail", "give up", "release")))
     def report_truly(self, place: int, how: str) -> None:
         """By one who holds something, so that not all of it is refused."""
         held = [row for row in self.rows.values() if row.status in HELD]
@@ -137,11 +134,7 @@ class Tasks(RuleBasedStateMachine):
             if isinstance(outcome, Problem):
                 continue
         for told in board.told:
-            assert (
-                told.before is None
-                or told.before == told.row.status
-                or (told.before, told.row.status) in ARROWS
-            )
+            assert told.before is None or told.before == told.row.status or (told.before, told.row.status) in ARROWS
             self.done[told.row.id] += told.type == "task.completed"
         for ref in {*board.created, *board.changed}:
             self.rows[ref] = board.row(ref)
@@ -155,9 +148,7 @@ class Tasks(RuleBasedStateMachine):
         self.batch = []
 
     def _known(self, held: Counter[str | None]) -> Known:
-        waited = [
-            (ref, ahead) for ref, of in self.depends.items() for ahead in of if (ref, ahead) not in self.met
-        ]
+        waited = [(ref, ahead) for ref, of in self.depends.items() for ahead in of if (ref, ahead) not in self.met]
         blocked: dict[Ref, list[Ref]] = {}
         for ref, ahead in waited:
             blocked.setdefault((ZONE, ahead), []).append(ref)

@@ -131,11 +131,7 @@ def pages(transitions: list[Entry], lines: list[Entry], limit: int, *, oldest_fi
 
         def half(entries: list[Entry], reached: int, name: str) -> Half:
             ordered = sorted(entries, key=lambda e: getattr(e, name), reverse=not oldest_first)
-            left = [
-                e
-                for e in ordered
-                if (getattr(e, name) > reached) == oldest_first and getattr(e, name) != reached
-            ]
+            left = [e for e in ordered if (getattr(e, name) > reached) == oldest_first and getattr(e, name) != reached]
             return Half(left[: limit + 1], len(left) > limit)
 
         span = Span(place, end, limit, oldest_first)

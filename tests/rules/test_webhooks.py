@@ -72,11 +72,7 @@ def test_what_is_no_change_of_status_is_told_as_the_log_has_it() -> None:
     assert told.words == {"*", "task.created"}
     assert json.loads(told.body)["data"] == {"priority": 5}
     agent = json.loads(happened("agent.registered", None, "IDLE").body)
-    assert (agent["event"], agent["agentId"], agent["type"]) == (
-        "agent.registered",
-        "task-123",
-        "agent.registered",
-    )
+    assert (agent["event"], agent["agentId"], agent["type"]) == ("agent.registered", "task-123", "agent.registered")
 
 
 @pytest.mark.parametrize(
@@ -154,9 +150,7 @@ def test_the_schedule_is_the_standards_and_chance_only_adds_to_it() -> None:
         ({"answer_status": 410, "error": "it answered 410"}, State.FAILED, None),
     ],
 )
-def test_what_a_delivery_is_after_an_attempt(
-    said: dict[str, object], state: State, pause: int | None
-) -> None:
+def test_what_a_delivery_is_after_an_attempt(said: dict[str, object], state: State, pause: int | None) -> None:
     after = lives.reported(sent(), report(**said), NOW, Schedule())
     assert (after.status, after.next_at) == (state, None if pause is None else NOW + pause)
     assert (after.queue is not None) == (state is State.PENDING)
@@ -185,9 +179,7 @@ def test_every_verb_leads_where_the_table_says() -> None:
         (500, "120", 0),
     ],
 )
-def test_a_pause_is_kept_where_it_may_be_asked_for_and_can_be_read(
-    status: int, said: str | None, pause: int
-) -> None:
+def test_a_pause_is_kept_where_it_may_be_asked_for_and_can_be_read(status: int, said: str | None, pause: int) -> None:
     assert lives.wait_of(status, said, NOW) == pause
 
 

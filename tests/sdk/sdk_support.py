@@ -62,9 +62,7 @@ class Scripted:
 
 
 @contextlib.asynccontextmanager
-async def listening(
-    serve: Serve, path: Path | None = None, tls: ssl.SSLContext | None = None
-) -> AsyncIterator[str]:
+async def listening(serve: Serve, path: Path | None = None, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """The URL at which each connection is served by this, and nothing of it when it is over."""
     served: set[asyncio.Task[None]] = set()
 
@@ -158,9 +156,7 @@ class Cutter:
                     server.write(request)
                     await server.drain()
                     if cut:
-                        await upstream.readuntil(
-                            b"\r\n\r\n"
-                        )  # it was done, and the client will not hear of it
+                        await upstream.readuntil(b"\r\n\r\n")  # it was done, and the client will not hear of it
                         self.cuts += 1
                         break
         finally:

@@ -34,9 +34,7 @@ async def test_a_worker_works_and_its_caller_waits_in_one_process(engine_url: st
             await task.progress(50)
             return int(str(task.input["n"])) ** 2
 
-        made = await asyncio.gather(
-            *(qd.tasks.create(f"{n}", "square", input_context={"n": n}) for n in range(20))
-        )
+        made = await asyncio.gather(*(qd.tasks.create(f"{n}", "square", input_context={"n": n}) for n in range(20)))
         running = asyncio.create_task(worker.run())
         ended = await qd.tasks.wait([task.id for task in made], timeout=LIMIT)
         assert [task.output_result for task in ended] == [n * n for n in range(20)]

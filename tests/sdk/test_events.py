@@ -38,11 +38,7 @@ async def test_the_log_is_listed_from_any_position_to_its_end(zone: FreshZone) -
 
 
 async def test_events_are_heard_as_they_happen_and_over_cut_connections_each_once(zone: FreshZone) -> None:
-    async with (
-        cutting(zone.server.url) as cutter,
-        client_of(zone, cutter.url) as qd,
-        client_of(zone) as other,
-    ):
+    async with cutting(zone.server.url) as cutter, client_of(zone, cutter.url) as qd, client_of(zone) as other:
         made = [(await other.sessions.spawn(APP)).id]
         events = qd.events.follow(after=0, types=["session.spawn"])
         heard = await take(events, 1)
@@ -151,9 +147,7 @@ async def test_whoever_has_no_more_time_is_told_and_the_invocation_goes_on(zone:
 
 
 def looks(seen: list[bytes], invocation_id: str) -> int:
-    return sum(
-        b"GET /zones/" in request and f"/invocations/{invocation_id} ".encode() in request for request in seen
-    )
+    return sum(b"GET /zones/" in request and f"/invocations/{invocation_id} ".encode() in request for request in seen)
 
 
 async def looked_at(seen: list[bytes], invocation_id: str, times: int) -> None:

@@ -169,9 +169,7 @@ async def test_what_a_heartbeat_says_reaches_the_method() -> None:
     away = ItemProblem("database_unavailable", "Away.", 503)
     running = Running(4, 0)
     wire = Wire(
-        canceled=Item("canceled", "running", cancel=True),
-        lost=Item("lost", error=lost),
-        away=Item("away", error=away),
+        canceled=Item("canceled", "running", cancel=True), lost=Item("lost", error=lost), away=Item("away", error=away)
     )
     taken = {each.lease.id: each for each in await running.take("canceled", "lost", "away", "fine")}
     await running.all._beat(wire.as_invocations)

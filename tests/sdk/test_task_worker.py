@@ -289,11 +289,7 @@ async def test_an_attempt_whose_agent_was_lost_does_not_count_and_its_progress_s
 
 async def test_a_worker_that_stops_finishes_what_runs_and_gives_the_rest_back(qd: Server) -> None:
     options = WorkerOptions(prefetch=0)
-    worker, begun, goes_on = (
-        TaskWorker(qd, "dev-1", concurrency=2, options=options),
-        asyncio.Event(),
-        asyncio.Event(),
-    )
+    worker, begun, goes_on = (TaskWorker(qd, "dev-1", concurrency=2, options=options), asyncio.Event(), asyncio.Event())
 
     @worker.task(KIND)
     async def slow(task: Attempt) -> str:

@@ -75,8 +75,7 @@ def let_go_on(process: Process) -> None:
 
 async def three(qd: Quarterdeck) -> list[str]:
     asked: list[NewTask] = [
-        {"title": f"number {n}", "task_type": "slow", "max_retries": 5, "retry_backoff_seconds": 0}
-        for n in range(3)
+        {"title": f"number {n}", "task_type": "slow", "max_retries": 5, "retry_backoff_seconds": 0} for n in range(3)
     ]
     return [task.id for task in await qd.tasks.create_many(asked) if isinstance(task, Task)]
 

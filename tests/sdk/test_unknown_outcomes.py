@@ -55,9 +55,7 @@ async def test_an_ending_whose_answer_is_lost_has_ended_all_of_it(zone: FreshZon
     assert await told_of(zone, "session.terminate") == 2
 
 
-async def test_a_suspension_whose_answer_is_lost_is_told_to_be_lost_and_not_made_twice(
-    zone: FreshZone,
-) -> None:
+async def test_a_suspension_whose_answer_is_lost_is_told_to_be_lost_and_not_made_twice(zone: FreshZone) -> None:
     async with cutting(zone.server.url) as cutter, client_of(zone, cutter.url) as qd:
         session = await qd.sessions.spawn(APP)
         cutter.cut_next(b"/suspend")

@@ -32,9 +32,7 @@ class Summary(msgspec.Struct):
 # -- methods
 
 
-async def test_methods_are_given_what_their_annotations_say_and_answer_with_what_they_return(
-    zone: FreshZone,
-) -> None:
+async def test_methods_are_given_what_their_annotations_say_and_answer_with_what_they_return(zone: FreshZone) -> None:
     async with client_of(zone) as qd:
         worker = Worker(qd, APP)
         ran_in: list[str] = []
@@ -239,9 +237,7 @@ async def test_a_worker_may_serve_what_somebody_else_registered(zone: FreshZone)
 # -- its end
 
 
-async def test_a_worker_that_stops_finishes_what_runs_and_gives_back_what_has_not_begun(
-    zone: FreshZone,
-) -> None:
+async def test_a_worker_that_stops_finishes_what_runs_and_gives_back_what_has_not_begun(zone: FreshZone) -> None:
     async with client_of(zone) as qd:
         worker = Worker(qd, APP, concurrency=1, prefetch=1)
         begun, go_on = asyncio.Event(), asyncio.Event()

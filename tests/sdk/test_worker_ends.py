@@ -31,21 +31,13 @@ worker.main()
 
 
 @pytest.mark.parametrize(("grace", "signals"), [(0.1, 1), (600.0, 2)], ids=["its grace", "a second signal"])
-async def test_a_function_that_never_returns_does_not_outlast(
-    zone: FreshZone, grace: float, signals: int
-) -> None:
+async def test_a_function_that_never_returns_does_not_outlast(zone: FreshZone, grace: float, signals: int) -> None:
     told = {"QD_URL": zone.server.url, "QD_TOKEN": zone.token(), "QD_ZONE": zone.id}
     async with client_of(zone) as qd:
         service = await qd.services.register(APP, f"http://worker.invalid/{APP}")
         asked = await qd.invocations.enqueue(service.id, "forever")
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            PROGRAM,
-            str(grace),
-            stdout=PIPE,
-            stderr=PIPE,
-            env={**plain_environment(), **told},
+            sys.executable, "-c", PROGRAM, str(grace), stdout=PIPE, stderr=PIPE, env={**plain_environment(), **told}
         )
         try:
             async with asyncio.timeout(LIMIT):

@@ -20,9 +20,7 @@ SHORT_LEASES = {"QD_LEASE_MS": "1500", "QD_DEADLINE_SWEEP_INTERVAL_MS": "100"}
 AT_ONCE: RetryPolicy = {"max_attempts": 3, "backoff_ms": 0}
 
 
-async def test_a_claim_whose_answer_is_lost_is_given_the_same_leases_and_costs_no_attempt(
-    zone: FreshZone,
-) -> None:
+async def test_a_claim_whose_answer_is_lost_is_given_the_same_leases_and_costs_no_attempt(zone: FreshZone) -> None:
     async with cutting(zone.server.url) as cutter, client_of(zone, cutter.url) as qd:
         service = await qd.services.register(APP, "http://worker.invalid/app")
         asked = [await qd.invocations.enqueue(service.id, "double", n) for n in range(5)]
@@ -40,9 +38,7 @@ async def test_a_claim_whose_answer_is_lost_is_given_the_same_leases_and_costs_n
         assert {each.attempts for each in ended} == {1}
 
 
-async def test_outcomes_whose_answer_is_lost_are_told_again_and_nothing_is_done_twice(
-    zone: FreshZone,
-) -> None:
+async def test_outcomes_whose_answer_is_lost_are_told_again_and_nothing_is_done_twice(zone: FreshZone) -> None:
     async with cutting(zone.server.url) as cutter, client_of(zone, cutter.url) as qd:
         worker = Worker(qd, APP)
         done: list[int] = []
@@ -125,11 +121,7 @@ async def test_a_worker_that_was_cut_off_past_its_lease_is_not_believed_and_serv
     servers: Servers, launch: Launch
 ) -> None:
     zone = await fresh_zone(await servers.start(launch.told(**SHORT_LEASES)))
-    async with (
-        cutting(zone.server.url) as cutter,
-        client_of(zone, cutter.url) as cut_off,
-        client_of(zone) as qd,
-    ):
+    async with cutting(zone.server.url) as cutter, client_of(zone, cutter.url) as cut_off, client_of(zone) as qd:
         first, second = Worker(cut_off, APP, concurrency=1), Worker(qd, APP, concurrency=1)
         begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -158,9 +150,7 @@ async def test_a_worker_that_was_cut_off_past_its_lease_is_not_believed_and_serv
         assert (await qd.invocations.get(asked.id)).result == "second"
 
 
-async def test_a_worker_whose_session_sleeps_takes_nothing_until_it_wakes_and_ends_with_it(
-    zone: FreshZone,
-) -> None:
+async def test_a_worker_whose_session_sleeps_takes_nothing_until_it_wakes_and_ends_with_it(zone: FreshZone) -> None:
     async with client_of(zone) as qd:
         session = await qd.sessions.spawn(APP)
         token = zone.token(session_id=session.id)

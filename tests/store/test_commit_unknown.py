@@ -66,9 +66,7 @@ async def test_every_command_of_a_batch_whose_commit_is_cut_has_its_own_outcome(
         await keel.zone(max_sessions=30)
         proxy.arm(cut)
         asks = [ask() for _ in range(50)]
-        outcomes = await asyncio.gather(
-            *(keel.spawns.submit(asked) for asked in asks), return_exceptions=True
-        )
+        outcomes = await asyncio.gather(*(keel.spawns.submit(asked) for asked in asks), return_exceptions=True)
         assert proxy.cuts == 1
         assert [isinstance(outcome, Spawned) for outcome in outcomes] == [True] * 30 + [False] * 20
         assert await spawned(direct) == [asked.id for asked in asks[:30]]

@@ -243,9 +243,7 @@ async def test_the_clock_is_read_anew_by_each_statement(store: Store) -> None:
 
 
 @pytest.mark.parametrize("at_commit", [True, False], ids=["with COMMIT", "with a read"])
-async def test_what_a_constraint_refuses_is_content_and_nothing_of_it_stays(
-    store: Store, at_commit: bool
-) -> None:
+async def test_what_a_constraint_refuses_is_content_and_nothing_of_it_stays(store: Store, at_commit: bool) -> None:
     await write(store, put(("a", 1, "x")))
     wrongs = {"duplicate": ("a", 1, "again"), "check": ("x", -1, "below nothing"), "null": (None, 1, "no id")}
 
@@ -269,12 +267,8 @@ async def test_after_a_failure_every_statement_works_as_before_it(engine_url: st
     try:
         for number in range(3):
             with pytest.raises(ContentError):
-                await write(
-                    store, Q.thing_add(id="a", n=1), put((None, 1, "x")), Q.thing_note(id="a", note="x")
-                )
-            await write(
-                store, put((f"n{number}", 1, "x")), Q.thing_add(id="a", n=1), Q.thing_note(id="a", note="y")
-            )
+                await write(store, Q.thing_add(id="a", n=1), put((None, 1, "x")), Q.thing_note(id="a", note="x"))
+            await write(store, put((f"n{number}", 1, "x")), Q.thing_add(id="a", n=1), Q.thing_note(id="a", note="y"))
         assert len(await stored(store)) == 3
     finally:
         await store.close()

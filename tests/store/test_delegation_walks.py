@@ -122,9 +122,7 @@ async def test_no_statement_scans_its_table_or_touches_more_pages_as_tables_grow
             large = {name: plan for name, plan in planners.run(seen).items() if name not in WHOLE}
     assert not {name: plan.scans("Seq Scan") for name, plan in large.items() if plan.scans("Seq Scan")}
     grown = {
-        name: (small[name].pages, plan.pages)
-        for name, plan in large.items()
-        if plan.pages > 3 * small[name].pages + 12
+        name: (small[name].pages, plan.pages) for name, plan in large.items() if plan.pages > 3 * small[name].pages + 12
     }
     assert not grown, f"pages touched before and after, by statement: {grown}"
 
@@ -206,9 +204,7 @@ async def line(engine_url: str) -> AsyncIterator[tuple[Lending, list[str]]]:
         yield lending, [first.id, third.id]
 
 
-async def test_a_line_of_10_000_grows_at_both_ends_as_fast_as_one_of_none(
-    line: tuple[Lending, list[str]],
-) -> None:
+async def test_a_line_of_10_000_grows_at_both_ends_as_fast_as_one_of_none(line: tuple[Lending, list[str]]) -> None:
     lending, [first, last] = line
     who = caller("console", "coordinator.admin")
 

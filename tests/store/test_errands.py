@@ -15,9 +15,7 @@ log = logging.getLogger("quarterdeck.test")
 AT_ONCE = Policy(max_attempts=0, base_ms=0)
 
 
-async def test_the_failure_of_a_task_that_nobody_waits_for_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_the_failure_of_a_task_that_nobody_waits_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def fails() -> None:
         raise ValueError("not this time")
 
@@ -27,9 +25,7 @@ async def test_the_failure_of_a_task_that_nobody_waits_for_is_logged(
     assert [record.getMessage() for record in caplog.records] == ["the errand failed"]
 
 
-async def test_whoever_stops_waits_for_what_ends_in_time_and_cuts_the_rest(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_whoever_stops_waits_for_what_ends_in_time_and_cuts_the_rest(caplog: pytest.LogCaptureFixture) -> None:
     errands, gate, done = Errands(log), asyncio.Event(), list[str]()
 
     async def waits(name: str, for_it: asyncio.Event) -> None:

@@ -98,9 +98,7 @@ def lane_of(
     settings: EngineSettings | None = None,
     patience: Patience | None = None,
 ) -> Lane[Job, str]:
-    lanes = Lanes(
-        Engine(store or Scripted()), settings or EngineSettings(), patience=patience or Patience(retry=QUICK)
-    )
+    lanes = Lanes(Engine(store or Scripted()), settings or EngineSettings(), patience=patience or Patience(retry=QUICK))
     return lanes.writing("test", clerk.work)
 
 
@@ -188,9 +186,7 @@ async def test_a_full_queue_answers_503_with_a_time_to_come_back() -> None:
     other = lane.submit(Job("b"))
     clerk.gate.set()
     answers = await outcomes([*futures, other])
-    assert answers == ["a0", "a0", "a1", "queue_full", "queue_full", "queue_full", "b"], (
-        "b took the newest a's place"
-    )
+    assert answers == ["a0", "a0", "a1", "queue_full", "queue_full", "queue_full", "b"], "b took the newest a's place"
 
 
 # -- busy zones
@@ -231,9 +227,7 @@ async def test_a_zone_that_is_busy_even_for_its_waiter_is_tried_again_and_not_fo
         await tx.read()
         return [BUSY if tries < 6 else "at last" for _ in jobs]
 
-    lane = Lanes(Engine(Scripted()), EngineSettings(), patience=Patience(waiters=1)).writing(
-        "test", passed_over
-    )
+    lane = Lanes(Engine(Scripted()), EngineSettings(), patience=Patience(waiters=1)).writing("test", passed_over)
     assert await outcomes([lane.submit(Job("a"))]) == ["at last"]
     assert clerk.served == []
 
@@ -248,9 +242,7 @@ async def test_a_zone_put_aside_while_the_last_waiter_leaves_finds_another() -> 
         return ["served" if tx.waits else BUSY for _ in jobs]
 
     patience = Patience(retry=QUICK, waiters=1, turns=1)
-    lane = Lanes(Engine(Scripted()), EngineSettings(batch_max=1), patience=patience).writing(
-        "test", busy_twice
-    )
+    lane = Lanes(Engine(Scripted()), EngineSettings(batch_max=1), patience=patience).writing("test", busy_twice)
     assert await outcomes(submit(lane, "aaaa")) == ["served"] * 4
     assert rounds == 8
 
@@ -281,9 +273,9 @@ async def test_a_turnstile_that_fails_leaves_it_to_the_batch_to_wait() -> None:
         raise TransientError("55P03", "lock")
 
     clerk = Clerk(busy={"a": asyncio.Event()})
-    lane = Lanes(
-        Engine(Scripted()), EngineSettings(), patience=Patience(retry=QUICK), turnstile=stuck
-    ).writing("test", clerk.work)
+    lane = Lanes(Engine(Scripted()), EngineSettings(), patience=Patience(retry=QUICK), turnstile=stuck).writing(
+        "test", clerk.work
+    )
     asked = [lane.submit(Job("a", "1"))]
     asyncio.get_running_loop().call_soon(clerk.busy["a"].set)
     assert await outcomes(asked) == ["a1"]
@@ -304,9 +296,7 @@ async def test_a_turnstile_that_fails_leaves_it_to_the_batch_to_wait() -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
 )
-async def test_poisoned_commands_in_a_batch_of_200_fail_alone(
-    guilty: set[int], error: Exception, code: str
-) -> None:
+async def test_poisoned_commands_in_a_batch_of_200_fail_alone(guilty: set[int], error: Exception, code: str) -> None:
     clerk = Clerk(poison=lambda job: error if int(job.name) in guilty else None)
     store = Scripted()
     lane = lane_of(clerk, store)

@@ -60,9 +60,7 @@ async def test_in_a_batch_of_200_what_the_database_refuses_fails_alone(keel: Kee
 
 
 @pytest.mark.parametrize("guilty", [[77], [13, 14]], ids=["one", "two"])
-async def test_in_a_batch_of_200_a_command_that_breaks_the_operation_fails_alone(
-    keel: Keel, guilty: list[int]
-) -> None:
+async def test_in_a_batch_of_200_a_command_that_breaks_the_operation_fails_alone(keel: Keel, guilty: list[int]) -> None:
     asks = [ask(session_sid="\ud800") if number in guilty else ask() for number in range(200)]
     answers = await outcomes(keel, asks)
     assert answers == ["internal_error" if number in guilty else "Spawned" for number in range(200)]
@@ -125,9 +123,7 @@ def held_elsewhere(url: str, zone_id: str = HELD) -> Iterator[psycopg.Connection
         yield connection
 
 
-async def test_a_zone_held_elsewhere_does_not_delay_another_and_is_served_when_it_is_free(
-    postgres_url: str,
-) -> None:
+async def test_a_zone_held_elsewhere_does_not_delay_another_and_is_served_when_it_is_free(postgres_url: str) -> None:
     async with keel_on(postgres_url) as keel:
         await keel.zone()
         await keel.zone(HELD)
@@ -137,12 +133,8 @@ async def test_a_zone_held_elsewhere_does_not_delay_another_and_is_served_when_i
             for _ in range(20):
                 waiting.append(asyncio.ensure_future(keel.spawns.submit(ask(HELD))))
                 await soon(keel.spawns.submit(ask()))
-            waiting.append(
-                asyncio.ensure_future(keel.endings.submit(Terminate(HELD, ended.id, "x", admin(HELD))))
-            )
-            waiting.append(
-                asyncio.ensure_future(keel.zones.submit(PutZone(HELD, "new name", None, "tester")))
-            )
+            waiting.append(asyncio.ensure_future(keel.endings.submit(Terminate(HELD, ended.id, "x", admin(HELD)))))
+            waiting.append(asyncio.ensure_future(keel.zones.submit(PutZone(HELD, "new name", None, "tester"))))
             await soon(keel.end(await keel.spawn()))
             await soon(keel.zones.submit(PutZone("third", None, None, "tester")))
             assert not any(future.done() for future in waiting)
@@ -243,15 +235,11 @@ async def test_many_lanes_and_zones_at_once_never_wait_for_each_other_in_a_circl
 
         def batch(keel: Keel, order: list[str]) -> list[Awaitable[object]]:
             made: list[Awaitable[object]] = [keel.spawns.submit(ask(name)) for name in order]
-            return made + [
-                keel.zones.submit(PutZone(name, None, Overrides(max_depth=3), "t")) for name in order
-            ]
+            return made + [keel.zones.submit(PutZone(name, None, Overrides(max_depth=3), "t")) for name in order]
 
         for _ in range(5):
             await soon(asyncio.gather(*batch(one, names), *batch(two, names[::-1])))
         assert_counts_are_what_the_rows_say(one.side)
     # Told by connections as they end.
-    deadlocks = Side(postgres_url).one(
-        "select deadlocks from pg_stat_database where datname = current_database()"
-    )
+    deadlocks = Side(postgres_url).one("select deadlocks from pg_stat_database where datname = current_database()")
     assert deadlocks == 0

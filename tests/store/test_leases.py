@@ -85,9 +85,7 @@ async def test_releasing_lets_the_next_one_in_at_once(keel: Keel) -> None:
     assert one.fence() is None
     assert await two.hold() == Fence("pass", 2)
     await one.release()
-    assert await two.hold() == Fence("pass", 2), (
-        "releasing what one does not hold takes nothing from who does"
-    )
+    assert await two.hold() == Fence("pass", 2), "releasing what one does not hold takes nothing from who does"
 
 
 async def test_a_holder_that_was_taken_over_cannot_release_or_renew_the_new_term(keel: Keel) -> None:
@@ -276,9 +274,7 @@ async def test_a_holder_that_is_not_frozen_writes(keel: Keel) -> None:
     assert [event.type for event in await keel.log()] == ["zone.create", "holder.wrote"]
 
 
-async def test_a_holder_frozen_inside_its_write_is_cut_off_by_postgresql_and_writes_nothing(
-    postgres_url: str,
-) -> None:
+async def test_a_holder_frozen_inside_its_write_is_cut_off_by_postgresql_and_writes_nothing(postgres_url: str) -> None:
     async with keel_on(postgres_url) as keel, holder(postgres_url, "inside") as process:
         assert await says(process) == "held 1"
         assert await says(process) == "checked"

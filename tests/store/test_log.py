@@ -86,18 +86,14 @@ def assert_whole_and_in_order(seen: list[Event], stored: list[Event]) -> None:
     assert all(life == ["session.spawn", "session.terminate"] for life in sessions)
 
 
-async def test_a_reader_by_position_misses_nothing_and_repeats_nothing_while_lanes_write(
-    engine_url: str,
-) -> None:
+async def test_a_reader_by_position_misses_nothing_and_repeats_nothing_while_lanes_write(engine_url: str) -> None:
     async with keel_on(engine_url) as keel:
         seen = await write_and_follow([keel], keel)
         assert len(seen) == 3 + 3 * 3 * 6 * 4
         assert_whole_and_in_order(seen, await keel.log())
 
 
-async def test_a_reader_by_position_misses_nothing_and_repeats_nothing_while_replicas_write(
-    postgres_url: str,
-) -> None:
+async def test_a_reader_by_position_misses_nothing_and_repeats_nothing_while_replicas_write(postgres_url: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         keels = [await stack.enter_async_context(keel_on(postgres_url)) for _ in range(4)]
         seen = await write_and_follow(keels[:3], keels[3])
@@ -195,9 +191,7 @@ async def test_an_event_is_shown_with_its_data_as_json_and_its_time_in_words(kee
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_the_witness_of_a_batch_is_found_if_and_only_if_it_was_committed(
-    keel: Keel, commits: bool
-) -> None:
+async def test_the_witness_of_a_batch_is_found_if_and_only_if_it_was_committed(keel: Keel, commits: bool) -> None:
     witnesses: list[events.Witness] = []
 
     async def operation(tx: Tx) -> None:
@@ -217,9 +211,7 @@ async def test_the_witness_of_a_batch_is_found_if_and_only_if_it_was_committed(
 # -- listeners
 
 
-async def test_within_listeners_hear_of_events_in_the_same_transaction_until_no_new_ones_arise(
-    engine_url: str,
-) -> None:
+async def test_within_listeners_hear_of_events_in_the_same_transaction_until_no_new_ones_arise(engine_url: str) -> None:
     heard: list[list[str]] = []
 
     async def echo(tx: Tx, fresh: Sequence[NewEvent]) -> None:

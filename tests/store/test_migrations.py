@@ -85,9 +85,7 @@ async def test_rows_of_the_first_revision_live_on_and_are_worked_with(blank_url:
     upgrade(blank_url, FIRST)
     side = Side(blank_url)
     side.run("insert into zones values ('old', 'Old zone', 0, '{\"max_sessions\": 2}', 5, 6)")
-    side.run(
-        "insert into events values (1, 'e1', 'old', 'zone.create', 'old', 'me', null, null, '{}', null, 5)"
-    )
+    side.run("insert into events values (1, 'e1', 'old', 'zone.create', 'old', 'me', null, null, '{}', null, 5)")
     side.run("update log_head set pos = 1")
     side.run("insert into leases values ('pass', 7, 'me', 8)")
     assert upgrade(blank_url) == LAST
@@ -105,8 +103,7 @@ async def test_delegations_made_before_there_was_an_order_are_put_in_one_and_cut
     upgrade(blank_url, "0005")
     side, later = Side(blank_url), 9_000_000_000_000
     side.run(
-        "insert into zones (id, name, frozen, quotas, created_at, updated_at) values (?, 'n', 0, '{}', 1, 1)",
-        ZONE,
+        "insert into zones (id, name, frozen, quotas, created_at, updated_at) values (?, 'n', 0, '{}', 1, 1)", ZONE
     )
     for name, ends in (("a", later), ("b", later - 5), ("c", later), ("d", later)):
         side.run(
@@ -116,11 +113,7 @@ async def test_delegations_made_before_there_was_an_order_are_put_in_one_and_cut
             *(name, ZONE, APP, name, ends),
         )
     # Against the order of their ids: d to c, c to b, b to a; and each derived from the one before.
-    for own, source, target, parent in (
-        ("e1", "d", "c", None),
-        ("e2", "c", "b", "e1"),
-        ("e3", "b", "a", "e2"),
-    ):
+    for own, source, target, parent in (("e1", "d", "c", None), ("e2", "c", "b", "e1"), ("e3", "b", "a", "e2")):
         side.run(
             "insert into delegation_edges (id, zone_id, source_session_id, target_session_id, issuer_application_id, "
             "receiver_application_id, scopes, hops, constraints_json, parent_edge_id, status, expires_at, "
@@ -206,9 +199,7 @@ def test_a_server_says_what_is_wrong_with_a_schema_and_what_mends_it() -> None:
     assert "qd db upgrade" not in ahead, "there is nothing to upgrade to"
 
 
-def test_upgrading_a_schema_that_is_ahead_is_refused_with_a_sentence_and_changes_nothing(
-    blank_url: str,
-) -> None:
+def test_upgrading_a_schema_that_is_ahead_is_refused_with_a_sentence_and_changes_nothing(blank_url: str) -> None:
     upgrade(blank_url)
     Side(blank_url).run("update alembic_version set version_num = '9999'")
     with pytest.raises(StoreError, match="at revision 9999, which is ahead of this release") as refused:
@@ -218,9 +209,7 @@ def test_upgrading_a_schema_that_is_ahead_is_refused_with_a_sentence_and_changes
     assert tables(blank_url) == TABLES
 
 
-def test_a_database_is_made_or_upgraded_or_at_head_and_never_made_among_the_tables_of_another(
-    blank_url: str,
-) -> None:
+def test_a_database_is_made_or_upgraded_or_at_head_and_never_made_among_the_tables_of_another(blank_url: str) -> None:
     Side(blank_url).run("create table customers (id bigint)")
     with pytest.raises(StoreError, match="tables and no revision"):
         migrate.initialize(blank_url)
@@ -283,12 +272,7 @@ def test_a_serving_process_loads_no_migration_machinery() -> None:
         "print(sorted({'alembic', 'sqlalchemy'} & sys.modules.keys()))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=plain_environment(),
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", program], cwd=ROOT, env=plain_environment(), capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
 

@@ -113,9 +113,7 @@ async def test_a_private_host_is_refused_however_it_is_spelt_and_nobody_is_conne
 
 
 @pytest.mark.parametrize("host", LOOPBACK)
-async def test_the_same_hosts_are_reached_where_private_addresses_are_allowed(
-    there: Endpoint, host: str
-) -> None:
+async def test_the_same_hosts_are_reached_where_private_addresses_are_allowed(there: Endpoint, host: str) -> None:
     # Without this, a listener that counts nothing would prove nothing.
     await ask(Outward(LAB), post(f"http://{host}:{there.port}/"))
     assert there.connections == 1
@@ -144,16 +142,12 @@ async def test_the_same_hosts_are_reached_where_private_addresses_are_allowed(
         "::7f00:1",
     ],
 )
-async def test_a_name_is_refused_by_the_address_it_gives_and_by_any_one_of_them(
-    there: Endpoint, address: str
-) -> None:
+async def test_a_name_is_refused_by_the_address_it_gives_and_by_any_one_of_them(there: Endpoint, address: str) -> None:
     for given in ([address], ["93.184.215.14", address], [address, "93.184.215.14"]):
         with pytest.raises(Refused) as refusal:
             await ask(Outward(PUBLIC, resolve=Names(given)), post(f"http://{NAME}:{there.port}/"))
         assert refusal.value.address == address
-        assert address not in str(refusal.value), (
-            "callers are not told what the resolver of this network says"
-        )
+        assert address not in str(refusal.value), "callers are not told what the resolver of this network says"
     assert there.connections == 0
 
 
@@ -208,9 +202,7 @@ async def test_a_url_that_two_readers_might_read_differently_is_not_called(there
     assert there.connections == 0
 
 
-@pytest.mark.parametrize(
-    "status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"]
-)
+@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"])
 async def test_a_redirect_is_an_answer_and_is_not_followed(there: Endpoint, status: str) -> None:
     async with endpoint() as elsewhere:
         there.answer = http_answer(b"", status, f"Location: {elsewhere.url}")
@@ -455,9 +447,7 @@ async def test_lookups_that_hang_hold_only_their_own_threads_and_end_with_the_lo
     assert asked == 3
 
 
-async def test_one_askers_silent_names_leave_the_others_their_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_one_askers_silent_names_leave_the_others_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     silent, asked = threading.Event(), []
 
     def look_up(host: str, port: int, **more: object) -> list[tuple[object, ...]]:

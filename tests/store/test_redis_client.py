@@ -46,9 +46,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         writer.close()
 
 
-async def test_redis_over_tls_is_believed_by_its_certificate_and_only_by_that(
-    redis: RedisSide, tmp_path: Path
-) -> None:
+async def test_redis_over_tls_is_believed_by_its_certificate_and_only_by_that(redis: RedisSide, tmp_path: Path) -> None:
     public, context = certificate(tmp_path, "127.0.0.1")
     number = urlsplit(redis.url).path
     async with tls_before(redis, context) as port:
@@ -74,16 +72,10 @@ async def test_a_password_is_sent_and_a_wrong_one_is_away(own_redis: RedisServer
         await board.close()
 
 
-async def test_a_login_needs_no_more_than_the_operations_page_says(
-    keel: Keel, own_redis: RedisServer
-) -> None:
+async def test_a_login_needs_no_more_than_the_operations_page_says(keel: Keel, own_redis: RedisServer) -> None:
     may = "+evalsha +script +mget +client|setname +get +set +xadd +type +del +zadd +zscore +zremrangebyscore +pexpire"
     own_redis.side.client.acl_setuser(
-        "narrow",
-        enabled=True,
-        passwords=["+hush"],
-        keys=["caracal.*", "quarterdeck:*"],
-        commands=may.split(),
+        "narrow", enabled=True, passwords=["+hush"], keys=["caracal.*", "quarterdeck:*"], commands=may.split()
     )
     url = f"redis://narrow:hush@127.0.0.1:{own_redis.port}/0"
     runner = Runner(keel, url)
@@ -104,17 +96,14 @@ async def test_a_login_needs_no_more_than_the_operations_page_says(
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["", "redis", "http://h", "redis://h:port", "redis://h:99999", "redis://h?db=x", "redis://h?nonsense=1"],
+    "url", ["", "redis", "http://h", "redis://h:port", "redis://h:99999", "redis://h?db=x", "redis://h?nonsense=1"]
 )
 def test_a_url_that_can_never_be_used_is_refused_with_a_sentence(url: str) -> None:
     with pytest.raises(ValueError, match=r"\w+ \w+"):
         connect(url)
 
 
-async def test_a_redis_that_takes_connections_and_says_nothing_is_away_in_time(
-    own_redis: RedisServer,
-) -> None:
+async def test_a_redis_that_takes_connections_and_says_nothing_is_away_in_time(own_redis: RedisServer) -> None:
     own_redis.freeze()
     board = RedisSlots(connect(own_redis.url))
     with pytest.raises(Away):

@@ -106,9 +106,7 @@ UNSAFE: dict[str, tuple[str, str, str]] = {
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("how", UNSAFE)
-async def test_a_role_that_the_wall_would_not_hold_is_refused(
-    cluster: PostgresServer, how: str, role: Role
-) -> None:
+async def test_a_role_that_the_wall_would_not_hold_is_refused(cluster: PostgresServer, how: str, role: Role) -> None:
     done, undone, said = (text.format(role=role) for text in UNSAFE[how])
     side = Side(cluster.url())
     side.run(done)
@@ -213,9 +211,7 @@ async def test_qd_up_refuses_to_serve_as_whom_the_wall_would_not_hold(
         assert "ready" not in refused.log_text
 
 
-async def test_qd_up_refuses_a_login_that_may_not_act_as_the_server(
-    cluster: PostgresServer, servers: Servers
-) -> None:
+async def test_qd_up_refuses_a_login_that_may_not_act_as_the_server(cluster: PostgresServer, servers: Servers) -> None:
     url = login(cluster, "outsider")
     refused = await servers.start_and_fail(Launch(servers.directory / "refused", url))
     assert refused.exit_code == 1
@@ -245,9 +241,7 @@ async def test_whoever_may_not_make_the_roles_is_told_what_an_administrator_must
     assert current_revision(url) is None, "nothing of it was done"
     said = str(refused.value)
     assert "The login builder may not make the roles" in said
-    upgrading = await servers.command(
-        Launch(servers.directory / "builder").told(QD_DATABASE_URL=url), "db", "upgrade"
-    )
+    upgrading = await servers.command(Launch(servers.directory / "builder").told(QD_DATABASE_URL=url), "db", "upgrade")
     assert (upgrading.exit_code, "Traceback" in upgrading.log_text) == (1, False)
     assert "CREATE ROLE quarterdeck_server NOLOGIN;" in upgrading.log_text
 

@@ -81,9 +81,7 @@ def peopled(postgres_url: str) -> str:
         for table in zone_tables(postgres_url):
             for zone_id in (OWN, OTHER):
                 insert(owner, table, row_of(owner, table, zone_id))
-            owner.execute(
-                sql.SQL("grant all on {} to {}").format(sql.Identifier(table.name), sql.Identifier(SERVER))
-            )
+            owner.execute(sql.SQL("grant all on {} to {}").format(sql.Identifier(table.name), sql.Identifier(SERVER)))
     return postgres_url
 
 
@@ -93,13 +91,7 @@ def seen(connection: psycopg.Connection, table: Table) -> list[str]:
 
 
 def test_another_zones_rows_cannot_be_read_on_any_table(peopled: str) -> None:
-    for zones, visible in (
-        ((OWN,), [OWN]),
-        ((), []),
-        (("",), []),
-        ((OTHER, OWN), [OTHER, OWN]),
-        (("ow", "n"), []),
-    ):
+    for zones, visible in (((OWN,), [OWN]), ((), []), (("",), []), ((OTHER, OWN), [OTHER, OWN]), (("ow", "n"), [])):
         with acting_as(peopled, SERVER, *zones) as server:
             found = {table.name: seen(server, table) for table in zone_tables(peopled)}
         assert found == dict.fromkeys(found, visible)
@@ -209,9 +201,7 @@ async def left_behind(store: PostgresStore) -> list[Row]:
         return (await round_trip(connection, [Q.seen()], 1))[0]
 
 
-async def test_a_read_is_behind_the_wall_in_each_round_trip_and_leaves_nothing_behind(
-    store: PostgresStore,
-) -> None:
+async def test_a_read_is_behind_the_wall_in_each_round_trip_and_leaves_nothing_behind(store: PostgresStore) -> None:
     async def twice(tx: StoreTx) -> list[list[Row]]:
         return await tx.read(Q.seen(), Q.seen()) + await tx.read(Q.seen())
 
@@ -223,9 +213,7 @@ async def test_a_read_is_behind_the_wall_in_each_round_trip_and_leaves_nothing_b
     assert await left_behind(store) == [("",)]
 
 
-async def test_a_transaction_is_behind_the_wall_to_its_end_and_leaves_nothing_behind(
-    store: PostgresStore,
-) -> None:
+async def test_a_transaction_is_behind_the_wall_to_its_end_and_leaves_nothing_behind(store: PostgresStore) -> None:
     async def work(tx: StoreTx) -> list[list[Row]]:
         tx.write(Q.make(id=OWN))
         first = await tx.read(Q.seen(), Q.zones_seen())
@@ -278,16 +266,10 @@ async def test_a_zones_id_with_a_comma_in_it_opens_no_other_zone(store: Postgres
 
 
 @pytest.mark.parametrize("role", ROLES)
-async def test_a_connection_acts_as_its_role_and_resetting_the_role_returns_to_it(
-    postgres_url: str, role: str
-) -> None:
+async def test_a_connection_acts_as_its_role_and_resetting_the_role_returns_to_it(postgres_url: str, role: str) -> None:
     login = Side(postgres_url).one("select current_user::text")
     assert login not in ROLES
     store = await PostgresStore.open(postgres_url, 1, SERVER if role == SERVER else SWEEP)
-    assert await store.read(lambda tx: tx.read(Q.who(), Q.reset(), Q.who())) == [
-        [(role, login)],
-        [],
-        [(role, login)],
-    ]
+    assert await store.read(lambda tx: tx.read(Q.who(), Q.reset(), Q.who())) == [[(role, login)], [], [(role, login)]]
     assert await store.read(lambda tx: tx.read(Q.who())) == [[(role, login)]]
     await store.close()

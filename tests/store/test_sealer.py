@@ -45,17 +45,11 @@ async def test_a_log_of_thousands_is_sealed_in_one_sweep_a_thousand_at_a_time(ke
     await keeper.happen(2_500)
     head = keeper.log().head
     assert await SweepRunner([keeper.sealer.sweep()]).run_now(SEAL) == head
-    assert [int(str(row[2])) - int(str(row[1])) + 1 for row in keeper.log().seals] == [
-        1_000,
-        1_000,
-        head - 2_000,
-    ]
+    assert [int(str(row[2])) - int(str(row[1])) + 1 for row in keeper.log().seals] == [1_000, 1_000, head - 2_000]
     assert keeper.proof().events == head
 
 
-async def test_with_nothing_new_nothing_is_written_and_no_lease_is_asked_for(
-    keeper: Keeper, keel: Keel
-) -> None:
+async def test_with_nothing_new_nothing_is_written_and_no_lease_is_asked_for(keeper: Keeper, keel: Keel) -> None:
     await keeper.seal(3)
     keel.side.run("delete from leases")
     assert await keeper.sealer.run_once(1_000) == 0
@@ -63,9 +57,7 @@ async def test_with_nothing_new_nothing_is_written_and_no_lease_is_asked_for(
     assert keeper.proof().seals == 1
 
 
-async def test_of_several_that_would_seal_one_does_and_the_chain_is_one(
-    keeper: Keeper, tmp_path: Path
-) -> None:
+async def test_of_several_that_would_seal_one_does_and_the_chain_is_one(keeper: Keeper, tmp_path: Path) -> None:
     keepers = [keeper, *(Keeper(keeper.keel, tmp_path) for _ in range(3))]
     for count in (5, 3, 1, 8):
         await keeper.happen(count)

@@ -12,8 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from quarterdeck.engine.secrets import Key, Ring, RingError, checks
-from quarterdeck.engine.secrets import rotation as steps
+from quarterdeck.engine.secrets import Key, Ring, RingError, checks, rotation as steps
 from quarterdeck.engine.secrets.rotation import Rotation, Step
 from quarterdeck.engine.secrets.safe import key_ids_in
 from quarterdeck.engine.tx import Engine, Tx
@@ -108,9 +107,7 @@ async def test_everything_an_older_key_has_sealed_is_sealed_anew_and_says_the_sa
     assert (again.resealed, again.counts) == (0, {"new": 12})
 
 
-async def test_a_rotation_goes_on_where_a_killed_one_ended(
-    keel: Keel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_rotation_goes_on_where_a_killed_one_ended(keel: Keel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "PAGE", 2)
     monkeypatch.setattr(steps, "PAGES", 1)
     await plant(keel, *"abcde")
@@ -129,11 +126,7 @@ async def test_what_is_said_while_a_row_is_sealed_anew_stays_said(keel: Keel) ->
 
     class Interrupted(Engine):
         async def read(
-            self,
-            operation: Callable[[Tx], Awaitable[T]],
-            *,
-            zones: Collection[str] = (),
-            for_a_writer: bool = False,
+            self, operation: Callable[[Tx], Awaitable[T]], *, zones: Collection[str] = (), for_a_writer: bool = False
         ) -> T:
             rows = await super().read(operation, zones=zones, for_a_writer=for_a_writer)
             keel.side.run("update agent_tasks set checkpoint_data = '{\"new\":1}' where id = 'a'")
@@ -187,12 +180,8 @@ def test_keys_that_are_told_are_used_and_no_file_is_made(tmp_path: Path) -> None
     assert settings.found["secret_keys"].shown() == "***"
 
 
-@pytest.mark.parametrize(
-    ("content", "mode"), [(b"\xff\xfe", 0o600), (b"hush", 0o600), (b"", 0o600), (b"x", 0o644)]
-)
-def test_a_key_file_that_cannot_serve_is_named_and_not_told(
-    tmp_path: Path, content: bytes, mode: int
-) -> None:
+@pytest.mark.parametrize(("content", "mode"), [(b"\xff\xfe", 0o600), (b"hush", 0o600), (b"", 0o600), (b"x", 0o644)])
+def test_a_key_file_that_cannot_serve_is_named_and_not_told(tmp_path: Path, content: bytes, mode: int) -> None:
     settings = load(tmp_path, {}, {})
     settings.secret_keys.write_bytes(content)
     settings.secret_keys.chmod(mode)
@@ -225,6 +214,4 @@ async def test_a_value_that_the_database_refuses_is_not_in_what_is_logged_of_it(
         told = "".join(traceback.format_exception(refused))
         assert secret not in told
     else:
-        assert (keel.store.kind, statement.name) == ("sqlite", "as_number"), (
-            "SQLite makes a number of any text"
-        )
+        assert (keel.store.kind, statement.name) == ("sqlite", "as_number"), "SQLite makes a number of any text"

@@ -59,9 +59,7 @@ def sink_id(keel: Keel) -> str:
 # -- as it should be
 
 
-async def test_what_is_committed_arrives_in_order_once_and_signed(
-    keel: Keel, redis: RedisSide, make: Make
-) -> None:
+async def test_what_is_committed_arrives_in_order_once_and_signed(keel: Keel, redis: RedisSide, make: Make) -> None:
     runner = make()
     for _ in range(3):
         await happen(keel, (SPAWN, "a"), (SPAWN, "b"), ("zone.change", "z"), (END, "a"))
@@ -106,9 +104,7 @@ async def test_a_sink_tells_what_happens_from_its_beginning_on(keel: Keel, redis
     await runner.drop()
 
 
-async def test_a_revocation_is_told_unless_the_sid_is_in_use(
-    keel: Keel, redis: RedisSide, make: Make
-) -> None:
+async def test_a_revocation_is_told_unless_the_sid_is_in_use(keel: Keel, redis: RedisSide, make: Make) -> None:
     first, second = await keel.spawn(), await keel.spawn()
     for session in (first, second):
         await keel.end(session, "enough")
@@ -129,9 +125,7 @@ async def test_with_nothing_to_tell_nothing_is_due_and_nothing_is_written(keel: 
     assert await runner.sink.is_due()
 
 
-async def test_the_position_is_written_a_few_times_a_second_and_not_at_every_turn(
-    keel: Keel, make: Make
-) -> None:
+async def test_the_position_is_written_a_few_times_a_second_and_not_at_every_turn(keel: Keel, make: Make) -> None:
     runner = make()
     await runner.run()
     began = position(keel)
@@ -226,9 +220,7 @@ async def test_whoever_is_killed_between_stream_and_position_is_followed_without
     assert arrived(redis) == await expected(keel)
 
 
-async def test_an_answer_that_is_lost_is_not_taken_for_a_failure(
-    keel: Keel, redis: RedisSide, make: Make
-) -> None:
+async def test_an_answer_that_is_lost_is_not_taken_for_a_failure(keel: Keel, redis: RedisSide, make: Make) -> None:
     runner = make(outbox_batch_size=2)
     runner.gate.after = away
     await happen(keel, (SPAWN, "a"), (END, "a"), (SPAWN, "b"), (END, "b"))
@@ -297,9 +289,7 @@ async def test_whoever_was_frozen_does_not_send_what_another_has_put_aside(
 # -- wiped, restored, meddled with
 
 
-async def test_a_wiped_redis_is_written_to_from_the_position_on(
-    keel: Keel, redis: RedisSide, make: Make
-) -> None:
+async def test_a_wiped_redis_is_written_to_from_the_position_on(keel: Keel, redis: RedisSide, make: Make) -> None:
     runner = make()
     await happen(keel, (SPAWN, "a"))
     await runner.run()

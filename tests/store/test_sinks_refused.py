@@ -74,9 +74,7 @@ def rows(keel: Keel) -> list[tuple[object, ...]]:
 # -- tried again
 
 
-async def test_a_refused_entry_waits_apart_and_the_position_goes_on(
-    keel: Keel, redis: RedisSide, make: Make
-) -> None:
+async def test_a_refused_entry_waits_apart_and_the_position_goes_on(keel: Keel, redis: RedisSide, make: Make) -> None:
     runner = make()
     block(redis, AGENTS)
     await happen(keel, (SPAWN, "a"), (END, "b"), (SPAWN, "c"))
@@ -113,9 +111,7 @@ async def test_later_entries_of_the_same_subject_wait_behind_a_refused_one_and_o
     assert rows(keel) == []
 
 
-async def test_pauses_grow_and_whatever_waits_behind_waits_as_long(
-    keel: Keel, redis: RedisSide, make: Make
-) -> None:
+async def test_pauses_grow_and_whatever_waits_behind_waits_as_long(keel: Keel, redis: RedisSide, make: Make) -> None:
     runner = make()
     block(redis, AGENTS)
     await happen(keel, (SPAWN, "a"), (SUSPEND, "a"))
@@ -173,9 +169,7 @@ async def test_a_revocation_is_never_given_up_and_alerts(
     assert runner.sink.stuck == 0
 
 
-async def test_an_outage_in_the_middle_of_retries_counts_none(
-    keel: Keel, own_redis: RedisServer, make: Make
-) -> None:
+async def test_an_outage_in_the_middle_of_retries_counts_none(keel: Keel, own_redis: RedisServer, make: Make) -> None:
     runner = make(own_redis.url)
     block(own_redis.side, AGENTS)
     await happen(keel, (SPAWN, "a"))
@@ -224,10 +218,7 @@ async def test_what_was_given_up_is_shown_and_goes_out_when_it_is_requeued(
     seen = await keel.everywhere.read(lambda tx: looking.view(tx, NAME))
     assert (seen.waiting, seen.dead, seen.lag_events) == (0, 2, 0)
     shown = await keel.everywhere.read(lambda tx: looking.entries(tx, NAME))
-    assert [(entry.stream, entry.subject, entry.attempts) for entry in shown] == [
-        (AGENTS, "b", 1),
-        (AGENTS, "a", 1),
-    ]
+    assert [(entry.stream, entry.subject, entry.attempts) for entry in shown] == [(AGENTS, "b", 1), (AGENTS, "a", 1)]
     assert all(entry.dead_at and not entry.next_at and "WRONGTYPE" in entry.error for entry in shown)
     unblock(redis, AGENTS)
     await runner.run()
@@ -391,9 +382,7 @@ async def test_whatever_goes_wrong_every_entry_arrives_once_and_in_order_per_sub
     blocked: set[str] = set()
     runner = make(outbox_batch_size=chance.choice([1, 3, 50]), outbox_max_attempts=1_000)
     for _ in range(60):
-        deed = chance.choice(
-            ["happen"] * 4 + ["run"] * 4 + ["lose", "cut", "kill", "block", "unblock", "due"]
-        )
+        deed = chance.choice(["happen"] * 4 + ["run"] * 4 + ["lose", "cut", "kill", "block", "unblock", "due"])
         if deed == "happen":
             await happen(keel, *((chance.choice(kinds), chance.choice("abcde")) for _ in range(5)))
         elif deed in ("run", "lose", "cut"):

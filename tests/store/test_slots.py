@@ -96,9 +96,7 @@ async def test_a_count_that_was_set_right_is_shown_as_it_is_and_is_no_repair(kep
     assert await kept.compare() == 0
 
 
-async def test_a_suspended_child_keeps_its_slot_and_a_stamped_one_does_not(
-    kept: Kept, engine_url: str
-) -> None:
+async def test_a_suspended_child_keeps_its_slot_and_a_stamped_one_does_not(kept: Kept, engine_url: str) -> None:
     made = await family(kept.keel, 4)
     await kept.keel.suspend(made[1])
     await kept.keeper.write_touched()
@@ -293,9 +291,7 @@ async def test_many_zones_are_compared_page_by_page(kept: Kept, monkeypatch: pyt
     assert await kept.reconciler.run_once(6) == 0
 
 
-async def test_a_comparison_with_a_redis_that_is_away_is_no_failed_sweep(
-    kept: Kept, own_redis: RedisServer
-) -> None:
+async def test_a_comparison_with_a_redis_that_is_away_is_no_failed_sweep(kept: Kept, own_redis: RedisServer) -> None:
     board = RedisSlots(connect(own_redis.url))
     own_redis.stop()
     reconciler = Reconciler(kept.keel.everywhere, SlotCounts(Limits()), board, 10_000)

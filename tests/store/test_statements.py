@@ -18,14 +18,12 @@ from quarterdeck.core.clock import system_now
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.agents.queries import Q as AGENTS
 from quarterdeck.domain.delegations.queries import Q as DELEGATIONS
-from quarterdeck.domain.fleets.queries import LISTS as FLEET_LISTS
-from quarterdeck.domain.fleets.queries import Q as FLEETS
+from quarterdeck.domain.fleets.queries import LISTS as FLEET_LISTS, Q as FLEETS
 from quarterdeck.domain.invocations.queries import Q as INVOCATIONS
 from quarterdeck.domain.keys.queries import Q as KEYS
 from quarterdeck.domain.services.queries import Q as SERVICES
 from quarterdeck.domain.sessions.queries import Q as SESSIONS
-from quarterdeck.domain.tasks.queries import COORDINATING, LINES, LISTS, MONEY
-from quarterdeck.domain.tasks.queries import Q as TASKS
+from quarterdeck.domain.tasks.queries import COORDINATING, LINES, LISTS, MONEY, Q as TASKS
 from quarterdeck.domain.webhooks.queries import Q as WEBHOOKS
 from quarterdeck.domain.zones.queries import Q as ZONE_ROOM
 from quarterdeck.engine.queries import Q as ENGINE
@@ -34,8 +32,7 @@ from quarterdeck.store.postgres import BEGIN, COMMIT, MARK, PING, ROLLBACK, ZONE
 from quarterdeck.store.roles import ROLES, SERVER, SWEEP, Role
 from quarterdeck.store.sql import Bound, Statement
 from quarterdeck.upkeep.history.queries import Q as HISTORY
-from quarterdeck.upkeep.queries import FLEETS as UPKEEP_FLEETS
-from quarterdeck.upkeep.queries import Q as UPKEEP
+from quarterdeck.upkeep.queries import FLEETS as UPKEEP_FLEETS, Q as UPKEEP
 from tests.support.asking import APP, ZONE
 from tests.support.day import Day, day_on
 from tests.support.fleet_day import grow_fleets
@@ -169,11 +166,7 @@ def grow(side: Side) -> None:
         APP,
         MANY,
     )
-    side.run(
-        "insert into admission_counts select ?, 'parent', 'p' || n, 1, 1 from generate_series(1, ?) n",
-        ZONE,
-        MANY,
-    )
+    side.run("insert into admission_counts select ?, 'parent', 'p' || n, 1, 1 from generate_series(1, ?) n", ZONE, MANY)
     side.run(
         "insert into zones select 'zone' || n, 'n', 0, '{}', 1, 1 from generate_series(0, ?) n on conflict do nothing",
         6,
@@ -281,13 +274,9 @@ def grow_tasks(side: Side) -> None:
         """,
         "t",
     )
+    side.run("insert into task_tags select zone_id, 'tag' || turn % 50, id from agent_tasks where title = ?", "t")
     side.run(
-        "insert into task_tags select zone_id, 'tag' || turn % 50, id from agent_tasks where title = ?", "t"
-    )
-    side.run(
-        "insert into task_classes select ?, 'class' || n, 'type', '[]', 1 from generate_series(1, ?) n",
-        ZONE,
-        MANY,
+        "insert into task_classes select ?, 'class' || n, 'type', '[]', 1 from generate_series(1, ?) n", ZONE, MANY
     )
 
 
@@ -349,11 +338,7 @@ def assert_flat(small: dict[str, Plan], large: dict[str, Plan]) -> None:
     large = {name: plan for name, plan in large.items() if name.split()[0] not in WALKS}
     scanning = {name: plan.scans("Seq Scan") for name, plan in large.items() if plan.scans("Seq Scan")}
     assert not scanning
-    grown = {
-        name: (small[name].pages, plan.pages)
-        for name, plan in large.items()
-        if not is_flat(small[name], plan)
-    }
+    grown = {name: (small[name].pages, plan.pages) for name, plan in large.items() if not is_flat(small[name], plan)}
     assert not grown, f"pages touched before and after, by statement: {grown}"
 
 
@@ -387,9 +372,7 @@ def again(planner: Planner, bound: Bound) -> Plan:
         bound = bound.statement(**{**bound.params, "id": new_id()})
     batch = bound.params.get("batch")
     if isinstance(batch, list) and (alone := NEW.get(bound.statement.name)):
-        bound = bound.statement(
-            batch=[tuple(another(v) if n in alone else v for n, v in enumerate(batch[0]))]
-        )
+        bound = bound.statement(batch=[tuple(another(v) if n in alone else v for n, v in enumerate(batch[0]))])
     if bound.statement is ENGINE.seal_insert and isinstance(batch, list):
         bound = bound.statement(batch=[(10 * MANY, *row[1:]) for row in batch[:1]])
     return planner.run(bound, first)

@@ -58,9 +58,7 @@ async def test_passes_are_repeated_while_they_come_back_full() -> None:
 
 async def test_a_sweep_that_never_comes_to_an_end_lets_others_have_a_turn() -> None:
     broom = Broom([5] * 1_000)
-    assert (
-        await SweepRunner([Sweep("dust", 1_000, 5, broom.run_once)]).run_now("dust") == 5 * sweeps.PASSES_MAX
-    )
+    assert await SweepRunner([Sweep("dust", 1_000, 5, broom.run_once)]).run_now("dust") == 5 * sweeps.PASSES_MAX
 
 
 async def test_a_sweep_never_runs_beside_itself() -> None:

@@ -42,11 +42,7 @@ class Gated(Engine):
     gate: Gate = field(default_factory=Gate)
 
     async def read(
-        self,
-        operation: Callable[[Tx], Awaitable[T]],
-        *,
-        zones: Collection[str] = (),
-        for_a_writer: bool = False,
+        self, operation: Callable[[Tx], Awaitable[T]], *, zones: Collection[str] = (), for_a_writer: bool = False
     ) -> T:
         await self.gate.open.wait()
         self.gate.reads += 1
@@ -158,11 +154,7 @@ async def test_a_follower_hears_of_its_own_zone_and_of_no_other(rig: Rig) -> Non
 
 
 async def test_types_and_subjects_narrow_what_is_heard_live_and_replayed(rig: Rig) -> None:
-    narrows: list[dict[str, object]] = [
-        {"types": ("a.b",)},
-        {"subject": "y"},
-        {"types": ("c.d",), "subject": "y"},
-    ]
+    narrows: list[dict[str, object]] = [{"types": ("a.b",)}, {"subject": "y"}, {"types": ("c.d",), "subject": "y"}]
     joined = [await rig.joined(ZONE, **narrow) for narrow in narrows]
     await rig.emit("x", "y")
     await rig.emit("x", "y", kind="c.d")
@@ -172,9 +164,7 @@ async def test_types_and_subjects_narrow_what_is_heard_live_and_replayed(rig: Ri
         assert await hear(await rig.follow(0, ZONE, **narrow), len(positions)) == positions
 
 
-async def test_whoever_waits_for_what_never_comes_knows_all_the_same_how_far_the_log_has_come(
-    rig: Rig,
-) -> None:
+async def test_whoever_waits_for_what_never_comes_knows_all_the_same_how_far_the_log_has_come(rig: Rig) -> None:
     follower, witness = await rig.joined(subject="nobody"), await rig.joined()
     await rig.emit(*"abc")
     await hear(witness, 3)
@@ -197,11 +187,7 @@ class Slow(Engine):
     hand_over: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def read(
-        self,
-        operation: Callable[[Tx], Awaitable[T]],
-        *,
-        zones: Collection[str] = (),
-        for_a_writer: bool = False,
+        self, operation: Callable[[Tx], Awaitable[T]], *, zones: Collection[str] = (), for_a_writer: bool = False
     ) -> T:
         found = await Engine.read(self, operation, zones=zones, for_a_writer=for_a_writer)
         self.has_read.set()

@@ -46,10 +46,7 @@ class Counted:
         if sqlite_path(self.url) is None:
             return pages(self.url, counts)
         walks = [
-            (name, walk)
-            for name, of in scans(self.url, counts).items()
-            for walk in of
-            if walk.split()[1] not in SMALL
+            (name, walk) for name, of in scans(self.url, counts).items() for walk in of if walk.split()[1] not in SMALL
         ]
         assert walks == []
         return {}
@@ -101,9 +98,7 @@ async def test_a_chain_costs_the_same_at_every_link(counted: Counted) -> None:
             weights.append(counted.weighed(steps[-1]))
     # The first waited for nothing, and nothing waits for the last.
     own = steps[1:-1]
-    print(
-        f"each link: {dict(own[0].sent)}, {own[0].given} rows given, {own[0].found} found; pages {weights[-1]}"
-    )
+    print(f"each link: {dict(own[0].sent)}, {own[0].given} rows given, {own[0].found} found; pages {weights[-1]}")
     assert {step.sent.total() for step in own} == {own[0].sent.total()}
     assert {(step.given, step.found) for step in own} == {(own[0].given, own[0].found)}
     assert_none_grew(*weights)

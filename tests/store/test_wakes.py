@@ -83,9 +83,7 @@ def test_a_subscriber_that_fails_keeps_nobody_else_asleep() -> None:
     assert ears.woken == 1
 
 
-async def test_a_subscriber_hears_of_a_commit_before_whoever_asked_for_it_is_answered(
-    engine_url: str,
-) -> None:
+async def test_a_subscriber_hears_of_a_commit_before_whoever_asked_for_it_is_answered(engine_url: str) -> None:
     wakes, ears = Wakes(), Ears()
     wakes.subscribe(ears.wake)
     async with keel_on(engine_url, Rigging(after_commit=lambda events: wakes.committed())) as keel:
@@ -125,9 +123,7 @@ async def test_a_process_is_not_woken_again_by_what_it_sent_itself(postgres_url:
             assert one.ears.woken == before + 3
 
 
-async def test_a_burst_of_1000_commits_sends_no_more_than_one_wake_in_20_ms(
-    postgres_url: str,
-) -> None:
+async def test_a_burst_of_1000_commits_sends_no_more_than_one_wake_in_20_ms(postgres_url: str) -> None:
     wakes = Wakes(Notifier(postgres_url))
     async with keel_on(postgres_url, Rigging(after_commit=lambda events: wakes.committed())) as keel:
         await keel.zone()
@@ -145,9 +141,7 @@ async def test_a_burst_of_1000_commits_sends_no_more_than_one_wake_in_20_ms(
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-def test_wakes_come_again_after_postgresql_was_restarted(
-    own_postgres: PostgresServer, mode: StopMode
-) -> None:
+def test_wakes_come_again_after_postgresql_was_restarted(own_postgres: PostgresServer, mode: StopMode) -> None:
     url = own_postgres.url()
     upgrade(url)
 

@@ -99,9 +99,7 @@ class Agency:
         self.issues = keel.lanes.writing("agent-token", agents.issue)
         self.forgets = keel.lanes.writing("agent-forget", agents.forget)
 
-    async def register(
-        self, agent_id: str = AGENT, caller: Caller | None = None, **said: object
-    ) -> Registered:
+    async def register(self, agent_id: str = AGENT, caller: Caller | None = None, **said: object) -> Registered:
         body = struct_of(RegisterBody, **said)
         who = _who(agent_id, caller or admin())
         return await self.registers.submit(Register(**who, said=said_of(body), run_id=body.run_id))
@@ -116,9 +114,7 @@ class Agency:
     async def look(self, agent_id: str = AGENT) -> Agent:
         return (await self.looks.submit(Look(zone_id=ZONE, agent_id=agent_id))).agent
 
-    async def terminate(
-        self, agent_id: str = AGENT, caller: Caller | None = None, *, graceful: bool = False
-    ) -> Agent:
+    async def terminate(self, agent_id: str = AGENT, caller: Caller | None = None, *, graceful: bool = False) -> Agent:
         ask = Terminate(**_who(agent_id, caller or admin()), reason="over", graceful=graceful)
         return (await self.ends.submit(ask)).agent
 
@@ -161,9 +157,7 @@ class Agency:
             agent_id,
         )
         self.keel.side.run(
-            "update agents set look_at = look_at - ? where id = ? and look_at is not null",
-            seconds * 1_000,
-            agent_id,
+            "update agents set look_at = look_at - ? where id = ? and look_at is not null", seconds * 1_000, agent_id
         )
 
     def sweeper(self, kept_for: int) -> SweepRunner:

@@ -16,11 +16,7 @@ from quarterdeck.domain.zones.model import CEILINGS, Limits, Terms
 ZONE = "z"
 APP = "app"
 NOW = 1_000_000_000
-LEADS_TO = {
-    "session.terminate": State.TERMINATED,
-    "session.suspend": State.SUSPENDED,
-    "session.resume": State.ACTIVE,
-}
+LEADS_TO = {"session.terminate": State.TERMINATED, "session.suspend": State.SUSPENDED, "session.resume": State.ACTIVE}
 """Where the events of a session say that it is, for whoever tells of one that never was."""
 WIDE = Limits(**CEILINGS)
 """Limits at which nothing in a test is ever refused, unless it narrows one of them."""

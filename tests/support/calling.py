@@ -64,9 +64,7 @@ class Calling:
         assert isinstance(done, Enqueued)
         return done
 
-    def asking(
-        self, most: int = 1, claim_id: str | None = None, waiter: ServiceWaiter | None = None
-    ) -> Claim:
+    def asking(self, most: int = 1, claim_id: str | None = None, waiter: ServiceWaiter | None = None) -> Claim:
         return Claim(
             zone_id=self.zone_id,
             caller=self.caller,
@@ -105,9 +103,7 @@ class Calling:
         return await self._moved(ask)
 
     async def beat(self, row: Invocation) -> Invocation:
-        return await self._moved(
-            Beat(zone_id=row.zone_id, caller=self.caller, id=row.id, token=row.attempt_token)
-        )
+        return await self._moved(Beat(zone_id=row.zone_id, caller=self.caller, id=row.id, token=row.attempt_token))
 
     async def cancel(self, row: Invocation) -> Invocation:
         return await self._moved(Cancel(zone_id=row.zone_id, caller=self.caller, id=row.id, reason="enough"))
@@ -132,9 +128,7 @@ class Calling:
         return row
 
 
-async def calling(
-    keel: Keel, zone_id: str = ZONE, *, session_id: str | None = None, **said: object
-) -> Calling:
+async def calling(keel: Keel, zone_id: str = ZONE, *, session_id: str | None = None, **said: object) -> Calling:
     """A service of the application `app`, registered by it, or by one of its sessions."""
     registrar = Registrar(private_allowed=True)
     ask = Register(

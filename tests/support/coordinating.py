@@ -7,8 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from quarterdeck.core.clock import system_now
-from quarterdeck.domain.coordination import coordinator as coordinators
-from quarterdeck.domain.coordination import launching
+from quarterdeck.domain.coordination import coordinator as coordinators, launching
 from quarterdeck.domain.coordination.coordinator import Coordinator
 from quarterdeck.domain.coordination.figures import Figures
 from quarterdeck.domain.coordination.launching import Launching, Mandate

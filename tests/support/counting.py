@@ -94,9 +94,7 @@ def pages(url: str, counts: Counts) -> dict[str, int]:
         # page of the index for some two hundred of those.
         connection.execute("vacuum agent_tasks, task_dependencies")
     planner = Planner(url, "force_generic_plan")
-    kept = {
-        name: bound for name, bound in counts.last.items() if "insert into" not in bound.statement.postgresql
-    }
+    kept = {name: bound for name, bound in counts.last.items() if "insert into" not in bound.statement.postgresql}
     try:
         return {name: planner.run(bound).pages for name, bound in kept.items()}
     finally:

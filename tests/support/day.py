@@ -15,11 +15,9 @@ from quarterdeck.core.wire import Caller, Role
 from quarterdeck.domain.agents.operations import members
 from quarterdeck.domain.agents.operations.speaking import require_power
 from quarterdeck.domain.invocations import operations as invocations
-from quarterdeck.domain.invocations.model import InvocationFilter, InvocationRef, Kind
-from quarterdeck.domain.invocations.model import State as InvocationState
+from quarterdeck.domain.invocations.model import InvocationFilter, InvocationRef, Kind, State as InvocationState
 from quarterdeck.domain.invocations.operations.waiting import ready, waiter_of
-from quarterdeck.domain.invocations.sweeps import DEADLINE, SETTLE
-from quarterdeck.domain.invocations.sweeps import ORPHAN as INVOCATION_ORPHAN
+from quarterdeck.domain.invocations.sweeps import DEADLINE, ORPHAN as INVOCATION_ORPHAN, SETTLE
 from quarterdeck.domain.sessions.model import Session, SessionRef, State, StopZone, Terminate
 from quarterdeck.domain.sessions.operations import Explainer, forget
 from quarterdeck.domain.sessions.sweeps import CASCADE, ORPHAN, Reconciler
@@ -195,8 +193,7 @@ async def ending(keel: Keel, root: Session) -> None:
     tree = await keel.tree(5, zone_id=ENDING)
     await keel.end(tree[0])
     await keel.engine.read(
-        lambda tx: Explainer(keel.spawner).session(tx, SessionRef(ENDING, tree[1].id), admin(ENDING)),
-        zones=[ENDING],
+        lambda tx: Explainer(keel.spawner).session(tx, SessionRef(ENDING, tree[1].id), admin(ENDING)), zones=[ENDING]
     )
     await keel.freezes.submit(FreezeZone(ENDING, True, admin(ENDING)))
     await keel.freezes.submit(FreezeZone(ENDING, False, admin(ENDING)))

@@ -47,9 +47,7 @@ async def watched(fleeting: Fleeting, fleet_id: int, agent_id: int) -> None:
     # A heartbeat in the same millisecond as the claim would write nothing.
     fleeting.keel.side.run("update monitor_runtime set last_tick_at = last_tick_at - 1000")
     await fleeting.beat(agent_id, fleet_id=fleet_id)
-    await fleeting.crew.submit(
-        ReleaseMonitor(zone_id=ZONE, caller=admin(), fleet_id=fleet_id, pid=100, host_id="host")
-    )
+    await fleeting.crew.submit(ReleaseMonitor(zone_id=ZONE, caller=admin(), fleet_id=fleet_id, pid=100, host_id="host"))
 
 
 def lists_of(fleet_id: int, agent_id: int, summary: int) -> list[Bound]:

@@ -211,9 +211,7 @@ class Fleeting:
         self.delivered: list[Message] = []
         """What was handed to whoever types notices, after its commit."""
         self.crew: Lane[FleetCommand, FleetOutcome] = keel.lanes.writing("fleet", change)
-        self.talk: Lane[SpokenCommand, SpokenOutcome] = keel.lanes.writing(
-            "message", Talking(self._deliver).run
-        )
+        self.talk: Lane[SpokenCommand, SpokenOutcome] = keel.lanes.writing("message", Talking(self._deliver).run)
 
     def _deliver(self, messages: Sequence[Message]) -> None:
         self.delivered += messages
@@ -253,12 +251,7 @@ class Fleeting:
 
     async def beat(self, *pinged: int, pid: int = 100, fleet_id: int = FLEET) -> FleetOutcome:
         ask = BeatMonitor(
-            zone_id=self.zone_id,
-            caller=self.caller,
-            fleet_id=fleet_id,
-            pid=pid,
-            host_id="host",
-            pinged=pinged,
+            zone_id=self.zone_id, caller=self.caller, fleet_id=fleet_id, pid=pid, host_id="host", pinged=pinged
         )
         return await self.crew.submit(ask)
 
@@ -305,9 +298,7 @@ def _message(done: SpokenOutcome) -> Message:
     return done
 
 
-def acknowledged(
-    side: Side, number: int, to: int = ALICE, zone_id: str = ZONE, fleet_id: int = FLEET
-) -> None:
+def acknowledged(side: Side, number: int, to: int = ALICE, zone_id: str = ZONE, fleet_id: int = FLEET) -> None:
     """So many messages that the director sent and `to` has acknowledged, as long service leaves them behind."""
     side.run(
         "insert into messages with recursive n (i) as (select 1 union all select i + 1 from n where i < ?) "
@@ -342,9 +333,7 @@ def failing(side: Side, write: str, table: str, when: str = "1 = 1") -> Iterator
             "create function fails() returns trigger language plpgsql as "
             "$$ begin raise exception 'injected' using errcode = 'check_violation'; end $$"
         )
-        side.run(
-            f"create trigger fails before {write} on {table} for each row when ({when}) execute function fails()"
-        )
+        side.run(f"create trigger fails before {write} on {table} for each row when ({when}) execute function fails()")
     try:
         yield
     finally:

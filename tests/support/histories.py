@@ -124,9 +124,7 @@ class Written:
 
     # -- what clients wrote
 
-    def call(
-        self, op: str, status: int | None, asked: object, answer: object = None, client: str = "a"
-    ) -> Call:
+    def call(self, op: str, status: int | None, asked: object, answer: object = None, client: str = "a") -> Call:
         """Answered now, and asked a little before."""
         number = len(self.calls)
         made = Call(
@@ -168,9 +166,7 @@ class Written:
         )
         return event
 
-    def spawn(
-        self, own: str, parent: str | None = None, key: str | None = None, ttl: int = 3_600_000
-    ) -> Call:
+    def spawn(self, own: str, parent: str | None = None, key: str | None = None, ttl: int = 3_600_000) -> Call:
         self.born(own, parent, ttl)
         if key:
             self.keys[key] = KeyRow(ZONE, APP, key, own)
@@ -186,9 +182,7 @@ class Written:
 
     def settle(self, own: str, cause: str) -> None:
         row = self.sessions[own]
-        event = self.event(
-            "session.terminate", own, row.status, "terminated", cause=cause, reason="requested"
-        )
+        event = self.event("session.terminate", own, row.status, "terminated", cause=cause, reason="requested")
         self.sessions[own] = msgspec.structs.replace(
             row, status="terminated", terminated_at=row.terminated_at or event.at
         )
@@ -214,9 +208,7 @@ class Written:
         self.invocations[own] = InvocationRow(
             ZONE, own, "svc", f"key-{own}", "pending", source, target, None, None, None
         )
-        return self.call(
-            "invoke", 201, {**named, "idempotency_key": f"key-{own}"}, {"id": own, "status": "pending"}
-        )
+        return self.call("invoke", 201, {**named, "idempotency_key": f"key-{own}"}, {"id": own, "status": "pending"})
 
     def move(self, own: str, verb: str, after: str, attempt: int, **data: object) -> Event:
         row = self.invocations[own]
@@ -302,12 +294,7 @@ def invocations(w: Written) -> None:
     w.event("service.register", "svc", None, "starting", application_id=APP)
     w.call("register", 201, {"application_id": APP}, {"id": "svc"})
     w.invoke("well", source="right")
-    w.call(
-        "invoke",
-        200,
-        {"service_id": "svc", "idempotency_key": "key-well"},
-        {"id": "well", "status": "running"},
-    )
+    w.call("invoke", 200, {"service_id": "svc", "idempotency_key": "key-well"}, {"id": "well", "status": "running"})
     w.complete(w.claim("well", 1, "w1"), "w1")
     w.invoke("silent", source="right")
     first = w.claim("silent", 1, "w1")

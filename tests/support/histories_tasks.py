@@ -11,14 +11,7 @@ import msgspec
 
 from quarterdeck.engine.events import Event
 from quarterdeck.upkeep.history.model import Call
-from quarterdeck.upkeep.history.task_model import (
-    DependencyRow,
-    TaskAnswer,
-    TaskAsked,
-    TaskLease,
-    TaskRow,
-    Work,
-)
+from quarterdeck.upkeep.history.task_model import DependencyRow, TaskAnswer, TaskAsked, TaskLease, TaskRow, Work
 from tests.support.histories import OWN, ZONE, Written
 
 LATER = 2**60
@@ -97,9 +90,7 @@ class Labour(Written):
         self.word("task.claim", 200, asked, {"tasks": [lease]}, client=agent)
         return msgspec.convert({**lease, "checkpointData": msgspec.Raw(b"{}")}, TaskLease)
 
-    def save(
-        self, lease: TaskLease, agent: str, step: str, checkpoint: object, status: int | None = 200
-    ) -> Call:
+    def save(self, lease: TaskLease, agent: str, step: str, checkpoint: object, status: int | None = 200) -> Call:
         if status == 200:
             self.step(lease.id, "progressed", progressPercent=10, currentStep=step)
         asked: dict[str, object] = {

@@ -54,9 +54,7 @@ class Hooks:
     def __init__(self, keel: Keel, wakes: Wakes, schedule: Schedule | None = None) -> None:
         self.keel = keel
         self.wakes = wakes
-        self.lane = keel.lanes.writing(
-            "webhook", webhooks.Changer(Terms(FAILING_MS, private_allowed=True)).run
-        )
+        self.lane = keel.lanes.writing("webhook", webhooks.Changer(Terms(FAILING_MS, private_allowed=True)).run)
         self.takes = keel.lanes.writing("webhook-take", webhooks.take)
         self.settles = keel.lanes.writing("webhook-settle", webhooks.settle)
         self.schedule = schedule or Schedule()
@@ -80,16 +78,12 @@ class Hooks:
         return (await self.lane.submit(ask)).endpoint
 
     async def enable(self, endpoint: Endpoint, enabled: bool = True) -> Endpoint:
-        ask = Change(
-            zone_id=endpoint.zone_id, id=endpoint.id, caller=admin(endpoint.zone_id), enabled=enabled
-        )
+        ask = Change(zone_id=endpoint.zone_id, id=endpoint.id, caller=admin(endpoint.zone_id), enabled=enabled)
         return (await self.lane.submit(ask)).endpoint
 
     async def now(self, endpoint: Endpoint, caller: Caller | None = None) -> Endpoint:
         wanted = EndpointFilter(endpoint.zone_id, caller or admin(endpoint.zone_id), endpoint.id)
-        [row] = await self.keel.engine.read(
-            lambda tx: webhooks.endpoints(tx, wanted), zones=[endpoint.zone_id]
-        )
+        [row] = await self.keel.engine.read(lambda tx: webhooks.endpoints(tx, wanted), zones=[endpoint.zone_id])
         return row
 
     # -- what happens
@@ -114,9 +108,7 @@ class Hooks:
     # -- the sink
 
     def another_teller(self, backlog_max: int = 10_000) -> Teller:
-        return Teller(
-            self.keel.everywhere, Ears(self.wakes), self.lane.submit, self.wakes.committed, backlog_max
-        )
+        return Teller(self.keel.everywhere, Ears(self.wakes), self.lane.submit, self.wakes.committed, backlog_max)
 
     async def fence(self) -> Fence:
         fence = self.lease.fence() or await self.lease.hold()
@@ -134,9 +126,7 @@ class Hooks:
     async def deliveries(self, endpoint: Endpoint, limit: int = 1_000) -> list[Delivery]:
         """Oldest first."""
         wanted = DeliveryFilter(endpoint.zone_id, endpoint.id, admin(endpoint.zone_id), limit)
-        rows = await self.keel.engine.read(
-            lambda tx: webhooks.deliveries(tx, wanted), zones=[endpoint.zone_id]
-        )
+        rows = await self.keel.engine.read(lambda tx: webhooks.deliveries(tx, wanted), zones=[endpoint.zone_id])
         return rows[::-1]
 
     async def settled(self, endpoint: Endpoint, number: int = 1) -> list[Delivery]:
@@ -227,9 +217,7 @@ async def a_day_of_webhooks(keel: Keel) -> None:
         taken = await hooks.takes.submit(Take(*made.ref, 1, 1_000))
         for row in taken.deliveries:
             assert row.next_at is not None
-            ask = Report(
-                zone_id=ZONE, endpoint_id=made.id, id=row.id, until=row.next_at, attempt=1, error=error
-            )
+            ask = Report(zone_id=ZONE, endpoint_id=made.id, id=row.id, until=row.next_at, attempt=1, error=error)
             await hooks.reports.submit(ask)
     await hooks.replay((await hooks.deliveries(made))[0])
     await hooks.trial(made)

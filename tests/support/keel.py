@@ -16,13 +16,7 @@ from quarterdeck.core.clock import Millis, system_now
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.wire import Bearer
 from quarterdeck.domain.invocations import operations as invocations
-from quarterdeck.domain.invocations.model import (
-    Command,
-    Invocation,
-    InvocationRef,
-    InvocationSettings,
-    Outcome,
-)
+from quarterdeck.domain.invocations.model import Command, Invocation, InvocationRef, InvocationSettings, Outcome
 from quarterdeck.domain.invocations.sweeps import sweeps as invocation_sweeps
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import (
@@ -40,8 +34,7 @@ from quarterdeck.domain.sessions.model import (
     Terminate,
     Verb,
 )
-from quarterdeck.domain.sessions.sweeps import TTL
-from quarterdeck.domain.sessions.sweeps import sweeps as session_sweeps
+from quarterdeck.domain.sessions.sweeps import TTL, sweeps as session_sweeps
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model import commands as task_commands
 from quarterdeck.domain.tasks.model.rows import TaskSettings
@@ -166,9 +159,7 @@ class Keel:
 
     async def explain(self, session: Session) -> SessionExplanation:
         ref, zone_id = SessionRef(session.zone_id, session.id), session.zone_id
-        return await self.engine.read(
-            lambda tx: self.explainer.session(tx, ref, admin(zone_id)), zones=[zone_id]
-        )
+        return await self.engine.read(lambda tx: self.explainer.session(tx, ref, admin(zone_id)), zones=[zone_id])
 
     async def explain_spawn(self, asked: Spawn) -> SpawnExplanation:
         return await self.engine.read(lambda tx: self.explainer.spawn(tx, asked), zones=[asked.zone_id])
@@ -188,9 +179,7 @@ class Keel:
         return await self.engine.read(lambda tx: sessions.subtree(tx, ref), zones=[ref.zone_id])
 
     def sweeper(self, batch: int = 500) -> SweepRunner:
-        return SweepRunner(
-            session_sweeps(self.everywhere, self.finisher, SessionSettings(ttl_sweep_batch=batch))
-        )
+        return SweepRunner(session_sweeps(self.everywhere, self.finisher, SessionSettings(ttl_sweep_batch=batch)))
 
     async def sweep(self, batch: int = 500, name: str = TTL) -> int:
         return await self.sweeper(batch).run_now(name)
@@ -290,9 +279,7 @@ async def open_store(url: str, rigging: Rigging | None = None) -> Store:
 
 def recount(side: Side) -> dict[tuple[Cell, ...], tuple[int, int]]:
     """What `admission_counts` must hold, by looking at every session: (zone, scope, key) to (live, ever)."""
-    rows = side.run(
-        "select zone_id, id, application_id, parent_id, root_id, terminated_at from agent_sessions"
-    )
+    rows = side.run("select zone_id, id, application_id, parent_id, root_id, terminated_at from agent_sessions")
     ended = {(zone, own) for zone, own, _, _, _, terminated_at in rows if terminated_at is not None}
     counted: dict[tuple[Cell, ...], tuple[int, int]] = {}
     for zone, _, application, parent, root, terminated_at in rows:
@@ -309,9 +296,7 @@ def recount(side: Side) -> dict[tuple[Cell, ...], tuple[int, int]]:
 def assert_counts_are_what_the_rows_say(side: Side) -> None:
     kept = {
         (zone, scope, key): (live, ever)
-        for zone, scope, key, live, ever in side.run(
-            "select zone_id, scope, key, live, ever from admission_counts"
-        )
+        for zone, scope, key, live, ever in side.run("select zone_id, scope, key, live, ever from admission_counts")
     }
     assert kept == recount(side)
 

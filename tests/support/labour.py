@@ -52,14 +52,7 @@ async def failed_and_changed(work: Working) -> None:
     await work.make("after", depends_on=("failing",))
     await work.make("changing")
     await work.moved(
-        Patch(
-            zone_id=ZONE,
-            caller=work.caller,
-            id="changing",
-            depends_on=("after",),
-            tags=("c",),
-            tags_json='["c"]',
-        )
+        Patch(zone_id=ZONE, caller=work.caller, id="changing", depends_on=("after",), tags=("c",), tags_json='["c"]')
     )
     # What is refused has said its statements all the same.
     with contextlib.suppress(Problem):

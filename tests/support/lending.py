@@ -30,8 +30,7 @@ from quarterdeck.domain.delegations.model import (
 )
 from quarterdeck.domain.delegations.rules import Known, Ledger, Ref, holds
 from quarterdeck.domain.delegations.rules.order import SPACE, Crowded, Order, Region, Walk, ordered, spaced
-from quarterdeck.domain.delegations.sweeps import EXPIRY
-from quarterdeck.domain.delegations.sweeps import sweeps as delegation_sweeps
+from quarterdeck.domain.delegations.sweeps import EXPIRY, sweeps as delegation_sweeps
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Session, SessionRef
 from quarterdeck.engine.events import Event
@@ -121,9 +120,7 @@ def lend(asks: Sequence[Delegate], now: Known) -> list[Delegated | Problem]:
     for ask in asks:
         while isinstance(found := ledger.decide(ask), Walk | Crowded):
             graph.supply(ledger.order, found)
-        graph.write(
-            ledger.order, [(each.source_session_id, each.target_session_id) for each in ledger.take()]
-        )
+        graph.write(ledger.order, [(each.source_session_id, each.target_session_id) for each in ledger.take()])
         outcomes.append(found)
     return outcomes
 
@@ -220,9 +217,7 @@ class Lending:
         """From each to the next, each derived from the one before."""
         return [await self.lend(one, other, **asked) for one, other in itertools.pairwise(members)]
 
-    async def revoke(
-        self, edge: Edge, caller: Caller | None = None, *, keep_sessions: bool = False
-    ) -> Revoked:
+    async def revoke(self, edge: Edge, caller: Caller | None = None, *, keep_sessions: bool = False) -> Revoked:
         """Revokes an edge, and sees every ending through."""
         ask = Revoke(edge.zone_id, edge.id, caller or admin(edge.zone_id), keep_sessions)
         done = await self.revokes.submit(ask)
@@ -243,9 +238,7 @@ class Lending:
 
     async def traverse(self, edge: Edge, limit: int = 1_000) -> Traversal:
         ref = EdgeRef(edge.zone_id, edge.id)
-        return await self.keel.engine.read(
-            lambda tx: delegations.traverse(tx, ref, limit), zones=[edge.zone_id]
-        )
+        return await self.keel.engine.read(lambda tx: delegations.traverse(tx, ref, limit), zones=[edge.zone_id])
 
     async def authority(self, session: Session) -> Authority:
         ref = SessionRef(session.zone_id, session.id)
@@ -257,9 +250,7 @@ class Lending:
 
     async def sweep(self, name: str = EXPIRY, batch: int = 500, days: float = 90.0) -> int:
         told = DelegationSettings(delegation_sweep_batch=batch, delegation_retention_days=days)
-        return await SweepRunner(delegation_sweeps(self.keel.everywhere, self.expires.submit, told)).run_now(
-            name
-        )
+        return await SweepRunner(delegation_sweeps(self.keel.everywhere, self.expires.submit, told)).run_now(name)
 
     def let_expire(self, *edges: Edge) -> None:
         """Lets these have expired a while ago. Name those that are derived, too: none outlasts its parent."""

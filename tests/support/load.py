@@ -110,7 +110,5 @@ def assert_one_session_a_key(url: str, zone_id: str, acknowledged: Sequence[tupl
     assert len({key for key, _ in kept}) == len(kept), "a key made two sessions"
     lost = set(acknowledged) - set(kept)
     assert not lost, f"{len(lost)} acknowledged sessions are not there"
-    spawned = Side(url).run(
-        "select subject from events where zone_id = ? and type = 'session.spawn'", zone_id
-    )
+    spawned = Side(url).run("select subject from events where zone_id = ? and type = 'session.spawn'", zone_id)
     assert sorted(str(subject) for [subject] in spawned) == sorted(session for _, session in kept)

@@ -87,9 +87,7 @@ class Planner:
     """A connection with a lane's options and role. Plans are made once and kept, or made anew each time, as the mode
     says."""
 
-    def __init__(
-        self, url: str, mode: Literal["force_generic_plan", "force_custom_plan"], role: Role = SERVER
-    ) -> None:
+    def __init__(self, url: str, mode: Literal["force_generic_plan", "force_custom_plan"], role: Role = SERVER) -> None:
         self._connection = psycopg.connect(url, options=options(url, role))
         self._connection.execute("select set_config('quarterdeck.zones', %s, false)", [",".join(ZONES)])
         self._connection.execute(sql.SQL("set plan_cache_mode = {}").format(sql.Identifier(mode)))

@@ -38,9 +38,7 @@ def states_jump(w: Written) -> None:
 
 
 def unreadable(w: Written) -> None:
-    w.insert(
-        w.find("invocation.cancel_requested", "stopped"), replace(w.events[0], type="zone.note", data="{")
-    )
+    w.insert(w.find("invocation.cancel_requested", "stopped"), replace(w.events[0], type="zone.note", data="{"))
 
 
 STORY: Sequence[Plant] = (told_twice, ended_unborn, parent_first, gap, states_jump, unreadable)
@@ -66,15 +64,11 @@ def key_freed_too_early(w: Written) -> None:
 
 
 def one_session_for_two_keys(w: Written) -> None:
-    w.call(
-        "spawn", 200, {"application_id": APP, "idempotency_key": "k8"}, {"id": "right", "status": "active"}
-    )
+    w.call("spawn", 200, {"application_id": APP, "idempotency_key": "k8"}, {"id": "right", "status": "active"})
 
 
 def made_twice(w: Written) -> None:
-    w.call(
-        "spawn", 201, {"application_id": APP, "idempotency_key": "k2"}, {"id": "right", "status": "active"}
-    )
+    w.call("spawn", 201, {"application_id": APP, "idempotency_key": "k2"}, {"id": "right", "status": "active"})
 
 
 def two_invocations_of_one_key(w: Written) -> None:
@@ -279,9 +273,7 @@ NARROWING: Sequence[Plant] = (
 
 
 def a_row_without_an_event(w: Written) -> None:
-    w.sessions["own"] = SessionRow(
-        ZONE, "own", APP, None, "own", 0, "active", "{}", START, w.now + 10**6, None
-    )
+    w.sessions["own"] = SessionRow(ZONE, "own", APP, None, "own", 0, "active", "{}", START, w.now + 10**6, None)
 
 
 def an_event_without_a_row(w: Written) -> None:
@@ -313,12 +305,8 @@ def an_invocation_half_made(w: Written) -> None:
 
 
 def an_edge_still_active(w: Written) -> None:
-    w.edges["edge-9"] = replace(
-        w.edges["edge"], id="edge-9", source_session_id="right", target_session_id="twig"
-    )
-    w.event(
-        "delegation.create", "edge-9", None, "active", source_session_id="right", target_session_id="twig"
-    )
+    w.edges["edge-9"] = replace(w.edges["edge"], id="edge-9", source_session_id="right", target_session_id="twig")
+    w.event("delegation.create", "edge-9", None, "active", source_session_id="right", target_session_id="twig")
 
 
 def an_edge_gone(w: Written) -> None:

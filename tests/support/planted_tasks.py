@@ -215,12 +215,7 @@ def a_row_in_another_attempt(w: Labour) -> None:
     w.tasks["long"] = replace(w.tasks["long"], attempt=1)
 
 
-AGREEMENT: Sequence[TaskPlant] = (
-    a_row_gone,
-    a_row_without_an_event,
-    a_row_in_another_state,
-    a_row_in_another_attempt,
-)
+AGREEMENT: Sequence[TaskPlant] = (a_row_gone, a_row_without_an_event, a_row_in_another_state, a_row_in_another_attempt)
 
 
 def end_not_heard_of(w: Labour) -> None:
@@ -313,9 +308,7 @@ def given(w: Labour, content: bytes) -> None:
         if call.op == "task.claim" and call.work and call.work.leases[0].id == "long" and call.client == "a2":
             assert call.work.answer is not None
             lease = replace(call.work.leases[0], checkpoint_data=msgspec.Raw(content))
-            w.calls[i] = replace(
-                call, work=replace(call.work, answer=replace(call.work.answer, tasks=[lease]))
-            )
+            w.calls[i] = replace(call, work=replace(call.work, answer=replace(call.work.answer, tasks=[lease])))
 
 
 def begun_from_nothing(w: Labour) -> None:

@@ -24,17 +24,8 @@ from tests.support.children import ended_with_parent, plain_environment, tail
 from tests.support.eventually import eventually_sync
 
 StopMode = Literal["smart", "fast", "immediate"]
-_STOP: dict[StopMode, signal.Signals] = {
-    "smart": signal.SIGTERM,
-    "fast": signal.SIGINT,
-    "immediate": signal.SIGQUIT,
-}
-_SETTINGS = {
-    "listen_addresses": "127.0.0.1",
-    "max_connections": "200",
-    "fsync": "on",
-    "log_line_prefix": "%m [%p] %d ",
-}
+_STOP: dict[StopMode, signal.Signals] = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+_SETTINGS = {"listen_addresses": "127.0.0.1", "max_connections": "200", "fsync": "on", "log_line_prefix": "%m [%p] %d "}
 MEMORY = Path("/dev/shm")
 MEMORY_NEEDED = 1 << 30
 _IN_MEMORY = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "128MB", "min_wal_size": "32MB"}
@@ -139,13 +130,7 @@ class PostgresServer:
         password_file = self.home / "password"
         password_file.write_text(self._password)
         self.account.owns(password_file)
-        command = [
-            str(self.binaries / "initdb"),
-            "--pgdata",
-            str(self.data),
-            "--username",
-            "postgres",
-        ]
+        command = [str(self.binaries / "initdb"), "--pgdata", str(self.data), "--username", "postgres"]
         command += ["--pwfile", str(password_file), "--auth", "scram-sha-256", "--encoding", "UTF8"]
         # Connections are made by the hundred here; 4,096 rounds of hashing each would be most of their cost.
         command += ["--locale", "C", "--no-sync", "--no-instructions", "--set", "scram_iterations=1"]

@@ -126,9 +126,7 @@ async def proxy_to(url: str) -> AsyncIterator[Proxy]:
     server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0)
     proxy._server = server
     port = server.sockets[0].getsockname()[1]
-    proxy.url = as_url(
-        make_conninfo(url, host="127.0.0.1", port=port, sslmode="disable", gssencmode="disable")
-    )
+    proxy.url = as_url(make_conninfo(url, host="127.0.0.1", port=port, sslmode="disable", gssencmode="disable"))
     try:
         yield proxy
     finally:

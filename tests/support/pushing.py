@@ -49,12 +49,7 @@ class Process:
     def means(self, outward: Outward | None = None) -> Means:
         keel = self.keel
         return Means(
-            keel.engine,
-            keel.everywhere,
-            self.wakes,
-            keel.invocations.submit,
-            outward or Outward(LAB),
-            SECRETS,
+            keel.engine, keel.everywhere, self.wakes, keel.invocations.submit, outward or Outward(LAB), SECRETS
         )
 
     @contextlib.asynccontextmanager
@@ -72,9 +67,7 @@ class Process:
 
     async def service(self, url: str, zone_id: str = ZONE, delivery: Delivery = Delivery.PUSH) -> Calling:
         """A service of its own at this endpoint."""
-        ask = registering(
-            endpoint_url=f"{url}?{next(_numbers)}", zone_id=zone_id, said=Said(delivery=delivery)
-        )
+        ask = registering(endpoint_url=f"{url}?{next(_numbers)}", zone_id=zone_id, said=Said(delivery=delivery))
         registrar = Registrar(private_allowed=True)
         [done] = await self.keel.engine.transact(lambda tx: registrar.register(tx, [ask]), zones=[zone_id])
         assert not isinstance(done, Exception), done

@@ -64,9 +64,7 @@ class Rabbit:
         stopped = asyncio.create_task(self._places.join())
         try:
             # A client never ends by itself: one that has, has met what it should not.
-            done, _ = await asyncio.wait(
-                [stopped, *clients], timeout=limit, return_when=asyncio.FIRST_COMPLETED
-            )
+            done, _ = await asyncio.wait([stopped, *clients], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
             assert stopped.done(), f"after {limit} s and {self.admitted} sessions the rabbit still runs"

@@ -96,38 +96,21 @@ class Recording:
 
     async def costs(self, group_by: GroupBy, **wanted: object) -> list[Grouped]:
         plain: dict[str, object] = {"since": None, "until": None, "after": None, "limit": 100}
-        asked = struct_of(
-            CostFilter, zone_id=self.zone_id, caller=self.caller, group_by=group_by, **(plain | wanted)
-        )
+        asked = struct_of(CostFilter, zone_id=self.zone_id, caller=self.caller, group_by=group_by, **(plain | wanted))
         return await self.keel.engine.read(lambda tx: budgeting.costs(tx, asked), zones=[self.zone_id])
 
     # -- logs
 
     def saying(self, task: Task, *messages: str, **said: object) -> AddLines:
-        plain: dict[str, object] = {
-            "level": Level.INFO,
-            "event": "log",
-            "details": "{}",
-            "stack_trace": None,
-        }
-        lines = tuple(
-            struct_of(SaidLine, id=new_id(), message=message, **(plain | said)) for message in messages
-        )
-        return AddLines(
-            zone_id=task.zone_id, caller=self.caller, id=task.id, token=task.attempt_token, lines=lines
-        )
+        plain: dict[str, object] = {"level": Level.INFO, "event": "log", "details": "{}", "stack_trace": None}
+        lines = tuple(struct_of(SaidLine, id=new_id(), message=message, **(plain | said)) for message in messages)
+        return AddLines(zone_id=task.zone_id, caller=self.caller, id=task.id, token=task.attempt_token, lines=lines)
 
     async def say(self, task: Task, *messages: str, **said: object) -> list[str]:
         return await self.lines.submit(self.saying(task, *messages, **said))
 
     def reading(self, task_id: str, **wanted: object) -> LogFilter:
-        plain: dict[str, object] = {
-            "limit": 100,
-            "oldest_first": True,
-            "place": None,
-            "level": None,
-            "event": None,
-        }
+        plain: dict[str, object] = {"limit": 100, "oldest_first": True, "place": None, "level": None, "event": None}
         return struct_of(LogFilter, zone_id=self.zone_id, caller=self.caller, id=task_id, **(plain | wanted))
 
     async def page(self, wanted: LogFilter) -> LogPage:
@@ -184,9 +167,7 @@ async def a_day_of_records(keel: Keel) -> None:
     await records.say(leased.task, "said")
     for oldest_first in (True, False):
         await records.read(leased.task.id, oldest_first=oldest_first)
-    await keel.engine.read(
-        lambda tx: logs.news(tx, [(records.zone_id, leased.task.id)]), zones=[work.zone_id]
-    )
+    await keel.engine.read(lambda tx: logs.news(tx, [(records.zone_id, leased.task.id)]), zones=[work.zone_id])
     await records.tree("noted")
     await work.fail(leased.task)
     await records.remove()

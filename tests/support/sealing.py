@@ -50,9 +50,7 @@ async def plant(keel: Keel, *task_ids: str, key: Key = OLD, zone_id: str = ZONE)
 def kept(keel: Keel, task_id: str, zone_id: str = ZONE) -> dict[str, str]:
     """What a task's row says, by field."""
     wanted = ", ".join(TASKS.fields)
-    [found] = keel.side.run(
-        f"select {wanted} from agent_tasks where zone_id = ? and id = ?", zone_id, task_id
-    )
+    [found] = keel.side.run(f"select {wanted} from agent_tasks where zone_id = ? and id = ?", zone_id, task_id)
     return {field: str(text) for field, text in zip(TASKS.fields, found, strict=True)}
 
 

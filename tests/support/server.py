@@ -160,9 +160,7 @@ class Servers:
         try:
             line = await asyncio.wait_for(_first_line(ready_fd), START_LIMIT)
         except TimeoutError:
-            raise AssertionError(
-                f"no server after {START_LIMIT} s; its log ends:\n{tail(server.log)}"
-            ) from None
+            raise AssertionError(f"no server after {START_LIMIT} s; its log ends:\n{tail(server.log)}") from None
         word, _, url = line.partition(" ")
         assert word == "ready", f"the server ended before it was ready; its log ends:\n{tail(server.log)}"
         server.url = url
@@ -200,9 +198,7 @@ class Servers:
             server.kill()
 
     def logs(self) -> str:
-        return "\n".join(
-            f"--- server {server.pid} {server.url}\n{tail(server.log)}" for server in self.started
-        )
+        return "\n".join(f"--- server {server.pid} {server.url}\n{tail(server.log)}" for server in self.started)
 
     def _spawn(self, launch: Launch) -> tuple[ServerProcess, int]:
         read_end, write_end = os.pipe()
@@ -231,9 +227,7 @@ async def _first_line(read_end: int) -> str:
     """The first line written into a pipe, or what there is of it when the writer is gone. Closes the pipe."""
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: protocol, os.fdopen(read_end, "rb")
-    )
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(read_end, "rb"))
     try:
         return (await reader.readline()).decode().strip()
     finally:

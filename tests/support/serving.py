@@ -125,9 +125,7 @@ class Serving:
         plain: dict[str, object] = {"zone_id": ZONE, "caller": admin(), "said": said or Said()}
         return await self.beats.submit(struct_of(Beat, service_id=service_id, **(plain | asked)))
 
-    async def unregister(
-        self, target: Service, session_id: str | None = None, by: Caller | None = None
-    ) -> None:
+    async def unregister(self, target: Service, session_id: str | None = None, by: Caller | None = None) -> None:
         caller = by or admin(target.zone_id)
         await self.unregisters.submit(
             Unregister(zone_id=target.zone_id, caller=caller, service_id=target.id, session_id=session_id)

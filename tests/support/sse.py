@@ -182,9 +182,7 @@ class Stream:
         """Returns when the server has said this in a comment."""
         async with asyncio.timeout(LIMIT):
             while comment not in self.decoder.comments:
-                assert await self.read_some(), (
-                    f"the stream ended without {comment!r}: {self.decoder.comments}"
-                )
+                assert await self.read_some(), f"the stream ended without {comment!r}: {self.decoder.comments}"
 
     def cut(self) -> None:
         """Ends the connection with a reset, as a crashed client's machine would; unless the server did before."""

@@ -84,10 +84,7 @@ class TableRow:
         """Whether a session is all that it names, if it names anything."""
         if self.in_callers_zone:
             return self.names is None
-        return (
-            self.names in (None, "agents", "inbound", "outbound")
-            and len(re.findall(r"{(?!zone})", self.path)) <= 1
-        )
+        return self.names in (None, "agents", "inbound", "outbound") and len(re.findall(r"{(?!zone})", self.path)) <= 1
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -97,9 +94,7 @@ async def table_of(server: ServerProcess) -> list[TableRow]:
     async with server.client("") as client:
         described = (await client.get("/openapi.json")).json()
     return [
-        _row(method, path, told)
-        for path, methods in described["paths"].items()
-        for method, told in methods.items()
+        _row(method, path, told) for path, methods in described["paths"].items() for method, told in methods.items()
     ]
 
 

@@ -22,19 +22,7 @@ from quarterdeck.upkeep.queries import Q
 from quarterdeck.upkeep.snapshot import first, rows, snapshot_of
 
 EVENT = ["pos", "id", "zone_id", "type", "subject", "actor", "from_state", "to_state", "data", "trace", "at"]
-SEAL = [
-    "number",
-    "first_pos",
-    "last_pos",
-    "floor",
-    "digest",
-    "leaves",
-    "previous",
-    "hash",
-    "kid",
-    "signature",
-    "at",
-]
+SEAL = ["number", "first_pos", "last_pos", "floor", "digest", "leaves", "previous", "hash", "kid", "signature", "at"]
 NULLABLE = ("from_state", "to_state", "trace")
 
 
@@ -46,9 +34,7 @@ class Log:
     events: tuple[Row, ...]
 
     def evidence(self, page: int = 7) -> Evidence:
-        return Evidence(
-            (self.head, self.floor), self.seals[-1] if self.seals else None, self.seals, self._pages(page)
-        )
+        return Evidence((self.head, self.floor), self.seals[-1] if self.seals else None, self.seals, self._pages(page))
 
     def _pages(self, size: int) -> Iterator[Sequence[Row]]:
         left = iter(self.events)

@@ -35,9 +35,7 @@ def create(task_id: str = "t", by: Caller = CREATOR, **asked: object) -> Create:
         "names_itself": True,
         "key": None,
         "digest": "d",
-        "content": msgspec.structs.replace(
-            CONTENT, required_capabilities=msgspec.json.encode(required).decode()
-        ),
+        "content": msgspec.structs.replace(CONTENT, required_capabilities=msgspec.json.encode(required).decode()),
         "task_type": task_type,
         "priority": 5,
         "depends_on": (),
@@ -78,9 +76,7 @@ def fail(task_id: str = "t", token: str | None = "k", *, retryable: bool = True)
 
 def row(status: State = State.PENDING, task_id: str = "t", **changed: object) -> Task:
     """A task as it is stored in a state, given to the agent `a` with the token `k` where somebody has or had it."""
-    made = lives.created(
-        create(task_id), Rank(Strategy.PRIORITY, turns.by_priority(5, NOW - 10)), 0, NOW - 10
-    )
+    made = lives.created(create(task_id), Rank(Strategy.PRIORITY, turns.by_priority(5, NOW - 10)), 0, NOW - 10)
     if status in (State.ASSIGNED, State.RUNNING, State.COMPLETED, State.ARCHIVED, State.FAILED):
         made = lives.assigned(made, Holding(AGENT, "k"), NOW - 5)
     if status in (State.RUNNING, State.COMPLETED, State.ARCHIVED, State.FAILED):
@@ -90,9 +86,7 @@ def row(status: State = State.PENDING, task_id: str = "t", **changed: object) ->
     if status is State.ARCHIVED:
         made = lives.archived(made, NOW - 1)
     if status is State.FAILED:
-        made = lives.set_back(
-            made, State.FAILED, lives.Setback("failed", 0.0), WINDOWS.backoff_cap_ms, NOW - 1
-        )
+        made = lives.set_back(made, State.FAILED, lives.Setback("failed", 0.0), WINDOWS.backoff_cap_ms, NOW - 1)
     if status is State.PAUSED:
         made = lives.paused(made, NOW - 1)
     if status is State.ABORTED:

@@ -23,9 +23,7 @@ TEN_DEEP = (1, *[100] * 9, 99)
 def spawning_in(zone: FreshZone) -> Callable[[str | None], bytes]:
     """How to ask for a session of the zone under another, or for a root."""
     token = zone.token()
-    return lambda parent_id: request(
-        "POST", zone.agents, token, {"application_id": APP, "parent_id": parent_id}
-    )
+    return lambda parent_id: request("POST", zone.agents, token, {"application_id": APP, "parent_id": parent_id})
 
 
 async def grow(callers: Callers, levels: Sequence[int], spawning: Callable[[str | None], bytes]) -> list[str]:

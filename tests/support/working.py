@@ -10,19 +10,9 @@ import msgspec
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.wire import Caller
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents.model import Register, Terminate
-from quarterdeck.domain.agents.model import Said as AgentSaid
+from quarterdeck.domain.agents.model import Register, Said as AgentSaid, Terminate
 from quarterdeck.domain.tasks import operations as tasks
-from quarterdeck.domain.tasks.model.commands import (
-    Claim,
-    Command,
-    Complete,
-    Create,
-    Due,
-    Fail,
-    Release,
-    Spread,
-)
+from quarterdeck.domain.tasks.model.commands import Claim, Command, Complete, Create, Due, Fail, Release, Spread
 from quarterdeck.domain.tasks.model.rows import Created, Leased, Leases, Task, Whole
 from quarterdeck.domain.tasks.operations.looking import TaskRef
 from quarterdeck.engine.lanes import Lane
@@ -45,9 +35,7 @@ class Working:
 
     async def agent(self, name: str = "a", *capabilities: str, slots: int = 1_000) -> str:
         said = AgentSaid(capabilities=_text(capabilities), max_concurrent_tasks=slots)
-        await self._registers.submit(
-            Register(zone_id=self.zone_id, agent_id=name, caller=self.caller, said=said)
-        )
+        await self._registers.submit(Register(zone_id=self.zone_id, agent_id=name, caller=self.caller, said=said))
         return name
 
     async def terminate(self, name: str = "a", *, graceful: bool = False) -> None:
@@ -56,11 +44,7 @@ class Working:
 
     def asking(self, task_id: str | None = None, **asked: object) -> Create:
         named = task_id is not None
-        plain: dict[str, object] = {
-            "zone_id": self.zone_id,
-            "names_itself": named,
-            "retry_backoff_seconds": 0,
-        }
+        plain: dict[str, object] = {"zone_id": self.zone_id, "names_itself": named, "retry_backoff_seconds": 0}
         return create(task_id or new_id(), self.caller, **(plain | asked))
 
     async def make(self, task_id: str | None = None, **asked: object) -> Task:

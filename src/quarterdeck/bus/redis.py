@@ -27,8 +27,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.commands.core import AsyncScript
-from redis.exceptions import ConnectionError, RedisError
-from redis.exceptions import TimeoutError as TimedOut
+from redis.exceptions import ConnectionError, RedisError, TimeoutError as TimedOut
 
 from quarterdeck.bus import streams
 from quarterdeck.bus.port import Away, Entry, Fenced, Hold, Marker, Rejected, Shown, Slot
@@ -157,9 +156,7 @@ class RedisStreams:
             mode = "trust" if await hold.judge.has(marker_of(known)) else "overrule"
         raise Away(f"somebody else moves {keys[1]} all the time")
 
-    async def _run(
-        self, script: AsyncScript, hold: Hold, keys: Sequence[str], args: Sequence[Value]
-    ) -> list[Value]:
+    async def _run(self, script: AsyncScript, hold: Hold, keys: Sequence[str], args: Sequence[Value]) -> list[Value]:
         return await run_fenced(script, hold, keys, args, self._errors)
 
     def _signed(self, entry: Entry) -> list[Value]:

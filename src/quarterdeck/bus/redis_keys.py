@@ -80,9 +80,7 @@ class RedisKeys:
         answer = await self._run(self._say, hold, [WHOLE], [state, only, instead_of or ""])
         return answer[1] == 1
 
-    async def _run(
-        self, script: AsyncScript, hold: Hold, named: Sequence[str], args: Sequence[Value]
-    ) -> list[Value]:
+    async def _run(self, script: AsyncScript, hold: Hold, named: Sequence[str], args: Sequence[Value]) -> list[Value]:
         return await run_fenced(script, hold, named, args, self._errors)
 
     # -- by anybody ---------------------------------------------------------------------------------------------
@@ -137,9 +135,7 @@ class RedisKeys:
             return
         cursor, pattern = 0, f"{family.prefix}*"
         while True:
-            cursor, found = await ask(
-                partial(self._client.scan, cursor, match=pattern, count=SCAN_COUNT), self._errors
-            )
+            cursor, found = await ask(partial(self._client.scan, cursor, match=pattern, count=SCAN_COUNT), self._errors)
             yield [str(key) for key in found]
             if not cursor:
                 return

@@ -34,8 +34,7 @@ SIGNATURE = "_sig"
 
 _OF_SESSIONS = {f"session.{verb}": verb for verb in ("spawn", "suspend", "resume", "terminate")}
 _OF_INVOCATIONS = {
-    f"invocation.{state}"
-    for state in ("created", "started", "succeeded", "failed", "timed_out", "canceled", "dead")
+    f"invocation.{state}" for state in ("created", "started", "succeeded", "failed", "timed_out", "canceled", "dead")
 }
 _OF_EDGES = {f"delegation.{verb}": f"edge_{verb}" for verb in ("create", "revoke", "expire")}
 

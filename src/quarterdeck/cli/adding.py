@@ -13,18 +13,7 @@ from quarterdeck.cli.failing import Usage
 from quarterdeck.cli.given import GIVEN, document, key_or_fresh, read, without_nothing
 from quarterdeck.cli.moments import LATER, later
 from quarterdeck.cli.output import as_json, cell
-from quarterdeck.cli.table import (
-    DURATION,
-    FILE,
-    ID,
-    NUMBER,
-    OBJECT,
-    TEXT,
-    Argument,
-    Command,
-    Option,
-    choice,
-)
+from quarterdeck.cli.table import DURATION, FILE, ID, NUMBER, OBJECT, TEXT, Argument, Command, Option, choice
 from quarterdeck.client.server import Document, items_of
 from quarterdeck.core.errors import EXIT_FAILED, Problem
 
@@ -44,11 +33,7 @@ _OPTIONS = (
     Option("--priority", "1 (low) to 10 (high) [default: 5].", NUMBER),
     Option("--input", f"What the agent is given: {GIVEN}.", TEXT),
     Option("--depends-on", "A task that must be completed before; may be repeated.", ID, many=True),
-    Option(
-        "--on-dependency-failure",
-        "What to do when one of those fails [default: fail].",
-        choice("fail", "run"),
-    ),
+    Option("--on-dependency-failure", "What to do when one of those fails [default: fail].", choice("fail", "run")),
     Option("--capability", "A capability its agent must have; may be repeated.", TEXT, many=True),
     Option("--tag", "A word to find it by; may be repeated.", TEXT, many=True),
     Option("--max-retries", "How often it is tried again, 0 to 100 [default: 3].", NUMBER),
@@ -74,8 +59,7 @@ def add(context: Context) -> int:
         return _add_many(context, context.given("file"))
     if context.text("title") is None or context.text("type") is None:
         raise Usage(
-            "usage",
-            "What is to be done, and what kind of work is it? `qd task add TITLE --type TYPE`, or --file FILE.",
+            "usage", "What is to be done, and what kind of work is it? `qd task add TITLE --type TYPE`, or --file FILE."
         )
     asked = {"id": context.text("id"), "title": context.given("title"), **_said(context)}
     key = key_or_fresh(context)
@@ -87,9 +71,7 @@ def add(context: Context) -> int:
 
         return wait_for(context, [name])
     context.show(reply.document, lambda _: name)
-    _hint(
-        context, f"`qd task wait {name}` waits for its end, `qd explain task {name}` says what it waits for"
-    )
+    _hint(context, f"`qd task wait {name}` waits for its end, `qd explain task {name}` says what it waits for")
     return 0
 
 
@@ -201,9 +183,7 @@ class _Made:
     def send(self, batch: Sequence[Line], at: int) -> None:
         body: Document = {"tasks": [line.task for line in batch]}
         try:
-            reply = self._server.call(
-                "POST", self._context.work("agent-tasks"), body=body, key=f"{self._key}-{at}"
-            )
+            reply = self._server.call("POST", self._context.work("agent-tasks"), body=body, key=f"{self._key}-{at}")
         except Problem as problem:
             problem.detail = self._placed(problem, batch)
             raise

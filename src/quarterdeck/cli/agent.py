@@ -14,19 +14,7 @@ from quarterdeck.cli.fleetwise import AGENT, FULL, fleet_or_none
 from quarterdeck.cli.given import GIVEN, document, without_nothing
 from quarterdeck.cli.output import cell, fields, table
 from quarterdeck.cli.pages import PAGES, ago, in_full, show_list
-from quarterdeck.cli.table import (
-    DURATION,
-    ID,
-    NUMBER,
-    OBJECT,
-    TEXT,
-    Argument,
-    Command,
-    Noun,
-    Option,
-    any_case,
-    choice,
-)
+from quarterdeck.cli.table import DURATION, ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, any_case, choice
 from quarterdeck.client.server import Document, items_of
 from quarterdeck.core.errors import EXIT_FAILED
 
@@ -82,11 +70,7 @@ no ID, which the fleet gives out: --name and --description say who it is, and --
 _OF_A_FLEET = "Of the registry, or with a fleet id (--fleet-id, QD_FLEET_ID) of that fleet."
 _DEREGISTERING = "With a fleet id, of that fleet; without one it is `qd agent terminate`."
 _LIST = (
-    Option(
-        "--status",
-        "Only those in this status.",
-        any_case("IDLE", "WORKING", "DEGRADED", "ERROR", "TERMINATED"),
-    ),
+    Option("--status", "Only those in this status.", any_case("IDLE", "WORKING", "DEGRADED", "ERROR", "TERMINATED")),
     Option("--capability", "Only those with this capability.", TEXT),
     Option("--coordinator", "Only those that tasks are matched to, or are not.", choice("yes", "no")),
     *PAGES,
@@ -196,25 +180,20 @@ def deregister(context: Context) -> int:
 
 
 def terminate(context: Context) -> int:
-    body = without_nothing(
-        {"reason": context.text("reason"), "graceful": True if context.flag("graceful") else None}
-    )
+    body = without_nothing({"reason": context.text("reason"), "graceful": True if context.flag("graceful") else None})
     told = context.server().call("POST", _path(context, "terminate"), body=body).document
     name = _id(context)
     over = told.get("status") == "TERMINATED"
     held = "last task" if told.get("heldTasks") == 1 else f"{cell(told.get('heldTasks'))} tasks"
     context.show(
-        told,
-        lambda _: f"terminated {name}" if over else f"{name} takes nothing more, and ends with its {held}",
+        told, lambda _: f"terminated {name}" if over else f"{name} takes nothing more, and ends with its {held}"
     )
     return 0
 
 
 def token(context: Context) -> int:
     """The token alone on stdout: `QD_TOKEN=$(qd agent token ID)`."""
-    body = without_nothing(
-        {"ttlSeconds": context.number("ttl"), "attemptToken": context.text("attempt_token")}
-    )
+    body = without_nothing({"ttlSeconds": context.number("ttl"), "attemptToken": context.text("attempt_token")})
     told = context.server().call("POST", _path(context, "token"), body=body).document
     context.show(told, lambda made: cell(made.get("token")))
     return 0
@@ -282,10 +261,7 @@ def _health(context: Context, told: Document) -> str:
     rows = [
         [
             ago(one.get("lastSeenAt"), now),
-            *(
-                one.get(name)
-                for name in ("status", "currentTaskId", "progressPercent", "memoryMb", "cpuPercent")
-            ),
+            *(one.get(name) for name in ("status", "currentTaskId", "progressPercent", "memoryMb", "cpuPercent")),
         ]
         for one in beats
     ]

@@ -60,9 +60,7 @@ def _all(tasks: Sequence[Document], columns: int) -> str:
 def is_over(task: Document) -> bool:
     """Whether nothing will move it by itself any more. What has failed and is tried again is not over."""
     status = task.get("status")
-    return status in ("COMPLETED", "ARCHIVED") or (
-        status in ("FAILED", "ABORTED") and task.get("isFinal") is True
-    )
+    return status in ("COMPLETED", "ARCHIVED") or (status in ("FAILED", "ABORTED") and task.get("isFinal") is True)
 
 
 def _columns_of_bar(columns: int) -> int:

@@ -74,9 +74,7 @@ def _drawn(rows: Sequence[Row], tasks: Mapping[str, Document], marked: str, pain
         shown = paint.status(cell(task.get("status")), pad(state, second))
         again = paint.dim(AGAIN) if row.is_again else ""
         title = clip(cell(task.get("title")), _TITLE)
-        drawn.append(
-            "  ".join([paint.bold(head) if row.name == marked else head, shown, title, again]).rstrip()
-        )
+        drawn.append("  ".join([paint.bold(head) if row.name == marked else head, shown, title, again]).rstrip())
     return "\n".join(drawn)
 
 

@@ -30,9 +30,7 @@ class Offer(NamedTuple):
 def offers(typed: Mapping[str, object], source: str, incomplete: str) -> list[Offer]:
     """What goes on as it was begun: by its id, or by its name, which is then replaced by the id."""
     command = Command((), "", _not_run)
-    context = Context(
-        Ask(command, {**blank(command), "agent_id": None, **typed, "timeout": _SECONDS}), os.environ
-    )
+    context = Context(Ask(command, {**blank(command), "agent_id": None, **typed, "timeout": _SECONDS}), os.environ)
     try:
         server = context.again()
         found = [] if server is None else [*_found(context, server, source)]
@@ -40,11 +38,7 @@ def offers(typed: Mapping[str, object], source: str, incomplete: str) -> list[Of
         # A shell has no place for a sentence: what is wrong is told when the command runs.
         return []
     begun = incomplete.lower()
-    return [
-        one
-        for one in found
-        if one.value.startswith(incomplete) or (begun and one.help.lower().startswith(begun))
-    ]
+    return [one for one in found if one.value.startswith(incomplete) or (begun and one.help.lower().startswith(begun))]
 
 
 def _found(context: Context, server: Server, source: str) -> Iterator[Offer]:

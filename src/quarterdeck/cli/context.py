@@ -64,9 +64,7 @@ class Context:
             from quarterdeck.cli.failing import Usage
 
             verb = " ".join(self.ask.command.words)
-            raise Usage(
-                "usage", f"`qd {verb}` works on a data directory of this machine, and {url} was given."
-            )
+            raise Usage("usage", f"`qd {verb}` works on a data directory of this machine, and {url} was given.")
         return self.place
 
     def server(self) -> Server:

@@ -16,13 +16,9 @@ def noun() -> Noun:
     strategy = (Argument("strategy", "STRATEGY", choice("priority", "sjf", "fair"), required=False),)
     return Noun(
         (
-            Command(
-                ("coordinator", "status"), "Tell whether it runs; fails if it does not.", status, (), _WHERE
-            ),
+            Command(("coordinator", "status"), "Tell whether it runs; fails if it does not.", status, (), _WHERE),
             Command(("coordinator", "recover"), "Look for what is lost, now.", recover, (), _WHERE),
-            Command(
-                ("coordinator", "logs"), "What it did and what went wrong, newest first.", logs, (), _LOGS
-            ),
+            Command(("coordinator", "logs"), "What it did and what went wrong, newest first.", logs, (), _LOGS),
             Command(
                 ("coordinator", "strategy"),
                 "Show or set the order in which tasks are handed out.",

@@ -109,10 +109,7 @@ def _named(budget: Document) -> str:
 def _costs(context: Context, by: str, sums: list[Document]) -> str:
     if not sums:
         return f"nothing was spent in zone {context.zone}"
-    rows = [
-        [one.get("key"), dollars(one.get("usd")), one.get("inputTokens"), one.get("outputTokens")]
-        for one in sums
-    ]
+    rows = [[one.get("key"), dollars(one.get("usd")), one.get("inputTokens"), one.get("outputTokens")] for one in sums]
     return table((by.upper(), "USD", "TOKENS IN", "TOKENS OUT"), rows, context.paint)
 
 

@@ -6,17 +6,7 @@ import json
 
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.fleetwise import (
-    AGENT,
-    PANES_SECONDS,
-    agent_or_none,
-    fleet,
-    fleets,
-    picked,
-    plainly,
-    tell,
-    worded,
-)
+from quarterdeck.cli.fleetwise import AGENT, PANES_SECONDS, agent_or_none, fleet, fleets, picked, plainly, tell, worded
 from quarterdeck.cli.output import cell, fields
 from quarterdeck.cli.table import MEMBER, Kind, Option
 from quarterdeck.client.server import Document, Server, items_of
@@ -131,11 +121,7 @@ def _named(context: Context) -> int:
 
 
 def _document(context: Context, member: Document) -> Document:
-    return (
-        member
-        if context.flag("full")
-        else picked(member, "agent_id", "name", "description", "status", "kind")
-    )
+    return member if context.flag("full") else picked(member, "agent_id", "name", "description", "status", "kind")
 
 
 def _block(context: Context, member: Document) -> str:

@@ -11,18 +11,7 @@ from quarterdeck.cli.graph import draw, hops, life
 from quarterdeck.cli.output import cell, fields, table
 from quarterdeck.cli.pages import PAGES, show_list, show_one
 from quarterdeck.cli.receipt import sessions
-from quarterdeck.cli.table import (
-    DURATION,
-    ID,
-    NUMBER,
-    OBJECT,
-    TEXT,
-    Argument,
-    Command,
-    Noun,
-    Option,
-    choice,
-)
+from quarterdeck.cli.table import DURATION, ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.cli.tree import lines_for
 from quarterdeck.client.server import Document, items_of
 from quarterdeck.core.errors import NotFound
@@ -52,9 +41,7 @@ def noun() -> Noun:
                 _GRAPH,
                 _DRAWING,
             ),
-            Command(
-                ("delegation", "authority"), "Show what a session holds, and by which.", authority, session
-            ),
+            Command(("delegation", "authority"), "Show what a session holds, and by which.", authority, session),
         ),
         {"delegation": "Authority that one session lends to another. It only narrows."},
     )
@@ -66,9 +53,7 @@ _CREATE = (
     Option("--scope", "A scope that is lent; may be repeated.", TEXT, many=True),
     Option("--resource", "A resource it is lent for; may be repeated [default: all].", TEXT, many=True),
     Option("--hops", "How often it may be passed on, 1 to 10 [default: as its parent allows].", NUMBER),
-    Option(
-        "--ttl", "For how long: 90, 15m, 2h [default: while its parent and both sessions last].", DURATION
-    ),
+    Option("--ttl", "For how long: 90, 15m, 2h [default: while its parent and both sessions last].", DURATION),
     Option("--parent", "The delegation it is derived from [default: the one that covers it].", ID),
     Option("--constraints", "A JSON object of more constraints, such as actions or budget.", OBJECT),
     Option("--key", "Idempotency key: repeating the command gives the same delegation.", TEXT),
@@ -111,11 +96,7 @@ def create(context: Context) -> int:
 
 
 def list_(context: Context) -> int:
-    query = {
-        "source": context.text("from"),
-        "target": context.text("to"),
-        "status": context.text("status"),
-    }
+    query = {"source": context.text("from"), "target": context.text("to"), "status": context.text("status")}
     return show_list(context, context.in_zone("delegations"), query, _table)
 
 
@@ -139,8 +120,7 @@ def graph(context: Context) -> int:
     edges = [*found.edges.values()]
     lines = lines_for(sys.stdout.encoding)
     context.show(
-        {"items": edges, "truncated": found.truncated},
-        lambda _: draw(edges, target, time.time(), context.paint, lines),
+        {"items": edges, "truncated": found.truncated}, lambda _: draw(edges, target, time.time(), context.paint, lines)
     )
     if context.as_json:
         return 0

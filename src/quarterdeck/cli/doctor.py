@@ -77,20 +77,12 @@ def _tmux(context: Context) -> list[Found]:
 
     found = version()
     if found is None:
-        return [
-            Found(
-                "tmux",
-                "tmux is not installed: members have no panes",
-                "apt install tmux, or brew install tmux",
-            )
-        ]
+        return [Found("tmux", "tmux is not installed: members have no panes", "apt install tmux, or brew install tmux")]
     numbers, text = found
     if numbers < LEAST_VERSION:
         least = ".".join(map(str, LEAST_VERSION))
         return [Found("tmux", f"{text} is older than {least}", f"install tmux {least} or newer")]
-    inside = (
-        "inside tmux" if context.environ.get("TMUX_PANE") else "outside tmux (`qd fleet create --no-pane`)"
-    )
+    inside = "inside tmux" if context.environ.get("TMUX_PANE") else "outside tmux (`qd fleet create --no-pane`)"
     return [Found("tmux", f"{text}, {inside}")]
 
 

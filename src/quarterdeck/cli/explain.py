@@ -103,9 +103,7 @@ class _Page:
         ended_by = _mapping(told, "ended_by")
         pairs += [("ended by", ended_by.get("actor")), ("event", ended_by.get("pos"))] if ended_by else []
         parts += ["", fields(pairs, self._paint)]
-        return "\n".join(
-            [*parts, *self._sentences("what could not be derived from it:", _texts(told, "refuses"))]
-        )
+        return "\n".join([*parts, *self._sentences("what could not be derived from it:", _texts(told, "refuses"))])
 
     def task(self, told: Document) -> str:
         one = _mapping(told, "task")
@@ -143,8 +141,7 @@ class _Page:
 
     def _bounds(self, told: Document) -> str:
         rows = [
-            [one.get(name) for name in ("bound", "used", "limit")] + [_left(one)]
-            for one in items_of(told, "bounds")
+            [one.get(name) for name in ("bound", "used", "limit")] + [_left(one)] for one in items_of(told, "bounds")
         ]
         return table(("BOUND", "USED", "LIMIT", "LEFT"), rows, self._paint)
 
@@ -154,9 +151,7 @@ class _Page:
         from textwrap import wrap  # 5 ms, and few sentences are too long
 
         # Ids hold hyphens, and must stay whole to be copied.
-        lines = wrap(
-            sentence, max(self._columns - len(indent) - 2, 20), break_on_hyphens=False, break_long_words=False
-        )
+        lines = wrap(sentence, max(self._columns - len(indent) - 2, 20), break_on_hyphens=False, break_long_words=False)
         return "\n".join(f"{indent}{'  ' if at else ''}{line}" for at, line in enumerate(lines))
 
 

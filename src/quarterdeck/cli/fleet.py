@@ -5,17 +5,7 @@ from __future__ import annotations
 import os
 
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.fleetwise import (
-    CODING_AGENTS,
-    FULL,
-    PANES_SECONDS,
-    fleet,
-    fleets,
-    pane,
-    picked,
-    plainly,
-    tell,
-)
+from quarterdeck.cli.fleetwise import CODING_AGENTS, FULL, PANES_SECONDS, fleet, fleets, pane, picked, plainly, tell
 from quarterdeck.cli.given import without_nothing
 from quarterdeck.cli.output import cell, fields, table
 from quarterdeck.cli.table import FLEET, TEXT, Argument, Command, Noun, Option
@@ -72,22 +62,14 @@ def create(context: Context) -> int:
     told = context.server().call("POST", fleets(), body=without_nothing(said), key=key).document
     names = ("fleet_id", "label", "created_at", "administrator_agent_id", "director")
     full = context.flag("full")
-    tell(
-        context,
-        told if full else picked(told, *names),
-        lambda: _in_full(context, told) if full else _made(told),
-    )
+    tell(context, told if full else picked(told, *names), lambda: _in_full(context, told) if full else _made(told))
     return 0
 
 
 def list_(context: Context) -> int:
     found = _every(context)
     rows = [
-        {
-            **picked(one, "fleet_id", "label", "created_at", "deleted_at"),
-            **_director(one),
-            **picked(one, "members"),
-        }
+        {**picked(one, "fleet_id", "label", "created_at", "deleted_at"), **_director(one), **picked(one, "members")}
         for one in found
     ]
     heads = ("ID", "DIRECTOR", "MEMBERS", "CREATED", "LABEL")
@@ -96,9 +78,7 @@ def list_(context: Context) -> int:
         context,
         rows,
         lambda: (
-            table(heads, [[one[name] for name in names] for one in rows], context.paint)
-            if rows
-            else "No fleets found."
+            table(heads, [[one[name] for name in names] for one in rows], context.paint) if rows else "No fleets found."
         ),
     )
     return 0
@@ -118,11 +98,7 @@ def delete(context: Context) -> int:
     # Its panes are closed meanwhile, and they are waited for.
     server.connection.timeout += PANES_SECONDS
     told = server.call("DELETE", fleets(number), query={"keep_panes": context.flag("keep_panes")}).document
-    tell(
-        context,
-        told,
-        lambda: f"Deleted fleet {number}. Deregistered {cell(told.get('deregistered_count'))} agents.",
-    )
+    tell(context, told, lambda: f"Deleted fleet {number}. Deregistered {cell(told.get('deregistered_count'))} agents.")
     closed, left = told.get("panes_closed"), told.get("panes_left")
     if (closed or left) and not context.as_json:
         context.note(f"panes: {cell(closed)} closed, {cell(left)} left; a director's own stays")

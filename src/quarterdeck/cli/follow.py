@@ -18,11 +18,7 @@ _COLUMNS = (("pos", 6), ("at", 24), ("type", 17), ("subject", 36), ("actor", 1))
 def follow(context: Context, query: Query, limit: int | None) -> int:
     """Prints until it is interrupted, or until so many have been printed."""
     follower = Follower(
-        lambda: again(context.where, context.environ),
-        context.in_zone("events"),
-        query,
-        context.note,
-        _output(),
+        lambda: again(context.where, context.environ), context.in_zone("events"), query, context.note, _output()
     )
     left = limit
     try:

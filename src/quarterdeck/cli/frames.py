@@ -115,9 +115,7 @@ def _monitors(monitors: Sequence[Document], now: float) -> str:
     for one in monitors:
         word = "stopped" if one.get("pid") is None else "running" if one.get("is_live") is True else "stale"
         last = ago(one.get("last_tick_at"), now) if word == "stale" else None
-        told.append(
-            f"fleet {cell(one.get('fleet_id'))} {word}{'' if last is None else f' (last tick {last})'}"
-        )
+        told.append(f"fleet {cell(one.get('fleet_id'))} {word}{'' if last is None else f' (last tick {last})'}")
     return f"monitors: {', '.join(told)}"
 
 
@@ -190,6 +188,5 @@ def _running(frame: Frame) -> list[str]:
 def _columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(width, column)) for column in zip(heads, *rows, strict=True)]
     return [
-        "  ".join(pad(text, wide) for text, wide in zip(row, widths, strict=True)).rstrip()
-        for row in (heads, *rows)
+        "  ".join(pad(text, wide) for text, wide in zip(row, widths, strict=True)).rstrip() for row in (heads, *rows)
     ]

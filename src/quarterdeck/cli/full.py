@@ -100,10 +100,7 @@ class _Branch(_Sections, click.Group):
 class _Root(_Branch):
     def __init__(self) -> None:
         super().__init__(
-            "qd",
-            help=_ABOUT,
-            params=[*_options(GLOBALS), _version_option()],
-            context_settings=dict(_HELP_OPTIONS),
+            "qd", help=_ABOUT, params=[*_options(GLOBALS), _version_option()], context_settings=dict(_HELP_OPTIONS)
         )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -158,9 +155,7 @@ class _Type(click.ParamType[object]):
         except ValueError as wrong:
             return self.fail(f"{wrong}.", param, ctx)
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         if self._kind.metavar == "DIR":
             return [CompletionItem(incomplete, type="dir")]
         if self._kind.metavar == "FILE":
@@ -218,10 +213,5 @@ def _version_option() -> click.Option:
             ctx.exit()
 
     return click.Option(
-        ["--version"],
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=show,
-        help="Print the version.",
+        ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=show, help="Print the version."
     )

@@ -9,18 +9,7 @@ from quarterdeck.cli.context import Context
 from quarterdeck.cli.given import GIVEN, document, key_or_fresh, milliseconds, without_nothing
 from quarterdeck.cli.output import as_json, cell, instant, span, table
 from quarterdeck.cli.pages import PAGES, show_list, show_one
-from quarterdeck.cli.table import (
-    DURATION,
-    ID,
-    NUMBER,
-    OBJECT,
-    TEXT,
-    Argument,
-    Command,
-    Noun,
-    Option,
-    choice,
-)
+from quarterdeck.cli.table import DURATION, ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.client.server import Document
 from quarterdeck.core.errors import EXIT_FAILED
 
@@ -38,9 +27,7 @@ def noun() -> Noun:
             ),
             Command(("invocation", "list"), "List invocations, newest first.", list_, options=_LIST),
             Command(("invocation", "show"), "Show one invocation.", show, one),
-            Command(
-                ("invocation", "wait"), "Wait for the end and print the result.", wait, one, (), _WAITING
-            ),
+            Command(("invocation", "wait"), "Wait for the end and print the result.", wait, one, (), _WAITING),
             Command(("invocation", "cancel"), "Ask for an invocation to be canceled.", cancel, one, _CANCEL),
             *work.commands(),
         ),
@@ -75,10 +62,7 @@ _CANCEL = (Option("--reason", "Why, for the record [default: requested].", TEXT)
 
 
 def send(context: Context) -> int:
-    policy = {
-        "max_attempts": context.number("attempts"),
-        "backoff_ms": milliseconds(context.number("backoff")),
-    }
+    policy = {"max_attempts": context.number("attempts"), "backoff_ms": milliseconds(context.number("backoff"))}
     asked: Document = {
         "service_id": context.given("service"),
         "method": context.given("method"),

@@ -26,9 +26,7 @@ def noun() -> Noun:
 _CREATE = (
     Option("--app", "The application it speaks for.", ID, required=True),
     Option("--name", "What people call it [default: the application's id].", TEXT),
-    Option(
-        "--scope", "A scope it carries; may be repeated [default: that of the agent plane].", TEXT, many=True
-    ),
+    Option("--scope", "A scope it carries; may be repeated [default: that of the agent plane].", TEXT, many=True),
     Option("--session", "The session it speaks for; it ends with that session.", ID),
     Option("--ttl", "How long it is good: 90, 15m, 2h, 30d [default: it does not expire].", DURATION),
 )

@@ -68,12 +68,7 @@ _SAY = (
 _CLAIM = (
     *claiming.how_much(500),
     Option("--type", "Only tasks of this type; may be repeated.", TEXT, many=True),
-    Option(
-        "--capability",
-        "Of the agent's capabilities, one to use; may be repeated [default: all].",
-        TEXT,
-        many=True,
-    ),
+    Option("--capability", "Of the agent's capabilities, one to use; may be repeated [default: all].", TEXT, many=True),
     Option("--claim-id", "The same id gives the same tasks again, while they run.", TEXT),
 )
 _CLAIMING = """Each task comes with a token, which progress, completion and failure are said with. The agent keeps its
@@ -108,9 +103,7 @@ def progress(context: Context) -> int:
 
 
 def complete(context: Context) -> int:
-    body = without_nothing(
-        {"outputResult": text_or_document(context, "result"), "summary": context.text("summary")}
-    )
+    body = without_nothing({"outputResult": text_or_document(context, "result"), "summary": context.text("summary")})
     context.show(_say(context, "POST", "complete", body), stands)
     return 0
 

@@ -54,13 +54,9 @@ def noun() -> Noun:
                 options=(TARGET, Option("--force", "Kill what runs in its pane, at once.")),
                 description=_DELETING,
             ),
-            Command(
-                ("member", "list"), "List members and their panes.", plainly(list_), options=(_ACTIVITY,)
-            ),
+            Command(("member", "list"), "List members and their panes.", plainly(list_), options=(_ACTIVITY,)),
             Command(("member", "capture"), "Print what a pane shows.", plainly(capture), options=_CAPTURE),
-            Command(
-                ("member", "send-input"), "Type into a pane.", plainly(send_input), typed, _INPUT, _TYPING
-            ),
+            Command(("member", "send-input"), "Type into a pane.", plainly(send_input), typed, _INPUT, _TYPING),
             Command(
                 ("member", "exec"),
                 "Have a member's agent run a shell command.",

@@ -22,19 +22,7 @@ from quarterdeck.cli.fleetwise import (
     plainly,
     tell,
 )
-from quarterdeck.cli.table import (
-    DURATION,
-    FILE,
-    MEMBER,
-    MESSAGE,
-    NUMBER,
-    TEXT,
-    Argument,
-    Command,
-    Noun,
-    Option,
-    choice,
-)
+from quarterdeck.cli.table import DURATION, FILE, MEMBER, MESSAGE, NUMBER, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.client.server import Document, Query, Server, items_of
 from quarterdeck.core.errors import NotFound
 
@@ -63,9 +51,7 @@ def noun() -> Noun:
                 description=_POLLING,
             ),
             Command(("message", "show"), "Show one message.", plainly(show), options=_ONE),
-            Command(
-                ("message", "ack"), "Acknowledge a message, as its recipient.", plainly(ack), options=_ONE
-            ),
+            Command(("message", "ack"), "Acknowledge a message, as its recipient.", plainly(ack), options=_ONE),
             Command(("message", "cancel"), "Cancel a message, as its sender.", plainly(cancel), options=_ONE),
             Command(
                 ("message", "follow"),
@@ -101,15 +87,8 @@ _POLL = (
     Option("--limit", "How many at most, 1 to 500 [default: 100].", NUMBER),
     _AFTER,
 )
-_POLLING = (
-    "What nobody has acknowledged, newest first. Without --full texts are clipped to QD_MAX_TEXT_LEN (200)."
-)
-_ONE = (
-    AGENT,
-    Option("--task-id", "The message.", MESSAGE),
-    Option("--message-id", "The same.", MESSAGE),
-    FULL,
-)
+_POLLING = "What nobody has acknowledged, newest first. Without --full texts are clipped to QD_MAX_TEXT_LEN (200)."
+_ONE = (AGENT, Option("--task-id", "The message.", MESSAGE), Option("--message-id", "The same.", MESSAGE), FULL)
 _FOLLOWING = "Until Ctrl-C. With --json each is an object on a line of its own."
 
 
@@ -274,11 +253,7 @@ def _id(message: Document) -> int | None:
 
 
 def _tell_one(context: Context, message: Document, said: str, *, with_text: bool = True) -> None:
-    tell(
-        context,
-        document(context, message),
-        lambda: f"{said}\n{block(context, message)}" if with_text else said,
-    )
+    tell(context, document(context, message), lambda: f"{said}\n{block(context, message)}" if with_text else said)
 
 
 def _tell_next(context: Context, message: Document) -> None:

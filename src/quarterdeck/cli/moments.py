@@ -58,9 +58,7 @@ def _given(text: str) -> str:
     try:
         return datetime.fromisoformat(text).astimezone().isoformat()
     except (ValueError, OverflowError, OSError):
-        raise ValueError(
-            f"{text!r} is not a moment: 2026-01-31T09:00:00Z is, or a time such as 10m"
-        ) from None
+        raise ValueError(f"{text!r} is not a moment: 2026-01-31T09:00:00Z is, or a time such as 10m") from None
 
 
 def _iso(at: float) -> str:

@@ -48,9 +48,7 @@ def cell(value: object) -> str:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if text.isprintable():
         return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in text
-    )
+    return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in text)
 
 
 def as_json(value: object) -> str:

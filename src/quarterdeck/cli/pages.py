@@ -17,9 +17,7 @@ PAGES = (
 )
 
 
-def show_list(
-    context: Context, path: str, query: Query, draw: Callable[[Context, list[Document]], str]
-) -> int:
+def show_list(context: Context, path: str, query: Query, draw: Callable[[Context, list[Document]], str]) -> int:
     """One page, or all of them; whoever sees a page is told that there are more."""
     asked = {**query, "limit": context.number("limit"), "cursor": context.text("cursor")}
     server = context.server()

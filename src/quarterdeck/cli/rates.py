@@ -40,6 +40,4 @@ def sparkline(counts: list[int], columns: int) -> str:
     most = max(shown, default=0)
     if most == 0:
         return ""
-    return "".join(
-        " " if one == 0 else _LEVELS[min(one * len(_LEVELS) // most, len(_LEVELS) - 1)] for one in shown
-    )
+    return "".join(" " if one == 0 else _LEVELS[min(one * len(_LEVELS) // most, len(_LEVELS) - 1)] for one in shown)

@@ -40,9 +40,7 @@ def show(context: Context) -> int:
 def set_(context: Context) -> int:
     body: Document = {"role": context.given("role")}
     told = context.server().call("PUT", context.work("members", context.given("subject")), body=body).document
-    context.show(
-        told, lambda one: f"{cell(one.get('subject'))} is {cell(one.get('role'))} of zone {context.zone}"
-    )
+    context.show(told, lambda one: f"{cell(one.get('subject'))} is {cell(one.get('role'))} of zone {context.zone}")
     return 0
 
 
@@ -59,7 +57,6 @@ def _table(context: Context, members: list[Document]) -> str:
         return f"no roles in zone {context.zone}: each bearer has the one that its token says"
     now = time.time()
     rows = [
-        [one.get("subject"), one.get("role"), one.get("addedBy"), ago(one.get("createdAt"), now)]
-        for one in members
+        [one.get("subject"), one.get("role"), one.get("addedBy"), ago(one.get("createdAt"), now)] for one in members
     ]
     return table(("SUBJECT", "ROLE", "ADDED BY", "SINCE"), rows, context.paint)

@@ -18,9 +18,7 @@ def noun() -> Noun:
     return Noun(
         (
             Command(("secrets", "status"), "Count what is sealed, by key.", status, description=_STATUS),
-            Command(
-                ("secrets", "rotate"), "Seal everything with the newest key.", rotate, description=_ROTATE
-            ),
+            Command(("secrets", "rotate"), "Seal everything with the newest key.", rotate, description=_ROTATE),
             Command(
                 ("secrets", "forget"),
                 "Let servers start without a key.",

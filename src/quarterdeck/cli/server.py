@@ -26,9 +26,7 @@ def noun() -> Noun:
             Command(("up",), "Start a server and stay with it.", hand_over, options=_UP),
             Command(("status",), "Tell whether a server runs, and where; fails if none is ready.", status),
             Command(("stop",), "Stop the data directory's server and wait for its end.", stop),
-            Command(
-                ("logs",), "Print the log of a server that was started automatically.", logs, options=LOGS
-            ),
+            Command(("logs",), "Print the log of a server that was started automatically.", logs, options=LOGS),
         ),
         {},
     )
@@ -63,9 +61,7 @@ def stop(context: Context) -> int:
         os.kill(pid, signal.SIGTERM)
     if not locks.wait_until_free(place.server_lock, seconds):
         raise TimedOut(
-            "stop_timeout",
-            f"The server (pid {pid}) was told to stop and still drains after {seconds:g} s.",
-            pid=pid,
+            "stop_timeout", f"The server (pid {pid}) was told to stop and still drains after {seconds:g} s.", pid=pid
         )
     told = {"stopped": True, "running": False, "data": place.path, "pid": pid}
     context.show(told, lambda document: f"stopped the server of {place.path} (pid {pid})")
@@ -120,7 +116,5 @@ def _running_pid(context: Context, place: Place) -> int | None:
     pid = listener_pid(server.connection.open()) or record.pid
     if pid <= 1:
         # 0 would be our own process group, and nobody means 1.
-        raise Invalid(
-            "no_pid", f"The server of {place.path} runs where its process cannot be signalled from here."
-        )
+        raise Invalid("no_pid", f"The server of {place.path} runs where its process cannot be signalled from here.")
     return pid

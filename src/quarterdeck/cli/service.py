@@ -27,9 +27,7 @@ def noun() -> Noun:
             Command(("service", "list"), "List services, newest first.", list_, options=_LIST),
             Command(("service", "show"), "Show one service.", show, one),
             Command(("service", "set"), "Change what is said of a service.", set_, one, _SET),
-            Command(
-                ("service", "heartbeat"), "Tell that a service lives.", heartbeat, maybe, _BEAT, _BEATING
-            ),
+            Command(("service", "heartbeat"), "Tell that a service lives.", heartbeat, maybe, _BEAT, _BEATING),
             Command(("service", "remove"), "Unregister a service.", remove, one, _REMOVE),
         ),
         {"service": "What sessions and applications offer, for others to invoke."},
@@ -77,9 +75,7 @@ def register(context: Context) -> int:
     """The id alone on stdout, because it is what the next command wants."""
     app, session = context.text("app"), context.text("session")
     if app is None and session is None:
-        raise Usage(
-            "usage", "Whose service is it? Give --app, or --session. Try `qd service register --help`."
-        )
+        raise Usage("usage", "Whose service is it? Give --app, or --session. Try `qd service register --help`.")
     body = {"endpoint_url": context.given("endpoint"), "application_id": app, **_said(context)}
     path = context.in_zone("agent-services") if session is None else _of_session(context, session)
     return _hand_out(context, context.server().call("POST", path, body=without_nothing(body)).document)
@@ -165,9 +161,7 @@ def _said(context: Context) -> Document:
 def _hand_out(context: Context, service: Document) -> int:
     secret = service.get("secret")
     pairs: list[tuple[str, object]] = [("id", service.get("id")), ("secret", secret)]
-    context.show(
-        service, lambda found: cell(found.get("id")) if secret is None else fields(pairs, context.paint)
-    )
+    context.show(service, lambda found: cell(found.get("id")) if secret is None else fields(pairs, context.paint))
     if secret is not None:
         context.note("the secret is shown this once; `qd service set ID --rotate-secret` makes another")
     return 0
@@ -186,6 +180,4 @@ def _table(context: Context, services: list[Document]) -> str:
     now = time.time()
     named = ("id", "application_id", "endpoint_url", "delivery", "health", "agent_id")
     rows = [[*(one.get(name) for name in named), ago(one.get("last_heartbeat_at"), now)] for one in services]
-    return table(
-        ("ID", "APPLICATION", "ENDPOINT", "DELIVERY", "HEALTH", "SESSION", "HEARD OF"), rows, context.paint
-    )
+    return table(("ID", "APPLICATION", "ENDPOINT", "DELIVERY", "HEALTH", "SESSION", "HEARD OF"), rows, context.paint)

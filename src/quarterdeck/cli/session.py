@@ -115,9 +115,7 @@ def resume(context: Context) -> int:
         raise
     context.show(reply.document, lambda told: f"resumed {target}: {_moved(told, 'resumed')}")
     if reply.document.get("resumed") == 0 and not context.as_json:
-        context.note(
-            f"an ancestor still holds it: `{_line(context, 'explain', 'session', target)}` says which"
-        )
+        context.note(f"an ancestor still holds it: `{_line(context, 'explain', 'session', target)}` says which")
     return 0
 
 

@@ -57,9 +57,7 @@ def _table(context: Context, sinks: list[Document]) -> str:
         return "no sinks: none was ever configured (REDIS_URL)"
     named = ("name", "position", "lag_events", "lag_seconds", "waiting", "dead", "run_at")
     rows = [[*(sink.get(name) for name in named), _state(sink)] for sink in sinks]
-    return table(
-        ("NAME", "POSITION", "BEHIND", "SECONDS", "WAITING", "DEAD", "RUN", "STATE"), rows, context.paint
-    )
+    return table(("NAME", "POSITION", "BEHIND", "SECONDS", "WAITING", "DEAD", "RUN", "STATE"), rows, context.paint)
 
 
 def _state(sink: Document) -> str:

@@ -178,11 +178,7 @@ GLOBALS = (
     Option("--fleet-id", "The fleet to work in [env QD_FLEET_ID].", FLEET),
     Option("--data", "The data directory whose server to use [env QD_DATA].", PATH),
     Option("--url", "Use the server at this address, and never start one [env QD_URL].", Kind("URL", str)),
-    Option(
-        "--token",
-        "The bearer token or API key [env QD_TOKEN; default: the data directory's admin token].",
-        TEXT,
-    ),
+    Option("--token", "The bearer token or API key [env QD_TOKEN; default: the data directory's admin token].", TEXT),
     Option("--timeout", "How long to wait for an answer [default: 30].", SECONDS),
     Option("--no-color", "No colours, also on a terminal [env NO_COLOR]."),
 )

@@ -26,9 +26,7 @@ def noun() -> Noun:
             Command(("task", "list"), "List tasks, newest first.", list_, options=_LIST),
             Command(("task", "show"), "Show one task.", show, one),
             Command(("task", "wait"), "Wait for the end and print the result.", wait, some, (), _WAITING),
-            Command(
-                ("task", "tree"), "Draw a task, what it depends on and what it blocks.", tree, one, _TREE
-            ),
+            Command(("task", "tree"), "Draw a task, what it depends on and what it blocks.", tree, one, _TREE),
             lines.command(),
             Command(("task", "explain"), "Why a task is as it is.", explain, one, (), _EXPLAINING),
             Command(("task", "set"), "Change a task that is not over.", set_, one, _SET),
@@ -66,9 +64,7 @@ _SET = (
     Option("--due", "When it should be completed: an instant, or +2h.", LATER),
 )
 _CANCEL = (Option("--reason", "Why, for the record [default: requested].", TEXT),)
-_CANCELING = (
-    "Whoever works on one is told with its next heartbeat. It is not tried again, but for `qd task retry`."
-)
+_CANCELING = "Whoever works on one is told with its next heartbeat. It is not tried again, but for `qd task retry`."
 
 
 def list_(context: Context) -> int:

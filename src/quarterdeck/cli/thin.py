@@ -85,9 +85,7 @@ def parse(command: Command, rest: Sequence[str]) -> Ask | None:
 
 def blank(command: Command) -> dict[str, object]:
     """Every key of a command, as if nothing had been said."""
-    values: dict[str, object] = {
-        argument.key: () if argument.many else None for argument in command.arguments
-    }
+    values: dict[str, object] = {argument.key: () if argument.many else None for argument in command.arguments}
     for option in (*GLOBALS, *command.options):
         values[option.key] = () if option.many else None if option.kind else False
     return values
@@ -95,9 +93,7 @@ def blank(command: Command) -> dict[str, object]:
 
 def _options(command: Command) -> dict[str, Option]:
     every = (*GLOBALS, *command.options)
-    return {option.name: option for option in every} | {
-        option.short: option for option in every if option.short
-    }
+    return {option.name: option for option in every} | {option.short: option for option in every if option.short}
 
 
 def _take(values: dict[str, object], option: Option, text: str) -> bool:

@@ -41,9 +41,7 @@ _FLEETS = 8
 
 def noun() -> Noun:
     once = Option("--once", "Print one picture and end; what is no terminal gets this anyway.")
-    return Noun(
-        (Command(("top",), "Watch agents, queues and rates.", top, options=(once,), description=_KEYS),), {}
-    )
+    return Noun((Command(("top",), "Watch agents, queues and rates.", top, options=(once,), description=_KEYS),), {})
 
 
 _KEYS = "q quits. Rates are of the last ten seconds, and known only to whoever watches: --once has none."
@@ -169,9 +167,7 @@ class _Live:
             screen.wake()
 
     def _follow(self) -> None:
-        follower = Follower(
-            self._context.again, self._context.in_zone("events"), {"types": TYPES}, self._say, None
-        )
+        follower = Follower(self._context.again, self._context.in_zone("events"), {"types": TYPES}, self._say, None)
         for message in follower.messages(self._context.server()):
             self._rates.note(message.event, time.time())
             self._happened.set()

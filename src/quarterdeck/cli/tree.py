@@ -30,9 +30,7 @@ def draw(items: Sequence[Document], now: float, paint: Paint, lines: Lines = BOX
     rows = list(_rows(items, lines))
     # Each piece of a branch is one column per character, so only the ids need measuring.
     heads = [
-        (branch + name, len(branch) + width(name))
-        for branch, session in rows
-        for name in [cell(session.get("id"))]
+        (branch + name, len(branch) + width(name)) for branch, session in rows for name in [cell(session.get("id"))]
     ]
     tails = [_columns(session, now) for _, session in rows]
     first = max((columns for _, columns in heads), default=0)

@@ -11,19 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.table import (
-    DURATION,
-    FILE,
-    GLOBALS,
-    ID,
-    NUMBER,
-    TEXT,
-    Argument,
-    Command,
-    Noun,
-    Option,
-    any_case,
-)
+from quarterdeck.cli.table import DURATION, FILE, GLOBALS, ID, NUMBER, TEXT, Argument, Command, Noun, Option, any_case
 
 
 def noun() -> Noun:
@@ -56,18 +44,9 @@ def noun() -> Noun:
                 _BACKUP,
             ),
             Command(
-                ("audit", "verify"),
-                "Prove the log.",
-                hand_over,
-                options=(*_AUDIT, *database),
-                description=_VERIFY,
+                ("audit", "verify"), "Prove the log.", hand_over, options=(*_AUDIT, *database), description=_VERIFY
             ),
-            Command(
-                ("audit", "anchor"),
-                "Print the newest seal, to note it elsewhere.",
-                hand_over,
-                options=database,
-            ),
+            Command(("audit", "anchor"), "Print the newest seal, to note it elsewhere.", hand_over, options=database),
             Command(
                 ("check",),
                 "Compare counters, trees and log.",
@@ -119,9 +98,7 @@ has been at, and one that holds tables of something else."""
 _BACKUP = """The copy is consistent, whole when it has its name, and overwrites nothing. The signing key is not in it.
 On PostgreSQL, pg_dump does this."""
 DATABASE = Option("--database", "The database's URL [default: SQLite in the data directory].", TEXT)
-PLAIN_ENVIRONMENT = Option(
-    "--only-own-variables", "Heed QD_ variables only, not DATABASE_URL, PORT and the like."
-)
+PLAIN_ENVIRONMENT = Option("--only-own-variables", "Heed QD_ variables only, not DATABASE_URL, PORT and the like.")
 
 
 def token(context: Context) -> int:

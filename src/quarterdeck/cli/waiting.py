@@ -33,9 +33,7 @@ def until_ended(context: Context, path: str, invocation_id: str) -> Document:
         next(message for message in follower.messages(server) if message.event != "reset")
     except Late:
         raise TimedOut(
-            "wait_timeout",
-            f"The invocation {invocation_id} has not ended within {limit:g} s.",
-            id=invocation_id,
+            "wait_timeout", f"The invocation {invocation_id} has not ended within {limit:g} s.", id=invocation_id
         ) from None
     # By a connection of its own: the other one is taken by a stream that has no end.
     return context.server().get(path)

@@ -38,19 +38,9 @@ def noun() -> Noun:
                 description=_ROTATING,
             ),
             Command(("webhook", "test"), "Send a webhook.test to it.", test, (one,)),
+            Command(("webhook", "deliveries"), "List what was sent, newest first.", deliveries, (one,), _DELIVERIES),
             Command(
-                ("webhook", "deliveries"),
-                "List what was sent, newest first.",
-                deliveries,
-                (one,),
-                _DELIVERIES,
-            ),
-            Command(
-                ("webhook", "replay"),
-                "Send a delivery again, or every one that failed.",
-                replay,
-                (one, maybe),
-                _REPLAY,
+                ("webhook", "replay"), "Send a delivery again, or every one that failed.", replay, (one, maybe), _REPLAY
             ),
         ),
         {"webhook": "URLs outside that are told what happens to tasks and agents."},
@@ -58,9 +48,7 @@ def noun() -> Noun:
 
 
 _SAID = (
-    Option(
-        "--type", "What it hears of; may be repeated [default: task.status_changed, alert].", TEXT, many=True
-    ),
+    Option("--type", "What it hears of; may be repeated [default: task.status_changed, alert].", TEXT, many=True),
     Option("--description", "What it is for.", TEXT),
 )
 _ADD = (*_SAID, Option("--key", "Idempotency key: repeating the command gives the same webhook.", TEXT))
@@ -72,10 +60,7 @@ _SET = (
     Option("--enabled", "Whether it hears of anything.", choice("yes", "no")),
 )
 _ROTATING = "For a day the secret before it still signs, beside the new one."
-_DELIVERIES = (
-    Option("--status", "Only those in this status.", choice("pending", "delivered", "failed")),
-    *PAGES,
-)
+_DELIVERIES = (Option("--status", "Only those in this status.", choice("pending", "delivered", "failed")), *PAGES)
 _REPLAY = (Option("--failed", "Every delivery that failed."),)
 
 
@@ -98,11 +83,7 @@ def show(context: Context) -> int:
 
 def set_(context: Context) -> int:
     enabled = context.text("enabled")
-    said = {
-        "url": context.text("to"),
-        **_said(context),
-        "enabled": None if enabled is None else enabled == "yes",
-    }
+    said = {"url": context.text("to"), **_said(context), "enabled": None if enabled is None else enabled == "yes"}
     body = without_nothing(said)
     if not body:
         raise Usage("usage", "Nothing was said to change. Try `qd webhook set --help`.")
@@ -192,8 +173,5 @@ def _sent(context: Context, found: list[Document]) -> str:
         return "nothing was sent"
     now = time.time()
     named = ("id", "event", "status", "attempts", "answerStatus")
-    rows = [
-        [*(one.get(name) for name in named), ago(one.get("createdAt"), now), one.get("error")]
-        for one in found
-    ]
+    rows = [[*(one.get(name) for name in named), ago(one.get("createdAt"), now), one.get("error")] for one in found]
     return table(("ID", "EVENT", "STATUS", "TRIES", "ANSWER", "MADE", "ERROR"), rows, context.paint)

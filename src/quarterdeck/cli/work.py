@@ -22,15 +22,9 @@ def commands() -> tuple[Command, ...]:
     return (
         Command(("invocation", "claim"), "Take work of a service.", claim, service, _CLAIM, _CLAIMING),
         Command(("invocation", "start"), "Begin an attempt and print its token.", start, one, (), _STARTING),
-        Command(
-            ("invocation", "heartbeat"), "Keep the lease of an attempt.", heartbeat, one, (_TOKEN,), _KEEPING
-        ),
-        Command(
-            ("invocation", "complete"), "Report how an attempt went.", complete, one, _COMPLETE, _REPORTING
-        ),
-        Command(
-            ("invocation", "release"), "Give an attempt back, uncounted.", release, one, (_NEEDED_TOKEN,)
-        ),
+        Command(("invocation", "heartbeat"), "Keep the lease of an attempt.", heartbeat, one, (_TOKEN,), _KEEPING),
+        Command(("invocation", "complete"), "Report how an attempt went.", complete, one, _COMPLETE, _REPORTING),
+        Command(("invocation", "release"), "Give an attempt back, uncounted.", release, one, (_NEEDED_TOKEN,)),
     )
 
 

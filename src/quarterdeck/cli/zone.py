@@ -29,9 +29,7 @@ def noun() -> Noun:
             Command(("zone", "quotas"), "Show or set what a zone may use.", quotas, optional, (limits,)),
             Command(("zone", "freeze"), "Admit no session to a zone; who runs goes on.", freeze, optional),
             Command(("zone", "thaw"), "Admit sessions to a zone again.", thaw, optional),
-            Command(
-                ("zone", "stop"), "End every session of a zone, and freeze it.", stop, named, _STOP, _RED
-            ),
+            Command(("zone", "stop"), "End every session of a zone, and freeze it.", stop, named, _STOP, _RED),
             Command(("zone", "delete"), "End a zone for good.", delete, named, _DELETE, _RED),
         ),
         {"zone": "The tenants: everything belongs to exactly one zone."},
@@ -88,9 +86,7 @@ def quotas(context: Context) -> int:
 def freeze(context: Context) -> int:
     zone = _target(context)
     reply = context.server().call("POST", path_of("zones", zone, "freeze"))
-    context.show(
-        reply.document, lambda told: f"froze zone {zone}: `qd zone thaw {zone}` admits sessions again"
-    )
+    context.show(reply.document, lambda told: f"froze zone {zone}: `qd zone thaw {zone}` admits sessions again")
     return 0
 
 
@@ -176,12 +172,7 @@ def _quotas(context: Context, told: Document) -> str:
     its own."""
     limits, used, own = (_mapping(told, name) for name in ("limits", "used", "overrides"))
     rows = [
-        [
-            name,
-            limit,
-            used.get(name, used.get(name.removeprefix("max_"))),
-            "this zone" if name in own else "default",
-        ]
+        [name, limit, used.get(name, used.get(name.removeprefix("max_"))), "this zone" if name in own else "default"]
         for name, limit in limits.items()
     ]
     return table(("QUOTA", "LIMIT", "USED", "SET BY"), rows, context.paint)

@@ -133,8 +133,7 @@ def _started(where: Where, environ: Mapping[str, str], place: Place, say: Callab
     server = start.ensure(place, say, lambda: of_place(where, environ, place))
     if server is None:
         raise Unreachable(
-            "server_unreachable",
-            f"The server of {place.path} was ready and does not answer; see {place.log}.",
+            "server_unreachable", f"The server of {place.path} was ready and does not answer; see {place.log}."
         )
     return server
 

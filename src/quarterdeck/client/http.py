@@ -117,8 +117,7 @@ class Connection:
                 self._socket = _connect(self.address, self.timeout)
             except TimeoutError:
                 raise TimedOut(
-                    "connect_timeout",
-                    f"{self.address} did not accept a connection within {self.timeout:g} s.",
+                    "connect_timeout", f"{self.address} did not accept a connection within {self.timeout:g} s."
                 ) from None
             except (OSError, UnicodeError) as wrong:
                 raise Unreachable(

@@ -26,9 +26,7 @@ Check = Callable[[socket.socket], None]
 class Way:
     """How a server is reached."""
 
-    def __init__(
-        self, address: Address, check: Check | None = None, tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, address: Address, check: Check | None = None, tls: ssl.SSLContext | None = None) -> None:
         self.address = address
         self._check = check
         self._tls = tls
@@ -55,9 +53,7 @@ class Way:
         elif self.address.scheme == "https":
             context = self._tls or ssl.create_default_context()
             host = self.address.host
-            await loop.create_connection(
-                lambda: wire, host, self.address.port, ssl=context, server_hostname=host
-            )
+            await loop.create_connection(lambda: wire, host, self.address.port, ssl=context, server_hostname=host)
         else:
             await loop.create_connection(lambda: wire, self.address.host, self.address.port)
         return wire
@@ -118,9 +114,7 @@ class Pool:
         for wire in self._streams:
             wire.close()
 
-    async def _try_kept(
-        self, wire: Wire, data: bytes, seconds: float, *, may_be_stale: bool
-    ) -> Answer | None:
+    async def _try_kept(self, wire: Wire, data: bytes, seconds: float, *, may_be_stale: bool) -> Answer | None:
         try:
             answer = await wire.exchange(data, seconds)
         except Lost:
@@ -148,11 +142,7 @@ class Pool:
             return
         self._idle.append(wire)
         oldest = self._idle[0]
-        if (
-            len(self._idle) > self._most
-            or not oldest.is_open
-            or wire.idle_since - oldest.idle_since > IDLE_SECONDS
-        ):
+        if len(self._idle) > self._most or not oldest.is_open or wire.idle_since - oldest.idle_since > IDLE_SECONDS:
             self._idle.pop(0).close()
 
     def _drop_idle(self) -> None:

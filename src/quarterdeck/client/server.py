@@ -71,9 +71,7 @@ class Server:
             data = json.dumps(body, separators=(",", ":")).encode()
         return self.connection.exchange(Request(method, target, sent, data))
 
-    def stream(
-        self, path: str, query: Query, headers: Mapping[str, str], readable: Readable
-    ) -> Iterator[bytes]:
+    def stream(self, path: str, query: Query, headers: Mapping[str, str], readable: Readable) -> Iterator[bytes]:
         """An authorised call whose answer has no end, in the pieces in which it comes."""
         sent = {"Accept": "text/event-stream", "User-Agent": "qd", **self._credential(), **headers}
         answer, pieces = self.connection.begin(Request("GET", with_query(path, query), sent), readable)
@@ -86,8 +84,7 @@ class Server:
     def _credential(self) -> dict[str, str]:
         if self.token is None:
             raise Unauthenticated(
-                "missing_token",
-                f"There is no token for {self.address}: give one with --token or QD_TOKEN.",
+                "missing_token", f"There is no token for {self.address}: give one with --token or QD_TOKEN."
             )
         is_key = self.token.startswith("qd_")
         return {"X-API-Key": self.token} if is_key else {"Authorization": f"Bearer {self.token}"}
@@ -139,9 +136,7 @@ def _decode(answer: Answer) -> Document:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise Lost(
-            "garbled_answer", "The server's answer is not a JSON object: is this a Quarterdeck server?"
-        )
+        raise Lost("garbled_answer", "The server's answer is not a JSON object: is this a Quarterdeck server?")
     return document
 
 

@@ -71,9 +71,7 @@ def await_other(place: Place, answering: Answering) -> Server | None:
         if found is not None:
             return found
         if time.monotonic() > deadline:
-            raise TimedOut(
-                "server_silent", f"A server holds {place.path} and does not answer; see `qd status`."
-            )
+            raise TimedOut("server_silent", f"A server holds {place.path} and does not answer; see `qd status`.")
         time.sleep(0.05)
     return None
 
@@ -97,9 +95,7 @@ def _start(place: Place, say: Callable[[str], None]) -> None:
     finally:
         os.close(reading)
     if line is None:
-        raise TimedOut(
-            "start_timeout", f"The server was not ready within {READY_WITHIN:g} s; see {place.log}."
-        )
+        raise TimedOut("start_timeout", f"The server was not ready within {READY_WITHIN:g} s; see {place.log}.")
     if not line.startswith("ready"):
         raise NotStarted("server_not_started", _why(place, begun), log=place.log)
 

@@ -167,9 +167,7 @@ class Wire(asyncio.Protocol):
             await self._news
         finally:
             self._news = None
-        if self._wrong is not None and not (
-            self._framing and (self._framing.is_whole or self._framing.waiting)
-        ):
+        if self._wrong is not None and not (self._framing and (self._framing.is_whole or self._framing.waiting)):
             raise self._wrong
 
     def _resume(self) -> None:

@@ -76,9 +76,7 @@ _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*{_LABEL}")
 _LAST_LABEL_IS_A_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
-_LOCAL_NAMES = frozenset(
-    {"localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback", "broadcasthost"}
-)
+_LOCAL_NAMES = frozenset({"localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback", "broadcasthost"})
 _LOCAL_ZONES = (".localhost", ".localdomain", ".local", ".internal", ".home.arpa")
 
 

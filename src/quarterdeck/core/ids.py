@@ -41,10 +41,7 @@ class IdMaker:
         self._last = tick
         milliseconds = tick >> _COUNTER_BITS
         if milliseconds != self._head_of:
-            self._head_of, self._head = (
-                milliseconds,
-                f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-7",
-            )
+            self._head_of, self._head = (milliseconds, f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-7")
         place = self._used
         if place >= len(self._pool):
             self._pool, place = os.urandom(_BLOCK).hex(), 0

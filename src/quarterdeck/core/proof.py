@@ -282,9 +282,7 @@ class _Walk:
     def rest(self, head: _Head) -> None:
         expected = self._next_pos()
         if head.pos < expected - 1:
-            raise Altered(
-                f"log_head says that the log ends at {head.pos}, and it is sealed up to {expected - 1}."
-            )
+            raise Altered(f"log_head says that the log ends at {head.pos}, and it is sealed up to {expected - 1}.")
         for row in self.ahead:
             pos = pos_of(row)
             if pos < expected:
@@ -293,8 +291,7 @@ class _Walk:
                 break
             if pos > head.pos:
                 raise Altered(
-                    f"There is a row at position {pos}; log_head says that the log ends at {head.pos}.",
-                    pos=pos,
+                    f"There is a row at position {pos}; log_head says that the log ends at {head.pos}.", pos=pos
                 )
             self._unproven(row)
             expected += 1
@@ -306,17 +303,13 @@ class _Walk:
             )
         sealed = self._next_pos() - 1
         if not self.floor <= head.floor <= sealed:
-            raise Altered(
-                f"log_head has a floor of {head.floor}; the seals attest {self.floor} and end at {sealed}."
-            )
+            raise Altered(f"log_head has a floor of {head.floor}; the seals attest {self.floor} and end at {sealed}.")
 
     def _unproven(self, row: Row) -> None:
         try:
             prints_of([row])
         except NotAnEvent as wrong:
-            raise Altered(
-                f"The row at position {wrong.pos} is none that a server wrote.", pos=wrong.pos
-            ) from None
+            raise Altered(f"The row at position {wrong.pos} is none that a server wrote.", pos=wrong.pos) from None
         self.proof.unproven += 1
         at = row[-1]
         if self.proof.unproven_since is None and isinstance(at, int):
@@ -325,9 +318,7 @@ class _Walk:
     def anchored(self) -> None:
         for anchor in self.anchors:
             if anchor not in self.met:
-                end = (
-                    f"the chain ends with seal {self.last.number}" if self.last else "there is no seal at all"
-                )
+                end = f"the chain ends with seal {self.last.number}" if self.last else "there is no seal at all"
                 raise Altered(
                     f"The seal that was noted as {anchor} is not in the chain: {end}. What came after position "
                     f"{self._next_pos() - 1} was cut off or made again.",

@@ -107,12 +107,7 @@ def redact_text(text: str, secrets: Collection[str] = ()) -> str:
 
 def _spellings(secret: str) -> set[str]:
     """As it is, and as it stands in a quotation: an error often shows what it was given as JSON, or as Python does."""
-    return {
-        secret,
-        json.dumps(secret)[1:-1],
-        json.dumps(secret, ensure_ascii=False)[1:-1],
-        repr(secret)[1:-1],
-    }
+    return {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1]}
 
 
 def _struck(found: re.Match[str]) -> str:
@@ -142,9 +137,7 @@ class _Walk:
         if SECRET in value:
             secret = value[SECRET]
             if len(value) > 1 or not isinstance(secret, str):
-                raise _reserved(
-                    path, f'A secret is {{"{SECRET}": "…"}}: a string, and nothing else beside it.'
-                )
+                raise _reserved(path, f'A secret is {{"{SECRET}": "…"}}: a string, and nothing else beside it.')
             changed = self._change(path, secret)
             return changed if self._unwraps else {SECRET: changed}
         return {name: self._member(name, member, path) for name, member in value.items()}

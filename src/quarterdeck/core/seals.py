@@ -118,11 +118,7 @@ def is_due(end: End, newest: Seal, cutoff: Millis) -> bool:
 def floor_for(ends: Sequence[End], newest: Seal, cutoff: Millis, needed: int | None = None) -> int | None:
     """The floor to raise to: the end of the last whole seal that is due. `ends` are in order; `needed` is the lowest
     position that somebody who reads the log has not come past."""
-    due = [
-        end.last_pos
-        for end in ends
-        if is_due(end, newest, cutoff) and (needed is None or end.last_pos < needed)
-    ]
+    due = [end.last_pos for end in ends if is_due(end, newest, cutoff) and (needed is None or end.last_pos < needed)]
     return max(due, default=None)
 
 

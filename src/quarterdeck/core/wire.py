@@ -16,9 +16,7 @@ import msgspec
 from msgspec import Meta
 
 # In Python `$` also stands before a line feed at the end; readers of the pattern elsewhere need the `$`.
-PathId = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9_.\-:]{1,128}$(?!\n)", description="letters, digits and _ . - :")
-]
+PathId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-:]{1,128}$(?!\n)", description="letters, digits and _ . - :")]
 """An id as it stands in a path, a body or a query."""
 LIFECYCLE = "agent:lifecycle"
 """The scope of the agent plane. AGENT_COORDINATOR_SCOPE may give it another name on the wire."""

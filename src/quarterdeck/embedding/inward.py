@@ -64,9 +64,7 @@ class Inner(Request):
         self.pieces: asyncio.Queue[bytes] = asyncio.Queue(STREAM_AHEAD)
         self._unsent: Callable[[], None] | None = None
 
-    def answer(
-        self, status: int, headers: Headers, content: bytes, unsent: Callable[[], None] | None = None
-    ) -> None:
+    def answer(self, status: int, headers: Headers, content: bytes, unsent: Callable[[], None] | None = None) -> None:
         if self.is_gone or self.head.done():
             if unsent:
                 unsent()

@@ -83,19 +83,7 @@ def append(tx: StoreTx, events: Sequence[NewEvent], now: Millis) -> Witness:
     count = len(events)
     ids = [new_id() for _ in events]
     rows: list[tuple[object, ...]] = [
-        (
-            count - 1 - i,
-            ids[i],
-            e.zone_id,
-            e.type,
-            e.subject,
-            e.actor,
-            e.from_state,
-            e.to_state,
-            e.data,
-            e.trace,
-            now,
-        )
+        (count - 1 - i, ids[i], e.zone_id, e.type, e.subject, e.actor, e.from_state, e.to_state, e.data, e.trace, now)
         for i, e in enumerate(events)
     ]
     tx.write(Q.log_advance(count=count))

@@ -66,9 +66,7 @@ class Feed(Protocol):
 
 
 class Follower:
-    def __init__(
-        self, feed: Feed, engine: Engine, wanted: EventFilter, watches: Collection[Watch] = ()
-    ) -> None:
+    def __init__(self, feed: Feed, engine: Engine, wanted: EventFilter, watches: Collection[Watch] = ()) -> None:
         self._feed = feed
         self._engine = engine
         self._queue: list[Batch] = []

@@ -81,9 +81,7 @@ class KeyRetention:
         self._place = seen[-1] if len(seen) == SLICE else BEGINNING
         before = tx.now - self._window
         old: list[tuple[object, ...]] = [
-            (each.zone_id, each.application_id, each.operation, each.key)
-            for each in seen
-            if each.created_at < before
+            (each.zone_id, each.application_id, each.operation, each.key) for each in seen if each.created_at < before
         ]
         if old:
             tx.write(Q.keys_forget(batch=old, before=before))

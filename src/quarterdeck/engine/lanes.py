@@ -238,9 +238,7 @@ class Lane(Generic[C, R]):
         for entry in busy:
             entry.busy_since = entry.busy_since or now
         for _ in range(min(len(self._to_wait_for), self._patience.waiters - len(self._waiters))):
-            task = asyncio.get_running_loop().create_task(
-                self._wait_for_zones(), name=f"lane {self.name}, waiting"
-            )
+            task = asyncio.get_running_loop().create_task(self._wait_for_zones(), name=f"lane {self.name}, waiting")
             self._waiters.add(task)
             task.add_done_callback(self._waiter_done)
         return not alone or held
@@ -309,9 +307,7 @@ class Lane(Generic[C, R]):
             return await self._bisect(batch, error, waits=waits)
         return self._hand_out(batch, outcomes)
 
-    async def _bisect(
-        self, batch: list[_Waiting[C, R]], error: Exception, *, waits: bool
-    ) -> list[_Waiting[C, R]]:
+    async def _bisect(self, batch: list[_Waiting[C, R]], error: Exception, *, waits: bool) -> list[_Waiting[C, R]]:
         """Whatever it is, it belongs to one command: find it, answer it, and say so. Its neighbours succeed."""
         if len(batch) == 1:
             self._answer(batch[0], self._guilty(error))
@@ -413,6 +409,4 @@ class Lane(Generic[C, R]):
         return Unavailable("queue_full", f"Too many requests wait for {self.name}; try again.", retry_after=1)
 
     def _away(self) -> Problem:
-        return Unavailable(
-            "database_unavailable", "The database is away or too busy; try again.", retry_after=1
-        )
+        return Unavailable("database_unavailable", "The database is away or too busy; try again.", retry_after=1)

@@ -339,9 +339,7 @@ class Mirror:
 
     async def _begin_if_missing(self, hold: Hold) -> None:
         state = await self._board.state()
-        if state.startswith(
-            f"{WHOLE} {hold.sink_id} "
-        ):  # by this database: what another has written says nothing
+        if state.startswith(f"{WHOLE} {hold.sink_id} "):  # by this database: what another has written says nothing
             self._building = None
             return
         if state == self._building:

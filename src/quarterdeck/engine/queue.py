@@ -50,9 +50,7 @@ class ZoneQueue(Generic[E]):
 
     def put_back(self, entries: list[E]) -> None:
         """Returns entries that could not be served, to stand first again. They have been let in: never refused."""
-        returned = {
-            zone: self._zones.pop(zone, deque()) for zone in dict.fromkeys(e.zone_id for e in entries)
-        }
+        returned = {zone: self._zones.pop(zone, deque()) for zone in dict.fromkeys(e.zone_id for e in entries)}
         for entry in reversed(entries):
             returned[entry.zone_id].appendleft(entry)
         # The order of this dictionary is the order of turns.

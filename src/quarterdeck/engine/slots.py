@@ -34,14 +34,7 @@ from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.tx import Engine, Tx
 
 log = logging.getLogger("quarterdeck.slots")
-TOUCHING = (
-    "session.spawn",
-    "session.terminate",
-    "cascade.begin",
-    "zone.create",
-    "zone.change",
-    "zone.recount",
-)
+TOUCHING = ("session.spawn", "session.terminate", "cascade.begin", "zone.create", "zone.change", "zone.recount")
 """Events with which a zone's slots, or how many there are, may change."""
 SLOTS = "slots"
 ZONES_MAX = 500
@@ -241,9 +234,7 @@ class Reconciler:
         changes = {use: verdict for use, verdict in verdicts.items() if verdict is not Verdict.RIGHT}
         if not changes:
             return 0
-        doubtful = {
-            use: shown[use.zone_id] for use, verdict in changes.items() if verdict is Verdict.DOUBTFUL
-        }
+        doubtful = {use: shown[use.zone_id] for use, verdict in changes.items() if verdict is Verdict.DOUBTFUL}
         under_way = await self._everywhere.read(lambda tx: _just_touched(tx, doubtful)) if doubtful else set()
         await self._board.write(
             [use.slot(shown[use.zone_id].pos if v is Verdict.FOREIGN else None) for use, v in changes.items()]

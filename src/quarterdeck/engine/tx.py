@@ -112,15 +112,9 @@ class Engine:
         return outcome
 
     async def read(
-        self,
-        operation: Callable[[Tx], Awaitable[T]],
-        *,
-        zones: Collection[str] = (),
-        for_a_writer: bool = False,
+        self, operation: Callable[[Tx], Awaitable[T]], *, zones: Collection[str] = (), for_a_writer: bool = False
     ) -> T:
-        return await self.store.read(
-            lambda port: operation(Tx(port, waits=False)), zones, for_a_writer=for_a_writer
-        )
+        return await self.store.read(lambda port: operation(Tx(port, waits=False)), zones, for_a_writer=for_a_writer)
 
     async def was_committed(self, attempt: Attempt) -> bool:
         """Waits until the transaction is surely over, then looks for its witness."""

@@ -214,11 +214,7 @@ async def leases_of(
 
 
 async def wait_for_work(
-    claim: C,
-    key: K,
-    submit: Callable[[C], Awaitable[tuple[I, ...]]],
-    waiters: Waiters[C, K, I],
-    seconds: float,
+    claim: C, key: K, submit: Callable[[C], Awaitable[tuple[I, ...]]], waiters: Waiters[C, K, I], seconds: float
 ) -> tuple[I, ...]:
     """Asks, and asks again whenever there may be something, until something was given or the time is up."""
     deadline = asyncio.get_running_loop().time() + seconds

@@ -30,9 +30,7 @@ ABOUT = (
 class EventsQuery(msgspec.Struct, frozen=True):
     after: Annotated[int, Meta(ge=0, le=2**63 - 1, description=AFTER)] | None = None
     limit: Annotated[int, Meta(ge=1, le=log.EVENTS_MAX)] = 100
-    types: Annotated[str, Meta(pattern=TYPES, max_length=1_000, description="separated by commas")] | None = (
-        None
-    )
+    types: Annotated[str, Meta(pattern=TYPES, max_length=1_000, description="separated by commas")] | None = None
     subject: PathId | None = None
 
 

@@ -72,9 +72,7 @@ def decode_query(raw: bytes, kind: type[msgspec.Struct]) -> object:
     if len(raw) > QUERY_MAX:
         raise Invalid("invalid_query", f"The query is longer than {QUERY_MAX} bytes.")
     try:
-        pairs = dict(
-            parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100)
-        )
+        pairs = dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100))
     except (UnicodeDecodeError, ValueError):
         raise Invalid("invalid_query", "The query is not percent-encoded UTF-8.") from None
     check_text(pairs)

@@ -24,9 +24,7 @@ SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-OUTCOMES = {
-    f"invocation.{outcome}": outcome for outcome in ("succeeded", "failed", "timed_out", "canceled", "dead")
-}
+OUTCOMES = {f"invocation.{outcome}": outcome for outcome in ("succeeded", "failed", "timed_out", "canceled", "dead")}
 """The events by which an invocation ends."""
 LIVES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 """Seconds that an invocation takes, its retries included."""
@@ -143,32 +141,20 @@ class Metrics(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "quarterdeck_http_requests", "Requests answered", labels=["route", "status"]
-        )
+        requests = CounterMetricFamily("quarterdeck_http_requests", "Requests answered", labels=["route", "status"])
         for (route, status), count in self._requests.items():
             requests.add_metric([route, str(status)], count)
         yield requests
-        yield _histograms(
-            "quarterdeck_http_request_duration_seconds", "Time to answer", "route", self._durations
-        )
+        yield _histograms("quarterdeck_http_request_duration_seconds", "Time to answer", "route", self._durations)
         yield _histograms("quarterdeck_lane_batch_size", "Commands in a transaction", "lane", self._batches)
-        yield _histograms(
-            "quarterdeck_lane_batch_seconds", "Time of a transaction", "lane", self._batch_seconds
-        )
+        yield _histograms("quarterdeck_lane_batch_seconds", "Time of a transaction", "lane", self._batch_seconds)
         yield _counters("quarterdeck_lane_refusals", "Commands refused", ["lane", "code"], self._refused)
-        yield _counters(
-            "subagent_quota_denials", "Spawns refused by a bound", ["bound"], _single(self._denied)
-        )
+        yield _counters("subagent_quota_denials", "Spawns refused by a bound", ["bound"], _single(self._denied))
         yield _counters(
             "subagent_cascade_terminations", "Sessions ended, by reason", ["reason"], _single(self._cascades)
         )
-        yield _counters(
-            "subagent_invocations", "Invocations that ended", ["outcome"], _single(self._outcomes)
-        )
-        lives = HistogramMetricFamily(
-            "subagent_invoke_duration_seconds", "From the call of an invocation to its end"
-        )
+        yield _counters("subagent_invocations", "Invocations that ended", ["outcome"], _single(self._outcomes))
+        lives = HistogramMetricFamily("subagent_invoke_duration_seconds", "From the call of an invocation to its end")
         lives.add_metric([], self._lives.cumulative(), self._lives.total)
         yield lives
         yield _counters("subagent_sweeper_actions", "What sweeps did", ["sweep", "action"], self._sweeps)

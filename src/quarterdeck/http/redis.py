@@ -25,9 +25,7 @@ class RedisView(msgspec.Struct, frozen=True):
             "`not_configured`: the server was told of no Redis"
         ),
     ]
-    written: Annotated[
-        int | None, Meta(description="how much was missing or wrong when everything was last written")
-    ]
+    written: Annotated[int | None, Meta(description="how much was missing or wrong when everything was last written")]
     repairs: Annotated[int, Meta(description="how much the server that answers has put right since it began")]
 
 

@@ -67,9 +67,7 @@ class Request:
         "query",
     )
 
-    def __init__(
-        self, way: Way, method: str, target: tuple[str, bytes], headers: list[tuple[bytes, bytes]]
-    ) -> None:
+    def __init__(self, way: Way, method: str, target: tuple[str, bytes], headers: list[tuple[bytes, bytes]]) -> None:
         self.method = method
         self.path, self.query = target
         self.headers = headers
@@ -148,9 +146,7 @@ class Request:
 
     # -- what goes out -------------------------------------------------------------------------------------------
 
-    def answer(
-        self, status: int, headers: Headers, content: bytes, unsent: Callable[[], None] | None = None
-    ) -> None:
+    def answer(self, status: int, headers: Headers, content: bytes, unsent: Callable[[], None] | None = None) -> None:
         """All of it, with one system call."""
         if self.is_gone:
             if unsent:

@@ -61,9 +61,7 @@ class SecretDesk:
         step = await self.rotation.look(self._place(query.cursor))
         ring = self.rotation.safe.ring
         needed = await self.rotation.everywhere.read(checks.names)
-        return SecretStatus(
-            ring.sealing_id, [*ring.ids], needed, dict(step.counts), step.looked, _cursor(step.next)
-        )
+        return SecretStatus(ring.sealing_id, [*ring.ids], needed, dict(step.counts), step.looked, _cursor(step.next))
 
     async def rotate(self, call: Call) -> Rotated:
         await self.check_bearer(call.caller)

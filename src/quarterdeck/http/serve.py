@@ -107,9 +107,7 @@ def listen_unix(path: Path) -> socket.socket:
     """A listening unix socket, for this user alone. The caller holds the directory's lock, so an old one is stale."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.parent.stat().st_uid != os.getuid():
-        raise OSError(
-            f"{path.parent} belongs to another user; set XDG_RUNTIME_DIR to a directory of your own."
-        )
+        raise OSError(f"{path.parent} belongs to another user; set XDG_RUNTIME_DIR to a directory of your own.")
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(str(path))

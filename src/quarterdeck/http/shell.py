@@ -13,15 +13,7 @@ import msgspec
 
 from quarterdeck.core import trace
 from quarterdeck.core.clock import iso, system_now
-from quarterdeck.core.errors import (
-    Internal,
-    Invalid,
-    MethodNotAllowed,
-    NotFound,
-    OutcomeUnknown,
-    Problem,
-    Unavailable,
-)
+from quarterdeck.core.errors import Internal, Invalid, MethodNotAllowed, NotFound, OutcomeUnknown, Problem, Unavailable
 from quarterdeck.core.ids import NAME_MAX, is_path_id, new_id
 from quarterdeck.core.wire import Call, Caller, Reply, Route
 from quarterdeck.domain.zones.rules import ZONE_NOT_FOUND, may_enter, zone_hidden
@@ -60,9 +52,7 @@ class _Served:
     def __init__(self, route: Route) -> None:
         self.route = route
         self.label = f"{route.method} {route.path}"
-        self.decoder: msgspec.json.Decoder[object] | None = (
-            msgspec.json.Decoder(route.body) if route.body else None
-        )
+        self.decoder: msgspec.json.Decoder[object] | None = msgspec.json.Decoder(route.body) if route.body else None
         self.needs_zone = "{zone}" in route.path
         self.takes_callers_zone = route.in_callers_zone
 

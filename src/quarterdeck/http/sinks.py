@@ -25,9 +25,7 @@ class SinkList(msgspec.Struct, frozen=True):
 
 
 class RequeueBody(msgspec.Struct, frozen=True):
-    pos: (
-        Annotated[int, Meta(ge=1, le=2**63 - 1, description="of the event whose entries are meant")] | None
-    ) = None
+    pos: Annotated[int, Meta(ge=1, le=2**63 - 1, description="of the event whose entries are meant")] | None = None
     all: Annotated[bool, Meta(description="everything that was given up")] = False
 
 

@@ -61,9 +61,7 @@ def position_of(last_event_id: str) -> int:
     """The position within a Last-Event-ID."""
     if _POSITION.fullmatch(last_event_id) and int(last_event_id) <= _LAST:
         return int(last_event_id)
-    raise Invalid(
-        "invalid_last_event_id", "Last-Event-ID is not a position of this log.", field="Last-Event-ID"
-    )
+    raise Invalid("invalid_last_event_id", "Last-Event-ID is not a position of this log.", field="Last-Event-ID")
 
 
 class EventStream(Stream):

@@ -95,9 +95,7 @@ class Streams:
         if self._draining:
             raise Unavailable(DRAINING, "The server is shutting down.", retry_after=1)
         if len(self._open) >= self._most:
-            raise Unavailable(
-                "too_many_streams", f"All {self._most} streams of this server are taken.", retry_after=5
-            )
+            raise Unavailable("too_many_streams", f"All {self._most} streams of this server are taken.", retry_after=5)
         self._open.add(stream)
 
     def leave(self, stream: Stream) -> None:

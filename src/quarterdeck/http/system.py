@@ -28,9 +28,7 @@ class Health(msgspec.Struct, frozen=True):
 class System:
     """Handlers for everything but the rooms."""
 
-    def __init__(
-        self, store: Store, metrics: Metrics, jwks: object, version: str, check_bearer: CheckBearer
-    ) -> None:
+    def __init__(self, store: Store, metrics: Metrics, jwks: object, version: str, check_bearer: CheckBearer) -> None:
         self._store = store
         self._metrics = metrics
         self._jwks = jwks

@@ -25,9 +25,7 @@ LATE = "the fleet may be another's by now"
 
 
 class Eyes:
-    def __init__(
-        self, host: Host, coding_agents: Mapping[str, CodingAgent], say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, host: Host, coding_agents: Mapping[str, CodingAgent], say: Callable[[str], None]) -> None:
         self._host = host
         self._coding_agents = coding_agents
         self._say = say
@@ -85,9 +83,7 @@ class Eyes:
     def _judge(self, looked: Look, placements: Sequence[Placed]) -> list[Ready | Hindrance]:
         """Blocks: what runs in a pane is asked of the kernel."""
         agents = self._coding_agents
-        return [
-            checking.judge(looked, each, self._host, agents.get(each.coding_agent)) for each in placements
-        ]
+        return [checking.judge(looked, each, self._host, agents.get(each.coding_agent)) for each in placements]
 
     async def _sight(self, tmux: Tmux, member: Watched, ready: Ready, now: float) -> tuple[int, Sight] | None:
         try:

@@ -51,6 +51,4 @@ def read(document: Document, kind: type[T]) -> T:
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as wrong:
-        raise Lost(
-            "garbled_answer", f"The server's answer is not what a monitor can read: {wrong}."
-        ) from None
+        raise Lost("garbled_answer", f"The server's answer is not what a monitor can read: {wrong}.") from None

@@ -114,9 +114,7 @@ class Monitor:
 
     def _deserves(self, member: Watched, sights: dict[int, Sight]) -> bool:
         sight = sights.get(member.agent_id)
-        return sight is not None and is_worth_a_ping(
-            sight, member.interval_seconds, always=self._told.policy == ALWAYS
-        )
+        return sight is not None and is_worth_a_ping(sight, member.interval_seconds, always=self._told.policy == ALWAYS)
 
     async def _ping(self, member: Watched) -> bool:
         """Whether it landed."""

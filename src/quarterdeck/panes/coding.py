@@ -43,19 +43,12 @@ class CodingAgent:
 DEFAULTS: Mapping[str, CodingAgent] = {
     agent.name: agent
     for agent in (
+        CodingAgent("claude", ("claude", "--permission-mode", "dontAsk", "--name", "{name}"), processes=("claude",)),
         CodingAgent(
-            "claude", ("claude", "--permission-mode", "dontAsk", "--name", "{name}"), processes=("claude",)
+            "codex", ("codex", "--ask-for-approval", "never", "--sandbox", "workspace-write"), processes=("codex",)
         ),
         CodingAgent(
-            "codex",
-            ("codex", "--ask-for-approval", "never", "--sandbox", "workspace-write"),
-            processes=("codex",),
-        ),
-        CodingAgent(
-            "opencode",
-            ("opencode", "--agent", "build"),
-            prompt_argv=("--prompt", "{prompt}"),
-            processes=("opencode",),
+            "opencode", ("opencode", "--agent", "build"), prompt_argv=("--prompt", "{prompt}"), processes=("opencode",)
         ),
     )
 }
@@ -88,9 +81,7 @@ def coding_agents_of(told: Mapping[str, Told] | None) -> dict[str, CodingAgent]:
     return known
 
 
-def argv_of(
-    agent: CodingAgent, *, name: str, model: str | None = None, prompt: str | None = None
-) -> list[str]:
+def argv_of(agent: CodingAgent, *, name: str, model: str | None = None, prompt: str | None = None) -> list[str]:
     """The command that begins it."""
     values = {"name": name, "model": model or "", "prompt": prompt or ""}
     template = [*agent.argv, *(agent.model_argv if model else ()), *(agent.prompt_argv if prompt else ())]

@@ -52,9 +52,7 @@ class Family:
     def _still(self, now: Processes) -> list[Process]:
         known = (now.get(pid) for pid, _ in self._known)
         return [
-            each
-            for each in known
-            if each is not None and not each.is_gone and (each.pid, each.started) in self._known
+            each for each in known if each is not None and not each.is_gone and (each.pid, each.started) in self._known
         ]
 
 

@@ -21,22 +21,7 @@ PS_SECONDS = 5.0
 UNKNOWN = 0
 SHELLS = frozenset(
     {
-        *(
-            "sh",
-            "bash",
-            "dash",
-            "ash",
-            "zsh",
-            "fish",
-            "ksh",
-            "mksh",
-            "oksh",
-            "lksh",
-            "yash",
-            "csh",
-            "tcsh",
-            "rc",
-        ),
+        *("sh", "bash", "dash", "ash", "zsh", "fish", "ksh", "mksh", "oksh", "lksh", "yash", "csh", "tcsh", "rc"),
         *("es", "elvish", "nu", "xonsh", "pwsh", "ion", "osh", "ysh", "busybox"),
     }
 )

@@ -33,9 +33,7 @@ class Ran:
     err: bytes
 
 
-async def run(
-    argv: Sequence[str], environment: Mapping[str, str], said: bytes = b"", seconds: float = 5.0
-) -> Ran:
+async def run(argv: Sequence[str], environment: Mapping[str, str], said: bytes = b"", seconds: float = 5.0) -> Ran:
     """`said` goes to its standard input. It does not outlast this, however that ends."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[Ran] = loop.create_future()

@@ -69,11 +69,7 @@ class Tmux:
     # -- making --------------------------------------------------------------------------------------------------
 
     async def split(
-        self,
-        window_id: str,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        directory: str | None = None,
+        self, window_id: str, argv: Sequence[str], environment: Mapping[str, str], directory: str | None = None
     ) -> str:
         """A new pane of a window, and in it a program that no shell has begun; its id. Without a directory it begins
         where the window's own pane is. Whatever fails, or cuts this, there is no such pane afterwards."""
@@ -204,9 +200,7 @@ class Tmux:
         try:
             left = await end(root)
         except HoldsUs:
-            raise TmuxError(
-                f"Pane {seen.pane_id} holds this very process, which does not end itself."
-            ) from None
+            raise TmuxError(f"Pane {seen.pane_id} holds this very process, which does not end itself.") from None
         if left:
             names = ", ".join(f"{each.pid} ({one_line(each.command)})" for each in left)
             raise TmuxError(f"Pane {seen.pane_id} has processes that do not end: {names}.")
@@ -222,9 +216,7 @@ class Tmux:
 
     def _refuse_other(self, server_pid: int) -> None:
         if self._server_pid not in (None, server_pid):
-            raise PaneChanged(
-                f"On {one_line(self.socket)} answers another tmux server than pid {self._server_pid}."
-            )
+            raise PaneChanged(f"On {one_line(self.socket)} answers another tmux server than pid {self._server_pid}.")
 
 
 def _refuse_changed(seen: PaneSeen, still: Callable[[], bool]) -> None:
@@ -241,9 +233,7 @@ def _refuse_odd(argv: Sequence[str], environment: Mapping[str, str], directory: 
         raise TmuxError("Neither a command nor its environment can hold a NUL.")
 
 
-def _split_script(
-    window_id: str, argv: Sequence[str], environment: Mapping[str, str], directory: str | None
-) -> str:
+def _split_script(window_id: str, argv: Sequence[str], environment: Mapping[str, str], directory: str | None) -> str:
     """Read by tmux from its standard input."""
     where = "#{pane_current_path}" if directory is None else no_format(directory)
     given = [part for name, value in environment.items() for part in ("-e", quoted(f"{name}={value}"))]

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from quarterdeck.bus.keys import KeyBoard
 from quarterdeck.core.retry import Policy
 from quarterdeck.core.wire import Role
-from quarterdeck.domain.coordination import coordinator as coordinating
-from quarterdeck.domain.coordination import launching, routes, signs
+from quarterdeck.domain.coordination import coordinator as coordinating, launching, routes, signs
 from quarterdeck.domain.coordination.coordinator import Coordinator
 from quarterdeck.domain.coordination.figures import Figures
 from quarterdeck.domain.coordination.health import CONNECTED, REACHABLE, Check, CoordinationHealth
@@ -67,13 +66,7 @@ def the_coordination(keel: Keel, beside: Beside, *, acts: bool) -> Room:
     duty = Duty(LEASE, keel.everywhere, keel.wakes, pace, coordinator)
     health = _health(keel, beside, duty, figures, outward)
     desk = CoordinationDesk(
-        keel.engine,
-        keel.everywhere,
-        coordinator,
-        health,
-        duty.holder,
-        rank.submit,
-        tuple(sorted(launcher_names(keel))),
+        keel.engine, keel.everywhere, coordinator, health, duty.holder, rank.submit, tuple(sorted(launcher_names(keel)))
     )
     keel.heard.append(figures.committed)
     keel.metrics.histogram("coordinator_cycle_duration_seconds", "Time of a coordinator's turn", took)

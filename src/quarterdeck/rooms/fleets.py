@@ -8,12 +8,7 @@ from quarterdeck.domain.fleets import fleet_routes, member_routes, message_route
 from quarterdeck.domain.fleets.fleet_routes import FleetDesk
 from quarterdeck.domain.fleets.member_routes import MemberDesk
 from quarterdeck.domain.fleets.message_routes import MessageDesk
-from quarterdeck.domain.fleets.model.commands import (
-    FleetCommand,
-    FleetOutcome,
-    SpokenCommand,
-    SpokenOutcome,
-)
+from quarterdeck.domain.fleets.model.commands import FleetCommand, FleetOutcome, SpokenCommand, SpokenOutcome
 from quarterdeck.domain.fleets.model.rows import FleetSettings, Message
 from quarterdeck.domain.fleets.monitor_routes import MonitorDesk
 from quarterdeck.domain.fleets.operations import awaiting, crew, looking
@@ -40,9 +35,7 @@ def the_fleets(keel: Keel, issuer: LocalIssuer, live: Live) -> Room:
     notifier = the_notifier(keel, talks.submit)
     station = the_station(keel, issuer, crews.submit)
     polls = awaiting.polls()
-    keel.metrics.gauge(
-        "quarterdeck_polls_waiting", "Polls that wait for a message", "messages", polls.__len__
-    )
+    keel.metrics.gauge("quarterdeck_polls_waiting", "Polls that wait for a message", "messages", polls.__len__)
     messages = MessageDesk(
         keel.engine,
         talks.submit,

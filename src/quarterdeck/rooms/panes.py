@@ -25,9 +25,7 @@ def the_notifier(keel: Keel, receipt: Callable[[Receipt], Awaitable[SpokenOutcom
     told = keel.settings.section(FleetSettings)
     means = notifying.Means(keel.everywhere, receipt, this_host(), coding_agents(told))
     notifier = Notifier(means, told, keel.settings.server.shutdown_grace_ms / 1000)
-    keel.metrics.gauge(
-        "quarterdeck_notices_waiting", "Notices that have no receipt yet", "panes", notifier.__len__
-    )
+    keel.metrics.gauge("quarterdeck_notices_waiting", "Notices that have no receipt yet", "panes", notifier.__len__)
     for outcome in notifying.OUTCOMES:
         keel.metrics.counter(
             "quarterdeck_notices",

@@ -7,34 +7,27 @@ from functools import partial
 
 from quarterdeck.core.pushkeys import Secrets, secrets_from
 from quarterdeck.core.wire import Caller
-from quarterdeck.domain.delegations import operations as delegations
-from quarterdeck.domain.delegations import routes as delegation_routes
+from quarterdeck.domain.delegations import operations as delegations, routes as delegation_routes
 from quarterdeck.domain.delegations.model import DelegationSettings
 from quarterdeck.domain.delegations.routes import DelegationDesk
 from quarterdeck.domain.delegations.sweeps import sweeps as delegation_sweeps
-from quarterdeck.domain.invocations import operations as invocations
-from quarterdeck.domain.invocations import routes as invocation_routes
+from quarterdeck.domain.invocations import operations as invocations, routes as invocation_routes
 from quarterdeck.domain.invocations.model import Command, InvocationSettings, Outcome
 from quarterdeck.domain.invocations.pushing import Means, Pusher
 from quarterdeck.domain.invocations.routes import InvocationDesk
 from quarterdeck.domain.invocations.rules.pushing import CODES
 from quarterdeck.domain.invocations.sweeps import sweeps as invocation_sweeps
-from quarterdeck.domain.keys import operations as keys
-from quarterdeck.domain.keys import routes as key_routes
+from quarterdeck.domain.keys import operations as keys, routes as key_routes
 from quarterdeck.domain.keys.routes import KeyDesk
-from quarterdeck.domain.services import operations as services
-from quarterdeck.domain.services import routes as service_routes
+from quarterdeck.domain.services import operations as services, routes as service_routes
 from quarterdeck.domain.services.model import ServiceSettings
 from quarterdeck.domain.services.routes import ServiceDesk
 from quarterdeck.domain.services.sweeps import sweeps as service_sweeps
-from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.sessions import routes as session_routes
+from quarterdeck.domain.sessions import operations as sessions, routes as session_routes
 from quarterdeck.domain.sessions.model import SessionSettings
 from quarterdeck.domain.sessions.routes import SessionDesk
-from quarterdeck.domain.sessions.sweeps import Reconciler
-from quarterdeck.domain.sessions.sweeps import sweeps as session_sweeps
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones import routes as zone_routes
+from quarterdeck.domain.sessions.sweeps import Reconciler, sweeps as session_sweeps
+from quarterdeck.domain.zones import operations as zones, routes as zone_routes
 from quarterdeck.domain.zones.model import DEFAULT_ZONE, Limits, PutZone
 from quarterdeck.domain.zones.routes import ZoneDesk
 from quarterdeck.engine.idempotency import KeyRetention
@@ -70,9 +63,7 @@ async def zones_and_sessions(
     recount = lanes.writing("recount", sessions.recount)
     show_session = lanes.reading("session-show", sessions.show)
     await put_zone.submit(PutZone(DEFAULT_ZONE, None, None, "server"))
-    zone_desk = ZoneDesk(
-        keel.everywhere, limits, put_zone.submit, show_zone.submit, freeze_zone.submit, check_bearer
-    )
+    zone_desk = ZoneDesk(keel.everywhere, limits, put_zone.submit, show_zone.submit, freeze_zone.submit, check_bearer)
     session_desk = SessionDesk(
         keel.engine, spawn.submit, hold.submit, show_session.submit, finisher, sessions.Explainer(spawner)
     )
@@ -137,10 +128,7 @@ def the_delegations(keel: Keel, ender: sessions.Ender, finisher: sessions.Finish
     )
     expire = lanes.writing("delegation-expire", delegations.expire)
     cleaning_ms = keel.settings.section(LogSettings).retention_cleanup_interval_ms
-    return Room(
-        delegation_routes.routes(desk),
-        delegation_sweeps(keel.everywhere, expire.submit, told, cleaning_ms),
-    )
+    return Room(delegation_routes.routes(desk), delegation_sweeps(keel.everywhere, expire.submit, told, cleaning_ms))
 
 
 def invocations_room(keel: Keel, secrets: Secrets | None) -> Room:
@@ -155,9 +143,7 @@ def invocations_room(keel: Keel, secrets: Secrets | None) -> Room:
     desk = InvocationDesk(keel.engine, lane.submit, show.submit, waiters, told)
     waiters.unwanted = desk.release
     pushers = [] if secrets is None else [the_pusher(keel, lane.submit, secrets)]
-    keel.metrics.gauge(
-        "quarterdeck_claims_waiting", "Claims that wait for work", "invocations", waiters.__len__
-    )
+    keel.metrics.gauge("quarterdeck_claims_waiting", "Claims that wait for work", "invocations", waiters.__len__)
     return Room(
         invocation_routes.routes(desk),
         invocation_sweeps(
@@ -180,9 +166,6 @@ def the_pusher(keel: Keel, submit: Callable[[Command], Awaitable[Outcome]], secr
     keel.metrics.gauge("quarterdeck_pushes_under_way", "Pushes under way", "invocations", pusher.__len__)
     for code in CODES:
         keel.metrics.counter(
-            "quarterdeck_pushes",
-            "Pushes, by what came of them",
-            code,
-            partial(pusher.counts.__getitem__, code),
+            "quarterdeck_pushes", "Pushes, by what came of them", code, partial(pusher.counts.__getitem__, code)
         )
     return pusher

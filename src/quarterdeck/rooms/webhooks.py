@@ -7,9 +7,7 @@ from functools import partial
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.pushkeys import Secrets, secrets_from
 from quarterdeck.domain.services.model import ServiceSettings
-from quarterdeck.domain.webhooks import delivering, telling
-from quarterdeck.domain.webhooks import operations as webhooks
-from quarterdeck.domain.webhooks import routes as webhook_routes
+from quarterdeck.domain.webhooks import delivering, operations as webhooks, routes as webhook_routes, telling
 from quarterdeck.domain.webhooks.delivering import Deliverer, Means
 from quarterdeck.domain.webhooks.model import Changed, Command, WebhookSettings
 from quarterdeck.domain.webhooks.routes import WebhookDesk
@@ -64,9 +62,7 @@ async def _sink(keel: Keel, lane: Lane[Command, Changed]) -> Duty:
         f"{own}_lag_events", "Events not told yet", teller.name, lambda: max(0, teller.head - teller.position)
     )
     metrics.counter(f"{own}_delivered", "Entries delivered", teller.name, lambda: teller.told)
-    metrics.counter(
-        f"{own}_missed", "Events that went before they were told", teller.name, lambda: teller.missed
-    )
+    metrics.counter(f"{own}_missed", "Events that went before they were told", teller.name, lambda: teller.missed)
     pace = Pace(keel.settings.section(SinkSettings).outbox_interval_ms, telling.GAP_SECONDS)
     return Duty(teller.name, keel.everywhere, ears.wakes, pace, teller)
 
@@ -87,9 +83,7 @@ def _deliverer(keel: Keel, lane: Lane[Command, Changed], secrets: Secrets) -> De
         secrets,
     )
     deliverer = Deliverer(means, told, settings.server.shutdown_grace_ms / 1000)
-    keel.metrics.gauge(
-        "quarterdeck_webhooks_under_way", "Deliveries under way", "webhooks", deliverer.__len__
-    )
+    keel.metrics.gauge("quarterdeck_webhooks_under_way", "Deliveries under way", "webhooks", deliverer.__len__)
     for code in delivering.CODES:
         keel.metrics.counter(
             "quarterdeck_webhooks",

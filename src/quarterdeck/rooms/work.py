@@ -7,20 +7,15 @@ from dataclasses import dataclass
 
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.wire import Caller, Role
-from quarterdeck.domain.agents import member_routes
-from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents import routes as agent_routes
+from quarterdeck.domain.agents import member_routes, operations as agents, routes as agent_routes
 from quarterdeck.domain.agents.member_routes import MemberDesk
 from quarterdeck.domain.agents.model import Look, Standing
 from quarterdeck.domain.agents.operations import members
 from quarterdeck.domain.agents.operations.speaking import AsAgent
 from quarterdeck.domain.agents.routes import AgentDesk, AgentLanes, Mint
-from quarterdeck.domain.agents.sweeps import AgentRetention
-from quarterdeck.domain.agents.sweeps import sweeps as agent_sweeps
+from quarterdeck.domain.agents.sweeps import AgentRetention, sweeps as agent_sweeps
 from quarterdeck.domain.agents.words import Keep, Reported, Tells, Working
-from quarterdeck.domain.tasks import operations as tasks
-from quarterdeck.domain.tasks import records as task_records
-from quarterdeck.domain.tasks import routes as task_routes
+from quarterdeck.domain.tasks import operations as tasks, records as task_records, routes as task_routes
 from quarterdeck.domain.tasks.model import commands as task_commands
 from quarterdeck.domain.tasks.model.rows import TaskSettings
 from quarterdeck.domain.tasks.operations import budgeting, coordinating, following, logs
@@ -156,10 +151,7 @@ def the_records(keel: Keel, safe: Safe) -> Room:
         following.Following(keel.engine, readers),
     )
     keel.metrics.gauge(
-        "quarterdeck_log_readers_waiting",
-        "Readers that wait for a task's log to grow",
-        "tasks",
-        readers.__len__,
+        "quarterdeck_log_readers_waiting", "Readers that wait for a task's log to grow", "tasks", readers.__len__
     )
     look = following.LogLook(keel.engine, readers, poll_seconds)
     return Room(

@@ -71,9 +71,7 @@ class Background:
                 raise RuntimeError("this client has been closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_serve, args=[self._loop], name="quarterdeck-sdk", daemon=True
-                )
+                self._thread = threading.Thread(target=_serve, args=[self._loop], name="quarterdeck-sdk", daemon=True)
                 self._thread.start()
             return self._loop
 

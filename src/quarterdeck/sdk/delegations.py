@@ -17,19 +17,13 @@ class Delegations(Room):
     ) -> Delegation:
         """Lends authority of the session `source` to the session `target`: never more than it has."""
         body = {"source_session_id": source, "target_session_id": target, **told(DelegateOptions, options)}
-        return await self._call(
-            Ask("POST", self._path("delegations"), body=body, key=own_key(key)), Delegation
-        )
+        return await self._call(Ask("POST", self._path("delegations"), body=body, key=own_key(key)), Delegation)
 
     async def get(self, edge_id: str) -> Delegation:
         return await self._get(self._path("delegations", edge_id), Delegation)
 
     def list(
-        self,
-        *,
-        source: str | None = None,
-        target: str | None = None,
-        status: DelegationStatus | None = None,
+        self, *, source: str | None = None, target: str | None = None, status: DelegationStatus | None = None
     ) -> AsyncIterator[Delegation]:
         """Newest first."""
         wanted = {"source": source, "target": target, "status": status}
@@ -39,8 +33,7 @@ class Delegations(Room):
         """Takes an edge back, with all that are derived from it, and ends whoever is left without authority. With
         `keep_sessions` they run on without it."""
         return await self._call(
-            Ask("DELETE", self._path("delegations", edge_id), {"keep_sessions": keep_sessions}, repeats=True),
-            Revoked,
+            Ask("DELETE", self._path("delegations", edge_id), {"keep_sessions": keep_sessions}, repeats=True), Revoked
         )
 
     async def authority(self, session_id: str) -> Authority:

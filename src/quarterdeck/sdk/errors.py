@@ -77,9 +77,7 @@ class NotSucceeded(Exception):
     """An invocation is over and has no result: it failed, timed out, was canceled or is dead."""
 
     def __init__(self, invocation: Invocation) -> None:
-        super().__init__(
-            f"{invocation.method} of {invocation.service_id} {invocation.status}: {invocation.error}"
-        )
+        super().__init__(f"{invocation.method} of {invocation.service_id} {invocation.status}: {invocation.error}")
         self.invocation = invocation
 
     @property
@@ -96,9 +94,7 @@ class LogReset(Exception):
     go on after `position`."""
 
     def __init__(self, position: int) -> None:
-        super().__init__(
-            f"The log does not reach back to where this reader was; it goes on after {position}."
-        )
+        super().__init__(f"The log does not reach back to where this reader was; it goes on after {position}.")
         self.position = position
 
 

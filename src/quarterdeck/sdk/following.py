@@ -26,9 +26,7 @@ log = logging.getLogger("quarterdeck.sdk")
 class Following:
     """One stream, however many connections it takes."""
 
-    def __init__(
-        self, remote: Remote, path: str, query: Query, told: Callable[[bool], None] | None = None
-    ) -> None:
+    def __init__(self, remote: Remote, path: str, query: Query, told: Callable[[bool], None] | None = None) -> None:
         self._remote = remote
         self._ask = Ask("GET", path, query)
         self._told = told

@@ -8,17 +8,7 @@ from typing import TypeVar, Unpack
 
 from quarterdeck.sdk.asks import EnqueueOptions, told
 from quarterdeck.sdk.errors import NotSucceeded, TimedOut
-from quarterdeck.sdk.model import (
-    OVER,
-    Completion,
-    Invocation,
-    InvocationStatus,
-    Item,
-    Items,
-    Lease,
-    Page,
-    Token,
-)
+from quarterdeck.sdk.model import OVER, Completion, Invocation, InvocationStatus, Item, Items, Lease, Page, Token
 from quarterdeck.sdk.remote import Ask, Remote
 from quarterdeck.sdk.room import Room, own_key
 from quarterdeck.sdk.waiting import Endings
@@ -43,9 +33,7 @@ class Invocations(Room):
     ) -> Invocation:
         """Has a method of a service called: durably, and once for each `key`."""
         body = {"service_id": service_id, "method": method, "params": params, **told(EnqueueOptions, options)}
-        return await self._call(
-            Ask("POST", self._path("invocations"), body=body, key=own_key(key)), Invocation
-        )
+        return await self._call(Ask("POST", self._path("invocations"), body=body, key=own_key(key)), Invocation)
 
     async def call(
         self,
@@ -86,8 +74,7 @@ class Invocations(Room):
         is over."""
         body = {} if reason is None else {"reason": reason}
         return await self._call(
-            Ask("POST", self._path("invocations", invocation_id, "cancel"), body=body, repeats=True),
-            Invocation,
+            Ask("POST", self._path("invocations", invocation_id, "cancel"), body=body, repeats=True), Invocation
         )
 
     async def wait(self, invocation_id: str, *, timeout: float | None = None) -> Invocation:

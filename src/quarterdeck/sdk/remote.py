@@ -187,9 +187,7 @@ class Remote:
     async def _settle(self, found: Located) -> None:
         token = found.token if self._tokens is None else await asyncio.to_thread(self._tokens)
         if token is None:
-            raise Unauthenticated(
-                "missing_token", f"There is no token for {found.address}: give one, or set QD_TOKEN."
-            )
+            raise Unauthenticated("missing_token", f"There is no token for {found.address}: give one, or set QD_TOKEN.")
         # Looking takes its time: whoever closed the client meanwhile has closed what there was, and nothing follows.
         self._require_open()
         self._headers = headers_with(token, found.trace)

@@ -14,12 +14,7 @@ from quarterdeck.sdk.room import Room
 
 class Services(Room):
     async def register(
-        self,
-        application_id: str,
-        endpoint_url: str,
-        *,
-        agent_id: str | None = None,
-        **options: Unpack[ServiceOptions],
+        self, application_id: str, endpoint_url: str, *, agent_id: str | None = None, **options: Unpack[ServiceOptions]
     ) -> Service:
         """Registers what an application offers at an endpoint, or describes anew what it offers there already. With an
         `agent_id` it is registered for as long as that session lives. The secret of a new push service is in this
@@ -27,18 +22,13 @@ class Services(Room):
         body = {"application_id": application_id, "endpoint_url": endpoint_url, "agent_id": agent_id}
         body = {name: value for name, value in body.items() if value is not None}
         return await self._call(
-            Ask(
-                "POST", self._path("agent-services"), body=body | told(ServiceOptions, options), repeats=True
-            ),
-            Service,
+            Ask("POST", self._path("agent-services"), body=body | told(ServiceOptions, options), repeats=True), Service
         )
 
     async def get(self, service_id: str) -> Service:
         return await self._get(self._path("agent-services", service_id), Service)
 
-    def list(
-        self, *, application_id: str | None = None, health: Health | None = None
-    ) -> AsyncIterator[Service]:
+    def list(self, *, application_id: str | None = None, health: Health | None = None) -> AsyncIterator[Service]:
         """Newest first."""
         wanted = {"application_id": application_id, "health": health}
         return self._listed(self._path("agent-services"), wanted, Page[Service])
@@ -47,19 +37,12 @@ class Services(Room):
         """The service of an application, the newest if it has several."""
         async for service in self.list(application_id=application_id):
             return service
-        raise NotFound(
-            "agent_service_not_found", f"The application {application_id!r} offers no service here."
-        )
+        raise NotFound("agent_service_not_found", f"The application {application_id!r} offers no service here.")
 
     async def patch(self, service_id: str, **options: Unpack[ServiceOptions]) -> Service:
         """Changes what is named, and leaves the rest."""
         return await self._call(
-            Ask(
-                "PATCH",
-                self._path("agent-services", service_id),
-                body=told(ServiceOptions, options),
-                repeats=True,
-            ),
+            Ask("PATCH", self._path("agent-services", service_id), body=told(ServiceOptions, options), repeats=True),
             Service,
         )
 

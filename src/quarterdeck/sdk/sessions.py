@@ -14,9 +14,7 @@ from quarterdeck.sdk.room import Room, own_key
 
 
 class Sessions(Room):
-    async def spawn(
-        self, application_id: str, *, key: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> Session:
+    async def spawn(self, application_id: str, *, key: str | None = None, **options: Unpack[SpawnOptions]) -> Session:
         """Spawns a session of an application. With the same `key`, the same session while it lives."""
         body = {"application_id": application_id, **told(SpawnOptions, options)}
         return await self._call(Ask("POST", self._path("agents"), body=body, key=own_key(key)), Session)
@@ -33,12 +31,7 @@ class Sessions(Room):
         root_id: str | None = None,
     ) -> AsyncIterator[Session]:
         """Newest first."""
-        wanted = {
-            "status": status,
-            "application_id": application_id,
-            "parent_id": parent_id,
-            "root_id": root_id,
-        }
+        wanted = {"status": status, "application_id": application_id, "parent_id": parent_id, "root_id": root_id}
         return self._listed(self._path("agents"), wanted, Page[Session])
 
     def children(self, session_id: str, *, status: SessionStatus | None = None) -> AsyncIterator[Session]:

@@ -59,9 +59,7 @@ class Tasks(WorkRoom):
             return await self._creations.ask(body)
         return await self._create(body, own_key(key))
 
-    async def create_many(
-        self, tasks: Sequence[NewTask], *, key: str | None = None
-    ) -> tuple[Task | Problem, ...]:
+    async def create_many(self, tasks: Sequence[NewTask], *, key: str | None = None) -> tuple[Task | Problem, ...]:
         """Makes up to 1,000 at once, which may depend on each other by the ids they are given. One outcome for each, in
         order: a task, or why it was refused."""
         body = {"tasks": [told_in_camel(NewTask, task) for task in tasks]}
@@ -85,9 +83,7 @@ class Tasks(WorkRoom):
         """Newest first."""
         return self._pages(self._path("agent-tasks"), _query(wanted), WorkPage[Task])
 
-    def logs(
-        self, task_id: str, *, level: Level | None = None, event: str | None = None
-    ) -> AsyncIterator[LogLine]:
+    def logs(self, task_id: str, *, level: Level | None = None, event: str | None = None) -> AsyncIterator[LogLine]:
         """What happened to it and what its agents said, oldest first."""
         query = {"level": level, "event": event, "order": "asc"}
         return self._pages(self._path("agent-tasks", task_id, "logs"), query, WorkPage[LogLine])
@@ -119,9 +115,7 @@ class Tasks(WorkRoom):
     async def patch(self, task_id: str, **changes: Unpack[TaskChanges]) -> Task:
         """Changes what is named. `estimated_completion_at=None` takes an estimate away."""
         body = told_in_camel(TaskChanges, changes, clears=True)
-        return await self._ask(
-            Ask("PATCH", self._path("agent-tasks", task_id), body=body, repeats=True), Task
-        )
+        return await self._ask(Ask("PATCH", self._path("agent-tasks", task_id), body=body, repeats=True), Task)
 
     async def cancel(self, task_id: str, *, reason: str | None = None) -> Task:
         """Ends it for good. Whoever works on it is told with its next heartbeat."""
@@ -201,10 +195,7 @@ class Tasks(WorkRoom):
     async def _many(
         self,
         verb: str,
-        items: Sequence[TaskProgress]
-        | Sequence[TaskCompletion]
-        | Sequence[TaskFailure]
-        | Sequence[TaskReturn],
+        items: Sequence[TaskProgress] | Sequence[TaskCompletion] | Sequence[TaskFailure] | Sequence[TaskReturn],
     ) -> tuple[TaskItem, ...]:
         ask = Ask("POST", self._path("agent-tasks", verb), body={"items": items}, repeats=True)
         return tuple((await self._ask(ask, Items[TaskItem])).items)

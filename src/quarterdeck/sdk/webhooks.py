@@ -12,9 +12,7 @@ from quarterdeck.sdk.work import Webhook, WebhookDelivery, WorkPage
 
 
 class Webhooks(WorkRoom):
-    async def create(
-        self, url: str, *, key: str | None = None, **described: Unpack[WebhookOptions]
-    ) -> Webhook:
+    async def create(self, url: str, *, key: str | None = None, **described: Unpack[WebhookOptions]) -> Webhook:
         """Has an endpoint told from now on, once for each `key`. The answer holds the secret that deliveries are signed
         with, this once."""
         body = {"url": url, **told_in_camel(WebhookOptions, described)}

@@ -129,9 +129,7 @@ class SqliteStore:
             raise sorted_error(error, "begin") from error
 
     async def _commit(self) -> None:
-        committing = asyncio.get_running_loop().run_in_executor(
-            self._committer, self._writer.execute, "commit"
-        )
+        committing = asyncio.get_running_loop().run_in_executor(self._committer, self._writer.execute, "commit")
         try:
             # Shielded: whoever awaits may be cancelled, but a COMMIT that has begun must be seen to its end before
             # the next transaction may use this connection.
@@ -193,9 +191,7 @@ def _forget_statistics(connection: sqlite3.Connection) -> None:
         if full or not kept:
             connection.execute("analyze sqlite_schema")
     except sqlite3.OperationalError as error:
-        log.warning(
-            "SQLite's statistics, which can make it slow, were not removed until the next start: %s", error
-        )
+        log.warning("SQLite's statistics, which can make it slow, were not removed until the next start: %s", error)
     except sqlite3.Error as error:
         raise sorted_error(error, "statistics") from error
 

@@ -19,9 +19,7 @@ class Clock:
     def now(self) -> datetime:
         return datetime.fromtimestamp(self._now / SECOND, UTC)
 
-    def advance(
-        self, *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0
-    ) -> datetime:
+    def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0) -> datetime:
         """Moves it forward, and says what time it is then. Nothing happens by that alone: `settle` does what is due."""
         by = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         if by < timedelta(0):

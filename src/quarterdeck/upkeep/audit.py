@@ -40,12 +40,7 @@ class Verdict(msgspec.Struct, frozen=True):
             return {**told, "altered": {"what": self.what, "pos": self.pos, "seal": self.seal}}
         proof = msgspec.to_builtins(self.proof)
         since = self.proof.unproven_since
-        return {
-            **told,
-            **proof,
-            "unproven_since": None if since is None else iso(since),
-            "limits": self.limits(),
-        }
+        return {**told, **proof, "unproven_since": None if since is None else iso(since), "limits": self.limits()}
 
     def limits(self) -> list[str]:
         """What is not proved, in words."""
@@ -62,9 +57,7 @@ class Verdict(msgspec.Struct, frozen=True):
     def text(self) -> str:
         if self.proof is None:
             return f"altered: {self.what}"
-        return "\n".join(
-            [f"proven: {_proved(self.proof, self.anchors)}", *(f"  {line}" for line in self.limits())]
-        )
+        return "\n".join([f"proven: {_proved(self.proof, self.anchors)}", *(f"  {line}" for line in self.limits())])
 
 
 def judge(url: str, trusted: TrustedKeys, anchors: Sequence[Anchor] = ()) -> Verdict:

@@ -37,35 +37,21 @@ class Check(msgspec.Struct, frozen=True):
 
 CHECKS = (
     Check("counts", Q.check_counts, "the counter {2} {1} says {3}, and {4} are live"),
-    Check(
-        "counts-left",
-        Q.check_counts_left,
-        "the counter {2} {1} ({3}) is of a session that has ended or is gone",
-    ),
+    Check("counts-left", Q.check_counts_left, "the counter {2} {1} ({3}) is of a session that has ended or is gone"),
     Check("counts-ever", Q.check_counts_ever, "the tree {1} is said to have had {2} sessions, and has {3}"),
     Check("parents", Q.check_parents, "the session {1} lives, and its parent {2} {3}"),
     Check("places", Q.check_places, "the session {1} says depth {2}, root {3}; by its parent it is {4}, {5}"),
     Check("cycles", Q.check_cycles, "the session {1} is its own ancestor"),
     Check("expiries", Q.check_expiries, "the session {1} expires at {2}, after its parent {3} at {4}"),
-    Check(
-        "states",
-        Q.check_states,
-        "the session {1} is {2}, and has no instant of its end, or no such state is known",
-    ),
+    Check("states", Q.check_states, "the session {1} is {2}, and has no instant of its end, or no such state is known"),
     Check("suspensions", Q.check_suspensions, "the session {1} is {2}, and {3} is on it or above it"),
     Check("stamps", Q.check_stamps, "the session {1} waits to be settled by the cascade {2}, which {3}"),
     Check("cascades", Q.check_cascades, "the cascade {1} stamped {2} and settled {3}, and {4} wait"),
     Check("cascades-slow", Q.check_cascades_slow, "the cascade {1} has {2} left after {3} s"),
     Check("zones", Q.check_zones, "the session {1} lives in a zone that {2}"),
     Check("invocations", Q.check_invocations, "the invocation {1} is {2}, and its session {3} {4}"),
-    Check(
-        "attempts", Q.check_attempts, "the invocation {1} is {2} in attempt {3} of {4}, and its row cannot be"
-    ),
-    Check(
-        "parked",
-        Q.check_parked,
-        "the waiting invocation {1} is put aside, and no session of it sleeps",
-    ),
+    Check("attempts", Q.check_attempts, "the invocation {1} is {2} in attempt {3} of {4}, and its row cannot be"),
+    Check("parked", Q.check_parked, "the waiting invocation {1} is put aside, and no session of it sleeps"),
     Check("delegations", Q.check_delegations, "the delegation {1} is active, and its session {2} {3}"),
     Check(
         "delegation-lines",
@@ -80,9 +66,7 @@ CHECKS = (
     Check("services", Q.check_services, "the service {1} is {2}"),
     Check("tasks", Q.check_tasks, "the task {1} is {2} in attempt {3}, and its row cannot be"),
     Check(
-        "tasks-waiting",
-        Q.check_tasks_waiting,
-        "the task {1} is said to wait for {2} others ({4}), and waits for {3}",
+        "tasks-waiting", Q.check_tasks_waiting, "the task {1} is said to wait for {2} others ({4}), and waits for {3}"
     ),
     Check("tasks-forgotten", Q.check_tasks_forgotten, "the task {1} waits for {2}, which is {3}"),
     Check("tasks-held", Q.check_tasks_held, "the agent {1} is said to hold {2} tasks, and holds {3}"),
@@ -92,11 +76,7 @@ CHECKS = (
         FLEETS.check_fleets,
         "the fleet {1} is {2}, and has {3} administrators, {4} directors and {5} active members",
     ),
-    Check(
-        "fleet-members",
-        FLEETS.check_fleet_members,
-        "the member {1} of fleet {2} is {3}, and its row cannot be",
-    ),
+    Check("fleet-members", FLEETS.check_fleet_members, "the member {1} of fleet {2} is {3}, and its row cannot be"),
     Check(
         "fleet-registry",
         FLEETS.check_fleet_registry,
@@ -149,9 +129,7 @@ class Totals(msgspec.Struct, frozen=True, array_like=True):
 
     def text(self) -> str:
         named = msgspec.structs.asdict(self)
-        return ", ".join(
-            f"{count:,} {noun.removesuffix('s') if count == 1 else noun}" for noun, count in named.items()
-        )
+        return ", ".join(f"{count:,} {noun.removesuffix('s') if count == 1 else noun}" for noun, count in named.items())
 
 
 class Report(msgspec.Struct):
@@ -176,9 +154,7 @@ class Report(msgspec.Struct):
     def text(self) -> str:
         lines = [finding.text() for finding in self.findings]
         lines += [f"(note) {note.text()}" for note in self.notes]
-        lines += [
-            f"{name}: {count - SHOWN_MAX:,} more" for name, count in self.counts.items() if count > SHOWN_MAX
-        ]
+        lines += [f"{name}: {count - SHOWN_MAX:,} more" for name, count in self.counts.items() if count > SHOWN_MAX]
         wrong = sum(self.counts.get(check.name, 0) for check in CHECKS if not check.is_note)
         says = f"{wrong:,} {'row differs' if wrong == 1 else 'rows differ'}" if wrong else "all is well"
         lines.append(f"{says}: {self.totals.text()}")

@@ -156,9 +156,7 @@ def _postgres(url: str) -> Iterator[Snapshot]:
     except ImportError as error:
         raise StoreError("driver", "PostgreSQL needs more: pip install 'quarterdeck[postgres]'.") from error
     try:
-        with psycopg.connect(
-            url, connect_timeout=5, autocommit=True, application_name="quarterdeck"
-        ) as connection:
+        with psycopg.connect(url, connect_timeout=5, autocommit=True, application_name="quarterdeck") as connection:
             _see_everything(connection)
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
@@ -169,9 +167,7 @@ def _postgres(url: str) -> Iterator[Snapshot]:
     except psycopg.errors.UndefinedTable as error:
         raise StoreError("schema", complaint(None) or "") from error
     except psycopg.errors.InsufficientPrivilege as error:
-        raise StoreError(
-            "role", f"This login may not read the database: {error.diag.message_primary}."
-        ) from error
+        raise StoreError("role", f"This login may not read the database: {error.diag.message_primary}.") from error
 
 
 _HELD = """

@@ -27,11 +27,7 @@ from tests.support.server import Launch, ServerProcess, Servers
 
 ZONE = "works"
 THRESHOLD_SECONDS = 3
-SHORT = {
-    "QD_COORDINATOR_INTERVAL_MS": "1000",
-    "QD_TASK_BACKOFF_MAX_SECONDS": "1",
-    "QD_SEAL_INTERVAL_MS": "1000",
-}
+SHORT = {"QD_COORDINATOR_INTERVAL_MS": "1000", "QD_TASK_BACKOFF_MAX_SECONDS": "1", "QD_SEAL_INTERVAL_MS": "1000"}
 """So that what must be waited for comes within seconds."""
 PORTS = range(15_000, 30_000)
 """Below those from which the machine draws for whoever connects: a server that is away finds its port free again."""
@@ -61,12 +57,7 @@ class Course:
         fleet = await self._started(url, directory)
         token = await laid_out(fleet[0])
         place = Place(
-            [fleet[slot].url for slot in range(len(fleet))],
-            token,
-            ZONE,
-            self.seed,
-            directory,
-            THRESHOLD_SECONDS,
+            [fleet[slot].url for slot in range(len(fleet))], token, ZONE, self.seed, directory, THRESHOLD_SECONDS
         )
         side = Side(fleet[0].launch.database_url)
         crew = Crew(place, self.scale.agents)
@@ -93,10 +84,7 @@ class Course:
         first = await self.servers.start(launch)
         if self.postgres is None:
             return Fleet(self.servers, [first])
-        shared = {
-            "QD_SIGNING_KEY": str(launch.data / "signing-key.pem"),
-            "QD_SECRET_KEYS": first.secret_keys,
-        }
+        shared = {"QD_SIGNING_KEY": str(launch.data / "signing-key.pem"), "QD_SECRET_KEYS": first.secret_keys}
         beside = replace(launch, data=directory / "server-2", port=free_port()).told(**shared)
         return Fleet(self.servers, [first, await self.servers.start(beside)])
 
@@ -129,10 +117,7 @@ class Ran:
         return sorted(self.crew.histories[0].parent.glob("*.jsonl"))
 
     def told(self) -> str:
-        done = [
-            f"{count:>5}  {what}"
-            for what, count in sorted((self.disturber.times + self.crew.happened).items())
-        ]
+        done = [f"{count:>5}  {what}" for what, count in sorted((self.disturber.times + self.crew.happened).items())]
         return "\n".join([f"seed {self.seed}", *done, *self.fleet.happened])
 
 
@@ -187,9 +172,7 @@ async def create(fleet: Fleet, token: str, ledger: Ledger, tasks: list[Task]) ->
             told = {name: item.get(name) for name in ("id", "status", "error") if name in item}
             # The first time nobody can have been there before.
             ledger.end(
-                entry,
-                (201 if number == 1 else 200) if is_task else int(item.get("status") or answer.status_code),
-                told,
+                entry, (201 if number == 1 else 200) if is_task else int(item.get("status") or answer.status_code), told
             )
         assert answer.status_code in (201, 503), answer.text
         return items is not None and all("taskType" in item for item in items)

@@ -141,12 +141,7 @@ class Crew:
         log = place.directory / f"{client}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.support.labouring.agent",
-                    msgspec.json.encode(post).decode(),
-                ],
+                [sys.executable, "-m", "tests.support.labouring.agent", msgspec.json.encode(post).decode()],
                 cwd=ROOT,
                 env=plain_environment(),
                 stdin=subprocess.DEVNULL,

@@ -46,9 +46,7 @@ def an_attempt_in_the_name_of_the_lost(side: Side) -> None:
 
 
 def a_dependency_on_what_came_later(side: Side) -> None:
-    [[early, zone]] = side.run(
-        "select subject, zone_id from events where type = 'task.started' order by pos limit 1"
-    )
+    [[early, zone]] = side.run("select subject, zone_id from events where type = 'task.started' order by pos limit 1")
     [[late]] = side.run("select subject from events where type = 'task.completed' order by pos desc limit 1")
     side.run("insert into task_dependencies values (?, ?, ?, 1)", zone, early, late)
 

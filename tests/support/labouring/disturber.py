@@ -54,12 +54,7 @@ class Disturber:
             await asyncio.gather(*self._thawing)
 
     def _round(self) -> list[Disturbance]:
-        kinds: list[Disturbance] = [
-            self.kill_an_agent,
-            self.freeze_an_agent,
-            self.kill_a_server,
-            self.kill_an_agent,
-        ]
+        kinds: list[Disturbance] = [self.kill_an_agent, self.freeze_an_agent, self.kill_a_server, self.kill_an_agent]
         if self._stage.postgres is not None:
             kinds.append(self.restart_the_database)
         self._chance.shuffle(kinds)

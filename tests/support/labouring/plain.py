@@ -122,11 +122,7 @@ class Plain:
     def _claiming(self) -> tuple[str, dict[str, object], dict[str, object]]:
         claim_id = f"{self._post.client}-{next(self._claims)}"
         body: dict[str, object] = {"max": self._chance.randint(1, 2), "waitMs": 500, "claimId": claim_id}
-        return (
-            f"/api/v1/agents/{self._post.agent}/claim",
-            body,
-            {"agentId": self._post.agent, "claimId": claim_id},
-        )
+        return (f"/api/v1/agents/{self._post.agent}/claim", body, {"agentId": self._post.agent, "claimId": claim_id})
 
     async def _claim(self) -> list[Held]:
         return await self._take(*self._claiming())

@@ -16,14 +16,7 @@ from quarterdeck.sdk.errors import Fail, Problem, Refusal
 from quarterdeck.sdk.remote import Options
 from quarterdeck.sdk.tasking import Attempt, TaskWorker, WorkerOptions
 from quarterdeck.sdk.tasks import Tasks
-from quarterdeck.sdk.work import (
-    TaskCompletion,
-    TaskFailure,
-    TaskItem,
-    TaskLease,
-    TaskProgress,
-    TaskReturn,
-)
+from quarterdeck.sdk.work import TaskCompletion, TaskFailure, TaskItem, TaskLease, TaskProgress, TaskReturn
 from quarterdeck.sdk.worker.signals import until_signalled
 from tests.support.labouring.agent import Post
 from tests.support.labouring.labour import Broken, Job, Saved, labour
@@ -123,10 +116,7 @@ class Recorded(Tasks):
         return await self._each("task.release", said, super().release)
 
     async def _each(
-        self,
-        op: str,
-        said: Sequence[Word],
-        tell: Callable[[Sequence[Word]], Awaitable[tuple[TaskItem, ...]]],
+        self, op: str, said: Sequence[Word], tell: Callable[[Sequence[Word]], Awaitable[tuple[TaskItem, ...]]]
     ) -> tuple[TaskItem, ...]:
         saves = op == "task.progress"
         entries = [self._ledger.begin(op, _asked(word), before=saves) for word in said]

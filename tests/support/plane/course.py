@@ -135,8 +135,6 @@ async def come_to_rest(fleet: Fleet, url: str) -> None:
 
     async def is_so() -> bool:
         now = int(time.time() * 1_000)
-        return not any(
-            side.count(table, where, *[now] * where.count("?")) for table, where in AT_REST.items()
-        )
+        return not any(side.count(table, where, *[now] * where.count("?")) for table, where in AT_REST.items())
 
     await eventually(is_so, "everything had come to rest", limit=60)

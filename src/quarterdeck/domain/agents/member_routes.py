@@ -34,9 +34,7 @@ class MemberDesk:
     async def put(self, call: Call) -> Reply:
         body = call.body
         assert isinstance(body, PutMemberBody)
-        done = await self.change(
-            ChangeMember(call.zone, call.params["subject"], body.role, call.caller, call.trace)
-        )
+        done = await self.change(ChangeMember(call.zone, call.params["subject"], body.role, call.caller, call.trace))
         assert done.after is not None
         return Reply(rules.member_view(done.after), 200 if done.before is not None else 201)
 
@@ -47,9 +45,7 @@ class MemberDesk:
     async def show(self, call: Call) -> MemberView:
         ref = MemberRef(call.zone, call.params["subject"], call.caller)
         zones = {call.zone, call.caller.zone_id}
-        return rules.member_view(
-            await self.engine.read(lambda tx: operations.show_member(tx, ref), zones=zones)
-        )
+        return rules.member_view(await self.engine.read(lambda tx: operations.show_member(tx, ref), zones=zones))
 
     async def list_all(self, call: Call) -> Reply:
         query = call.query

@@ -80,20 +80,16 @@ class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, fo
     description: Annotated[str, Meta(max_length=4_096)] | UnsetType | None = UNSET
     capabilities: (
         Annotated[
-            list[Capability],
-            Meta(max_length=CAPABILITIES_MAX, description="it is given tasks that require no others"),
+            list[Capability], Meta(max_length=CAPABILITIES_MAX, description="it is given tasks that require no others")
         ]
         | UnsetType
     ) = UNSET
-    max_concurrent_tasks: Annotated[int, Meta(ge=1, le=10_000, description="of a new one: 1")] | UnsetType = (
+    max_concurrent_tasks: Annotated[int, Meta(ge=1, le=10_000, description="of a new one: 1")] | UnsetType = UNSET
+    heartbeat_interval_seconds: Annotated[int, Meta(ge=1, le=86_400, description="of a new one: 30")] | UnsetType = (
         UNSET
     )
-    heartbeat_interval_seconds: (
-        Annotated[int, Meta(ge=1, le=86_400, description="of a new one: 30")] | UnsetType
-    ) = UNSET
     stale_threshold_seconds: (
-        Annotated[int, Meta(ge=1, le=604_800, description="how long it may be silent; of a new one: 180")]
-        | UnsetType
+        Annotated[int, Meta(ge=1, le=604_800, description="how long it may be silent; of a new one: 180")] | UnsetType
     ) = UNSET
     coordinator_enabled: (
         Annotated[bool, Meta(description="whether tasks are matched to it; of a new one: true")] | UnsetType
@@ -110,8 +106,7 @@ class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, fo
         | None
     ) = UNSET
     labels: (
-        Annotated[dict[Capability, Annotated[str, Meta(max_length=255)]], Meta(max_length=LABELS_MAX)]
-        | UnsetType
+        Annotated[dict[Capability, Annotated[str, Meta(max_length=255)]], Meta(max_length=LABELS_MAX)] | UnsetType
     ) = UNSET
     pool: Annotated[Word, Meta(description="the pool it belongs to")] | UnsetType | None = UNSET
     run_id: (
@@ -138,8 +133,7 @@ class HeartbeatBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     memory_mb: Amount | None = None
     cpu_percent: Amount | None = None
     checkpoint_data: Annotated[
-        dict[str, object] | None,
-        Meta(description="of the current task: from where another attempt may go on"),
+        dict[str, object] | None, Meta(description="of the current task: from where another attempt may go on")
     ] = None
     metadata: Annotated[dict[str, object], Meta(description=f"anything, up to {METADATA_MAX} bytes")] = {}
     task_ids: (
@@ -163,19 +157,14 @@ class HeartbeatBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
 
 class TerminateBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(min_length=1, max_length=1_000)] = "requested"
-    graceful: Annotated[
-        bool, Meta(description="it takes no new tasks, and ends when the last it holds has")
-    ] = False
+    graceful: Annotated[bool, Meta(description="it takes no new tasks, and ends when the last it holds has")] = False
 
 
 class TokenBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     ttl_seconds: Annotated[int, Meta(ge=1, le=TOKEN_TTL_MAX)] = TOKEN_TTL
     attempt_token: (
         Annotated[
-            str,
-            Meta(
-                min_length=1, max_length=128, description="the attempt it is for: it need not be said again"
-            ),
+            str, Meta(min_length=1, max_length=128, description="the attempt it is for: it need not be said again")
         ]
         | None
     ) = None
@@ -449,8 +438,7 @@ class HealthView(msgspec.Struct, frozen=True, rename="camel"):
     memory_mb: int | None
     cpu_percent: int | None
     heartbeats: Annotated[
-        list[HeartbeatRowView],
-        Meta(description=f"the last {RECENT_MAX} that were kept, newest first"),
+        list[HeartbeatRowView], Meta(description=f"the last {RECENT_MAX} that were kept, newest first")
     ]
 
 

@@ -16,8 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents import rules as agent_rules
+from quarterdeck.domain.agents import operations as agents, rules as agent_rules
 from quarterdeck.domain.agents.model import Agent
 from quarterdeck.domain.coordination.launching import Launching, Start
 from quarterdeck.domain.coordination.outcomes import sorted_out
@@ -91,9 +90,7 @@ class Assigning:
             return 0
         ready = await self._everywhere.read(lambda tx: coordinating.ready_of(tx, wanted))
         asks = self._matched(openings.kinds, ready, free, fence)
-        outcomes = sorted_out(
-            await asyncio.gather(*(self._submit(ask) for ask in asks), return_exceptions=True)
-        )
+        outcomes = sorted_out(await asyncio.gather(*(self._submit(ask) for ask in asks), return_exceptions=True))
         by_ref = {agent.ref: agent for agent in free}
         given = 0
         for ask, outcome in zip(asks, outcomes, strict=True):

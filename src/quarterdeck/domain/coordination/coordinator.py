@@ -89,9 +89,7 @@ class View:
 class Coordinator:
     """What the duty consists of (`engine.duties.Work`)."""
 
-    def __init__(
-        self, means: Means, launching: Launching, settings: CoordinationSettings, figures: Figures
-    ) -> None:
+    def __init__(self, means: Means, launching: Launching, settings: CoordinationSettings, figures: Figures) -> None:
         self._means = means
         self._assigning = Assigning(means.everywhere, means.submit, launching)
         self._figures = figures
@@ -222,7 +220,5 @@ def _seen(found: Unsettled) -> Seen:
 
 def _cuts(waiting: Waiting, fence: Shown | None) -> list[Cut]:
     return [
-        cut
-        for zone_id, depends_on in waiting.depends_on.items()
-        for cut in recovery.cuts(zone_id, depends_on, fence)
+        cut for zone_id, depends_on in waiting.depends_on.items() for cut in recovery.cuts(zone_id, depends_on, fence)
     ]

@@ -47,9 +47,7 @@ async def walk(everywhere: Engine, after: Ref) -> Waiting:
     if len(found) > 1:
         del found[after[0]]
         return Waiting(found, (after[0], ""))
-    log.warning(
-        "more than %d tasks of %s wait for others: cycles are looked for piece by piece", number, after[0]
-    )
+    log.warning("more than %d tasks of %s wait for others: cycles are looked for piece by piece", number, after[0])
     return Waiting(found, after)
 
 

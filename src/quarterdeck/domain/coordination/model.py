@@ -27,9 +27,7 @@ TaskTypes = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=256)]
 # -- told by whoever runs the server -----------------------------------------------------------------------------
 
 
-class HttpLauncher(
-    msgspec.Struct, frozen=True, tag="http", tag_field="kind", kw_only=True, forbid_unknown_fields=True
-):
+class HttpLauncher(msgspec.Struct, frozen=True, tag="http", tag_field="kind", kw_only=True, forbid_unknown_fields=True):
     """Asks a gateway to start a session, at `{url}/api/agents/spawn`."""
 
     url: Annotated[str, Meta(pattern=r"^https?://[!-~]+$(?!\n)", max_length=2_048)]
@@ -68,16 +66,12 @@ class CoordinationSettings(msgspec.Struct, frozen=True):
         int, Meta(ge=10, le=600_000, description="how often the coordinator looks by itself if no wake comes")
     ] = 30_000
     coordinator_cycle_check_ms: Annotated[
-        int,
-        Meta(ge=10, le=86_400_000, description="how often it looks for tasks that wait for each other"),
+        int, Meta(ge=10, le=86_400_000, description="how often it looks for tasks that wait for each other")
     ] = 600_000
-    launch_concurrency: Annotated[
-        int, Meta(ge=1, le=10_000, description="launches that may be under way at once")
-    ] = 32
+    launch_concurrency: Annotated[int, Meta(ge=1, le=10_000, description="launches that may be under way at once")] = 32
     launchers: (
         Annotated[
-            Launchers,
-            Meta(description="what may start agents' sessions, by name: kind = http or process; in the file"),
+            Launchers, Meta(description="what may start agents' sessions, by name: kind = http or process; in the file")
         ]
         | None
     ) = None
@@ -107,22 +101,19 @@ def launchers_of(told: CoordinationSettings) -> Launchers:
 
 class RecoverBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     zone_id: (
-        Annotated[PathId, Meta(description="only there; without it, wherever the caller may coordinate")]
-        | None
+        Annotated[PathId, Meta(description="only there; without it, wherever the caller may coordinate")] | None
     ) = msgspec.field(default=None, name="workspaceId")
 
 
 class StrategyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strategy: Annotated[
-        Strategy,
-        Meta(description="priority; sjf (the shortest estimate first); fair (those who ask take turns)"),
+        Strategy, Meta(description="priority; sjf (the shortest estimate first); fair (those who ask take turns)")
     ]
 
 
 class StatusQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     zone_id: (
-        Annotated[PathId, Meta(description="the caller's, if it is not named; of an administrator: all")]
-        | None
+        Annotated[PathId, Meta(description="the caller's, if it is not named; of an administrator: all")] | None
     ) = msgspec.field(default=None, name="workspace")
 
 
@@ -140,8 +131,7 @@ class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class StatsView(msgspec.Struct, frozen=True, rename="camel"):
     pending_tasks: Annotated[
-        int,
-        Meta(description="that wait for an agent and nothing else; beyond 100,000 they are not counted"),
+        int, Meta(description="that wait for an agent and nothing else; beyond 100,000 they are not counted")
     ]
     running_tasks: Annotated[int, Meta(description="that an agent has")]
     healthy_agents: int
@@ -149,18 +139,13 @@ class StatsView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class StatusView(msgspec.Struct, frozen=True, rename="camel"):
-    active: Annotated[
-        bool, Meta(description="whether this server looks after tasks and agents, or could at once")
-    ]
+    active: Annotated[bool, Meta(description="whether this server looks after tasks and agents, or could at once")]
     instance_id: Annotated[str, Meta(description="who did so last, or does")]
-    zones: Annotated[list[str], Meta(description="what was counted, 1,000 at most")] = msgspec.field(
-        name="workspaces"
-    )
+    zones: Annotated[list[str], Meta(description="what was counted, 1,000 at most")] = msgspec.field(name="workspaces")
     last_heartbeat: str | None
     stats: StatsView
     launchers: Annotated[
-        tuple[str, ...],
-        Meta(description="that the server's configuration names, for agents to be started by"),
+        tuple[str, ...], Meta(description="that the server's configuration names, for agents to be started by")
     ]
 
 

@@ -31,8 +31,7 @@ from quarterdeck.domain.coordination.rules import reading
 from quarterdeck.domain.tasks.model.commands import Ask
 from quarterdeck.domain.tasks.operations import coordinating, ranking
 from quarterdeck.domain.tasks.operations.ranking import PutStrategy, Ranked
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import events, leases
 from quarterdeck.engine.duties import LEASE_MS
 from quarterdeck.engine.events import LAST, EventFilter
@@ -66,11 +65,7 @@ class CoordinationDesk:
         zone_id = await self._allowed(call, query.zone_id)
 
         async def read(tx: Tx) -> StatusView:
-            wanted = (
-                [zone_id]
-                if zone_id is not None
-                else [zone.id for zone in await zones.page(tx, "", ZONES_MAX)]
-            )
+            wanted = [zone_id] if zone_id is not None else [zone.id for zone in await zones.page(tx, "", ZONES_MAX)]
             lease = await leases.holder_of(tx, LEASE)
             return StatusView(
                 active=self.health.is_active,

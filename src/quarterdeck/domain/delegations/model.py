@@ -44,8 +44,7 @@ class DelegationSettings(msgspec.Struct, frozen=True):
     """What this room can be told."""
 
     delegation_sweep_interval_ms: Annotated[
-        int,
-        Meta(ge=10, le=86_400_000, description="how often delegations past their time are marked expired"),
+        int, Meta(ge=10, le=86_400_000, description="how often delegations past their time are marked expired")
     ] = 5_000
     delegation_sweep_batch: Annotated[
         int, Meta(ge=1, le=10_000, description="delegations expired or removed in one pass")
@@ -73,15 +72,11 @@ class Constraints(msgspec.Struct, frozen=True):
 class DelegateBody(msgspec.Struct, frozen=True):
     source_session_id: Annotated[PathId, Meta(description="the session that lends")]
     target_session_id: Annotated[
-        PathId,
-        Meta(
-            description="the session that receives",
-            examples=["0198f3a2-7c42-7d60-8a13-5b7c9e1f2a46"],
-        ),
+        PathId, Meta(description="the session that receives", examples=["0198f3a2-7c42-7d60-8a13-5b7c9e1f2a46"])
     ]
-    issuer_application_id: (
-        Annotated[PathId, Meta(description="must be the source's application, if given")] | None
-    ) = None
+    issuer_application_id: Annotated[PathId, Meta(description="must be the source's application, if given")] | None = (
+        None
+    )
     receiver_application_id: (
         Annotated[PathId, Meta(description="must be the target's application, if given")] | None
     ) = None
@@ -97,26 +92,20 @@ class DelegateBody(msgspec.Struct, frozen=True):
         ]
         | None
     ) = None
-    constraints_json: Annotated[dict[str, object], Meta(description="the same as `constraints`")] | None = (
-        None
-    )
+    constraints_json: Annotated[dict[str, object], Meta(description="the same as `constraints`")] | None = None
     expires_at: (
-        Annotated[Instant, Meta(description="until when; default: while its parent and both sessions last")]
-        | None
+        Annotated[Instant, Meta(description="until when; default: while its parent and both sessions last")] | None
     ) = None
     ttl_seconds: Annotated[Seconds, Meta(description="for how long")] | None = None
     parent_edge_id: (
         Annotated[
             PathId,
-            Meta(
-                description="what it is derived from; default: the covering edge into the source that expires last"
-            ),
+            Meta(description="what it is derived from; default: the covering edge into the source that expires last"),
         ]
         | None
     ) = None
     idempotency_key: (
-        Annotated[str, Meta(description="as the Idempotency-Key header; if both are given they must agree")]
-        | None
+        Annotated[str, Meta(description="as the Idempotency-Key header; if both are given they must agree")] | None
     ) = None
 
 
@@ -292,9 +281,7 @@ class EdgeView(msgspec.Struct, frozen=True):
     scopes: list[str]
     resource_id: str | None
     resources: Annotated[list[str], Meta(description="what it is lent for; null: everything")] | None
-    max_hops: (
-        Annotated[int, Meta(description="how often it may still be passed on; null: nobody has said")] | None
-    )
+    max_hops: Annotated[int, Meta(description="how often it may still be passed on; null: nobody has said")] | None
     constraints_json: msgspec.Raw
     parent_edge_id: str | None
     status: Annotated[str, Meta(description="active, revoked or expired")]
@@ -320,9 +307,7 @@ class RevokedView(msgspec.Struct, frozen=True):
 
 class ReachedEdge(msgspec.Struct, frozen=True):
     level: Annotated[int, Meta(description="hops from the edge that was asked about, which is 0")]
-    derived: Annotated[
-        bool, Meta(description="whether revoking the edge that was asked about takes this one")
-    ]
+    derived: Annotated[bool, Meta(description="whether revoking the edge that was asked about takes this one")]
     edge: EdgeView
 
 
@@ -352,8 +337,7 @@ class EdgeExplanation(msgspec.Struct, frozen=True):
     edge: EdgeView
     why: Annotated[list[str], Meta(description="sentences, the most telling first")]
     chain: Annotated[
-        list[EdgeView],
-        Meta(description="its parent, the parent of that …: the nearest 64, up to the first one"),
+        list[EdgeView], Meta(description="its parent, the parent of that …: the nearest 64, up to the first one")
     ]
     truncated: Annotated[bool, Meta(description="whether the line goes on beyond what is shown of it")]
     refuses: Annotated[list[str], Meta(description="what could not be derived from it, and why")]

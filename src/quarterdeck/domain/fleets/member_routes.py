@@ -10,13 +10,7 @@ from quarterdeck.core.errors import Invalid
 from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.fleets import asking
 from quarterdeck.domain.fleets.asking import CHANGE, FLEET, MEMBER, READ, agent_id, fleet_id, here
-from quarterdeck.domain.fleets.model.bodies import (
-    CaptureQuery,
-    ExecBody,
-    MemberBody,
-    MemberDeleteQuery,
-    MembersQuery,
-)
+from quarterdeck.domain.fleets.model.bodies import CaptureQuery, ExecBody, MemberBody, MemberDeleteQuery, MembersQuery
 from quarterdeck.domain.fleets.model.commands import (
     DeregisterMember,
     FleetCommand,

@@ -10,16 +10,7 @@ from quarterdeck.core import paging
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.fleets import asking
-from quarterdeck.domain.fleets.asking import (
-    FLEET,
-    MEMBER,
-    MESSAGE,
-    READ,
-    SPEAK,
-    agent_id,
-    here,
-    message_id,
-)
+from quarterdeck.domain.fleets.asking import FLEET, MEMBER, MESSAGE, READ, SPEAK, agent_id, here, message_id
 from quarterdeck.domain.fleets.model.bodies import (
     AgentBody,
     InboxQuery,
@@ -100,9 +91,7 @@ class MessageDesk:
     async def acknowledge(self, call: Call) -> MessageView:
         body = call.body
         assert isinstance(body, AgentBody)
-        return await self._moved(
-            Acknowledge(**here(call), agent_id=body.agent_id, message_id=message_id(call))
-        )
+        return await self._moved(Acknowledge(**here(call), agent_id=body.agent_id, message_id=message_id(call)))
 
     async def cancel(self, call: Call) -> MessageView:
         body = call.body
@@ -136,9 +125,7 @@ class MessageDesk:
         query = call.query
         assert isinstance(query, SentQuery)
         listing = f"sent.{query.order}"
-        wanted = SentFilter(
-            **here(call), **_paged(query, listing), agent_id=agent_id(call), state=query.status
-        )
+        wanted = SentFilter(**here(call), **_paged(query, listing), agent_id=agent_id(call), state=query.status)
         found = await asking.read(self.engine, call, lambda tx: looking.sent(tx, wanted))
         return _listed(call, found, listing)
 
@@ -146,9 +133,7 @@ class MessageDesk:
         query = call.query
         assert isinstance(query, InboxQuery)
         if query.wait_ms and (query.status is not MessageState.INPUT_REQUIRED or query.cursor):
-            detail = (
-                "Only whoever asks for what is `input_required`, and is on the first page, can wait for more."
-            )
+            detail = "Only whoever asks for what is `input_required`, and is on the first page, can wait for more."
             raise Invalid("invalid_query", detail, field="wait_ms")
         listing = f"inbox.{query.order}"
         wanted = InboxFilter(
@@ -186,13 +171,7 @@ class MessageDesk:
 def _spoken(call: Call, body: MessageBody) -> Send | Broadcast:
     key, digest = asking.key_of(call)
     if body.to_agent_id == "*":
-        return Broadcast(
-            **here(call),
-            from_agent_id=body.from_agent_id,
-            text=body.text,
-            key=key,
-            digest=digest,
-        )
+        return Broadcast(**here(call), from_agent_id=body.from_agent_id, text=body.text, key=key, digest=digest)
     return Send(
         **here(call),
         from_agent_id=body.from_agent_id,

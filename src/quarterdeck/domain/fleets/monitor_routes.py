@@ -55,14 +55,7 @@ class MonitorDesk:
     async def beat(self, call: Call) -> MonitorView:
         body = call.body
         assert isinstance(body, BeatBody)
-        await self.submit(
-            BeatMonitor(
-                **here(call),
-                pid=body.pid,
-                host_id=body.host_id,
-                pinged=tuple(body.pinged),
-            )
-        )
+        await self.submit(BeatMonitor(**here(call), pid=body.pid, host_id=body.host_id, pinged=tuple(body.pinged)))
         return await self.show(call)
 
     async def release(self, call: Call) -> MonitorView:

@@ -30,14 +30,7 @@ from msgspec import structs
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.fleets.model.commands import Receipt, SpokenOutcome
-from quarterdeck.domain.fleets.model.rows import (
-    FleetSettings,
-    Message,
-    MessageRef,
-    MessageState,
-    Notice,
-    Placement,
-)
+from quarterdeck.domain.fleets.model.rows import FleetSettings, Message, MessageRef, MessageState, Notice, Placement
 from quarterdeck.domain.fleets.operations.standing import Pending, pending, placements
 from quarterdeck.engine.errands import Errands, until_heard
 from quarterdeck.engine.tx import Engine
@@ -199,9 +192,7 @@ class Notifier:
         self._errands.begin(self._receive(message, notice), f"the receipt of message {message.task_id}")
 
     async def _receive(self, message: Message, notice: Notice | None) -> None:
-        ask = Receipt(
-            zone_id=message.zone_id, fleet_id=message.fleet_id, message_id=message.task_id, notice=notice
-        )
+        ask = Receipt(zone_id=message.zone_id, fleet_id=message.fleet_id, message_id=message.task_id, notice=notice)
         until = asyncio.get_running_loop().time() + RECEIPT_SECONDS
         try:
             await until_heard(lambda: self._means.receipt(ask), until)
@@ -265,9 +256,7 @@ class _Desk:
                         self._settled(each.message, found)
                         continue
                     self._typing.add(each.pane_id)
-                    self._errands.begin(
-                        self._type(each, found), f"the notice of message {each.message.task_id}"
-                    )
+                    self._errands.begin(self._type(each, found), f"the notice of message {each.message.task_id}")
         finally:
             self._is_looking = False
 
@@ -294,9 +283,7 @@ class _Desk:
             log.exception("%d notices failed: a look at %s", len(due), self._socket)
         return [Notice.FAILED for _ in due]
 
-    def _judged(
-        self, due: Sequence[Due], looked: Look, now: Mapping[MessageRef, Pending]
-    ) -> list[Ready | Notice]:
+    def _judged(self, due: Sequence[Due], looked: Look, now: Mapping[MessageRef, Pending]) -> list[Ready | Notice]:
         """Blocks."""
         return [over(each, now.get(each.message.ref)) or self._judge(each, looked) for each in due]
 

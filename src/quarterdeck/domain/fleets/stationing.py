@@ -26,8 +26,7 @@ from dataclasses import dataclass
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.keys import Key
 from quarterdeck.core.wire import FLEET_EXEC, Call
-from quarterdeck.domain.fleets.asking import fleet_id as fleet_of
-from quarterdeck.domain.fleets.asking import key_of, skills_of
+from quarterdeck.domain.fleets.asking import fleet_id as fleet_of, key_of, skills_of
 from quarterdeck.domain.fleets.model.bodies import CaptureQuery, ExecBody, MemberBody, Pane
 from quarterdeck.domain.fleets.model.commands import (
     DeregisterMember,
@@ -45,8 +44,7 @@ from quarterdeck.domain.fleets.operations.standing import Standing, Wanted, stan
 from quarterdeck.domain.fleets.reaching import Reach, asked
 from quarterdeck.domain.fleets.rules import refusals
 from quarterdeck.domain.fleets.rules.cards import BUILTIN, kind_of
-from quarterdeck.domain.fleets.rules.crew import directing_problem
-from quarterdeck.domain.fleets.rules.crew import key_of as bound_key_of
+from quarterdeck.domain.fleets.rules.crew import directing_problem, key_of as bound_key_of
 from quarterdeck.engine.tx import Engine
 from quarterdeck.panes.checking import Ready
 from quarterdeck.panes.coding import CodingAgent, argv_of
@@ -172,8 +170,7 @@ class PaneStation:
     def _at(self, socket: str, seen: PaneSeen, pane_id: str | None, coding_agent: str) -> Place:
         host = self._reach.host
         return Place(
-            *(seen.session, seen.window_id, pane_id, coding_agent),
-            *(host.id, host.user_id, socket, seen.server_pid),
+            *(seen.session, seen.window_id, pane_id, coding_agent), *(host.id, host.user_id, socket, seen.server_pid)
         )
 
     async def _begin(self, member: Member, wish: Wish) -> MemberMade:
@@ -365,6 +362,4 @@ def _registering(call: Call, body: MemberBody, place: Place) -> RegisterMember:
 
 
 def _placing(member: Member, pane_id: str) -> PlaceMember:
-    return PlaceMember(
-        zone_id=member.zone_id, fleet_id=member.fleet_id, agent_id=member.agent_id, pane_id=pane_id
-    )
+    return PlaceMember(zone_id=member.zone_id, fleet_id=member.fleet_id, agent_id=member.agent_id, pane_id=pane_id)

@@ -66,16 +66,13 @@ class InvocationSettings(msgspec.Struct, frozen=True):
         int, Meta(ge=0, le=300_000, description="how long a claim may wait for work at most")
     ] = 60_000
     claim_poll_ms: Annotated[
-        int,
-        Meta(ge=10, le=60_000, description="how often waiting claims look by themselves if no wake comes"),
+        int, Meta(ge=10, le=60_000, description="how often waiting claims look by themselves if no wake comes")
     ] = 1_000
     deadline_sweep_interval_ms: Annotated[
-        int,
-        Meta(ge=10, le=86_400_000, description="how often deadlines and leases that passed are looked for"),
+        int, Meta(ge=10, le=86_400_000, description="how often deadlines and leases that passed are looked for")
     ] = 5_000
     invocation_orphan_interval_ms: Annotated[
-        int,
-        Meta(ge=10, le=86_400_000, description="how often invocations whose session is gone are looked for"),
+        int, Meta(ge=10, le=86_400_000, description="how often invocations whose session is gone are looked for")
     ] = 60_000
     invocation_settle_interval_ms: Annotated[
         int,
@@ -88,15 +85,9 @@ class InvocationSettings(msgspec.Struct, frozen=True):
     invocation_retention_days: Annotated[
         float, Meta(gt=0, le=36_500, description="how long ended invocations are kept")
     ] = 30.0
-    push_concurrency: Annotated[
-        int, Meta(ge=1, le=100_000, description="pushes under way at once in one server")
-    ] = 256
-    push_zone_concurrency: Annotated[
-        int, Meta(ge=1, le=100_000, description="of which for one zone at most")
-    ] = 64
-    push_service_concurrency: Annotated[
-        int, Meta(ge=1, le=100_000, description="of which to one service at most")
-    ] = 16
+    push_concurrency: Annotated[int, Meta(ge=1, le=100_000, description="pushes under way at once in one server")] = 256
+    push_zone_concurrency: Annotated[int, Meta(ge=1, le=100_000, description="of which for one zone at most")] = 64
+    push_service_concurrency: Annotated[int, Meta(ge=1, le=100_000, description="of which to one service at most")] = 16
 
 
 # -- bodies ------------------------------------------------------------------------------------------------------
@@ -112,9 +103,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 class EnqueueBody(msgspec.Struct, frozen=True):
     service_id: Annotated[PathId, Meta(description="the service that is called")]
     method: Annotated[Word, Meta(description="what of it is called")]
-    idempotency_key: (
-        Annotated[str, Meta(description="required, here or as the Idempotency-Key header")] | None
-    ) = None
+    idempotency_key: Annotated[str, Meta(description="required, here or as the Idempotency-Key header")] | None = None
     params: Annotated[object, Meta(description="anything; handed to the worker as given")] = None
     metadata: Annotated[dict[str, object], Meta(description="anything; kept and shown as given")] = {}
     source_session_id: (
@@ -127,18 +116,12 @@ class EnqueueBody(msgspec.Struct, frozen=True):
 
 class ClaimBody(msgspec.Struct, frozen=True):
     max: Annotated[int, Meta(ge=1, le=BULK_MAX, description="how many at most")] = 1
-    wait_ms: Annotated[
-        int, Meta(ge=0, le=300_000, description="how long to wait for work if there is none")
-    ] = 0
-    claim_id: (
-        Annotated[Word, Meta(description="the same id gives the same leases again, while they run")] | None
-    ) = None
+    wait_ms: Annotated[int, Meta(ge=0, le=300_000, description="how long to wait for work if there is none")] = 0
+    claim_id: Annotated[Word, Meta(description="the same id gives the same leases again, while they run")] | None = None
 
 
 class StartBody(msgspec.Struct, frozen=True):
-    claim_id: (
-        Annotated[Word, Meta(description="the same id gives the same attempt again, while it runs")] | None
-    ) = None
+    claim_id: Annotated[Word, Meta(description="the same id gives the same attempt again, while it runs")] | None = None
 
 
 class CompleteBody(msgspec.Struct, frozen=True):

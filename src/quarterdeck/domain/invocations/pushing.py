@@ -47,15 +47,7 @@ from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.services.model import Service
 from quarterdeck.engine.errands import until_heard
 from quarterdeck.engine.outgoing import LOOK_MAX, Found, Full, Outgoing, Terms
-from quarterdeck.engine.outward import (
-    Garbled,
-    Outward,
-    Overlong,
-    Refused,
-    Request,
-    TimedOut,
-    Unreachable,
-)
+from quarterdeck.engine.outward import Garbled, Outward, Overlong, Refused, Request, TimedOut, Unreachable
 from quarterdeck.engine.tx import Engine
 from quarterdeck.engine.wake import Wakes
 from quarterdeck.store.port import StoreError
@@ -126,10 +118,7 @@ class Pusher(Outgoing):
         """What was never sent does not count as an attempt."""
         asks = [
             Release(
-                zone_id=row.zone_id,
-                id=row.id,
-                token=row.attempt_token or "",
-                lease_expires_at=row.lease_expires_at,
+                zone_id=row.zone_id, id=row.id, token=row.attempt_token or "", lease_expires_at=row.lease_expires_at
             )
             for row in rows
         ]

@@ -138,10 +138,7 @@ class InvocationDesk:
         """Leases that reached nobody are as if they had never been given."""
         for row in given:
             ask = Release(
-                zone_id=row.zone_id,
-                id=row.id,
-                token=row.attempt_token or "",
-                lease_expires_at=row.lease_expires_at,
+                zone_id=row.zone_id, id=row.id, token=row.attempt_token or "", lease_expires_at=row.lease_expires_at
             )
             self.submit(ask).add_done_callback(_released)
 
@@ -168,9 +165,7 @@ class InvocationDesk:
         return await self._many([_completion(call, item.id, item) for item in body.items])
 
     async def heartbeat_many(self, call: Call) -> ItemList:
-        return await self._many(
-            [Beat(**_asker(call), id=item.id, token=item.attempt_token) for item in _tokens(call)]
-        )
+        return await self._many([Beat(**_asker(call), id=item.id, token=item.attempt_token) for item in _tokens(call)])
 
     async def release_many(self, call: Call) -> ItemList:
         return await self._many(

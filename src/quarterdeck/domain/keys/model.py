@@ -25,25 +25,19 @@ Scope = Annotated[str, Meta(pattern=r"^[!#-\[\]-~]{1,128}$(?!\n)", description="
 class CreateKeyBody(msgspec.Struct, frozen=True):
     application_id: Annotated[PathId, Meta(description="the application it speaks for")]
     name: (
-        Annotated[
-            str, Meta(min_length=1, max_length=200, description="for people; default: the application's id")
-        ]
+        Annotated[str, Meta(min_length=1, max_length=200, description="for people; default: the application's id")]
         | None
     ) = None
     scopes: (
         Annotated[
-            list[Scope],
-            Meta(min_length=1, max_length=SCOPES_MAX, description="default: the scope of the agent plane"),
+            list[Scope], Meta(min_length=1, max_length=SCOPES_MAX, description="default: the scope of the agent plane")
         ]
         | None
     ) = None
     session_id: (
-        Annotated[PathId, Meta(description="a live session of the zone; the key is good while it lives")]
-        | None
+        Annotated[PathId, Meta(description="a live session of the zone; the key is good while it lives")] | None
     ) = None
-    ttl_seconds: Annotated[int, Meta(ge=1, le=TTL_MAX, description="default: it does not expire")] | None = (
-        None
-    )
+    ttl_seconds: Annotated[int, Meta(ge=1, le=TTL_MAX, description="default: it does not expire")] | None = None
 
 
 class CreateKey(msgspec.Struct, frozen=True):

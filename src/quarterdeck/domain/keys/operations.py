@@ -16,8 +16,7 @@ from quarterdeck.domain.keys.queries import Q
 from quarterdeck.domain.keys.rules import Known
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Session, SessionRef, State
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.domain.zones.model import Zone
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
@@ -56,15 +55,9 @@ async def create(tx: Tx, asks: Sequence[CreateKey]) -> list[ApiKey | Problem | B
     strangers = await _strangers(tx, (ask.bearer for ask in asks))
     judged = [ask for ask in asks if sessions.held_up(ask, why_not) is None and ask.bearer not in strangers]
     decided = dict(
-        zip(
-            (a.id for a in judged),
-            rules.admit(judged, await _known(tx, judged, locked, counted)),
-            strict=True,
-        )
+        zip((a.id for a in judged), rules.admit(judged, await _known(tx, judged, locked, counted)), strict=True)
     )
-    outcomes = [
-        _stranger(strangers, ask.bearer) or sessions.held_up(ask, why_not) or decided[ask.id] for ask in asks
-    ]
+    outcomes = [_stranger(strangers, ask.bearer) or sessions.held_up(ask, why_not) or decided[ask.id] for ask in asks]
     _write(tx, judged, decided)
     return outcomes
 
@@ -76,9 +69,7 @@ async def _known(tx: Tx, asks: Sequence[CreateKey], locked: dict[str, Zone], cou
         now=tx.now,
         zones=zone_rules.endings(locked.values()),
         used={str(zone_id): int(str(number)) for zone_id, number in counted},
-        sessions={
-            (s.zone_id, s.id) for s in named if isinstance(s, Session) and s.status is not State.TERMINATED
-        },
+        sessions={(s.zone_id, s.id) for s in named if isinstance(s, Session) and s.status is not State.TERMINATED},
     )
 
 

@@ -77,9 +77,7 @@ class KeyDesk:
 
     async def revoke(self, call: Call) -> Reply:
         caller = call.caller
-        await self.submit_revoke(
-            RevokeKey(call.zone, call.params["id"], caller.subject, caller.bearer, call.trace)
-        )
+        await self.submit_revoke(RevokeKey(call.zone, call.params["id"], caller.subject, caller.bearer, call.trace))
         return Reply(None, 204)
 
 

@@ -117,9 +117,7 @@ def not_found(key_id: str) -> NotFound:
 
 
 def no_live_session(session_id: str) -> NotFound:
-    return NotFound(
-        "agent_not_found", f"There is no live session {session_id!r} in this zone to bind a key to."
-    )
+    return NotFound("agent_not_found", f"There is no live session {session_id!r} in this zone to bind a key to.")
 
 
 def exceeded(used: int) -> LimitReached:

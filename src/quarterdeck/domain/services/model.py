@@ -54,20 +54,14 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
     ) = UNSET
     framework_name: Annotated[Word, Meta(description="what it was made with")] | UnsetType | None = UNSET
     framework_version: Word | UnsetType | None = UNSET
-    capabilities: (
-        Annotated[list[Word], Meta(max_length=256, description="what it says it can do")] | UnsetType
-    ) = UNSET
+    capabilities: Annotated[list[Word], Meta(max_length=256, description="what it says it can do")] | UnsetType = UNSET
     health: Annotated[Health, Meta(description="of a new one: starting")] | UnsetType = UNSET
-    metadata_json: (
-        Annotated[dict[str, object], Meta(description="anything; kept and shown as given")] | UnsetType
-    ) = UNSET
-    metadata: Annotated[dict[str, object], Meta(description="another name for metadata_json")] | UnsetType = (
+    metadata_json: Annotated[dict[str, object], Meta(description="anything; kept and shown as given")] | UnsetType = (
         UNSET
     )
+    metadata: Annotated[dict[str, object], Meta(description="another name for metadata_json")] | UnsetType = UNSET
     delivery: (
-        Annotated[
-            Delivery, Meta(description="whether workers claim invocations, or the server posts them to it")
-        ]
+        Annotated[Delivery, Meta(description="whether workers claim invocations, or the server posts them to it")]
         | UnsetType
     ) = UNSET
 
@@ -83,17 +77,13 @@ class RegisterServiceBody(Described, frozen=True, kw_only=True):
     application_id: Annotated[PathId, Meta(description="the application that offers it")]
     endpoint_url: Annotated[str, Meta(max_length=URL_MAX, description="http:// or https://")]
     agent_id: (
-        Annotated[
-            PathId, Meta(description="a live session of the application; it is registered while that lives")
-        ]
+        Annotated[PathId, Meta(description="a live session of the application; it is registered while that lives")]
         | None
     ) = None
 
 
 class ChangeBody(Described, frozen=True, kw_only=True):
-    rotate_secret: Annotated[bool, Meta(description="sign from now on with another secret, and show it")] = (
-        False
-    )
+    rotate_secret: Annotated[bool, Meta(description="sign from now on with another secret, and show it")] = False
 
 
 class HeartbeatBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,12 +91,12 @@ class HeartbeatBody(msgspec.Struct, frozen=True, kw_only=True):
 
     health: Health | UnsetType = UNSET
     status: Annotated[Health, Meta(description="another name for health")] | UnsetType = UNSET
-    active_invocations: (
-        Annotated[int, Meta(ge=0, le=1_000_000_000, description="how many it works on")] | UnsetType
-    ) = UNSET
-    metadata: (
-        Annotated[dict[str, object], Meta(description="replaces what was kept as metadata_json")] | UnsetType
-    ) = UNSET
+    active_invocations: Annotated[int, Meta(ge=0, le=1_000_000_000, description="how many it works on")] | UnsetType = (
+        UNSET
+    )
+    metadata: Annotated[dict[str, object], Meta(description="replaces what was kept as metadata_json")] | UnsetType = (
+        UNSET
+    )
 
 
 class AgentHeartbeatBody(HeartbeatBody, frozen=True, kw_only=True):

@@ -81,9 +81,7 @@ class ServiceDesk:
         query = call.query
         assert isinstance(query, ListOwnServicesQuery)
         before = paging.decode(LISTING, query.cursor) if query.cursor else None
-        wanted = ServiceFilter(
-            call.zone, query.limit, before, session_id=call.params["id"], bearer=call.caller.bearer
-        )
+        wanted = ServiceFilter(call.zone, query.limit, before, session_id=call.params["id"], bearer=call.caller.bearer)
         return await self._page(call, wanted)
 
     async def show(self, call: Call) -> ServiceView:
@@ -124,18 +122,12 @@ class ServiceDesk:
         service_id, session_id = _named(call)
         await self.submit_unregister(
             Unregister(
-                zone_id=call.zone,
-                caller=call.caller,
-                trace=call.trace,
-                service_id=service_id,
-                session_id=session_id,
+                zone_id=call.zone, caller=call.caller, trace=call.trace, service_id=service_id, session_id=session_id
             )
         )
         return Reply(None, 204)
 
-    async def _register(
-        self, call: Call, body: RegisterBody | RegisterServiceBody, session_id: str | None
-    ) -> Reply:
+    async def _register(self, call: Call, body: RegisterBody | RegisterServiceBody, session_id: str | None) -> Reply:
         if problem := rules.endpoint_problem(body.endpoint_url):
             raise problem
         registered = await self.submit_register(
@@ -160,9 +152,7 @@ class ServiceDesk:
         # Nobody between the two ends may keep the one answer that holds a secret.
         return Reply(rules.view(service, secret), status, [("cache-control", "no-store")])
 
-    async def _beat(
-        self, call: Call, body: HeartbeatBody, service_id: str | None, session_id: str | None
-    ) -> Beaten:
+    async def _beat(self, call: Call, body: HeartbeatBody, service_id: str | None, session_id: str | None) -> Beaten:
         return await self.submit_beat(
             Beat(
                 zone_id=call.zone,

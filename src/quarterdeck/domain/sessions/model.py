@@ -32,12 +32,9 @@ class SessionSettings(msgspec.Struct, frozen=True):
     ttl_sweep_interval_ms: Annotated[
         int, Meta(ge=10, le=86_400_000, description="how often expired sessions are ended")
     ] = 60_000
-    ttl_sweep_batch: Annotated[
-        int, Meta(ge=1, le=10_000, description="expired sessions ended in one pass")
-    ] = 500
+    ttl_sweep_batch: Annotated[int, Meta(ge=1, le=10_000, description="expired sessions ended in one pass")] = 500
     orphan_sweep_interval_ms: Annotated[
-        int,
-        Meta(ge=10, le=86_400_000, description="how often sessions without a living parent are looked for"),
+        int, Meta(ge=10, le=86_400_000, description="how often sessions without a living parent are looked for")
     ] = 60_000
     cascade_sweep_interval_ms: Annotated[
         int, Meta(ge=10, le=86_400_000, description="how often endings that were left half-way are finished")
@@ -48,9 +45,9 @@ class SessionSettings(msgspec.Struct, frozen=True):
     session_retention_days: Annotated[
         float, Meta(gt=1, le=36_500, description="how long ended sessions and idempotency keys are kept")
     ] = 30.0
-    cascade_chunk: Annotated[
-        int, Meta(ge=1, le=10_000, description="sessions settled in one transaction at most")
-    ] = 1_000
+    cascade_chunk: Annotated[int, Meta(ge=1, le=10_000, description="sessions settled in one transaction at most")] = (
+        1_000
+    )
 
 
 # -- asked for ---------------------------------------------------------------------------------------------------
@@ -61,22 +58,17 @@ class SpawnBody(msgspec.Struct, frozen=True):
     session_sid: (
         Annotated[str, Meta(min_length=1, max_length=256, description="default: the sid of the token")] | None
     ) = None
-    parent_id: (
-        Annotated[PathId, Meta(description="spawn under this session; without it, a new tree")] | None
-    ) = None
+    parent_id: Annotated[PathId, Meta(description="spawn under this session; without it, a new tree")] | None = None
     kind: Annotated[
         Literal["instance", "service", "ephemeral"], Meta(description="kept as given, for whoever reads it")
     ] = "instance"
-    capabilities: Annotated[
-        list[Word], Meta(max_length=256, description="what the session says it can do")
-    ] = []
+    capabilities: Annotated[list[Word], Meta(max_length=256, description="what the session says it can do")] = []
     ttl_seconds: Annotated[
         int, Meta(ge=1, le=86_400, description="how long it may live; never longer than its parent")
     ] = 3_600
     metadata: Annotated[dict[str, object], Meta(description="anything; kept and shown as given")] = {}
     idempotency_key: (
-        Annotated[str, Meta(description="as the Idempotency-Key header; if both are given they must agree")]
-        | None
+        Annotated[str, Meta(description="as the Idempotency-Key header; if both are given they must agree")] | None
     ) = None
 
 

@@ -88,11 +88,7 @@ class SessionDesk:
         assert isinstance(query, ChildrenQuery)
         await self.submit_show(_ref(call))
         wanted = SessionFilter(
-            call.zone,
-            query.limit,
-            status=query.status,
-            parent_id=call.params["id"],
-            bearer=call.caller.bearer,
+            call.zone, query.limit, status=query.status, parent_id=call.params["id"], bearer=call.caller.bearer
         )
         return await self._page(call, query.cursor, wanted)
 
@@ -118,18 +114,14 @@ class SessionDesk:
         query = call.query
         assert isinstance(query, StopQuery)
         began = time.monotonic()
-        ended = await self.finisher.stop_zone(
-            StopZone(call.zone, query.reason, call.caller, trace=call.trace)
-        )
+        ended = await self.finisher.stop_zone(StopZone(call.zone, query.reason, call.caller, trace=call.trace))
         return await self._receipt(call, ended, began)
 
     async def end_zone(self, call: Call) -> Reply:
         query = call.query
         assert isinstance(query, TerminateQuery)
         if call.zone == DEFAULT_ZONE:
-            raise Conflict(
-                "zone_is_default", "The zone 'default' is always there. It can be stopped and frozen."
-            )
+            raise Conflict("zone_is_default", "The zone 'default' is always there. It can be stopped and frozen.")
         began = time.monotonic()
         ended = await self.finisher.stop_zone(
             StopZone(call.zone, query.reason, call.caller, ends=True, trace=call.trace)
@@ -181,9 +173,7 @@ def _asked(call: Call) -> Spawn:
     if not call.caller.may_act_for(body.application_id, "spawn_for"):
         raise rules.ownership_required(body.application_id)
     key = keys.one_key(call.idempotency_key, body.idempotency_key)
-    defaulted = (
-        msgspec.structs.replace(body, session_sid=sid, idempotency_key=None) if key is not None else None
-    )
+    defaulted = msgspec.structs.replace(body, session_sid=sid, idempotency_key=None) if key is not None else None
     return Spawn(
         id=new_id(),
         zone_id=call.zone,

@@ -47,9 +47,7 @@ def sweeps(
 ) -> list[Sweep]:
     """`everywhere` sees all zones: what it finds is ended by lanes that see only the zones concerned."""
 
-    def ending(
-        reason: str, find: Callable[[Tx, int], Awaitable[list[Ref]]]
-    ) -> Callable[[int], Awaitable[int]]:
+    def ending(reason: str, find: Callable[[Tx, int], Awaitable[list[Ref]]]) -> Callable[[int], Awaitable[int]]:
         async def run_once(batch: int) -> int:
             refs = await everywhere.read(lambda tx: find(tx, batch))
             await _all([finisher.end(Terminate(zone_id, name, reason)) for zone_id, name in refs])

@@ -28,16 +28,7 @@ from quarterdeck.domain.tasks.model.bodies import (
     ProgressBody,
     StartBody,
 )
-from quarterdeck.domain.tasks.model.commands import (
-    Claim,
-    Complete,
-    Cost,
-    Create,
-    Fail,
-    Patch,
-    Progress,
-    Release,
-)
+from quarterdeck.domain.tasks.model.commands import Claim, Complete, Cost, Create, Fail, Patch, Progress, Release
 from quarterdeck.domain.tasks.model.money import MICROS
 from quarterdeck.domain.tasks.model.rows import TABLE, Content
 from quarterdeck.domain.tasks.rules.queues import class_of
@@ -218,9 +209,7 @@ def token(call: Call, said: str | None) -> str | None:
 
 
 def costs(said: Sequence[CostItem]) -> tuple[Cost, ...]:
-    return tuple(
-        Cost(each.model, each.input_tokens, each.output_tokens, round(each.usd * MICROS)) for each in said
-    )
+    return tuple(Cost(each.model, each.input_tokens, each.output_tokens, round(each.usd * MICROS)) for each in said)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------

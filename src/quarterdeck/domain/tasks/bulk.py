@@ -31,9 +31,7 @@ def attempted(make: Callable[[], C]) -> C | Problem:
 
 def is_for_all(outcome: object) -> bool:
     """All were asked by the same, in the same workspace: whoever may not speak for one may not speak for any."""
-    return isinstance(outcome, Unauthenticated) or (
-        isinstance(outcome, Problem) and outcome.code == ZONE_NOT_FOUND
-    )
+    return isinstance(outcome, Unauthenticated) or (isinstance(outcome, Problem) and outcome.code == ZONE_NOT_FOUND)
 
 
 def answer_to_all(outcomes: Iterable[object]) -> Problem | None:

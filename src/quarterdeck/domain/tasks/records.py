@@ -86,9 +86,7 @@ class RecordDesk:
         assert isinstance(query, LogQuery)
         oldest_first = query.order == "asc"
         if query.wait_ms and not oldest_first:
-            raise Invalid(
-                "invalid_query", "Only whoever reads the oldest first can wait for more.", field="waitMs"
-            )
+            raise Invalid("invalid_query", "Only whoever reads the oldest first can wait for more.", field="waitMs")
         listing = OLDEST if oldest_first else NEWEST
         wanted = LogFilter(
             zone_id=call.zone,
@@ -153,9 +151,7 @@ class RecordDesk:
         query = call.query
         assert isinstance(query, BudgetQuery)
         after = _budget_after(query.cursor) if query.cursor else ("", "", "")
-        found = await self._read(
-            call, lambda tx: budgeting.page(tx, call.caller, call.zone, after, query.limit + 1)
-        )
+        found = await self._read(call, lambda tx: budgeting.page(tx, call.caller, call.zone, after, query.limit + 1))
         names = [msgspec.json.encode((b.scope, b.scope_key, b.period)).decode() for b in found]
         shown, last = paging.clip(names, query.limit)
         following = None if last is None else paging.encode(BUDGETS, last)

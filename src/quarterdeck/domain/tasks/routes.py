@@ -30,14 +30,7 @@ from quarterdeck.domain.tasks.model.commands import (
     Start,
 )
 from quarterdeck.domain.tasks.model.rows import TABLE, Created, Leased, Leases, Task, TaskSettings, Whole
-from quarterdeck.domain.tasks.model.views import (
-    CreatedItems,
-    TaskItem,
-    TaskItems,
-    TaskLeases,
-    TaskList,
-    TaskView,
-)
+from quarterdeck.domain.tasks.model.views import CreatedItems, TaskItem, TaskItems, TaskLeases, TaskList, TaskView
 from quarterdeck.domain.tasks.operations import looking, ties
 from quarterdeck.domain.tasks.operations.exchange import TaskWaiters
 from quarterdeck.domain.tasks.operations.looking import TaskFilter, TaskRef
@@ -83,13 +76,9 @@ class TaskDesk:
             raise refusals.cycle([item.id, item.id])
         ask = asking.creation(call, item, key, self.safe)
         done = await self.submit(ask)
-        return Reply(
-            await self._made(call, ask, done), 201 if isinstance(done, Created) and done.made else 200
-        )
+        return Reply(await self._made(call, ask, done), 201 if isinstance(done, Created) and done.made else 200)
 
-    async def _create_many(
-        self, call: Call, items: Sequence[bodies.CreateItem], key: str | None
-    ) -> CreatedItems:
+    async def _create_many(self, call: Call, items: Sequence[bodies.CreateItem], key: str | None) -> CreatedItems:
         """Each its own outcome, in the order of the request; made so that each finds what it depends on."""
         asks = self._asked_for(call, items, key)
         named = {ask.id: ask for ask in asks if isinstance(ask, Create)}
@@ -111,9 +100,7 @@ class TaskDesk:
             raise
         return CreatedItems(answer.outcomes)
 
-    def _asked_for(
-        self, call: Call, items: Sequence[bodies.CreateItem], key: str | None
-    ) -> list[Create | Problem]:
+    def _asked_for(self, call: Call, items: Sequence[bodies.CreateItem], key: str | None) -> list[Create | Problem]:
         asks: list[Create | Problem] = []
         named: set[str] = set()
         for place, item in enumerate(items):
@@ -121,17 +108,13 @@ class TaskDesk:
             ask = bulk.attempted(partial(asking.creation, call, item, own_key, self.safe))
             if isinstance(ask, Create):
                 if ask.id in named:
-                    ask = Invalid(
-                        "invalid_body", "An earlier task of the request has the same id.", field="$.id"
-                    )
+                    ask = Invalid("invalid_body", "An earlier task of the request has the same id.", field="$.id")
                 else:
                     named.add(ask.id)
             asks.append(ask)
         return asks
 
-    async def _made_or_not(
-        self, call: Call, ask: Create, making: asyncio.Future[Outcome], answer: bulk.Answer
-    ) -> None:
+    async def _made_or_not(self, call: Call, ask: Create, making: asyncio.Future[Outcome], answer: bulk.Answer) -> None:
         try:
             answer.outcomes.append(await self._made(call, ask, await making, answer))
         except Problem as problem:
@@ -139,9 +122,7 @@ class TaskDesk:
                 raise
             answer.refuse(problem)
 
-    async def _made(
-        self, call: Call, ask: Create, done: Outcome, answer: bulk.Answer | None = None
-    ) -> TaskView:
+    async def _made(self, call: Call, ask: Create, done: Outcome, answer: bulk.Answer | None = None) -> TaskView:
         """`answer` is the one in which it is one of many."""
         assert isinstance(done, Created)
         if not done.made:
@@ -287,9 +268,7 @@ class TaskDesk:
     async def release_many(self, call: Call) -> TaskItems:
         body = call.body
         assert isinstance(body, bodies.ReleaseManyBody)
-        return await self._many(
-            [(item.id, partial(asking.release, call, item.id, item)) for item in body.items]
-        )
+        return await self._many([(item.id, partial(asking.release, call, item.id, item)) for item in body.items])
 
     # -- shared --------------------------------------------------------------------------------------------------
 

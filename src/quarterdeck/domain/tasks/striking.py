@@ -18,9 +18,7 @@ from quarterdeck.engine.secrets import About, Safe
 Strike = Callable[[str], str]
 
 
-async def strikes(
-    show: Callable[[TaskRef], Awaitable[Whole]], safe: Safe, refs: Sequence[TaskRef]
-) -> list[Strike]:
+async def strikes(show: Callable[[TaskRef], Awaitable[Whole]], safe: Safe, refs: Sequence[TaskRef]) -> list[Strike]:
     """For each task what strikes its secrets out of a text."""
     found = await asyncio.gather(*(show(ref) for ref in refs), return_exceptions=True)
     return [_strike(safe, each) for each in found]

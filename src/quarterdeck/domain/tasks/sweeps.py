@@ -43,9 +43,7 @@ BEGINNING = _Seen("", "", "", 0, 0)
 
 
 class TaskRetention:
-    def __init__(
-        self, everywhere: Engine, submit: Callable[[Archive], Awaitable[Outcome]], told: TaskSettings
-    ) -> None:
+    def __init__(self, everywhere: Engine, submit: Callable[[Archive], Awaitable[Outcome]], told: TaskSettings) -> None:
         self._everywhere = everywhere
         self._submit = submit
         self._archive_ms = round(told.task_archive_days * DAY)
@@ -71,9 +69,7 @@ class TaskRetention:
     async def _slice(self, tx: Tx) -> tuple[list[Ref], list[Ref]]:
         """Those to be put away, and those to be removed."""
         at = self._place
-        [rows] = await tx.read(
-            COORDINATING.tasks_slice(zone_id=at.zone_id, status=at.status, id=at.id, limit=SLICE)
-        )
+        [rows] = await tx.read(COORDINATING.tasks_slice(zone_id=at.zone_id, status=at.status, id=at.id, limit=SLICE))
         seen = decode(rows, _Seen)
         self._place = seen[-1] if len(seen) == SLICE else BEGINNING
         old = [
@@ -91,9 +87,7 @@ class TaskRetention:
 
     async def _put_away(self, refs: Sequence[Ref]) -> None:
         for begin in range(0, len(refs), BATCH):
-            asked = [
-                self._submit(Archive(zone_id=zone, id=name)) for zone, name in refs[begin : begin + BATCH]
-            ]
+            asked = [self._submit(Archive(zone_id=zone, id=name)) for zone, name in refs[begin : begin + BATCH]]
             for outcome in await asyncio.gather(*asked, return_exceptions=True):
                 # Begun anew or gone between finding and moving is nobody's loss; anything else is worth a failed pass.
                 if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound | Conflict):

@@ -56,13 +56,7 @@ SETTLE_MAX = 500
 """Deliveries that one transaction ends."""
 MARGIN_MS = 15_000
 """Between the end of an attempt and that of its lease: for its report."""
-DELIVERED, FAILED, REFUSED, TIMED_OUT, UNANSWERED = (
-    "delivered",
-    "failed",
-    "refused",
-    "timed_out",
-    "unanswered",
-)
+DELIVERED, FAILED, REFUSED, TIMED_OUT, UNANSWERED = ("delivered", "failed", "refused", "timed_out", "unanswered")
 CODES = (DELIVERED, FAILED, REFUSED, TIMED_OUT, UNANSWERED)
 """What may come of an attempt: what is counted."""
 
@@ -105,9 +99,7 @@ class Verdict:
 class Deliverer(Outgoing):
     def __init__(self, means: Means, settings: WebhookSettings, grace_seconds: float) -> None:
         limits = ShareLimits(
-            settings.webhook_concurrency,
-            settings.webhook_zone_concurrency,
-            settings.webhook_endpoint_concurrency,
+            settings.webhook_concurrency, settings.webhook_zone_concurrency, settings.webhook_endpoint_concurrency
         )
         terms = Terms("deliveries", limits, limits.of_one, settings.webhook_poll_ms / 1000, grace_seconds)
         super().__init__(means.wakes, terms)
@@ -169,10 +161,7 @@ class Deliverer(Outgoing):
         numbers = lives.secret_numbers(endpoint, attempt.at)
         secrets = [self._means.secrets(*endpoint.ref, number) for number in numbers]
         body = row.body.encode()
-        headers = [
-            ("Content-Type", "application/json"),
-            *webhooks.signed(row.id, attempt.at, body, secrets),
-        ]
+        headers = [("Content-Type", "application/json"), *webhooks.signed(row.id, attempt.at, body, secrets)]
         if row.trace is not None:
             headers.append(("traceparent", row.trace))
         return Request("POST", endpoint.url, headers, body, asker=endpoint.zone_id)
@@ -190,9 +179,7 @@ class Deliverer(Outgoing):
 
     async def _disable(self, endpoint: Endpoint, why: Why) -> None:
         try:
-            await self._means.submit(
-                Disable(zone_id=endpoint.zone_id, id=endpoint.id, why=why, url=endpoint.url)
-            )
+            await self._means.submit(Disable(zone_id=endpoint.zone_id, id=endpoint.id, why=why, url=endpoint.url))
         except Problem as problem:
             # It was removed meanwhile; or the database is away, and its next failure finds the same.
             log.info("the endpoint %s was not disabled: %r", endpoint.id, problem)

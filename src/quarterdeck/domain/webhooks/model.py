@@ -50,15 +50,13 @@ class Why(StrEnum):
 class WebhookSettings(msgspec.Struct, frozen=True):
     """What this room can be told."""
 
-    webhook_timeout_ms: Annotated[
-        int, Meta(ge=10, le=120_000, description="for an endpoint to answer a delivery")
-    ] = 15_000
+    webhook_timeout_ms: Annotated[int, Meta(ge=10, le=120_000, description="for an endpoint to answer a delivery")] = (
+        15_000
+    )
     webhook_poll_ms: Annotated[
         int, Meta(ge=10, le=60_000, description="how often deliveries are looked for if no commit wakes")
     ] = 1_000
-    webhook_concurrency: Annotated[
-        int, Meta(ge=1, le=10_000, description="deliveries at once, in one server")
-    ] = 64
+    webhook_concurrency: Annotated[int, Meta(ge=1, le=10_000, description="deliveries at once, in one server")] = 64
     webhook_zone_concurrency: Annotated[
         int, Meta(ge=1, le=10_000, description="deliveries at once, in one server, for one zone")
     ] = 16
@@ -332,10 +330,7 @@ class DeliveryView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     event: str
     status: State
     attempts: int
-    next_at: (
-        Annotated[str, Meta(description="when it is tried again, or what is under way is taken for lost")]
-        | None
-    )
+    next_at: Annotated[str, Meta(description="when it is tried again, or what is under way is taken for lost")] | None
     answer_status: Annotated[int, Meta(description="of the last answer")] | None
     error: Annotated[str, Meta(description="why the last attempt was none")] | None
     body: msgspec.Raw

@@ -92,19 +92,11 @@ class WebhookDesk:
         return self._with_secret(await self.submit(ask), 200)
 
     async def remove(self, call: Call) -> Reply:
-        await self.submit(
-            Remove(zone_id=call.zone, id=call.params["id"], caller=call.caller, trace=call.trace)
-        )
+        await self.submit(Remove(zone_id=call.zone, id=call.params["id"], caller=call.caller, trace=call.trace))
         return Reply(None, 204)
 
     async def test(self, call: Call) -> Reply:
-        ask = Trial(
-            zone_id=call.zone,
-            id=call.params["id"],
-            caller=call.caller,
-            trace=call.trace,
-            delivery_id=new_id(),
-        )
+        ask = Trial(zone_id=call.zone, id=call.params["id"], caller=call.caller, trace=call.trace, delivery_id=new_id())
         return _queued(await self.submit(ask))
 
     async def replay(self, call: Call) -> Reply:
@@ -121,9 +113,7 @@ class WebhookDesk:
         query = call.query
         assert isinstance(query, DeliveriesQuery)
         before = paging.decode(LISTING, query.cursor) if query.cursor else None
-        wanted = DeliveryFilter(
-            call.zone, call.params["id"], call.caller, query.limit + 1, before, query.status
-        )
+        wanted = DeliveryFilter(call.zone, call.params["id"], call.caller, query.limit + 1, before, query.status)
         rows = await self.engine.read(lambda tx: operations.deliveries(tx, wanted), zones=_zones(call))
         shown, last = paging.clip([row.id for row in rows], query.limit)
         cursor = paging.encode(LISTING, last) if last else None

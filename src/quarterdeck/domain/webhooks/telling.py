@@ -142,9 +142,7 @@ class Teller:
         seen = await self._engine.read(self._look)
         self.head, self._ears.hears = seen.head, seen.hears
         if self.position < seen.floor:
-            log.error(
-                "events %d to %d went before %s had told them", self.position + 1, seen.floor, self.name
-            )
+            log.error("events %d to %d went before %s had told them", self.position + 1, seen.floor, self.name)
             self.missed += seen.floor - self.position
             self.position = seen.floor
             return 0
@@ -184,9 +182,7 @@ class Teller:
         return next(iter(decode(rows, State)), None), bool(hears), tx.now
 
     async def _look(self, tx: Tx) -> _Seen:
-        [rows] = await tx.read(
-            Q.webhook_tail(after=self.position, upto=self.position + SPAN, limit=EVENTS_MAX)
-        )
+        [rows] = await tx.read(Q.webhook_tail(after=self.position, upto=self.position + SPAN, limit=EVENTS_MAX))
         floor, head, hears, *_ = rows[0]
         # A page without events is one row all the same: of the log's bounds, and of nothing beside them.
         found = decode([row[3:] for row in rows if row[3] is not None], Event)

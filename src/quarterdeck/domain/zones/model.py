@@ -50,9 +50,7 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     max_tree_spawns: Annotated[int, _up_to("max_tree_spawns")] | UnsetType | None = UNSET
     max_concurrent: Annotated[int, _up_to("max_concurrent")] | UnsetType | None = UNSET
     max_sessions: Annotated[int, _up_to("max_sessions")] | UnsetType | None = UNSET
-    max_sessions_per_application: (
-        Annotated[int, _up_to("max_sessions_per_application")] | UnsetType | None
-    ) = UNSET
+    max_sessions_per_application: Annotated[int, _up_to("max_sessions_per_application")] | UnsetType | None = UNSET
 
 
 class Zone(msgspec.Struct, frozen=True, array_like=True):

@@ -190,9 +190,7 @@ def members_by_zone(rows: Sequence[Row]) -> dict[str, rules.Counted]:
 
 
 async def members_page(tx: Tx, wanted: MemberFilter) -> list[Member]:
-    [rows] = await tx.read(
-        Q.zone_members_page(zone_id=wanted.zone_id, after=wanted.after, limit=wanted.limit)
-    )
+    [rows] = await tx.read(Q.zone_members_page(zone_id=wanted.zone_id, after=wanted.after, limit=wanted.limit))
     return decode(rows, Member)
 
 

@@ -12,16 +12,7 @@ from collections.abc import Sequence
 import httptools
 
 from quarterdeck.engine.outward.finding import Guard, Resolve, Resolver, places
-from quarterdeck.engine.outward.model import (
-    Answer,
-    Bounds,
-    Garbled,
-    Overlong,
-    Request,
-    Target,
-    TimedOut,
-    Unreachable,
-)
+from quarterdeck.engine.outward.model import Answer, Bounds, Garbled, Overlong, Request, Target, TimedOut, Unreachable
 
 _CHUNK = 64 * 1024
 _FRAMES = 32 * 1024
@@ -58,9 +49,7 @@ class Outward:
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             raise Garbled("the answer is not HTTP") from None
 
-    async def _exchange(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, message: bytes
-    ) -> Answer:
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, message: bytes) -> Answer:
         try:
             # Not drained: an endpoint may answer before it has read everything, and what it says then is the answer.
             writer.write(message)

@@ -49,10 +49,7 @@ class SecretSettings(msgspec.Struct, frozen=True):
         | None
     ) = None
     secret_keys_lost: (
-        Annotated[
-            str, Meta(max_length=4_096, description="ids of keys to start without; separated by commas")
-        ]
-        | None
+        Annotated[str, Meta(max_length=4_096, description="ids of keys to start without; separated by commas")] | None
     ) = None
 
 
@@ -116,9 +113,7 @@ class Ring:
             return cipher.decrypt(_bytes(nonce), _bytes(content), _bound_to(about)).decode()
         except (InvalidTag, ValueError):
             # The key is another one of that name, or the value was changed or moved: nothing tells these apart.
-            raise Unopened(
-                key_id, "it was changed or moved, or its key is another one of that name"
-            ) from None
+            raise Unopened(key_id, "it was changed or moved, or its key is another one of that name") from None
 
 
 def key_id_of(sealed: str) -> str:

@@ -27,14 +27,10 @@ class SinkView(msgspec.Struct, frozen=True):
     head: Annotated[int, Meta(description="the last position of the log")]
     lag_events: int
     lag_seconds: Annotated[float, Meta(description="how long the oldest event that is not told has waited")]
-    waiting: Annotated[
-        int, Meta(description="entries that were refused, or wait behind one, and are tried again")
-    ]
+    waiting: Annotated[int, Meta(description="entries that were refused, or wait behind one, and are tried again")]
     dead: Annotated[int, Meta(description="entries that were given up")]
     run_at: Annotated[str, Meta(description="when a server that runs it last said so")]
-    error: Annotated[str, Meta(description="what keeps the server that answers from delivering")] | None = (
-        None
-    )
+    error: Annotated[str, Meta(description="what keeps the server that answers from delivering")] | None = None
 
 
 class EntryView(msgspec.Struct, frozen=True):

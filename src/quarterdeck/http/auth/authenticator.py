@@ -91,10 +91,7 @@ class Authenticator:
             tokens.refuse("The token's signature does not hold.")
         issuer.proved(token)
         caller = tokens.caller(
-            token.claims,
-            may_grant_admin=issuer.may_grant_admin,
-            is_local=issuer.is_local,
-            leeway=self._leeway,
+            token.claims, may_grant_admin=issuer.may_grant_admin, is_local=issuer.is_local, leeway=self._leeway
         )
         self._remember(authorization or b"", token.claims.exp, caller)
         return caller

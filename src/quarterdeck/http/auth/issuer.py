@@ -59,9 +59,7 @@ class LocalIssuer:
         self.verifying_key: VerifyingKey = pinned
 
     @classmethod
-    def open(
-        cls, key_file: Path, issuer: str | None = None, clock: Callable[[], float] = time.time
-    ) -> LocalIssuer:
+    def open(cls, key_file: Path, issuer: str | None = None, clock: Callable[[], float] = time.time) -> LocalIssuer:
         """Read the signing key, making one on the first start. Raises KeyFileError with a sentence."""
         pem = read_secret(key_file)
         if pem is None:
@@ -119,9 +117,7 @@ class LocalIssuer:
         """What others need to check our tokens: the body of /.well-known/jwks.json."""
         return {"keys": [{**self._jwk, "kid": self.kid, "use": "sig", "alg": "ES256"}]}
 
-    def write_admin_token(
-        self, path: Path, *, lifecycle_scope: str = LIFECYCLE, ttl: int = ADMIN_TOKEN_TTL
-    ) -> None:
+    def write_admin_token(self, path: Path, *, lifecycle_scope: str = LIFECYCLE, ttl: int = ADMIN_TOKEN_TTL) -> None:
         """Leave the local administrator's token where the CLI finds it."""
         replace_secret(path, self.mint_admin(lifecycle_scope, ttl).encode())
 

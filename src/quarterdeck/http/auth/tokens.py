@@ -88,8 +88,7 @@ def credential(authorization: bytes | None) -> bytes:
     found = _SCHEME.match(authorization or b"")
     if authorization is None or found is None or found.end() == len(authorization):
         raise Unauthenticated(
-            "missing_token",
-            "This needs a bearer token in the Authorization header, or an API key in X-API-Key.",
+            "missing_token", "This needs a bearer token in the Authorization header, or an API key in X-API-Key."
         )
     return authorization[found.end() :]
 

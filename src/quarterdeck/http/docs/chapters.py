@@ -44,10 +44,7 @@ def all_of(whole: Description) -> Iterator[Html]:
     yield _start(whole)
     yield _tokens()
     yield el(
-        "section",
-        el("h2", "Conventions"),
-        el("ul", *(el("li", prose(text)) for text in CONVENTIONS)),
-        id="conventions",
+        "section", el("h2", "Conventions"), el("ul", *(el("li", prose(text)) for text in CONVENTIONS)), id="conventions"
     )
     yield _refusals(whole)
 
@@ -55,9 +52,7 @@ def all_of(whole: Description) -> Iterator[Html]:
 def _start(whole: Description) -> Html:
     words = [
         el("h2", "A session in a minute"),
-        _say(
-            "`$SERVER` is the address of this server, as `qd status` prints it. `qd token` prints a bearer token."
-        ),
+        _say("`$SERVER` is the address of this server, as `qd status` prints it. `qd token` prints a bearer token."),
         _say("Every example on this page uses these two. A zone named `default` is there from the start."),
         _say("The same description for programs is at `/openapi.json`, as OpenAPI 3.1."),
     ]
@@ -113,9 +108,7 @@ def _refusals(whole: Description) -> Html:
 
 def _beside(words: list[Html], panels: list[Html]) -> Html:
     """Words, with examples beside them where the screen is wide enough."""
-    return el(
-        "div", el("div", *words, class_="words"), el("div", *panels, class_="examples"), class_="beside"
-    )
+    return el("div", el("div", *words, class_="words"), el("div", *panels, class_="examples"), class_="beside")
 
 
 def _commands(title: str, commands: str) -> Html:

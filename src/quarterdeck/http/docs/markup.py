@@ -22,9 +22,7 @@ EMPTY = Html()
 def el(name: str, /, *children: str, **attributes: str) -> Html:
     """An element. `class_` is the attribute class, `aria_label` is aria-label; one that is empty is left out."""
     given = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
-        for key, value in attributes.items()
-        if value
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items() if value
     )
     if name in VOID:
         return Html(f"<{name}{given}>")

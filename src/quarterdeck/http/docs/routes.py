@@ -59,12 +59,7 @@ def refusal_table(refusals: list[Refusal]) -> Html:
         *(
             el(
                 "div",
-                el(
-                    "dt",
-                    el("span", str(refusal.status or ""), class_="status"),
-                    " ",
-                    el("code", refusal.error),
-                ),
+                el("dt", el("span", str(refusal.status or ""), class_="status"), " ", el("code", refusal.error)),
                 el("dd", prose(refusal.meaning)),
             )
             for refusal in sorted(refusals, key=lambda refusal: refusal.status or 0)
@@ -102,16 +97,12 @@ def _field(parameter: Parameter) -> Field:
 
 def _gives(operation: Operation, whole: Description) -> Iterator[Html]:
     yield el("h4", "Answers")
-    yield el(
-        "dl", *(_answer(status, answer, whole) for status, answer in _successes(operation)), class_="answers"
-    )
+    yield el("dl", *(_answer(status, answer, whole) for status, answer in _successes(operation)), class_="answers")
 
 
 def _answer(status: str, answer: Content, whole: Description) -> Html:
     shown = joined([" ", type_of(answer.media.schema, whole)]) if answer.media else EMPTY
-    return el(
-        "div", el("dt", el("span", status, class_="status good")), el("dd", f"{answer.description}.", shown)
-    )
+    return el("div", el("dt", el("span", status, class_="status good")), el("dd", f"{answer.description}.", shown))
 
 
 def _refuses(operation: Operation) -> Iterator[Html]:
@@ -127,9 +118,7 @@ def _examples(row: Row, whole: Description) -> Iterator[Html]:
     yield el("div", el("p", "Ask"), el("pre", el("code", curl(row, whole)), tabindex="0"), class_="panel")
     for status, answer in _successes(row.operation):
         if answer.media is not None and answer.media.example is not UNSET:
-            yield el(
-                "div", el("p", "Answer ", el("b", status)), json_block(answer.media.example), class_="panel"
-            )
+            yield el("div", el("p", "Answer ", el("b", status)), json_block(answer.media.example), class_="panel")
             yield from _followed(row, answer, whole)
             return
 

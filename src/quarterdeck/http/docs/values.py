@@ -54,10 +54,7 @@ def field_list(fields: list[Field], whole: Description) -> Html:
 
 
 def fields_of(schema: Schema) -> list[Field]:
-    return [
-        Field(name, inner, name in schema.required, inner.description)
-        for name, inner in schema.properties.items()
-    ]
+    return [Field(name, inner, name in schema.required, inner.description) for name, inner in schema.properties.items()]
 
 
 def _field(field: Field, whole: Description) -> Html:
@@ -72,11 +69,7 @@ def _field(field: Field, whole: Description) -> Html:
     return el(
         "div",
         el("dt", el("code", field.name), badge),
-        el(
-            "dd",
-            el("span", joined(facts, " · "), class_="facts"),
-            el("p", prose(_sentence(says))) if says else "",
-        ),
+        el("dd", el("span", joined(facts, " · "), class_="facts"), el("p", prose(_sentence(says))) if says else ""),
     )
 
 

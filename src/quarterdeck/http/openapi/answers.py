@@ -53,9 +53,7 @@ def successes(route: Route, schemas: Schemas, sampler: Sampler) -> Json:
 
 
 def _phrase(status: int) -> str:
-    return {200: "Done", 201: "Made", 202: "Accepted", 204: "Done; there is nothing to show"}.get(
-        status, "Answered"
-    )
+    return {200: "Done", 201: "Made", 202: "Accepted", 204: "Done; there is nothing to show"}.get(status, "Answered")
 
 
 def content(schema: Json, sampler: Sampler) -> Json:
@@ -108,9 +106,7 @@ def problems(route: Route) -> Json:
     if route.body is not None:
         statuses |= {400, 413}
     known_kinds = kinds()
-    return {
-        str(status): _reference(known_kinds[status], named.get(status, [])) for status in sorted(statuses)
-    }
+    return {str(status): _reference(known_kinds[status], named.get(status, [])) for status in sorted(statuses)}
 
 
 def _reference(kind: type[errors.Problem], named: Sequence[str]) -> Json:
@@ -143,8 +139,4 @@ def kinds() -> dict[int, type[errors.Problem]]:
 
 def refusal(code: str) -> Json:
     known = codes.meaning(code)
-    return (
-        {"error": code}
-        if known is None
-        else {"error": code, "status": known.kind.status, "meaning": known.says}
-    )
+    return {"error": code} if known is None else {"error": code, "status": known.kind.status, "meaning": known.says}

@@ -35,15 +35,9 @@ class Meaning(NamedTuple):
 
 
 COMMON: Mapping[str, Meaning] = {
-    "invalid_http": Meaning(
-        Invalid, "The bytes are not a well-formed HTTP/1.1 request; the connection is closed."
-    ),
-    "invalid_body": Meaning(
-        Invalid, "The body is not the JSON this route takes; `field` names what is wrong."
-    ),
-    "invalid_path": Meaning(
-        Invalid, "A segment of the path is not of the form of what it names; `field` says which."
-    ),
+    "invalid_http": Meaning(Invalid, "The bytes are not a well-formed HTTP/1.1 request; the connection is closed."),
+    "invalid_body": Meaning(Invalid, "The body is not the JSON this route takes; `field` names what is wrong."),
+    "invalid_path": Meaning(Invalid, "A segment of the path is not of the form of what it names; `field` says which."),
     "invalid_query": Meaning(Invalid, "A parameter of the query is wrong; `field` names it."),
     "invalid_characters": Meaning(Invalid, "Text holds U+0000 or a lone surrogate."),
     "invalid_number": Meaning(Invalid, "An integer needs more than 64 bits."),
@@ -57,12 +51,9 @@ COMMON: Mapping[str, Meaning] = {
         Unauthenticated,
         "The token or the API key is malformed, expired, revoked, forged, or not for this server; or there are two.",
     ),
-    "session_ended": Meaning(
-        Unauthenticated, "The session that the token or the API key speaks for has ended."
-    ),
+    "session_ended": Meaning(Unauthenticated, "The session that the token or the API key speaks for has ended."),
     "agent_ended": Meaning(
-        Unauthenticated,
-        "The agent that the token speaks for was terminated, or is another since the token was made.",
+        Unauthenticated, "The agent that the token speaks for was terminated, or is another since the token was made."
     ),
     "missing_scope": Meaning(Forbidden, "The token lacks the scope this route needs."),
     "zone_mismatch": Meaning(Forbidden, "The token is for another zone."),
@@ -70,9 +61,7 @@ COMMON: Mapping[str, Meaning] = {
     "workspace_not_found": Meaning(
         NotFound, "X-Workspace-ID names a workspace that the token is not for, or that does not exist."
     ),
-    "not_a_member": Meaning(
-        Forbidden, "The bearer is no member of the workspace, and its token gives it no role."
-    ),
+    "not_a_member": Meaning(Forbidden, "The bearer is no member of the workspace, and its token gives it no role."),
     "forbidden_role": Meaning(Forbidden, "The bearer's role in the workspace does not allow this."),
     "route_not_found": Meaning(NotFound, "There is nothing at this path."),
     "method_not_allowed": Meaning(MethodNotAllowed, "The path exists; the `Allow` header lists its methods."),
@@ -80,30 +69,19 @@ COMMON: Mapping[str, Meaning] = {
     "body_too_large": Meaning(
         TooLarge, "The body is larger than 256 KiB; or than what the route takes, where that is more."
     ),
-    "internal_error": Meaning(
-        Internal, "A defect of the server. Its log has the details, under the request's id."
-    ),
-    "queue_full": Meaning(
-        Unavailable, "Too many requests of this kind are waiting. Nothing was done; try again."
-    ),
-    "database_unavailable": Meaning(
-        Unavailable, "The database is away or too busy. Nothing was done; try again."
-    ),
-    "issuer_unavailable": Meaning(
-        Unavailable, "The token cannot be checked: its issuer's keys cannot be had."
-    ),
+    "internal_error": Meaning(Internal, "A defect of the server. Its log has the details, under the request's id."),
+    "queue_full": Meaning(Unavailable, "Too many requests of this kind are waiting. Nothing was done; try again."),
+    "database_unavailable": Meaning(Unavailable, "The database is away or too busy. Nothing was done; try again."),
+    "issuer_unavailable": Meaning(Unavailable, "The token cannot be checked: its issuer's keys cannot be had."),
     "outcome_unknown": Meaning(
-        OutcomeUnknown,
-        "The database was lost during COMMIT. Repeat with the same Idempotency-Key, or look first.",
+        OutcomeUnknown, "The database was lost during COMMIT. Repeat with the same Idempotency-Key, or look first."
     ),
 }
 """What any route may answer: they are explained once, not at every route."""
 
 OWN: Mapping[str, Meaning] = {
     "invalid_last_event_id": Meaning(Invalid, "Last-Event-ID is not a position of the log."),
-    "too_many_streams": Meaning(
-        Unavailable, "As many streams are open as this server may have; try another."
-    ),
+    "too_many_streams": Meaning(Unavailable, "As many streams are open as this server may have; try another."),
     "draining": Meaning(Unavailable, "The server is shutting down."),
     "invalid_cursor": Meaning(Invalid, "The cursor was not given out by this list."),
     "invalid_idempotency_key": Meaning(Invalid, "The key is empty, too long, or holds control characters."),
@@ -116,15 +94,12 @@ OWN: Mapping[str, Meaning] = {
     "agent_not_found": Meaning(NotFound, "There is no such session in this zone, or no such agent."),
     "agent_not_found_or_not_active": Meaning(Moved, "The session has ended: it cannot be suspended."),
     "agent_not_found_or_not_suspended": Meaning(
-        Moved,
-        "The session has ended or bears no flag of its own; `held_by` names the ancestor that holds it.",
+        Moved, "The session has ended or bears no flag of its own; `held_by` names the ancestor that holds it."
     ),
     "agent_required": Meaning(Forbidden, "The token is another agent's: an agent acts as itself alone."),
     "agent_terminated": Meaning(Conflict, "The agent was terminated; it can be registered again."),
     "agent_id_reserved": Meaning(Invalid, "The id is one of those that members of fleets have."),
-    "agent_in_fleet": Meaning(
-        Conflict, "The agent is a member of a fleet, and is ended by deregistering it there."
-    ),
+    "agent_in_fleet": Meaning(Conflict, "The agent is a member of a fleet, and is ended by deregistering it there."),
     "agent_draining": Meaning(Conflict, "The agent is to end with its last task, and takes no others."),
     "unknown_launcher": Meaning(Invalid, "The configuration of the server names no such launcher."),
     "capabilities_not_allowed": Meaning(Forbidden, "An agent cannot give itself capabilities."),
@@ -161,9 +136,7 @@ OWN: Mapping[str, Meaning] = {
     "delegation_exceeds_authority": Meaning(
         Forbidden, "More is lent than what it is derived from covers; `exceeds` names every part."
     ),
-    "delegation_cycle_denied": Meaning(
-        Conflict, "Active delegations already lead from the target to the source."
-    ),
+    "delegation_cycle_denied": Meaning(Conflict, "Active delegations already lead from the target to the source."),
     "self_delegation_denied": Meaning(Invalid, "Source and target are the same session."),
     "delegation_expired": Meaning(Invalid, "The time it is to last until has passed."),
     "invalid_constraints": Meaning(Invalid, "A constraint is not what it must be; `field` names it."),
@@ -197,9 +170,7 @@ OWN: Mapping[str, Meaning] = {
     "fleet_member_not_found": Meaning(NotFound, "The fleet has no such member, or it has left."),
     "destination_not_found": Meaning(NotFound, "The fleet has nobody of this id to send to."),
     "message_not_found": Meaning(NotFound, "There is no such message in this fleet."),
-    "broadcast_too_large": Meaning(
-        Invalid, "A broadcast's text, as often as it has recipients, is too much."
-    ),
+    "broadcast_too_large": Meaning(Invalid, "A broadcast's text, as often as it has recipients, is too much."),
     "message_state_conflict": Meaning(Conflict, "The message was acknowledged or canceled before."),
     "not_the_recipient": Meaning(Forbidden, "Only its recipient acknowledges a message."),
     "not_the_sender": Meaning(Forbidden, "Only its sender cancels a message."),
@@ -228,14 +199,11 @@ OWN: Mapping[str, Meaning] = {
     ),
     "member_being_made": Meaning(Conflict, "The key stands for a member whose pane is not there yet."),
     "panes_not_closed": Meaning(
-        Conflict,
-        "A pane of the fleet could not be closed; `agents` says whose. Repeating it goes on with them.",
+        Conflict, "A pane of the fleet could not be closed; `agents` says whose. Repeating it goes on with them."
     ),
     "key_not_found": Meaning(NotFound, "There is no such API key in this zone."),
     "key_limit_exceeded": Meaning(LimitReached, "The zone has as many live API keys as a zone may have."),
-    "invalid_scope": Meaning(
-        Invalid, "`quarterdeck.admin` crosses zones, and a key or a delegation is for one."
-    ),
+    "invalid_scope": Meaning(Invalid, "`quarterdeck.admin` crosses zones, and a key or a delegation is for one."),
     "session_sid_required": Meaning(Invalid, "Neither the body nor the token gives a sid."),
     "application_ownership_required": Meaning(Forbidden, "The token may not act for this application."),
     "parent_not_found": Meaning(NotFound, "The parent is absent, not active, or expired."),

@@ -85,11 +85,7 @@ def _operation(route: Route, schemas: Schemas, sampler: Sampler) -> Json:
         operation["description"] = said
     if route.tags:
         operation["tags"] = list(route.tags)
-    if parameters := [
-        *_path_parameters(route),
-        *_query_parameters(route, schemas),
-        *_header_parameters(route),
-    ]:
+    if parameters := [*_path_parameters(route), *_query_parameters(route, schemas), *_header_parameters(route)]:
         operation["parameters"] = parameters
     if route.body is not None:
         operation["requestBody"] = {

@@ -30,9 +30,7 @@ class Problem(msgspec.Struct, frozen=True):
     limit: Annotated[int, Meta(description="how much it allows")] | UnsetType = UNSET
     used: Annotated[int, Meta(description="how much of it is used")] | UnsetType = UNSET
     frees: Annotated[str, Meta(description="what would free it")] | UnsetType = UNSET
-    retry_after: Annotated[int, Meta(description="seconds after which asking again may help")] | UnsetType = (
-        UNSET
-    )
+    retry_after: Annotated[int, Meta(description="seconds after which asking again may help")] | UnsetType = UNSET
 
 
 class Schemas:
@@ -45,9 +43,7 @@ class Schemas:
             bodies += [route.body, *_each(route.answer), *_each(route.streams)]
             queries.append(route.query)
         kinds = _distinct([*bodies, *queries])
-        found, components = msgspec.json.schema_components(
-            kinds, schema_hook=_free_form, ref_template=PLACE + "{name}"
-        )
+        found, components = msgspec.json.schema_components(kinds, schema_hook=_free_form, ref_template=PLACE + "{name}")
         self._schemas: dict[object, Json] = dict(zip(kinds, found, strict=True))
         self.components: dict[str, Json] = components
         self._fields = {query: self.resolved(self._schemas[query]) for query in _distinct(queries)}
@@ -64,10 +60,7 @@ class Schemas:
         """The fields of a query's struct, and the names of those that are required."""
         schema = self._fields[query]
         properties, required = schema.get("properties"), schema.get("required")
-        return (
-            properties if isinstance(properties, dict) else {},
-            required if isinstance(required, list) else [],
-        )
+        return (properties if isinstance(properties, dict) else {}, required if isinstance(required, list) else [])
 
     def resolved(self, schema: Json) -> Json:
         return self.components[_name(schema)] if "$ref" in schema else schema

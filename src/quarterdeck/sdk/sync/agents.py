@@ -42,10 +42,6 @@ class Agents:
         """At once, and its tasks are taken from it; or `graceful`: it takes no new ones, and ends with its last."""
         return self._background.run(self._inner.terminate(agent_id, reason=reason, graceful=graceful))
 
-    def token(
-        self, agent_id: str, *, ttl_seconds: int | None = None, attempt_token: str | None = None
-    ) -> AgentToken:
+    def token(self, agent_id: str, *, ttl_seconds: int | None = None, attempt_token: str | None = None) -> AgentToken:
         """A token that acts as this agent alone, while it lives."""
-        return self._background.run(
-            self._inner.token(agent_id, ttl_seconds=ttl_seconds, attempt_token=attempt_token)
-        )
+        return self._background.run(self._inner.token(agent_id, ttl_seconds=ttl_seconds, attempt_token=attempt_token))

@@ -14,9 +14,7 @@ class Events:
         self._inner = inner
         self._background = background
 
-    def list(
-        self, *, after: int = 0, types: Sequence[str] = (), subject: str | None = None
-    ) -> Iterator[Event]:
+    def list(self, *, after: int = 0, types: Sequence[str] = (), subject: str | None = None) -> Iterator[Event]:
         """What is in the log, oldest first, from behind a position to the end there is now."""
         return self._background.iterate(self._inner.list(after=after, types=types, subject=subject))
 

@@ -72,14 +72,10 @@ class Invocations:
         within `timeout` seconds, `TimedOut`, and it goes on."""
         return self._background.run(self._inner.wait(invocation_id, timeout=timeout))
 
-    def claim(
-        self, service_id: str, claim_id: str, *, most: int = 1, wait_seconds: float = 0.0
-    ) -> tuple[Lease, ...]:
+    def claim(self, service_id: str, claim_id: str, *, most: int = 1, wait_seconds: float = 0.0) -> tuple[Lease, ...]:
         """Leases of work that waits, or comes within the time. The same `claim_id` gives the same leases again, so a
         claim whose answer was lost is made once more with its own."""
-        return self._background.run(
-            self._inner.claim(service_id, claim_id, most=most, wait_seconds=wait_seconds)
-        )
+        return self._background.run(self._inner.claim(service_id, claim_id, most=most, wait_seconds=wait_seconds))
 
     def complete(self, done: Sequence[Completion]) -> tuple[Item, ...]:
         """What became of attempts, at most 100. What is said twice is answered twice."""

@@ -17,19 +17,12 @@ class Services:
         self._background = background
 
     def register(
-        self,
-        application_id: str,
-        endpoint_url: str,
-        *,
-        agent_id: str | None = None,
-        **options: Unpack[ServiceOptions],
+        self, application_id: str, endpoint_url: str, *, agent_id: str | None = None, **options: Unpack[ServiceOptions]
     ) -> Service:
         """Registers what an application offers at an endpoint, or describes anew what it offers there already. With an
         `agent_id` it is registered for as long as that session lives. The secret of a new push service is in this
         answer and in no later one; if the answer was lost, `rotate_secret` gives another."""
-        return self._background.run(
-            self._inner.register(application_id, endpoint_url, agent_id=agent_id, **options)
-        )
+        return self._background.run(self._inner.register(application_id, endpoint_url, agent_id=agent_id, **options))
 
     def get(self, service_id: str) -> Service:
         return self._background.run(self._inner.get(service_id))
@@ -64,7 +57,5 @@ class Services:
     ) -> None:
         """Says that it is there, and how it is."""
         self._background.run(
-            self._inner.heartbeat(
-                service_id, health=health, active_invocations=active_invocations, metadata=metadata
-            )
+            self._inner.heartbeat(service_id, health=health, active_invocations=active_invocations, metadata=metadata)
         )

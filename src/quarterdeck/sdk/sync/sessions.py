@@ -16,9 +16,7 @@ class Sessions:
         self._inner = inner
         self._background = background
 
-    def spawn(
-        self, application_id: str, *, key: str | None = None, **options: Unpack[SpawnOptions]
-    ) -> Session:
+    def spawn(self, application_id: str, *, key: str | None = None, **options: Unpack[SpawnOptions]) -> Session:
         """Spawns a session of an application. With the same `key`, the same session while it lives."""
         return self._background.run(self._inner.spawn(application_id, key=key, **options))
 
@@ -35,9 +33,7 @@ class Sessions:
     ) -> Iterator[Session]:
         """Newest first."""
         return self._background.iterate(
-            self._inner.list(
-                status=status, application_id=application_id, parent_id=parent_id, root_id=root_id
-            )
+            self._inner.list(status=status, application_id=application_id, parent_id=parent_id, root_id=root_id)
         )
 
     def children(self, session_id: str, *, status: SessionStatus | None = None) -> Iterator[Session]:

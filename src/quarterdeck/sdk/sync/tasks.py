@@ -29,9 +29,7 @@ class Tasks:
         self._inner = inner
         self._background = background
 
-    def create(
-        self, title: str, task_type: str, *, key: str | None = None, **options: Unpack[TaskOptions]
-    ) -> Task:
+    def create(self, title: str, task_type: str, *, key: str | None = None, **options: Unpack[TaskOptions]) -> Task:
         """Makes a task: durably, and once for each `key`. Those that several ask for at once go together."""
         return self._background.run(self._inner.create(title, task_type, key=key, **options))
 
@@ -47,9 +45,7 @@ class Tasks:
         """Newest first."""
         return self._background.iterate(self._inner.list(**wanted))
 
-    def logs(
-        self, task_id: str, *, level: Level | None = None, event: str | None = None
-    ) -> Iterator[LogLine]:
+    def logs(self, task_id: str, *, level: Level | None = None, event: str | None = None) -> Iterator[LogLine]:
         """What happened to it and what its agents said, oldest first."""
         return self._background.iterate(self._inner.logs(task_id, level=level, event=event))
 
@@ -121,9 +117,7 @@ class Tasks:
         """Gives tasks back, up to 1,000 at once: their attempts do not count."""
         return self._background.run(self._inner.release(said))
 
-    def say(
-        self, task_id: str, lines: Sequence[Mapping[str, object]], *, attempt_token: str | None = None
-    ) -> None:
+    def say(self, task_id: str, lines: Sequence[Mapping[str, object]], *, attempt_token: str | None = None) -> None:
         """Adds up to 100 lines to a task's log: `message`, `level`, `event`, `details`, `stackTrace`. Not repeated
         after a lost answer."""
         self._background.run(self._inner.say(task_id, lines, attempt_token=attempt_token))

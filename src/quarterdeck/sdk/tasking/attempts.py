@@ -31,9 +31,7 @@ class Desk(Protocol):
 class Done:
     """What a function may return instead of a plain result: the same with a summary for people, and what it cost."""
 
-    def __init__(
-        self, result: object = None, *, summary: str | None = None, costs: Sequence[Cost] = ()
-    ) -> None:
+    def __init__(self, result: object = None, *, summary: str | None = None, costs: Sequence[Cost] = ()) -> None:
         self.result = result
         self.summary = summary
         self.costs = costs
@@ -119,11 +117,7 @@ class _Attempt:
             self._thread_bell.set()
 
     def _said(
-        self,
-        percent: int | None,
-        step: str | None,
-        checkpoint: Mapping[str, object] | None,
-        costs: Sequence[Cost],
+        self, percent: int | None, step: str | None, checkpoint: Mapping[str, object] | None, costs: Sequence[Cost]
     ) -> TaskProgress:
         return TaskProgress(
             id=self.lease.id,

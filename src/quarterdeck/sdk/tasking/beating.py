@@ -56,10 +56,7 @@ class Beater:
         """One heartbeat, now; in how many seconds the server wants the next."""
         memory_mb, cpu_percent = self._usage.now()
         beaten = await self._agents.heartbeat(
-            self._agent_id,
-            task_ids=self._holdings.task_ids[:NAMED_MAX],
-            memory_mb=memory_mb,
-            cpu_percent=cpu_percent,
+            self._agent_id, task_ids=self._holdings.task_ids[:NAMED_MAX], memory_mb=memory_mb, cpu_percent=cpu_percent
         )
         self._holdings.cancel(beaten.cancel, "canceled")
         self._holdings.cancel(beaten.pause, "paused")

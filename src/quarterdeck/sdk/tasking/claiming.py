@@ -81,11 +81,7 @@ class Claimer:
             self._claim_id = new_id()
         try:
             leases = await self._tasks.claim(
-                self._agent_id,
-                self._claim_id,
-                most=most,
-                wait_seconds=wait_seconds,
-                task_types=self._wanted,
+                self._agent_id, self._claim_id, most=most, wait_seconds=wait_seconds, task_types=self._wanted
             )
         except Refusal:
             self._claim_id = None

@@ -30,9 +30,7 @@ class Handler:
     def __init__(self, name: str, function: Function) -> None:
         parameters = [*inspect.signature(function).parameters.values()]
         if len(parameters) != 1 or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
-            raise TypeError(
-                f"a task's function is given the attempt and nothing else; {name} wants otherwise"
-            )
+            raise TypeError(f"a task's function is given the attempt and nothing else; {name} wants otherwise")
         self._function = function
         self._is_async = inspect.iscoroutinefunction(function)
 

@@ -119,9 +119,7 @@ class Outbox(Generic[E]):
             return await self._tell(batch)
         except Problem as problem:
             if _may_pass(problem):
-                log.warning(
-                    "%d %s cannot be told now and are kept: %s", len(batch), self._name, problem.detail
-                )
+                log.warning("%d %s cannot be told now and are kept: %s", len(batch), self._name, problem.detail)
                 return batch
             # Whoever speaks so is not listened to any more; the claims are about to hear the same, and end the worker.
             log.error("%d %s are refused: %s", len(batch), self._name, problem.detail)
@@ -157,6 +155,4 @@ class Outbox(Generic[E]):
 def _may_pass(problem: Problem) -> bool:
     """A token that is no longer good may be renewed, also while the worker winds down, and what has been done is not to
     be done again for it. A session that has ended does not come back."""
-    return isinstance(problem, Fault) or (
-        isinstance(problem, Unauthenticated) and problem.code != SESSION_ENDED
-    )
+    return isinstance(problem, Fault) or (isinstance(problem, Unauthenticated) and problem.code != SESSION_ENDED)

@@ -21,15 +21,7 @@ from quarterdeck.sdk.tasking.claiming import AGAIN, CLAIMS, Claimer, ends_it
 from quarterdeck.sdk.tasking.handlers import Function, Handlers, Outcome, failed
 from quarterdeck.sdk.tasking.holding import Held, Holdings, Limits
 from quarterdeck.sdk.tasking.reporting import Outbox, Ways
-from quarterdeck.sdk.work import (
-    Agent,
-    TaskCompletion,
-    TaskFailure,
-    TaskItem,
-    TaskLease,
-    TaskProgress,
-    TaskReturn,
-)
+from quarterdeck.sdk.work import Agent, TaskCompletion, TaskFailure, TaskItem, TaskLease, TaskProgress, TaskReturn
 from quarterdeck.sdk.worker.signals import until_signalled
 from quarterdeck.sdk.worker.threads import Threads
 
@@ -93,14 +85,11 @@ class TaskWorker:
         self._limits = Limits(concurrency, min(max(0, wanted), NAMED_MAX - concurrency))
         self._holdings = Holdings(self._limits, self._run, self._ended)
         tasks = client.tasks
-        self._completed = Outbox(
-            "completions", Ways(tasks.complete, self._told, self._not_taken, _output_size)
-        )
+        self._completed = Outbox("completions", Ways(tasks.complete, self._told, self._not_taken, _output_size))
         self._failed = Outbox("failures", Ways(tasks.fail, self._told, self._lost_for_good))
         self._returned = Outbox("returns", Ways(tasks.release, self._told, self._lost_for_good))
         self._progressed = Outbox(
-            "words of progress",
-            Ways(self._send_progress, _progress_heard, _progress_refused, _checkpoint_size),
+            "words of progress", Ways(self._send_progress, _progress_heard, _progress_refused, _checkpoint_size)
         )
         self._beater = Beater(client.agents, self._holdings, agent)
         self._stopping = asyncio.Event()
@@ -210,9 +199,7 @@ class TaskWorker:
             self._beater.hurry()  # whatever it is, the worker is to hear of it as well
             raise
 
-    def _outboxes(
-        self,
-    ) -> tuple[Outbox[TaskCompletion], Outbox[TaskFailure], Outbox[TaskReturn], Outbox[_Telling]]:
+    def _outboxes(self) -> tuple[Outbox[TaskCompletion], Outbox[TaskFailure], Outbox[TaskReturn], Outbox[_Telling]]:
         return self._completed, self._failed, self._returned, self._progressed
 
     async def _wind_down(self, claimers: Sequence[Claimer]) -> None:
@@ -226,9 +213,7 @@ class TaskWorker:
                 await self._until_quiet()
                 return
         log.warning(
-            "%d tasks were not done within %g s and are given back",
-            self._holdings.running,
-            self._options.grace,
+            "%d tasks were not done within %g s and are given back", self._holdings.running, self._options.grace
         )
         self._give_back(self._holdings.drop_running())
         with contextlib.suppress(TimeoutError):
@@ -269,9 +254,7 @@ class TaskWorker:
         }
         self._agent = await self._client.agents.register(self._agent_id, **described)
         self._registered.set()
-        log.info(
-            "working as %s on %s", self._agent_id, ", ".join(self._handlers.task_types or ["everything"])
-        )
+        log.info("working as %s on %s", self._agent_id, ", ".join(self._handlers.task_types or ["everything"]))
         return self._agent
 
     async def _register_again(self) -> None:

@@ -126,6 +126,4 @@ class Reporter:
 def _may_pass(problem: Problem) -> bool:
     """A token that is no longer good may be renewed, also while the worker winds down, and what has been done is not to
     be done again for it. A session that has ended does not come back."""
-    return isinstance(problem, Fault) or (
-        isinstance(problem, Unauthenticated) and problem.code != SESSION_ENDED
-    )
+    return isinstance(problem, Fault) or (isinstance(problem, Unauthenticated) and problem.code != SESSION_ENDED)

@@ -143,9 +143,7 @@ class Worker:
                 await self._holdings.until_none_runs()
                 await self._reporter.until_quiet()
                 return
-        log.warning(
-            "%d methods did not end within %g s and are given up", self._holdings.running, self._grace
-        )
+        log.warning("%d methods did not end within %g s and are given up", self._holdings.running, self._grace)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_SECONDS):
                 await self._release(self._holdings.drop_running())
@@ -176,9 +174,7 @@ class Worker:
                 offer.application_id, url, agent_id=offer.agent_id, **described
             )
         self._registered.set()
-        log.info(
-            "serving %s of %s as %s", ", ".join(self._methods), self._service.application_id, self._service.id
-        )
+        log.info("serving %s of %s as %s", ", ".join(self._methods), self._service.application_id, self._service.id)
         return self._service.id, self._service is not offer
 
     def _take(self, leases: Sequence[Lease]) -> None:

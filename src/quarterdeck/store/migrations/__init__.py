@@ -25,6 +25,4 @@ def run(script: str) -> None:
     names = ("bigint", "") if on_postgresql() else ("integer", "without rowid")
     for statement in script.split(";\n"):
         if statement.strip():
-            op.execute(
-                statement.replace("{position}", names[0]).replace("{clustered}", names[1]).strip().rstrip(";")
-            )
+            op.execute(statement.replace("{position}", names[0]).replace("{clustered}", names[1]).strip().rstrip(";"))

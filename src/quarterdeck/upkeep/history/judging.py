@@ -57,25 +57,17 @@ class Verdict(msgspec.Struct, frozen=True):
         """What is not proved, in words."""
         said = []
         if self.unjudged:
-            said.append(
-                f"{self.unjudged:,} calls are older than the first event that is left, and were not judged."
-            )
+            said.append(f"{self.unjudged:,} calls are older than the first event that is left, and were not judged.")
         if self.cut:
-            said.append(
-                f"{self.cut:,} histories end in the middle of a line: their clients' last calls are not known."
-            )
+            said.append(f"{self.cut:,} histories end in the middle of a line: their clients' last calls are not known.")
         return said
 
     def text(self) -> str:
         lines = [finding.text() for finding in self.findings]
-        lines += [
-            f"{name}: {count - SHOWN_MAX:,} more" for name, count in self.counts.items() if count > SHOWN_MAX
-        ]
+        lines += [f"{name}: {count - SHOWN_MAX:,} more" for name, count in self.counts.items() if count > SHOWN_MAX]
         lines += [f"(note) {said}" for said in self.limits()]
         broken = sum(self.counts.values())
-        verdict = (
-            "every promise was kept" if self.well else f"{broken:,} {'breach' if broken == 1 else 'breaches'}"
-        )
+        verdict = "every promise was kept" if self.well else f"{broken:,} {'breach' if broken == 1 else 'breaches'}"
         total = sum(self.calls.values())
         told = ", ".join(f"{count:,} {name}" for name, count in self.calls.items())
         return "\n".join([*lines, f"{verdict}: {total:,} calls ({told}) against {self.events:,} events"])

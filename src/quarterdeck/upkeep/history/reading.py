@@ -97,8 +97,7 @@ def _told_once(calls: Sequence[Call]) -> list[Call]:
         first = met.get((call.client, call.seq))
         if first is not None and (call.before or not first.before):
             raise Invalid(
-                "invalid_history",
-                f"{first.where} and {call.where} are both call {call.seq} of {call.client}.",
+                "invalid_history", f"{first.where} and {call.where} are both call {call.seq} of {call.client}."
             )
         met[call.client, call.seq] = call
     return [*met.values()]

@@ -25,18 +25,13 @@ async def forget(tx: Tx, asks: Sequence[Forget]) -> list[Forgotten | Problem | B
     locked = zones.locked(zone_rows)
     why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
     old: Batch = [*sorted({(*ask.ref, ask.before) for ask in asks if ask.zone_id in locked})]
-    _, gone = await tx.read(
-        Q.agent_pulses_lock(batch=[row[:2] for row in old]),
-        Q.agents_forget(batch=old),
-    )
+    _, gone = await tx.read(Q.agent_pulses_lock(batch=[row[:2] for row in old]), Q.agents_forget(batch=old))
     removed = {(str(zone_id), str(agent_id)): _names(str(can)) for zone_id, agent_id, can in gone}
     if removed:
         refs: Batch = [*sorted(removed)]
         tx.write(Q.agent_pulses_forget(batch=refs))
         tx.write(Q.agent_heartbeats_forget_all(batch=refs))
-        could: Batch = [
-            (zone, name, agent) for (zone, agent), names in sorted(removed.items()) for name in names
-        ]
+        could: Batch = [(zone, name, agent) for (zone, agent), names in sorted(removed.items()) for name in names]
         if could:
             tx.write(Q.agent_capabilities_remove(batch=could))
     return [why_not.get(ask.zone_id) or Forgotten(ask.ref in removed) for ask in asks]

@@ -28,11 +28,7 @@ async def hold(tx: Tx, deltas: Mapping[Ref, int], spoke: Collection[Ref] = ()) -
             tx.write(statement)
             continue
         [rows] = await tx.read(statement)
-        ended += [
-            (str(zone_id), str(agent_id))
-            for zone_id, agent_id, held, draining in rows
-            if draining and not held
-        ]
+        ended += [(str(zone_id), str(agent_id)) for zone_id, agent_id, held, draining in rows if draining and not held]
     if ended:
         await _end(tx, sorted(ended))
 
@@ -52,8 +48,7 @@ async def _end(tx: Tx, refs: list[Ref]) -> None:
     """They have given back the last they held."""
     [rows] = await tx.read(Q.agents_get(batch=[*refs]))
     moves = {
-        ref: rules.terminated(agent, agent.status_reason, tx.now, graceful=True)
-        for ref, agent in by_ref(rows).items()
+        ref: rules.terminated(agent, agent.status_reason, tx.now, graceful=True) for ref, agent in by_ref(rows).items()
     }
     await writing.move(tx, {ref: (moved.before, moved.after) for ref, moved in moves.items()})
     for moved in moves.values():

@@ -14,8 +14,7 @@ from quarterdeck.domain.agents.model import Agent, Ref, Waiting
 from quarterdeck.domain.agents.operations.speaking import Heard, Speakers
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import Row, decode
@@ -87,9 +86,7 @@ async def load(tx: Tx, asks: Sequence[Asked]) -> Loaded:
     )
     locked = zones.locked(zone_rows)
     why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
-    return Loaded(
-        tx.now, by_ref(rows), speakers.heard(said, tx.now), why_not, zone_rules.endings(locked.values())
-    )
+    return Loaded(tx.now, by_ref(rows), speakers.heard(said, tx.now), why_not, zone_rules.endings(locked.values()))
 
 
 def refs_of(asks: Iterable[Asked]) -> Batch:

@@ -43,9 +43,7 @@ async def watch(tx: Tx, ask: AgentRef) -> Watched:
     [standing] = await show(tx, [ask])
     if not isinstance(standing, Standing):
         raise standing if isinstance(standing, Problem) else RuntimeError("a look waits for nobody")
-    [rows] = await tx.read(
-        Q.agent_heartbeats_recent(zone_id=ask.zone_id, agent_id=ask.agent_id, limit=RECENT_MAX)
-    )
+    [rows] = await tx.read(Q.agent_heartbeats_recent(zone_id=ask.zone_id, agent_id=ask.agent_id, limit=RECENT_MAX))
     return Watched(standing.agent, standing.at, tuple(decode(rows, Heartbeat)))
 
 

@@ -8,8 +8,7 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.wire import Role
 from quarterdeck.domain.agents.operations.speaking import Heard, Speakers, require_power
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.domain.zones.model import ChangeMember, Member, MemberChange, MemberFilter, MemberRef
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
@@ -61,9 +60,7 @@ def _decided(roster: zone_rules.Roster, heard: Heard, ask: ChangeMember) -> Memb
 def _event(ask: ChangeMember, change: MemberChange) -> NewEvent:
     before, after = _role(change.before), _role(change.after)
     kind = "added" if before is None else "removed" if after is None else "changed"
-    return NewEvent(
-        f"member.{kind}", ask.zone_id, ask.subject, ask.caller.subject, before, after, trace=ask.trace
-    )
+    return NewEvent(f"member.{kind}", ask.zone_id, ask.subject, ask.caller.subject, before, after, trace=ask.trace)
 
 
 def _role(member: Member | None) -> Role | None:

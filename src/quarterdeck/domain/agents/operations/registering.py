@@ -61,10 +61,7 @@ class Registrar:
 
 
 async def _begin(
-    tx: Tx,
-    asks: Sequence[Register],
-    outcomes: Sequence[Registered | Problem | Busy],
-    before: Mapping[Ref, Agent],
+    tx: Tx, asks: Sequence[Register], outcomes: Sequence[Registered | Problem | Busy], before: Mapping[Ref, Agent]
 ) -> None:
     """Where another process works as an agent than before, tells so: the room of tasks takes back what that one held.
     Once for each process: the same request, should it come late once more, takes nothing from it."""
@@ -103,11 +100,7 @@ async def _write(tx: Tx, moves: dict[Ref, tuple[Agent | None, Agent]]) -> None:
     known = [(before, after) for before, after in moves.values() if before is not None]
     if made:
         tx.write(Q.agents_insert(batch=[msgspec.structs.astuple(agent)[:OWN] for agent in made]))
-        tx.write(
-            Q.agent_pulses_insert(
-                batch=[(*agent.ref, agent.pulse_status, agent.last_seen_at) for agent in made]
-            )
-        )
+        tx.write(Q.agent_pulses_insert(batch=[(*agent.ref, agent.pulse_status, agent.last_seen_at) for agent in made]))
     writing.pulses(tx, [after for _, after in known])
     _say_capabilities(tx, moves)
     if known:

@@ -23,11 +23,9 @@ from quarterdeck.core.wire import Bearer, Caller, Role
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import State
 from quarterdeck.domain.agents.queries import Q
-from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.sessions import rules as session_rules
+from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.sessions.model import Session
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import Row
 from quarterdeck.store.sql import Bound
@@ -147,10 +145,7 @@ async def still_speak(tx: Tx, asks: Sequence[AsAgent]) -> list[bool | Problem]:
     """Whether their agents may still be spoken for; what they may do is for those rooms to say."""
     named = sorted({(ask.zone_id, ask.caller.agent_id) for ask in asks if ask.caller.agent_id is not None})
     [rows] = await tx.read(Q.agents_speaking(batch=[*named]))
-    known = {
-        (str(zone_id), str(name)): (State(str(status)), int(str(since)))
-        for zone_id, name, status, since in rows
-    }
+    known = {(str(zone_id), str(name)): (State(str(status)), int(str(since))) for zone_id, name, status, since in rows}
     found = [known.get((ask.zone_id, ask.caller.agent_id or "")) for ask in asks]
     return [
         (each is not None and rules.bearer_problem(ask.caller, *each)) or True

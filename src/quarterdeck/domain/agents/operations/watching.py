@@ -9,17 +9,7 @@ import msgspec
 from quarterdeck.core.clock import SECOND, Millis, iso
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents import rules
-from quarterdeck.domain.agents.model import (
-    Agent,
-    Issued,
-    IssueToken,
-    Look,
-    Ref,
-    Standing,
-    State,
-    Terminate,
-    ToLookAt,
-)
+from quarterdeck.domain.agents.model import Agent, Issued, IssueToken, Look, Ref, Standing, State, Terminate, ToLookAt
 from quarterdeck.domain.agents.operations import writing
 from quarterdeck.domain.agents.operations.loading import Loaded, load
 from quarterdeck.domain.agents.queries import Q
@@ -70,9 +60,7 @@ def _acting(ask: Terminate, loaded: Loaded) -> Problem | None:
     return rules.acting_problem(ask.caller, loaded.role(ask), ask.agent_id)
 
 
-def _take(
-    tx: Tx, loaded: Loaded, moves: dict[Ref, tuple[Agent, Agent]], moved: Moved, ask: Look | Terminate
-) -> Agent:
+def _take(tx: Tx, loaded: Loaded, moves: dict[Ref, tuple[Agent, Agent]], moved: Moved, ask: Look | Terminate) -> Agent:
     """Keeps a move, from how the agent was before the batch."""
     first = moves.get(ask.ref, (moved.before, moved.before))[0]
     moves[ask.ref] = (first, moved.after)

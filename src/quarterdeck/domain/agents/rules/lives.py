@@ -26,11 +26,7 @@ AGENT = Machine(
         Verb.LOSE: {State.IDLE: State.ERROR, State.DEGRADED: State.ERROR},
         Verb.REVIVE: {State.ERROR: State.IDLE},
         Verb.REVIVE_DEGRADED: {State.ERROR: State.DEGRADED},
-        Verb.TERMINATE: {
-            State.IDLE: State.TERMINATED,
-            State.DEGRADED: State.TERMINATED,
-            State.ERROR: State.TERMINATED,
-        },
+        Verb.TERMINATE: {State.IDLE: State.TERMINATED, State.DEGRADED: State.TERMINATED, State.ERROR: State.TERMINATED},
     },
 )
 TOLD = {

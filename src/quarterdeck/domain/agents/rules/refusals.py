@@ -15,11 +15,7 @@ def not_found(agent_id: str) -> NotFound:
 
 
 def has_terminated(agent_id: str) -> Conflict:
-    return Conflict(
-        "agent_terminated",
-        f"The agent {agent_id!r} was terminated.",
-        frees="it is registered again",
-    )
+    return Conflict("agent_terminated", f"The agent {agent_id!r} was terminated.", frees="it is registered again")
 
 
 def reserved(agent_id: str) -> Invalid:
@@ -40,9 +36,7 @@ def is_member(agent_id: str) -> Conflict:
 
 
 def is_draining(agent_id: str) -> Conflict:
-    return Conflict(
-        "agent_draining", f"The agent {agent_id!r} is to end when its last task has: it takes no others."
-    )
+    return Conflict("agent_draining", f"The agent {agent_id!r} is to end when its last task has: it takes no others.")
 
 
 def bearer_problem(caller: Caller, status: State, since: Millis) -> Unauthenticated | None:
@@ -57,9 +51,7 @@ def bearer_problem(caller: Caller, status: State, since: Millis) -> Unauthentica
         is_theirs = caller.issued_at is None or caller.issued_at >= since
     if is_theirs:
         return None
-    return Unauthenticated(
-        "agent_ended", "The agent was registered after this token was made: it is another's."
-    )
+    return Unauthenticated("agent_ended", "The agent was registered after this token was made: it is another's.")
 
 
 def acting_problem(caller: Caller | None, role: Role | None, agent_id: str) -> Forbidden | None:
@@ -101,7 +93,5 @@ def raises_itself() -> Forbidden:
 
 def metadata_too_large() -> Invalid:
     return Invalid(
-        "metadata_too_large",
-        f"The metadata of a heartbeat has at most {METADATA_MAX} bytes of JSON.",
-        field="metadata",
+        "metadata_too_large", f"The metadata of a heartbeat has at most {METADATA_MAX} bytes of JSON.", field="metadata"
     )

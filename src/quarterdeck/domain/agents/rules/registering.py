@@ -13,16 +13,7 @@ from quarterdeck.core.asking import SERVER
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.wire import Caller, Role
-from quarterdeck.domain.agents.model import (
-    Agent,
-    Health,
-    Register,
-    RegisterBody,
-    Said,
-    State,
-    Terminate,
-    Verb,
-)
+from quarterdeck.domain.agents.model import Agent, Health, Register, RegisterBody, Said, State, Terminate, Verb
 from quarterdeck.domain.agents.rules import refusals
 from quarterdeck.domain.agents.rules.lives import TOLD, Moved
 
@@ -83,9 +74,7 @@ def register(ask: Register, before: Agent | None, by: Speaker, now: Millis) -> M
         return Moved(before, msgspec.structs.replace(after, updated_at=now), told, data)
     if not changed:
         return Moved(before, after)
-    return Moved(
-        before, msgspec.structs.replace(after, updated_at=now), "agent.changed", (("changed", changed),)
-    )
+    return Moved(before, msgspec.structs.replace(after, updated_at=now), "agent.changed", (("changed", changed),))
 
 
 def loses_all(before: Agent) -> bool:

@@ -5,15 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from quarterdeck.core.clock import SECOND, iso, iso_or_none
-from quarterdeck.domain.agents.model import (
-    Agent,
-    AgentView,
-    HealthView,
-    Heartbeat,
-    HeartbeatRowView,
-    State,
-    Watched,
-)
+from quarterdeck.domain.agents.model import Agent, AgentView, HealthView, Heartbeat, HeartbeatRowView, State, Watched
 from quarterdeck.domain.agents.rules import lives
 
 

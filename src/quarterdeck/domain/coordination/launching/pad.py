@@ -54,8 +54,7 @@ class Launching:
         if self._drains:
             return dict.fromkeys(self._launchers, 0)
         free = {
-            name: (self._most if isinstance(each, HttpLauncher) else each.max_concurrent)
-            - self._under_way[name]
+            name: (self._most if isinstance(each, HttpLauncher) else each.max_concurrent) - self._under_way[name]
             for name, each in self._launchers.items()
         }
         return {name: max(0, left) for name, left in free.items()}

@@ -148,9 +148,7 @@ class Processes:
 
     async def _until_it_ends(self, running: Running) -> None:
         ended = asyncio.create_task(running.process.wait(), name=f"the end of {running.ask.task.id}")
-        over = asyncio.create_task(
-            running.over.wait(), name=f"the end of the attempt of {running.ask.task.id}"
-        )
+        over = asyncio.create_task(running.over.wait(), name=f"the end of the attempt of {running.ask.task.id}")
         try:
             seconds = running.launcher.timeout_seconds
             done, _ = await asyncio.wait({ended, over}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

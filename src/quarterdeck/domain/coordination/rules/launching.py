@@ -62,10 +62,7 @@ def told(whole: Whole, input_context: str, checkpoint_data: str) -> bytes:
             task_id=task.id,
             label=f"task:{task.id}:{said.title[:LABEL_TITLE]}",
             context=Context(
-                said.title,
-                said.description,
-                msgspec.Raw(input_context.encode()),
-                msgspec.Raw(checkpoint_data.encode()),
+                said.title, said.description, msgspec.Raw(input_context.encode()), msgspec.Raw(checkpoint_data.encode())
             ),
             attempt=task.attempt,
             attempt_token=task.attempt_token,
@@ -97,9 +94,7 @@ def may_see_secrets(url: str) -> bool:
         return host == "localhost"
 
 
-def environment(
-    allowed: Iterable[str], own: Mapping[str, str], token: str, server: str | None
-) -> dict[str, str]:
+def environment(allowed: Iterable[str], own: Mapping[str, str], token: str, server: str | None) -> dict[str, str]:
     """Of the server's own environment only what is named, and nothing that stands for the server itself: its keys and
     its database are none of an agent's business, whoever names them."""
     seen = {name: own[name] for name in allowed if name in own and not name.startswith("QD_")}

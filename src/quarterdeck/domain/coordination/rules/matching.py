@@ -50,9 +50,7 @@ class Match:
     agent_id: str
 
 
-def matched(
-    queues: Iterable[Queue], seats: Iterable[Seat], room: Mapping[str, int] | None = None
-) -> list[Match]:
+def matched(queues: Iterable[Queue], seats: Iterable[Seat], room: Mapping[str, int] | None = None) -> list[Match]:
     """In the order of turns. `room` says how many more each launcher can start; one that is not named there starts any
     number."""
     return _Matching(seats, room or {}).run([queue for queue in queues if queue.waiting])

@@ -15,14 +15,7 @@
 from quarterdeck.domain.delegations.operations.expiring import expire, forget, past_their_time
 from quarterdeck.domain.delegations.operations.following import go_with_session
 from quarterdeck.domain.delegations.operations.lending import delegate
-from quarterdeck.domain.delegations.operations.looking import (
-    authority,
-    edges_of,
-    explain,
-    page,
-    show,
-    traverse,
-)
+from quarterdeck.domain.delegations.operations.looking import authority, edges_of, explain, page, show, traverse
 from quarterdeck.domain.delegations.operations.revoking import Revoker
 
 __all__ = [

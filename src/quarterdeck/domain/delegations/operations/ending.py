@@ -68,9 +68,7 @@ def _state_after(leaving: Leaving) -> EdgeState:
 
 def created(edge: Edge, epoch: int) -> NewEvent:
     data = msgspec.json.encode({**_told(edge), "epoch": epoch}).decode()
-    return NewEvent(
-        PREFIX + "create", edge.zone_id, edge.id, edge.created_by, None, edge.status, data, edge.trace
-    )
+    return NewEvent(PREFIX + "create", edge.zone_id, edge.id, edge.created_by, None, edge.status, data, edge.trace)
 
 
 def _told(edge: Edge | Link) -> dict[str, object]:

@@ -40,9 +40,7 @@ async def expire(tx: Tx, asks: Sequence[Expire]) -> list[Edge | Problem | Busy]:
         if edge.zone_id in locked and edge.status is EdgeState.ACTIVE and edge.expires_at <= tx.now
     ]
     if due:
-        leaving = [
-            Leaving(link_of(edge), EdgeVerb.EXPIRE, TIME_IS_UP, SWEEP, edge.expires_at) for edge in due
-        ]
+        leaving = [Leaving(link_of(edge), EdgeVerb.EXPIRE, TIME_IS_UP, SWEEP, edge.expires_at) for edge in due]
         await end(tx, leaving, standings_of(zone_rows))
     return [
         why_not.get(ask.zone_id) or edges.get((ask.zone_id, ask.edge_id)) or rules.not_found(ask.edge_id)

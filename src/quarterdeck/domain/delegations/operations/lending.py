@@ -120,10 +120,7 @@ def _write(tx: Tx, ledger: Ledger) -> None:
 
 
 def _tell(
-    tx: Tx,
-    asks: Sequence[Delegate],
-    outcomes: Sequence[Delegated | Problem | Busy],
-    standings: Mapping[str, Standing],
+    tx: Tx, asks: Sequence[Delegate], outcomes: Sequence[Delegated | Problem | Busy], standings: Mapping[str, Standing]
 ) -> None:
     """Binds the keys of what was made, raises the epochs, and tells of each edge."""
     made = [

@@ -82,14 +82,10 @@ async def traverse(tx: Tx, ref: EdgeRef, limit: int) -> Traversal:
     """An edge and what is ahead of it, nearest first: up to `limit` edges in all."""
     first = await _edge(tx, ref)
     # One more than can be shown of each: if there is more, that is seen.
-    [rows] = await tx.read(
-        Q.delegations_reached(zone_id=ref.zone_id, id=ref.edge_id, limit=limit + 1, most=limit + 1)
-    )
+    [rows] = await tx.read(Q.delegations_reached(zone_id=ref.zone_id, id=ref.edge_id, limit=limit + 1, most=limit + 1))
     links = [link for link in decode(rows, Link) if link.expires_at > tx.now]
     found = rules.levels(link_of(first), links if rules.holds(first, tx.now) else [])
-    [edge_rows] = await tx.read(
-        Q.delegations_get(batch=[(ref.zone_id, link.id) for _, _, link in found[:limit]])
-    )
+    [edge_rows] = await tx.read(Q.delegations_get(batch=[(ref.zone_id, link.id) for _, _, link in found[:limit]]))
     edges = {edge.id: edge for edge in decode(edge_rows, Edge)}
     items = [
         ReachedEdge(level, derived, rules.view(rules.as_read(edges[link.id], tx.now)))

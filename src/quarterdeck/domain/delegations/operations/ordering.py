@@ -27,9 +27,7 @@ async def supply(tx: Tx, order: Order, lack: Walk | Crowded) -> None:
 
 async def make(tx: Tx, zone_id: str, order: Order) -> None:
     """The order of a zone whose edges were made by somebody who knew of none."""
-    _, rows = await tx.read(
-        Q.delegation_ranks_clear(zone_id=zone_id), Q.delegation_pairs(zone_id=zone_id, now=tx.now)
-    )
+    _, rows = await tx.read(Q.delegation_ranks_clear(zone_id=zone_id), Q.delegation_pairs(zone_id=zone_id, now=tx.now))
     log.info("a zone's delegations are put in order", extra={"zone": zone_id, "pairs": len(rows)})
     everybody = ordered((str(source), str(target)) for source, target in rows)
     order.replaced(zone_id, _put(tx, zone_id, everybody, order))

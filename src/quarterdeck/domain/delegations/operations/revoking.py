@@ -62,9 +62,7 @@ class Revoker:
             outcomes[place] = _told(fell, ended.get(place))
         return outcomes
 
-    async def _end_sessions(
-        self, tx: Tx, asks: Sequence[Revoke], fallen: dict[int, Fell]
-    ) -> dict[int, Ended]:
+    async def _end_sessions(self, tx: Tx, asks: Sequence[Revoke], fallen: dict[int, Fell]) -> dict[int, Ended]:
         """All of a batch at once: what is too much for one transaction is counted over all of it. What ends by one
         revocation is one ending."""
         places = [place for place, fell in fallen.items() if fell.emptied]
@@ -79,12 +77,7 @@ class Revoker:
 def _order(ask: Revoke, fell: Fell) -> Terminate:
     [first, *others] = [session_id for _, session_id in fell.emptied]
     return Terminate(
-        ask.zone_id,
-        first,
-        DELEGATION_REVOKED,
-        trace=ask.trace,
-        by=ask.caller.subject,
-        along=tuple(others),
+        ask.zone_id, first, DELEGATION_REVOKED, trace=ask.trace, by=ask.caller.subject, along=tuple(others)
     )
 
 

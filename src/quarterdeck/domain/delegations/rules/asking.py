@@ -19,9 +19,7 @@ _WHERE = re.compile(r" - at `\$\.?(.*)`$")
 
 def defaulted(body: DelegateBody) -> DelegateBody:
     """The body in one spelling, without its key: two that ask for the same are the same."""
-    return msgspec.structs.replace(
-        body, constraints=dict(_given(body)), constraints_json=None, idempotency_key=None
-    )
+    return msgspec.structs.replace(body, constraints=dict(_given(body)), constraints_json=None, idempotency_key=None)
 
 
 def asked(body: DelegateBody, plain: Delegate) -> Delegate:
@@ -60,9 +58,7 @@ def _given(body: DelegateBody) -> Mapping[str, object]:
     one, other = body.constraints, body.constraints_json
     if one is not None and other is not None and one != other:
         raise Invalid(
-            "invalid_constraints",
-            "`constraints` and `constraints_json` differ; give one.",
-            field="constraints",
+            "invalid_constraints", "`constraints` and `constraints_json` differ; give one.", field="constraints"
         )
     return one if one is not None else other or {}
 

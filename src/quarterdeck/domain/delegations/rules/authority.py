@@ -10,9 +10,7 @@ from quarterdeck.domain.delegations.rules.lives import Ref, holds, view, words
 from quarterdeck.domain.sessions.model import Session, State
 
 
-def authority(
-    session: Session, edges: Sequence[Edge], hollow: Collection[Ref], epoch: int, now: Millis
-) -> Authority:
+def authority(session: Session, edges: Sequence[Edge], hollow: Collection[Ref], epoch: int, now: Millis) -> Authority:
     """Of a session as it reads now, with the edges that lead to it."""
     held = [edge for edge in edges if holds(edge, now) and (edge.zone_id, edge.id) not in hollow]
     why_none = _why_none(session, held)

@@ -13,9 +13,7 @@ from quarterdeck.domain.delegations.rules.lives import as_read
 from quarterdeck.domain.delegations.rules.narrowing import terms_of
 
 
-def state_explained(
-    edge: Edge, chain: Sequence[Edge], *, hollow: bool, truncated: bool, now: Millis
-) -> list[str]:
+def state_explained(edge: Edge, chain: Sequence[Edge], *, hollow: bool, truncated: bool, now: Millis) -> list[str]:
     """Why an edge is in its state: the most telling sentence first. `chain` is its parent, the parent of that …, and
     may have been cut."""
     read = as_read(edge, now)
@@ -33,9 +31,7 @@ def state_explained(
 
 def _standing(edge: Edge, hollow: bool) -> list[str]:
     if hollow:
-        return [
-            "It is active, but a session it was lent by has ended: it lends nothing, and is revoked shortly."
-        ]
+        return ["It is active, but a session it was lent by has ended: it lends nothing, and is revoked shortly."]
     return [f"It is active until {iso(edge.expires_at)}, or until it is revoked or one of its sessions ends."]
 
 

@@ -14,14 +14,7 @@ from quarterdeck.core.keys import Binding, Key, conflict
 from quarterdeck.domain.delegations.model import Delegate, Delegated, Edge
 from quarterdeck.domain.delegations.rules import lives
 from quarterdeck.domain.delegations.rules.lives import DELEGATION, Ref, stored
-from quarterdeck.domain.delegations.rules.narrowing import (
-    Terms,
-    excess,
-    narrowed,
-    terms_of,
-    terms_of_token,
-    until,
-)
+from quarterdeck.domain.delegations.rules.narrowing import Terms, excess, narrowed, terms_of, terms_of_token, until
 from quarterdeck.domain.delegations.rules.order import Crowded, Order, Walk
 from quarterdeck.domain.sessions.model import Session, State
 from quarterdeck.domain.sessions.rules import asleep, bearer_problem, is_live, ownership_required

@@ -19,10 +19,7 @@ DELEGATION: Machine[EdgeState, EdgeVerb] = Machine(
     "delegation",
     EdgeState,
     EdgeState.ACTIVE,
-    {
-        EdgeVerb.REVOKE: {EdgeState.ACTIVE: EdgeState.REVOKED},
-        EdgeVerb.EXPIRE: {EdgeState.ACTIVE: EdgeState.EXPIRED},
-    },
+    {EdgeVerb.REVOKE: {EdgeState.ACTIVE: EdgeState.REVOKED}, EdgeVerb.EXPIRE: {EdgeState.ACTIVE: EdgeState.EXPIRED}},
 )
 REQUESTED = "requested"
 """Somebody has revoked this edge."""
@@ -51,9 +48,7 @@ def as_read(edge: Edge, now: Millis) -> Edge:
     """An edge as it reads at this moment."""
     if edge.status is not EdgeState.ACTIVE or edge.expires_at > now:
         return edge
-    return msgspec.structs.replace(
-        edge, status=EdgeState.EXPIRED, ended_at=edge.expires_at, ended_reason=TIME_IS_UP
-    )
+    return msgspec.structs.replace(edge, status=EdgeState.EXPIRED, ended_at=edge.expires_at, ended_reason=TIME_IS_UP)
 
 
 @lru_cache(maxsize=4096)
@@ -75,8 +70,7 @@ def not_found(edge_id: str) -> NotFound:
 
 def endpoint_not_found(session_id: str) -> NotFound:
     return NotFound(
-        "delegation_endpoint_not_found",
-        f"There is no live session {session_id!r} in this zone to delegate with.",
+        "delegation_endpoint_not_found", f"There is no live session {session_id!r} in this zone to delegate with."
     )
 
 

@@ -97,19 +97,15 @@ class FleetSettings(msgspec.Struct, frozen=True):
         float, Meta(gt=0, le=60, description="how long typing one notice into a pane may take")
     ] = 5.0
     fleet_exit_seconds: Annotated[
-        float,
-        Meta(gt=0, le=45, description="how long a member's pane may take to go after it was told to exit"),
+        float, Meta(gt=0, le=45, description="how long a member's pane may take to go after it was told to exit")
     ] = 15.0
     fleet_token_days: Annotated[
-        int,
-        Meta(ge=1, le=3_650, description="how long the token of a member's pane lasts, if the member does"),
+        int, Meta(ge=1, le=3_650, description="how long the token of a member's pane lasts, if the member does")
     ] = 90
     coding_agents: (
         Annotated[
             dict[Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$(?!\n)")], CodingAgentTold],
-            Meta(
-                description="what may be begun in panes, by name, beside claude, codex and opencode; in the file"
-            ),
+            Meta(description="what may be begun in panes, by name, beside claude, codex and opencode; in the file"),
         ]
         | None
     ) = None

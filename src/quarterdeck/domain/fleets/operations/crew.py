@@ -15,30 +15,15 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents.model import Register, Registered, Terminate
-from quarterdeck.domain.agents.model import Said as AgentSaid
+from quarterdeck.domain.agents.model import Register, Registered, Said as AgentSaid, Terminate
 from quarterdeck.domain.agents.operations.speaking import Speakers
-from quarterdeck.domain.fleets.model.commands import (
-    CreateFleet,
-    FleetCommand,
-    FleetOutcome,
-    Fleetwide,
-    RegisterMember,
-)
-from quarterdeck.domain.fleets.model.rows import (
-    Fleet,
-    Member,
-    MemberStatus,
-    MonitorConfig,
-    MonitorRuntime,
-    Placement,
-)
+from quarterdeck.domain.fleets.model.commands import CreateFleet, FleetCommand, FleetOutcome, Fleetwide, RegisterMember
+from quarterdeck.domain.fleets.model.rows import Fleet, Member, MemberStatus, MonitorConfig, MonitorRuntime, Placement
 from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules.cards import BUILTIN, kind_of
 from quarterdeck.domain.fleets.rules.crew import Crew, Known, LastIds, Told, Wanted, key_of, wanted
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
@@ -55,17 +40,10 @@ LEFT_FLEET = "left_fleet"
 async def change(tx: Tx, asks: Sequence[FleetCommand]) -> list[FleetOutcome | Problem | Busy]:
     """Every verb, in order of arrival."""
     speakers = Speakers(asks)
-    keys = [
-        key
-        for ask in asks
-        if isinstance(ask, CreateFleet | RegisterMember) and (key := key_of(ask)) is not None
-    ]
+    keys = [key for ask in asks if isinstance(ask, CreateFleet | RegisterMember) and (key := key_of(ask)) is not None]
     zone_ids: Batch = [(zone_id,) for zone_id in sorted({ask.zone_id for ask in asks})]
     locked_rows, *said, ids, bound = await tx.read(
-        zones.lock(tx, zones_of(asks)),
-        *speakers.statements(),
-        Q.fleet_ids(batch=zone_ids),
-        idempotency.load(keys),
+        zones.lock(tx, zones_of(asks)), *speakers.statements(), Q.fleet_ids(batch=zone_ids), idempotency.load(keys)
     )
     locked = zones.locked(locked_rows)
     why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
@@ -158,10 +136,7 @@ def _begin(tx: Tx, made: Sequence[Fleet], come: Sequence[Member], placed: Sequen
     if made:
         tx.write(
             Q.fleets_insert(
-                batch=[
-                    (*each.ref, each.label, each.created_at, each.deleted_at, each.created_by)
-                    for each in made
-                ]
+                batch=[(*each.ref, each.label, each.created_at, each.deleted_at, each.created_by) for each in made]
             )
         )
     if come:
@@ -275,6 +250,4 @@ def _differing(before: Mapping[K, V], after: Mapping[K, V]) -> list[V]:
 
 def event(told: Told) -> NewEvent:
     data = msgspec.json.encode({"fleetId": told.fleet_id}).decode()
-    return NewEvent(
-        told.type, told.zone_id, str(told.subject), told.actor, told.before, told.after, data, told.trace
-    )
+    return NewEvent(told.type, told.zone_id, str(told.subject), told.actor, told.before, told.after, data, told.trace)

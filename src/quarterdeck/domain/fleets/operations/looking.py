@@ -52,9 +52,7 @@ M = TypeVar("M", bound=MessagesFilter)
 W = TypeVar("W", bound=SentFilter)
 
 
-async def in_fleet(
-    tx: Tx, ask: OfFleet, *statements: Bound, power: str = READ
-) -> tuple[Fleet, list[list[Row]]]:
+async def in_fleet(tx: Tx, ask: OfFleet, *statements: Bound, power: str = READ) -> tuple[Fleet, list[list[Row]]]:
     """The fleet, and what these find, in one round trip. Refuses a caller who may not, and a fleet that is nowhere."""
     speakers = Speakers([ask])
     said = speakers.statements()
@@ -93,10 +91,7 @@ async def fleets(tx: Tx, wanted: FleetsFilter) -> list[FleetSeen]:
         return await _own(tx, wanted, wanted.caller.agent_id)
     [rows] = await tx.read(
         LISTS.fleets_page(
-            zone_id=wanted.zone_id,
-            before=wanted.before,
-            with_deleted=int(wanted.with_deleted),
-            limit=wanted.limit,
+            zone_id=wanted.zone_id, before=wanted.before, with_deleted=int(wanted.with_deleted), limit=wanted.limit
         )
     )
     if not rows:
@@ -118,8 +113,7 @@ async def _seen(tx: Tx, found: Sequence[Fleet]) -> list[FleetSeen]:
         return []
     active, deregistered = MemberStatus.ACTIVE, MemberStatus.DEREGISTERED
     headed: list[tuple[object, ...]] = [
-        (*each.ref, active if each.deleted_at is None else deregistered, each.director_agent_id)
-        for each in found
+        (*each.ref, active if each.deleted_at is None else deregistered, each.director_agent_id) for each in found
     ]
     head_rows, counted, placement_rows = await tx.read(
         LISTS.fleets_headed(batch=headed),
@@ -170,11 +164,7 @@ async def members(tx: Tx, wanted: MembersFilter) -> list[FleetMemberView]:
         wanted,
         *(
             LISTS.members_page(
-                zone_id=wanted.zone_id,
-                fleet_id=wanted.fleet_id,
-                state=status,
-                after=wanted.after,
-                limit=wanted.limit,
+                zone_id=wanted.zone_id, fleet_id=wanted.fleet_id, state=status, after=wanted.after, limit=wanted.limit
             )
             for status in wanted.statuses
         ),
@@ -186,9 +176,7 @@ async def members(tx: Tx, wanted: MembersFilter) -> list[FleetMemberView]:
     placement_rows, *counted = await tx.read(LISTS.placements_get(batch=refs), *counting)
     placements = {placement.agent_id: placement for placement in decode(placement_rows, Placement)}
     unread = _counts(counted[0]) if counted else {}
-    return [
-        showing.member_view(each, placements.get(each.agent_id), unread.get(each.agent_id)) for each in shown
-    ]
+    return [showing.member_view(each, placements.get(each.agent_id), unread.get(each.agent_id)) for each in shown]
 
 
 def _counts(rows: Sequence[Row]) -> dict[int, int]:
@@ -372,9 +360,7 @@ async def monitored(tx: Tx, wanted: OfMember) -> MonitoredView:
 async def _watched(tx: Tx, wanted: OfFleet) -> list[Watched]:
     there: list[tuple[object, ...]] = [(wanted.zone_id, wanted.fleet_id, MemberStatus.ACTIVE)]
     member_rows, placement_rows, config_rows = await tx.read(
-        Q.members_of_fleets(batch=there),
-        Q.placements_of_fleets(batch=there),
-        Q.monitor_configs_of_fleets(batch=there),
+        Q.members_of_fleets(batch=there), Q.placements_of_fleets(batch=there), Q.monitor_configs_of_fleets(batch=there)
     )
     known = {each.agent_id: each for each in decode(member_rows, Member)}
     placements = {each.agent_id: each for each in decode(placement_rows, Placement)}
@@ -385,12 +371,7 @@ async def _watched(tx: Tx, wanted: OfFleet) -> list[Watched]:
     [rows] = await tx.read(LISTS.messages_unread_counts(batch=refs))
     unread = _counts(rows)
     return [
-        Watched(
-            known[config.agent_id],
-            config,
-            placements.get(config.agent_id),
-            unread.get(config.agent_id, 0),
-        )
+        Watched(known[config.agent_id], config, placements.get(config.agent_id), unread.get(config.agent_id, 0))
         for config in configs
     ]
 

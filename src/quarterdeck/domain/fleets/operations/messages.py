@@ -10,28 +10,13 @@ import msgspec
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.keys import Binding
 from quarterdeck.domain.agents.operations.speaking import Speakers
-from quarterdeck.domain.fleets.model.commands import (
-    Acknowledge,
-    Broadcast,
-    Cancel,
-    Send,
-    SpokenCommand,
-    SpokenOutcome,
-)
-from quarterdeck.domain.fleets.model.rows import (
-    MEMBERS_MAX,
-    Fleet,
-    Member,
-    MemberStatus,
-    Message,
-    MessageType,
-)
+from quarterdeck.domain.fleets.model.commands import Acknowledge, Broadcast, Cancel, Send, SpokenCommand, SpokenOutcome
+from quarterdeck.domain.fleets.model.rows import MEMBERS_MAX, Fleet, Member, MemberStatus, Message, MessageType
 from quarterdeck.domain.fleets.queries import Q
 from quarterdeck.domain.fleets.rules.crew import LastIds
 from quarterdeck.domain.fleets.rules.messages import Known, Talk, Told, asked_ids, key_of
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
@@ -131,9 +116,7 @@ async def _kept(tx: Tx, bindings: Sequence[Binding]) -> list[Message]:
     refs: Batch = sorted((each.zone_id, int(each.subject_id)) for each in bindings)
     [rows] = await tx.read(Q.messages_get(batch=refs))
     found = decode(rows, Message)
-    spans: Batch = [
-        (*each.ref, each.task_id + MEMBERS_MAX) for each in found if each.type is MessageType.SUMMARY
-    ]
+    spans: Batch = [(*each.ref, each.task_id + MEMBERS_MAX) for each in found if each.type is MessageType.SUMMARY]
     if not spans:
         return found
     [delivered] = await tx.read(Q.messages_delivered(batch=spans))

@@ -71,9 +71,7 @@ async def news(tx: Tx, fleet: OfFleet, begun: Iterable[int], moved: Iterable[int
     found = await _whole(tx, heads, [head.task_id + MEMBERS_MAX for head in heads])
     since = decode(moved_rows, Message)
     called = {**found.names, **await names(tx, since)}
-    return News(
-        {entry.head.task_id: entry for entry in found.entries}, {each.task_id: each for each in since}, called
-    )
+    return News({entry.head.task_id: entry for entry in found.entries}, {each.task_id: each for each in since}, called)
 
 
 async def told(tx: Tx, deliveries: Sequence[Message]) -> int:

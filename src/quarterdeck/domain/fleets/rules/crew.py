@@ -275,9 +275,7 @@ class Crew:
         self.configs[member.ref] = after = watch.configured(config, ask)
         return after
 
-    def _watch(
-        self, ask: ClaimMonitor | BeatMonitor | ReleaseMonitor, fleet: Fleet
-    ) -> FleetOutcome | Problem:
+    def _watch(self, ask: ClaimMonitor | BeatMonitor | ReleaseMonitor, fleet: Fleet) -> FleetOutcome | Problem:
         after = watch.decide(ask, self.runtimes.get(fleet.ref), self._now)
         if isinstance(after, Problem):
             return after
@@ -330,9 +328,7 @@ class Crew:
         [administrator] = [each for each in there if kind_of(each.agent_card_json) == BUILTIN]
         return FleetMade(fleet, director, administrator, self.placements.get(director.ref), made=False)
 
-    def _tell(
-        self, kind: str, ask: Fleetwide, of: Fleet | Member, before: str | None, after: str | None
-    ) -> None:
+    def _tell(self, kind: str, ask: Fleetwide, of: Fleet | Member, before: str | None, after: str | None) -> None:
         subject = of.agent_id if isinstance(of, Member) else of.fleet_id
         self.told.append(Told(kind, of.zone_id, subject, of.fleet_id, before, after, ask.actor, ask.trace))
 

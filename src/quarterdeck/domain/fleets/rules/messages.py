@@ -296,9 +296,7 @@ class Talk:
         ]
         return tuple(sorted(found, key=lambda each: each.task_id))
 
-    def _tell(
-        self, kind: str, before: MessageState | None, message: Message, ask: Spoken, recipients: int = 1
-    ) -> None:
+    def _tell(self, kind: str, before: MessageState | None, message: Message, ask: Spoken, recipients: int = 1) -> None:
         self.told.append(Told(kind, before, message, ask.actor, ask.trace, recipients))
 
 

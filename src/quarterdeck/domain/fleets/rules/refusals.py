@@ -95,9 +95,7 @@ def administrator_receives_nothing() -> Conflict:
 
 
 def director_stays() -> Conflict:
-    return Conflict(
-        "director_protected", "cannot deregister the root Director; use 'qd fleet delete' instead"
-    )
+    return Conflict("director_protected", "cannot deregister the root Director; use 'qd fleet delete' instead")
 
 
 def nested(director_id: int, agent_id: int) -> Conflict:
@@ -158,16 +156,12 @@ def scope_missing(scope: str) -> Forbidden:
 
 
 def not_on_the_socket() -> Forbidden:
-    return Forbidden(
-        "local_socket_only", "Panes are reached over the unix socket of the server only, on its own host."
-    )
+    return Forbidden("local_socket_only", "Panes are reached over the unix socket of the server only, on its own host.")
 
 
 def no_director() -> Invalid:
     return Invalid(
-        "invalid_body",
-        "A member with a pane is made by a director: director_id is missing.",
-        field="director_id",
+        "invalid_body", "A member with a pane is made by a director: director_id is missing.", field="director_id"
     )
 
 

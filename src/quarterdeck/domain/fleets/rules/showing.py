@@ -224,9 +224,7 @@ def monitored_view(watched: Watched, now: Millis) -> MonitoredView:
     )
 
 
-def monitor_view(
-    fleet_id: int, runtime: MonitorRuntime | None, watched: list[Watched], now: Millis
-) -> MonitorView:
+def monitor_view(fleet_id: int, runtime: MonitorRuntime | None, watched: list[Watched], now: Millis) -> MonitorView:
     return MonitorView(
         fleet_id=fleet_id,
         pid=None if runtime is None else runtime.pid,

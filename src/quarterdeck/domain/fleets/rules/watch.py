@@ -6,12 +6,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.fleets.model.commands import (
-    BeatMonitor,
-    ClaimMonitor,
-    ConfigureMonitor,
-    ReleaseMonitor,
-)
+from quarterdeck.domain.fleets.model.commands import BeatMonitor, ClaimMonitor, ConfigureMonitor, ReleaseMonitor
 from quarterdeck.domain.fleets.model.rows import MonitorConfig, MonitorRuntime
 from quarterdeck.domain.fleets.rules import refusals
 from quarterdeck.domain.fleets.rules.monitoring import is_live
@@ -37,8 +32,7 @@ def _claimed(ask: ClaimMonitor, held: MonitorRuntime | None, now: Millis) -> Mon
     if held is not None and is_live(held, _is_alive(ask, held), now):
         return refusals.monitor_runs(ask.fleet_id)
     return MonitorRuntime(
-        *(ask.zone_id, ask.fleet_id, ask.pid, now, now),
-        *(ask.tick_seconds, ask.host_id, ask.user_id, ask.policy),
+        *(ask.zone_id, ask.fleet_id, ask.pid, now, now), *(ask.tick_seconds, ask.host_id, ask.user_id, ask.policy)
     )
 
 

@@ -25,8 +25,7 @@ from quarterdeck.domain.invocations.rules import Board, Known
 from quarterdeck.domain.invocations.rules.board import ServiceKey
 from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
 from quarterdeck.engine.waiting import Waiter
@@ -52,9 +51,7 @@ class Exchange:
         known, locked = await self._load(tx, asks, concerned)
         why_not = await zones.unlocked(tx, concerned - locked)
         board = Board(known)
-        outcomes: list[Outcome | Problem | Busy] = [
-            sessions.held_up(ask, why_not) or board.decide(ask) for ask in asks
-        ]
+        outcomes: list[Outcome | Problem | Busy] = [sessions.held_up(ask, why_not) or board.decide(ask) for ask in asks]
         self._park(tx, asks, outcomes)
         self._hand_over(tx, board, asks, locked)
         await self._write(tx, board)
@@ -66,9 +63,7 @@ class Exchange:
         calls = [ask for ask in asks if isinstance(ask, Enqueue)]
         claims = [ask for ask in asks if isinstance(ask, Claim)]
         waiting = [waiter.claim for waiters in self._waiting(calls).values() for waiter in waiters]
-        named: Batch = [
-            *sorted({(ask.zone_id, ask.id) for ask in asks if not isinstance(ask, Enqueue | Claim)})
-        ]
+        named: Batch = [*sorted({(ask.zone_id, ask.id) for ask in asks if not isinstance(ask, Enqueue | Claim)})]
         due = _next_of(_wanted(calls, claims, waiting))
         statements: list[Bound | None] = [
             zones.lock(tx, concerned),
@@ -86,9 +81,7 @@ class Exchange:
         locked = zones.locked(zone_rows)
         # Of a zone that was busy nothing is known: whoever holds its lock may be handing out, or ending, the same now.
         rows = [row for row in decode([*of_keys, *of_claims], Invocation) if row.zone_id in locked]
-        named_rows, *due_rows = (
-            [one for one in _standing(of) if one[0].zone_id in locked] for of in standing
-        )
+        named_rows, *due_rows = ([one for one in _standing(of) if one[0].zone_id in locked] for of in standing)
         known = Known(
             now=tx.now,
             lease_ms=self._lease_ms,
@@ -155,15 +148,11 @@ def _sessions(asks: Sequence[Command], calls: Iterable[Enqueue], waiting: Iterab
     """The sessions that calls name, and those that callers and whoever waits for these calls speak for."""
     found = sessions.bearers_of(asks) | sessions.bearers_of(waiting)
     for call in calls:
-        found |= {
-            (call.zone_id, s) for s in (call.source_session_id, call.target_session_id) if s is not None
-        }
+        found |= {(call.zone_id, s) for s in (call.source_session_id, call.target_session_id) if s is not None}
     return sorted(found)
 
 
-def _wanted(
-    calls: Iterable[Enqueue], claims: Iterable[Claim], waiting: Iterable[Claim]
-) -> dict[ServiceKey, int]:
+def _wanted(calls: Iterable[Enqueue], claims: Iterable[Claim], waiting: Iterable[Claim]) -> dict[ServiceKey, int]:
     """How many of each service's next invocations the batch may hand out."""
     wanted = Counter[ServiceKey]()
     for claim in claims:

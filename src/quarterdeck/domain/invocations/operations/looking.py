@@ -20,8 +20,7 @@ from quarterdeck.domain.invocations.model import (
 )
 from quarterdeck.domain.invocations.operations.waiting import Ready
 from quarterdeck.domain.invocations.queries import Q
-from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.sessions import rules as session_rules
+from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.sessions.model import State as SessionState
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
@@ -115,9 +114,7 @@ BEGINNING = Place()
 async def orphaned(tx: Tx, place: Place, limit: int) -> tuple[list[Ref], Place]:
     """Of so many from a place on, those whose session has ended or is gone; and where to go on."""
     statement = Q.invocations_slice_by_target if place.by_target else Q.invocations_slice_by_source
-    [rows] = await tx.read(
-        statement(session_id=place.session_id, parked=place.parked, id=place.id, limit=limit)
-    )
+    [rows] = await tx.read(statement(session_id=place.session_id, parked=place.parked, id=place.id, limit=limit))
     lost = [(str(zone_id), str(name)) for _, _, name, zone_id, is_lost in rows if is_lost]
     if len(rows) == limit:
         session_id, parked, name, *_ = rows[-1]

@@ -17,8 +17,7 @@ from quarterdeck.domain.invocations.operations import writing
 from quarterdeck.domain.invocations.queries import Q
 from quarterdeck.domain.invocations.rules import INVOCATION
 from quarterdeck.domain.invocations.rules.board import SERVICE_GONE, SESSION_ENDED
-from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.sessions import rules as session_rules
+from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.sessions.model import State as SessionState
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.events import NewEvent
@@ -103,10 +102,7 @@ async def settle(tx: Tx, asks: Sequence[Settle]) -> list[Settled | Problem | Bus
     if done := [each for each in backlogs if each not in left]:
         tx.write(Q.backlogs_end(batch=[(each.zone_id, each.kind, each.owner_id) for each in done]))
     open_ones = {(each.zone_id, each.kind, each.owner_id) for each in left}
-    return [
-        why_not.get(ask.zone_id) or Settled((ask.zone_id, ask.kind, ask.owner_id) not in open_ones)
-        for ask in asks
-    ]
+    return [why_not.get(ask.zone_id) or Settled((ask.zone_id, ask.kind, ask.owner_id) not in open_ones) for ask in asks]
 
 
 async def _go_on(tx: Tx, backlogs: Sequence[Backlog], session_rows: Sequence[Row]) -> set[Backlog]:

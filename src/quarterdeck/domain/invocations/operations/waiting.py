@@ -59,9 +59,7 @@ class Look:
         self._poll_seconds = poll_seconds
 
     async def __call__(self, services: Sequence[ServiceKey]) -> float:
-        found = await self._engine.read(
-            lambda tx: ready(tx, services), zones={zone_id for zone_id, _ in services}
-        )
+        found = await self._engine.read(lambda tx: ready(tx, services), zones={zone_id for zone_id, _ in services})
         pause = self._poll_seconds
         for each in found:
             if not each.is_registered:

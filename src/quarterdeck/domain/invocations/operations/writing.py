@@ -83,9 +83,7 @@ def event(told: Told) -> NewEvent:
 def canceled(row: Open, reason: str, actor: str, trace: str | None) -> NewEvent:
     """The same for one of many that were canceled together."""
     data = msgspec.json.encode({**_named(row), "reason": reason}).decode()
-    return NewEvent(
-        "invocation.canceled", row.zone_id, row.id, actor, row.status, State.CANCELED, data, trace
-    )
+    return NewEvent("invocation.canceled", row.zone_id, row.id, actor, row.status, State.CANCELED, data, trace)
 
 
 def _named(row: Invocation | Open) -> dict[str, object]:

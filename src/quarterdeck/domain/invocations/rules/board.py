@@ -36,8 +36,7 @@ from quarterdeck.domain.invocations.model import (
 from quarterdeck.domain.invocations.rules import lives, refusals
 from quarterdeck.domain.invocations.rules.lives import Holding
 from quarterdeck.domain.sessions import rules as session_rules
-from quarterdeck.domain.sessions.model import Session
-from quarterdeck.domain.sessions.model import State as SessionState
+from quarterdeck.domain.sessions.model import Session, State as SessionState
 
 ServiceKey = tuple[str, str]
 """(zone, service)"""
@@ -193,9 +192,7 @@ class Board:
             session = self._known.sessions.get((ask.zone_id, session_id))
             if session is None or not session_rules.is_live(session, self._now):
                 return refusals.session_not_found(session_id)
-            if session_id == ask.source_session_id and not _may(
-                ask.caller, session.application_id, "invoke_from"
-            ):
+            if session_id == ask.source_session_id and not _may(ask.caller, session.application_id, "invoke_from"):
                 return refusals.invoker_required(session.application_id)
             if session.status is SessionState.SUSPENDED:
                 return session_rules.suspended(session_id)
@@ -359,9 +356,7 @@ class Board:
             return refusals.invoker_required(row.invoker)
         ref = (row.zone_id, row.id)
         if row.status is State.PENDING:
-            self._move(
-                ref, lives.canceled(row, ask.reason, self._now), "invocation.canceled", ask, ask.reason
-            )
+            self._move(ref, lives.canceled(row, ask.reason, self._now), "invocation.canceled", ask, ask.reason)
         elif row.status is State.RUNNING:
             if row.cancel_requested_at is None:
                 after = lives.cancel_requested(row, ask.reason, self._now)
@@ -429,9 +424,7 @@ class Board:
         self._rows[ref] = after
         self._note_holder(after)
 
-    def _tell(
-        self, told: str, before: State | None, row: Invocation, ask: Command, reason: str | None = None
-    ) -> None:
+    def _tell(self, told: str, before: State | None, row: Invocation, ask: Command, reason: str | None = None) -> None:
         self.told.append(Told(told, before, row, ask.actor, ask.trace or row.trace, reason))
 
 

@@ -49,17 +49,7 @@ UNREACHABLE = "push_unreachable"
 TOO_LARGE = "push_answer_too_large"
 GARBLED = "push_answer_garbled"
 TIMED_OUT = "push_timed_out"
-CODES = (
-    SUCCEEDED,
-    REJECTED,
-    FAILED,
-    REDIRECTED,
-    REFUSED,
-    UNREACHABLE,
-    TOO_LARGE,
-    GARBLED,
-    TIMED_OUT,
-)
+CODES = (SUCCEEDED, REJECTED, FAILED, REDIRECTED, REFUSED, UNREACHABLE, TOO_LARGE, GARBLED, TIMED_OUT)
 
 
 def secret_numbers(newest: int) -> Sequence[int]:

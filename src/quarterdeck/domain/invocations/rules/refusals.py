@@ -19,9 +19,7 @@ def session_not_found(session_id: str) -> NotFound:
 
 
 def invoker_required(application_id: str) -> Forbidden:
-    return Forbidden(
-        "invoker_ownership_required", f"This token may not invoke for the application {application_id!r}."
-    )
+    return Forbidden("invoker_ownership_required", f"This token may not invoke for the application {application_id!r}.")
 
 
 def service_ownership_required(application_id: str) -> Forbidden:
@@ -32,9 +30,7 @@ def service_ownership_required(application_id: str) -> Forbidden:
 
 
 def pushed(service_id: str) -> Conflict:
-    return Conflict(
-        "service_is_pushed", f"The invocations of {service_id!r} are pushed to its endpoint, not claimed."
-    )
+    return Conflict("service_is_pushed", f"The invocations of {service_id!r} are pushed to its endpoint, not claimed.")
 
 
 def key_required() -> Invalid:

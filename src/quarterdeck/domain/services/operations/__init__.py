@@ -17,15 +17,4 @@ from quarterdeck.domain.services.operations.leaving import go_with_session, unre
 from quarterdeck.domain.services.operations.looking import found, get, page, show
 from quarterdeck.domain.services.operations.registering import Registrar
 
-__all__ = [
-    "Changer",
-    "Registrar",
-    "beat",
-    "forget",
-    "found",
-    "get",
-    "go_with_session",
-    "page",
-    "show",
-    "unregister",
-]
+__all__ = ["Changer", "Registrar", "beat", "forget", "found", "get", "go_with_session", "page", "show", "unregister"]

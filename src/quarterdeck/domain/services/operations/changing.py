@@ -70,8 +70,7 @@ def _meant(loaded: Loaded, ask: Beat) -> list[Service] | Problem:
         return service if isinstance(service, Problem) else [service]
     assert ask.session_id is not None  # a heartbeat without a service came by the path of a session
     found = [
-        rules.reached(loaded.seen, ref, ask.session_id)
-        for ref in loaded.own.get((ask.zone_id, ask.session_id), ())
+        rules.reached(loaded.seen, ref, ask.session_id) for ref in loaded.own.get((ask.zone_id, ask.session_id), ())
     ]
     services = [service for service in found if isinstance(service, Service)]
     return services or rules.none_of_session(loaded.seen, ask.zone_id, ask.session_id)

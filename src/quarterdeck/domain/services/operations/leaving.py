@@ -64,9 +64,7 @@ def _unregister(loaded: Loaded, ask: Unregister) -> Unregistered | Problem:
 async def _end(tx: Tx, asks: Sequence[Unregister]) -> list[Row]:
     """Ends registrations; those that were there, as (zone, service, session)."""
     whole: Batch = [*sorted({(ask.zone_id, ask.service_id) for ask in asks if ask.session_id is None})]
-    parts: Batch = [
-        *sorted({(a.zone_id, a.service_id, a.session_id) for a in asks if a.session_id is not None})
-    ]
+    parts: Batch = [*sorted({(a.zone_id, a.service_id, a.session_id) for a in asks if a.session_id is not None})]
     statements = [
         Q.registrations_of_services_end(batch=whole) if whole else None,
         Q.registrations_end(batch=parts) if parts else None,

@@ -11,8 +11,7 @@ from quarterdeck.core.wire import Bearer
 from quarterdeck.domain.services.model import Ref, Service
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import Seen, Shelf
-from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.sessions import rules as session_rules
+from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
@@ -51,9 +50,7 @@ async def load(tx: Tx, asks: Sequence[Asked], *, locks: bool) -> Loaded:
     named = {(a.zone_id, a.session_id) for a in asks if a.session_id is not None}
     refs = {(a.zone_id, a.service_id) for a in asks if a.service_id is not None}
     registrations = {
-        (a.zone_id, a.service_id, a.session_id)
-        for a in asks
-        if a.service_id is not None and a.session_id is not None
+        (a.zone_id, a.service_id, a.session_id) for a in asks if a.service_id is not None and a.session_id is not None
     }
     whole = {(a.zone_id, a.session_id) for a in asks if a.service_id is None and a.session_id is not None}
     people = named | sessions.bearers_of(asks)

@@ -31,8 +31,7 @@ def found(rows: Sequence[Row]) -> dict[Ref, Service]:
 async def show(tx: Tx, asks: Sequence[ServiceRef]) -> list[Service | Problem | Busy]:
     loaded = await load(tx, asks, locks=False)
     return [
-        loaded.refusal(ask) or rules.reached(loaded.seen, (ask.zone_id, ask.service_id), ask.session_id)
-        for ask in asks
+        loaded.refusal(ask) or rules.reached(loaded.seen, (ask.zone_id, ask.service_id), ask.session_id) for ask in asks
     ]
 
 

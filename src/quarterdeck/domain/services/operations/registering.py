@@ -10,10 +10,8 @@ from quarterdeck.domain.services.operations import writing
 from quarterdeck.domain.services.operations.loading import Batch, services_of
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import Known, Registry
-from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.sessions import rules as session_rules
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
+from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
 

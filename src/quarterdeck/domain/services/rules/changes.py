@@ -9,15 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Invalid
-from quarterdeck.domain.services.model import (
-    Change,
-    Delivery,
-    Described,
-    HeartbeatBody,
-    Registered,
-    Said,
-    Service,
-)
+from quarterdeck.domain.services.model import Change, Delivery, Described, HeartbeatBody, Registered, Said, Service
 from quarterdeck.domain.services.rules.endpoints import push_problem
 
 T = TypeVar("T")
@@ -69,8 +61,7 @@ def changed(before: Service, after: Service) -> tuple[str, ...]:
     return tuple(
         name
         for name in Service.__struct_fields__
-        if name not in ("updated_at", "last_heartbeat_at", "lives")
-        and getattr(before, name) != getattr(after, name)
+        if name not in ("updated_at", "last_heartbeat_at", "lives") and getattr(before, name) != getattr(after, name)
     )
 
 

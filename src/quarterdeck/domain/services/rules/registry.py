@@ -14,15 +14,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Invalid, Problem
-from quarterdeck.domain.services.model import (
-    THE_APPLICATION,
-    Delivery,
-    Health,
-    Ref,
-    Register,
-    Registered,
-    Service,
-)
+from quarterdeck.domain.services.model import THE_APPLICATION, Delivery, Health, Ref, Register, Registered, Service
 from quarterdeck.domain.services.rules.changes import apply, begins_push, changed, with_another_secret
 from quarterdeck.domain.services.rules.endpoints import push_problem
 from quarterdeck.domain.services.rules.lives import SPAWN_FOR, Registration, is_registered
@@ -68,9 +60,7 @@ class Registry:
 
     def application_of(self, ask: Register) -> str | Problem:
         """The application a service will be of; or why this caller may not register it."""
-        if problem := self._known.zones[ask.zone_id] or session_rules.asleep(
-            ask.caller, self._known.sessions
-        ):
+        if problem := self._known.zones[ask.zone_id] or session_rules.asleep(ask.caller, self._known.sessions):
             return problem
         if ask.session_id is None:
             assert ask.application_id is not None  # one of the two is in every request

@@ -14,28 +14,13 @@
 | slots    | how many places of children are taken, for others to read                                   |
 """
 
-from quarterdeck.domain.sessions.operations.bearers import (
-    bearers_of,
-    by_ref,
-    get,
-    guarded,
-    held_up,
-    require_bearer,
-)
+from quarterdeck.domain.sessions.operations.bearers import bearers_of, by_ref, get, guarded, held_up, require_bearer
 from quarterdeck.domain.sessions.operations.ending import Ender
 from quarterdeck.domain.sessions.operations.explaining import Explainer
 from quarterdeck.domain.sessions.operations.finishing import Finisher
 from quarterdeck.domain.sessions.operations.forgetting import forget
 from quarterdeck.domain.sessions.operations.holding import hold
-from quarterdeck.domain.sessions.operations.looking import (
-    expired,
-    orphaned,
-    page,
-    receipt,
-    show,
-    subtree,
-    unfinished,
-)
+from quarterdeck.domain.sessions.operations.looking import expired, orphaned, page, receipt, show, subtree, unfinished
 from quarterdeck.domain.sessions.operations.recounting import is_miscounted, recount
 from quarterdeck.domain.sessions.operations.slots import SlotCounts
 from quarterdeck.domain.sessions.operations.spawning import Spawner

@@ -14,16 +14,7 @@ import msgspec
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.sessions import rules
-from quarterdeck.domain.sessions.model import (
-    Cascade,
-    Ended,
-    Member,
-    Settle,
-    Settled,
-    State,
-    StopZone,
-    Terminate,
-)
+from quarterdeck.domain.sessions.model import Cascade, Ended, Member, Settle, Settled, State, StopZone, Terminate
 from quarterdeck.domain.sessions.operations.bearers import bearers_of, by_ref, held_up
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules.ending import Ask, Endings, Known, Leaving, Ref
@@ -108,9 +99,7 @@ class Ender:
         for cascade in by_zone.values():
             if await _settle_chunk(tx, cascade, each):
                 left.discard((cascade.zone_id, cascade.id))
-        return [
-            why_not.get(ask.zone_id) or Settled((ask.zone_id, ask.cascade_id) not in left) for ask in asks
-        ]
+        return [why_not.get(ask.zone_id) or Settled((ask.zone_id, ask.cascade_id) not in left) for ask in asks]
 
 
 def _zones(asks: Sequence[Terminate | StopZone | Settle]) -> Batch:
@@ -135,9 +124,7 @@ async def _write(tx: Tx, endings: Endings) -> None:
         return
     for cascade, group in endings.stamped:
         await _stamp(tx, cascade, group)
-    batch: Batch = [
-        (*_ref(each.member), each.member.status, each.reason, each.ended_at) for each in endings.settled
-    ]
+    batch: Batch = [(*_ref(each.member), each.member.status, each.reason, each.ended_at) for each in endings.settled]
     in_use: set[Sid] = set()
     if batch:
         end = Q.sessions_end(batch=batch, now=tx.now)
@@ -163,8 +150,7 @@ async def _move(tx: Tx, statement: Bound, members: Sequence[Member]) -> set[Sid]
 
 async def _stamp(tx: Tx, cascade: Cascade, group: Sequence[Leaving]) -> None:
     batch: Batch = [
-        (*_ref(each.member), each.member.status, place, each.reason, each.ended_at)
-        for place, each in enumerate(group)
+        (*_ref(each.member), each.member.status, place, each.reason, each.ended_at) for place, each in enumerate(group)
     ]
     for piece in pieces(batch):
         [moved] = await tx.read(Q.sessions_stamp(batch=piece, cascade_id=cascade.id, now=tx.now))
@@ -177,9 +163,7 @@ async def _stamp(tx: Tx, cascade: Cascade, group: Sequence[Leaving]) -> None:
     data = {"cascade_id": cascade.id, "stamped": cascade.stamped, "reason": cascade.reason}
     subject = cascade.target_id or cascade.zone_id
     text = msgspec.json.encode(data).decode()
-    tx.emit(
-        NewEvent("cascade.begin", cascade.zone_id, subject, cascade.actor, data=text, trace=cascade.trace)
-    )
+    tx.emit(NewEvent("cascade.begin", cascade.zone_id, subject, cascade.actor, data=text, trace=cascade.trace))
 
 
 async def _settle_chunk(tx: Tx, cascade: Cascade, limit: int) -> bool:
@@ -215,12 +199,5 @@ def _terminated(member: Member, reason: str, by: Ask | Cascade, in_use: Collecti
     }
     data = msgspec.json.encode(told).decode()
     return NewEvent(
-        "session.terminate",
-        member.zone_id,
-        member.id,
-        by.actor,
-        member.status,
-        State.TERMINATED,
-        data,
-        by.trace,
+        "session.terminate", member.zone_id, member.id, by.actor, member.status, State.TERMINATED, data, by.trace
     )

@@ -6,16 +6,7 @@ from collections.abc import Sequence
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.sessions import rules
-from quarterdeck.domain.sessions.model import (
-    Ended,
-    Left,
-    Member,
-    Receipt,
-    Session,
-    SessionFilter,
-    SessionRef,
-    State,
-)
+from quarterdeck.domain.sessions.model import Ended, Left, Member, Receipt, Session, SessionFilter, SessionRef, State
 from quarterdeck.domain.sessions.operations.bearers import bearers_of, by_ref, require_bearer
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules.ending import Ref, left_over
@@ -47,17 +38,10 @@ async def page(tx: Tx, wanted: SessionFilter) -> list[Session]:
     await require_bearer(tx, wanted.bearer)
     ended = None if wanted.status is None else int(wanted.status is State.TERMINATED)
     live = None if ended else wanted.status
-    common = {
-        "zone_id": wanted.zone_id,
-        "before": wanted.before,
-        "limit": wanted.limit,
-        "root_id": wanted.root_id,
-    }
+    common = {"zone_id": wanted.zone_id, "before": wanted.before, "limit": wanted.limit, "root_id": wanted.root_id}
     named = {"application_id": wanted.application_id}
     if wanted.parent_id is not None:
-        statement = Q.sessions_page_of_parent(
-            parent_id=wanted.parent_id, status=live, ended=ended, **common, **named
-        )
+        statement = Q.sessions_page_of_parent(parent_id=wanted.parent_id, status=live, ended=ended, **common, **named)
     elif live is not None:
         statement = Q.sessions_page_of_status(status=live, **common, **named)
     elif wanted.application_id is not None:

@@ -7,8 +7,7 @@ from collections.abc import Collection
 import msgspec
 
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine.slots import Use
 from quarterdeck.engine.tx import Tx
@@ -38,8 +37,7 @@ class SlotCounts:
 
     def _uses(self, rows: list[Row]) -> list[Use]:
         return [
-            Use(row.zone_id, row.live, row.expired, self._limit(row.quotas), row.pos)
-            for row in decode(rows, _SlotRow)
+            Use(row.zone_id, row.live, row.expired, self._limit(row.quotas), row.pos) for row in decode(rows, _SlotRow)
         ]
 
     def _limit(self, quotas: str) -> int:

@@ -15,8 +15,7 @@ from quarterdeck.domain.sessions.model import Session, Spawn, Spawned
 from quarterdeck.domain.sessions.operations.bearers import bearers_of, held_up
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules import SPAWN, Count, CountKey, Known
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.events import NewEvent
@@ -146,12 +145,5 @@ def _spawned(ask: Spawn, session: Session) -> NewEvent:
         }
     ).decode()
     return NewEvent(
-        "session.spawn",
-        session.zone_id,
-        session.id,
-        ask.caller.subject,
-        None,
-        session.status,
-        data,
-        ask.trace,
+        "session.spawn", session.zone_id, session.id, ask.caller.subject, None, session.status, data, ask.trace
     )

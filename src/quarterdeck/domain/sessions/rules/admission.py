@@ -122,10 +122,7 @@ MAX_PER_APPLICATION = Bound(
     "a session of the application ends",
 )  # fmt: skip
 MAX_CHILDREN = Bound(
-    "max_children",
-    "agent_children_limit_exceeded",
-    "live children of the parent",
-    "a child of the parent ends",
+    "max_children", "agent_children_limit_exceeded", "live children of the parent", "a child of the parent ends"
 )
 MAX_DEPTH = Bound(
     "max_depth", "agent_depth_limit_exceeded", "distance of the parent from its root", "spawn under a session nearer "
@@ -177,14 +174,10 @@ def closed_door(ask: Spawn, known: Known) -> Problem | None:
     sleeps."""
     terms = known.terms[ask.zone_id]
     if terms.ended:
-        return NotFound(
-            "zone_not_found", f"The zone {ask.zone_id!r} has ended.", frees="nothing: use another zone"
-        )
+        return NotFound("zone_not_found", f"The zone {ask.zone_id!r} has ended.", frees="nothing: use another zone")
     if terms.frozen:
         return Frozen(
-            "zone_frozen",
-            f"Admission to zone {ask.zone_id!r} is frozen.",
-            frees="an administrator thaws the zone",
+            "zone_frozen", f"Admission to zone {ask.zone_id!r} is frozen.", frees="an administrator thaws the zone"
         )
     return _parent_problem(ask, known) or asleep(ask.caller, known.sessions)
 
@@ -237,8 +230,7 @@ class Ledger:
 
     def _refusal(self, ask: Spawn) -> Problem | None:
         return closed_door(ask, self._known) or next(
-            (exceeded(bound, limit, used) for bound, limit, used in self.uses(ask) if used + 1 > limit),
-            None,
+            (exceeded(bound, limit, used) for bound, limit, used in self.uses(ask) if used + 1 > limit), None
         )
 
     def uses(self, ask: Spawn) -> Iterator[tuple[Bound, int, int]]:

@@ -81,9 +81,7 @@ class Endings:
         tops = (ask.session_id, *(ask.along if isinstance(ask, Terminate) else ()))
         found = [self._known.members.get((ask.zone_id, top), ()) for top in tops]
         # Of those that end together one may stand under another.
-        return (
-            [*{member.id: member for group in found for member in group}.values()] if found[1:] else found[0]
-        )
+        return [*{member.id: member for group in found for member in group}.values()] if found[1:] else found[0]
 
     def _behind(self, members: Iterable[Member]) -> list[Cascade]:
         """The endings under way that have a part of this, the one that began last at the end."""
@@ -110,16 +108,7 @@ class Endings:
     def _stamp(self, ask: Ask, cascade_id: str, leaving: list[Leaving], behind: Sequence[Cascade]) -> None:
         began = max([self._known.now, *(cascade.started_at + 1 for cascade in behind)])
         cascade = Cascade(
-            ask.zone_id,
-            cascade_id,
-            ask.session_id,
-            ask.reason,
-            ask.actor,
-            ask.trace,
-            len(leaving),
-            0,
-            began,
-            None,
+            ask.zone_id, cascade_id, ask.session_id, ask.reason, ask.actor, ask.trace, len(leaving), 0, began, None
         )
         self.stamped.append((cascade, leaving))
         self._taken.update((_ref(each.member), cascade_id) for each in leaving)
@@ -149,9 +138,7 @@ def post_order(members: Sequence[Member]) -> list[Member]:
     return [*reversed_order.values()][::-1]
 
 
-def _walk(
-    pending: list[Member], children: Mapping[str | None, Sequence[Member]], met: dict[str, Member]
-) -> None:
+def _walk(pending: list[Member], children: Mapping[str | None, Sequence[Member]], met: dict[str, Member]) -> None:
     while pending:
         member = pending.pop()
         if member.id not in met:

@@ -8,16 +8,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.sessions.model import (
-    BoundUse,
-    Cascade,
-    Member,
-    Session,
-    Spawn,
-    SpawnExplanation,
-    State,
-    WhyNot,
-)
+from quarterdeck.domain.sessions.model import BoundUse, Cascade, Member, Session, Spawn, SpawnExplanation, State, WhyNot
 from quarterdeck.domain.sessions.rules.admission import Known, Ledger, closed_door, exceeded
 from quarterdeck.domain.sessions.rules.lives import EXPIRED, as_read, ownership_required
 
@@ -46,9 +37,7 @@ def spawn_explained(ask: Spawn, known: Known) -> SpawnExplanation:
 
 def _why_not(problem: Problem) -> WhyNot:
     told: dict[str, object] = {"error": problem.code, "detail": problem.detail}
-    told |= {
-        name: problem.members[name] for name in ("bound", "limit", "used", "frees") if name in problem.members
-    }
+    told |= {name: problem.members[name] for name in ("bound", "limit", "used", "frees") if name in problem.members}
     return msgspec.convert(told, WhyNot)
 
 
@@ -59,9 +48,7 @@ def holders(session: Session, line: Sequence[Member]) -> list[str]:
     return [member.id for member in line if member.held]
 
 
-def state_explained(
-    session: Session, line: Sequence[Member], ending: Cascade | None, now: Millis
-) -> list[str]:
+def state_explained(session: Session, line: Sequence[Member], ending: Cascade | None, now: Millis) -> list[str]:
     """Why a session is in its state: the most telling sentence first."""
     read = as_read(session, now)
     if read.status is State.TERMINATED:
@@ -86,9 +73,7 @@ def state_explained(
 def _ended(session: Session, ending: Cascade | None, now: Millis) -> list[str]:
     if session.terminated_at is None:
         since = _span(now - session.expires_at)
-        return [
-            f"Its time ran out at {iso(session.expires_at)}, {since} ago; the next sweep writes that down."
-        ]
+        return [f"Its time ran out at {iso(session.expires_at)}, {since} ago; the next sweep writes that down."]
     reason = session.termination_reason or "unknown"
     at = iso(session.terminated_at)
     said = [f"Its time ran out at {at}." if reason == EXPIRED else f"It was ended at {at}: {reason}."]

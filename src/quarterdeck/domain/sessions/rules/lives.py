@@ -40,9 +40,7 @@ class Lived(Protocol):
 
 def is_live(session: Lived, now: Millis) -> bool:
     """Active or suspended, not expired, and not stamped by an ending that is under way."""
-    return (
-        session.status is not State.TERMINATED and session.terminated_at is None and session.expires_at > now
-    )
+    return session.status is not State.TERMINATED and session.terminated_at is None and session.expires_at > now
 
 
 def as_read(session: Session, now: Millis) -> Session:
@@ -72,9 +70,7 @@ def ownership_required(application_id: str) -> Forbidden:
 
 def suspended(session_id: str) -> Conflict:
     return Conflict(
-        "agent_suspended",
-        f"The session {session_id!r} is suspended, and begins nothing.",
-        frees="it is resumed",
+        "agent_suspended", f"The session {session_id!r} is suspended, and begins nothing.", frees="it is resumed"
     )
 
 

@@ -44,17 +44,12 @@ Costs = Annotated[list[CostItem], Meta(max_length=100)]
 class TaskFields(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """What may be said of a task, and need not be."""
 
-    id: (
-        Annotated[PathId, Meta(description="so that other tasks of the same request can depend on it")] | None
-    ) = None
+    id: Annotated[PathId, Meta(description="so that other tasks of the same request can depend on it")] | None = None
     description: Text | None = None
     priority: Annotated[Priority, Meta(description="1 (low) to 10 (high)")] = 5
-    input_context: Annotated[
-        dict[str, object], Meta(description="for the agent; secrets in it are encrypted")
-    ] = {}
+    input_context: Annotated[dict[str, object], Meta(description="for the agent; secrets in it are encrypted")] = {}
     depends_on: Annotated[
-        list[PathId],
-        Meta(max_length=DEPENDS_MAX, description="tasks that must be COMPLETED before this one begins"),
+        list[PathId], Meta(max_length=DEPENDS_MAX, description="tasks that must be COMPLETED before this one begins")
     ] = []
     on_dependency_failure: Literal["fail", "run"] = "fail"
     max_retries: Annotated[int, Meta(ge=0, le=100)] = 3
@@ -82,10 +77,9 @@ class CreateBody(TaskFields, frozen=True, rename="camel", kw_only=True):
 
 class PatchBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     priority: Priority | UnsetType = UNSET
-    status: (
-        Annotated[Literal["PAUSED", "PENDING"], Meta(description="PAUSED pauses, PENDING resumes")]
-        | UnsetType
-    ) = UNSET
+    status: Annotated[Literal["PAUSED", "PENDING"], Meta(description="PAUSED pauses, PENDING resumes")] | UnsetType = (
+        UNSET
+    )
     tags: Tags | UnsetType = UNSET
     metadata: dict[str, object] | UnsetType = UNSET
     estimated_completion_at: Annotated[datetime, Meta(tz=True)] | UnsetType | None = UNSET
@@ -97,16 +91,10 @@ class ClaimBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
     wait_ms: Annotated[int, Meta(ge=0, le=300_000, description="how long to wait if there is nothing")] = 0
     task_types: Annotated[list[Name], Meta(max_length=64, description="only of these types")] | None = None
     capabilities: (
-        Annotated[
-            list[Name], Meta(max_length=64, description="of the agent's, those to use; all if not given")
-        ]
-        | None
+        Annotated[list[Name], Meta(max_length=64, description="of the agent's, those to use; all if not given")] | None
     ) = None
     claim_id: (
-        Annotated[
-            str, Meta(min_length=1, max_length=128, description="the same id gives the same tasks again")
-        ]
-        | None
+        Annotated[str, Meta(min_length=1, max_length=128, description="the same id gives the same tasks again")] | None
     ) = None
 
 
@@ -116,17 +104,10 @@ class ProgressBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, fo
     checkpoint_data: dict[str, object] | None = None
     costs: Costs = []
     attempt_token: Token | None = None
-    reset: Annotated[bool, Meta(description="lets the progress fall, for an attempt that begins again")] = (
-        False
-    )
+    reset: Annotated[bool, Meta(description="lets the progress fall, for an attempt that begins again")] = False
     progress_id: (
         Annotated[
-            str,
-            Meta(
-                min_length=1,
-                max_length=128,
-                description="of the same id the costs are charged once for a task",
-            ),
+            str, Meta(min_length=1, max_length=128, description="of the same id the costs are charged once for a task")
         ]
         | None
     ) = None
@@ -195,9 +176,7 @@ class ListQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
     min_priority: Annotated[Priority | None, Meta(description="`priority>=8`")] = msgspec.field(
         default=None, name="priority>"
     )
-    tags: (
-        Annotated[str, Meta(min_length=1, max_length=2_000, description="all of these, by commas")] | None
-    ) = None
+    tags: Annotated[str, Meta(min_length=1, max_length=2_000, description="all of these, by commas")] | None = None
     task_type: Name | None = None
     agent_id: PathId | None = None
     created_after: Annotated[datetime, Meta(tz=True)] | None = None

@@ -40,9 +40,7 @@ class NodeView(msgspec.Struct, frozen=True, rename="camel"):
     status: State
     progress_percent: int
     is_final: bool
-    depth: Annotated[
-        int, Meta(description="below 0: it is waited for; above: it waits; the task itself is 0")
-    ]
+    depth: Annotated[int, Meta(description="below 0: it is waited for; above: it waits; the task itself is 0")]
     depends_on: Annotated[list[str], Meta(description="of those in this tree")]
 
 

@@ -155,10 +155,7 @@ class CostQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
 class BudgetBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     scope: Scope
     period: Period
-    key: (
-        Annotated[str, Meta(min_length=1, max_length=128, description="the type, or the id of the task")]
-        | None
-    ) = None
+    key: Annotated[str, Meta(min_length=1, max_length=128, description="the type, or the id of the task")] | None = None
     usd: Annotated[float, Meta(ge=0, le=1e9)] | None = None
     tokens: Annotated[int, Meta(ge=0, le=10**15, description="read and written together")] | None = None
 

@@ -70,12 +70,7 @@ class TaskSettings(msgspec.Struct, frozen=True):
         int, Meta(ge=0, le=300_000, description="how long a claim of tasks may wait at most")
     ] = 60_000
     task_claim_poll_ms: Annotated[
-        int,
-        Meta(
-            ge=10,
-            le=60_000,
-            description="how often waiting claims of tasks look by themselves if no wake comes",
-        ),
+        int, Meta(ge=10, le=60_000, description="how often waiting claims of tasks look by themselves if no wake comes")
     ] = 1_000
     task_backoff_max_seconds: Annotated[
         int, Meta(ge=0, le=2_592_000, description="the longest backoff between two attempts of a task")
@@ -84,8 +79,7 @@ class TaskSettings(msgspec.Struct, frozen=True):
         float, Meta(gt=0, le=525_600, description="past its estimate by so much, a task's agent is warned")
     ] = 30.0
     task_hung_minutes: Annotated[
-        float,
-        Meta(gt=0, le=525_600, description="without progress for so long after that, a task is aborted"),
+        float, Meta(gt=0, le=525_600, description="without progress for so long after that, a task is aborted")
     ] = 10.0
     task_archive_days: Annotated[
         float, Meta(gt=0, le=36_500, description="how long after its end a task is put away by itself")

@@ -35,13 +35,10 @@ class TaskView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     retry_backoff_seconds: int
     last_error: str | None
     depends_on: Annotated[
-        list[str],
-        Meta(description="of a task that is one of many the first 100: `dependsOnCount` says how many"),
+        list[str], Meta(description="of a task that is one of many the first 100: `dependsOnCount` says how many")
     ]
     depends_on_count: int
-    blocks: Annotated[
-        list[str], Meta(description="those that depend on it; of a task that is one of many 100 at most")
-    ]
+    blocks: Annotated[list[str], Meta(description="those that depend on it; of a task that is one of many 100 at most")]
     more_blocks: Annotated[bool, Meta(description="whether others depend on it beside those that are shown")]
     on_dependency_failure: str
     input_context: msgspec.Raw

@@ -38,9 +38,7 @@ class Look:
                     self._waiters.ask(waiter)
                     self._waiters.stir.set()
                     break
-                pause = (
-                    min(pause, max(0.01, waiter.claim.not_before - now)) if waiter.claim.not_before else pause
-                )
+                pause = min(pause, max(0.01, waiter.claim.not_before - now)) if waiter.claim.not_before else pause
         return pause
 
     async def _look_at_agents(self, zones: Sequence[str]) -> float:

@@ -25,10 +25,8 @@ from quarterdeck.domain.tasks.model.money import (
 from quarterdeck.domain.tasks.model.rows import Ref
 from quarterdeck.domain.tasks.operations.spending import told
 from quarterdeck.domain.tasks.queries import MONEY, Q
-from quarterdeck.domain.tasks.rules import refusals
-from quarterdeck.domain.tasks.rules import spending as rules
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.domain.tasks.rules import refusals, spending as rules
+from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import decode
@@ -52,10 +50,7 @@ async def change(tx: Tx, asks: Sequence[PutBudget | RemoveBudget]) -> list[Budge
     named: Batch = [*sorted({(a.zone_id, a.scope_key) for a in asks if a.scope is Scope.TASK})]
     batch: Batch = [(zone_id,) for zone_id in sorted({ask.zone_id for ask in asks})]
     zone_rows, *answers, rows, tasks = await tx.read(
-        zones.lock(tx, zones_of(asks)),
-        *spoken,
-        MONEY.budgets_of_zones(batch=batch),
-        Q.tasks_standing(batch=named),
+        zones.lock(tx, zones_of(asks)), *spoken, MONEY.budgets_of_zones(batch=batch), Q.tasks_standing(batch=named)
     )
     locked = zones.locked(zone_rows)
     heard = speakers.heard(answers, tx.now)
@@ -119,11 +114,7 @@ class _Ledger:
         if self._removed:
             tx.write(MONEY.budgets_remove(batch=[*sorted(self._removed)]))
         if self._put:
-            tx.write(
-                MONEY.budgets_set(
-                    batch=[msgspec.structs.astuple(self._known[key]) for key in sorted(self._put)]
-                )
-            )
+            tx.write(MONEY.budgets_set(batch=[msgspec.structs.astuple(self._known[key]) for key in sorted(self._put)]))
 
 
 async def _used(tx: Tx, ask: PutBudget) -> Sum:

@@ -110,9 +110,7 @@ class Exchange:
                     waiter.claim = msgspec.structs.replace(claim, not_before=0.0)
                     self._waiters.stir.set()
 
-    def _hand_over(
-        self, board: Board, hungry: Iterable[TaskWaiter], locked: set[str]
-    ) -> dict[TaskWaiter, Leases]:
+    def _hand_over(self, board: Board, hungry: Iterable[TaskWaiter], locked: set[str]) -> dict[TaskWaiter, Leases]:
         """What was made goes to whoever waits for it, in the same commit. One who gets nothing (its session has ended,
         its agent is full, its zone is not ours to look at here) asks, and is told why."""
         handed: dict[TaskWaiter, Leases] = {}

@@ -65,9 +65,7 @@ class LogLook:
         self._poll_seconds = poll_seconds
 
     async def __call__(self, tasks: Sequence[Ref]) -> float:
-        found = await self._engine.read(
-            lambda tx: logs.news(tx, tasks), zones={zone_id for zone_id, _ in tasks}
-        )
+        found = await self._engine.read(lambda tx: logs.news(tx, tasks), zones={zone_id for zone_id, _ in tasks})
         for each in found:
             for reader in self._readers.of((each.zone_id, each.task_id)):
                 place = reader.claim.place or logs.FIRST_PLACE

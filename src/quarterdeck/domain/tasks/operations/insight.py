@@ -8,8 +8,7 @@ import msgspec
 
 from quarterdeck.core.clock import SECOND
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents.model import Agent, AgentFilter
-from quarterdeck.domain.agents.model import State as AgentState
+from quarterdeck.domain.agents.model import Agent, AgentFilter, State as AgentState
 from quarterdeck.domain.agents.operations.speaking import require_power
 from quarterdeck.domain.tasks.model.insight import (
     NODES_MAX,
@@ -48,9 +47,7 @@ _names = msgspec.json.Decoder(frozenset[str]).decode
 
 async def explain(tx: Tx, ref: TaskRef) -> TaskExplanation:
     await require_power(tx, ref.caller, ref.zone_id, READ)
-    whole, *budgets = await tx.read(
-        Q.tasks_whole(batch=[(ref.zone_id, ref.id)]), *spending.statements([ref.zone_id])
-    )
+    whole, *budgets = await tx.read(Q.tasks_whole(batch=[(ref.zone_id, ref.id)]), *spending.statements([ref.zone_id]))
     if not whole:
         raise refusals.not_found(ref.id)
     [row] = decode([whole[0][:_width]], Task)
@@ -94,16 +91,12 @@ async def _with_others(tx: Tx, facts: Facts) -> Facts:
 async def _with_agents(tx: Tx, facts: Facts) -> Facts:
     row = facts.row
     [[[before]]] = await tx.read(
-        LISTS.tasks_before(
-            zone_id=row.zone_id, class_id=row.class_id, turn=row.turn, id=row.id, limit=BEFORE_MAX
-        )
+        LISTS.tasks_before(zone_id=row.zone_id, class_id=row.class_id, turn=row.turn, id=row.id, limit=BEFORE_MAX)
     )
     found = await agents.page(tx, AgentFilter(zone_id=row.zone_id, limit=AGENTS_MAX))
     if len(found) == AGENTS_MAX:
         for name in sorted(facts.required):
-            found += await agents.page(
-                tx, AgentFilter(zone_id=row.zone_id, limit=AGENTS_MAX, capability=name)
-            )
+            found += await agents.page(tx, AgentFilter(zone_id=row.zone_id, limit=AGENTS_MAX, capability=name))
     known = {agent.id: _candidate(agent) for agent in found}
     return msgspec.structs.replace(facts, before=int(str(before)), candidates=tuple(known.values()))
 

@@ -30,8 +30,7 @@ from quarterdeck.domain.tasks.operations import spending
 from quarterdeck.domain.tasks.queries import Q
 from quarterdeck.domain.tasks.rules.keyed import key_of, key_of_claim
 from quarterdeck.domain.tasks.rules.known import ClassRef, Kind, Known, Standing, Windows, Worker
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency, leases
 from quarterdeck.engine.lanes import zones_of
 from quarterdeck.engine.tx import Tx
@@ -96,9 +95,7 @@ async def load(tx: Tx, asks: Sequence[Command], waiting: Sequence[Claim], window
     retried = trip.ask(Q.tasks_depend(batch=_batch(wanted.retried)), wanted.retried)
     onward = trip.ask(Q.tasks_way_ahead(batch=_batch(wanted.onward), limit=AHEAD_MAX), wanted.onward)
     tagged = trip.ask(Q.tasks_tagged(batch=_batch(wanted.tagged)), wanted.tagged)
-    classes = trip.ask(
-        Q.tasks_classes_ready(batch=[(zone,) for zone in sorted(wanted.claiming)]), wanted.claiming
-    )
+    classes = trip.ask(Q.tasks_classes_ready(batch=[(zone,) for zone in sorted(wanted.claiming)]), wanted.claiming)
     await trip.go(tx)
 
     locked = zones.locked(trip.rows(zone_rows))
@@ -239,9 +236,7 @@ def _next_of(
         if worker is None or number <= 0:
             continue
         has = worker.capabilities if ask.capabilities is None else worker.capabilities & ask.capabilities
-        suited = [
-            ref for ref, kind in kinds.items() if ref[0] == ask.zone_id and kind.suits(has, ask.task_types)
-        ]
+        suited = [ref for ref, kind in kinds.items() if ref[0] == ask.zone_id and kind.suits(has, ask.task_types)]
         number += budgets.spent_tasks(ask.zone_id)
         for ref in sorted(suited, key=first_turns.__getitem__)[:number]:
             most[ref] += number

@@ -95,9 +95,7 @@ class LineAdder:
     async def _write(self, tx: Tx, log: _Log) -> set[Ref]:
         """Which of them had no room left: somebody else was faster."""
         # Before anything is locked: to look for secrets takes its time.
-        taken = [
-            (row, self._cleaned(line, log.secrets.get((row.zone_id, row.id)))) for row, line in log.taken
-        ]
+        taken = [(row, self._cleaned(line, log.secrets.get((row.zone_id, row.id)))) for row, line in log.taken]
         counts = Counter[Ref]((row.zone_id, row.id) for row, _ in log.taken)
         batch: Batch = [(*ref, number) for ref, number in sorted(counts.items())]
         [given] = await tx.read(LINES.task_log_counts_add(batch=batch, most=LINES_MAX))
@@ -147,12 +145,7 @@ def failed(tx: Tx, stack_traces: Sequence[tuple[Task, str]]) -> None:
     """Keeps where attempts failed, in the transaction in which they do. The bound on what an agent may say does not
     count: how often a task may fail is bounded already, and this is what somebody will look for."""
     said = [
-        (
-            task,
-            SaidLine(
-                new_id(), Level.ERROR, telling.ERROR, _has_failed(task), "{}", redaction.redact_text(trace)
-            ),
-        )
+        (task, SaidLine(new_id(), Level.ERROR, telling.ERROR, _has_failed(task), "{}", redaction.redact_text(trace)))
         for task, trace in stack_traces
     ]
     counts = Counter[Ref]((task.zone_id, task.id) for task, _ in said)
@@ -199,9 +192,7 @@ async def page(tx: Tx, wanted: LogFilter) -> LogPage:
     )
     if not found:
         raise refusals.not_found(wanted.id)
-    transitions = Half(
-        [telling.read_as(each) for each in decode(events, Transition)], len(events) > wanted.limit
-    )
+    transitions = Half([telling.read_as(each) for each in decode(events, Transition)], len(events) > wanted.limit)
     lines = decode([row[1:] for row in rows], Line)
     there = int(str(rows[0][0])) if rows else 0
     said = Half([telling.line_as(line) for line in lines], there > wanted.limit or there > len(lines))

@@ -76,10 +76,7 @@ async def show(tx: Tx, asks: Sequence[TaskRef]) -> list[Whole | Problem | Busy]:
         ref = (ask.zone_id, ask.id)
         most[ref] = max(ask.most, most.get(ref, 0))
     found = await _wholes(tx, rows, most)
-    return [
-        heard.problem(ask, READ) or found.get((ask.zone_id, ask.id)) or refusals.not_found(ask.id)
-        for ask in asks
-    ]
+    return [heard.problem(ask, READ) or found.get((ask.zone_id, ask.id)) or refusals.not_found(ask.id) for ask in asks]
 
 
 async def page(tx: Tx, wanted: TaskFilter) -> TaskPage:

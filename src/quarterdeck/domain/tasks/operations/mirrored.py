@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from quarterdeck.bus.keys import AgentMark, Holder, Pulse, Ref, TaskMark, score
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents.model import Agent, Shown
-from quarterdeck.domain.agents.model import State as AgentState
+from quarterdeck.domain.agents.model import Agent, Shown, State as AgentState
 from quarterdeck.domain.agents.rules import shown
 from quarterdeck.domain.tasks.model.rows import State, Task, Waits
 from quarterdeck.domain.tasks.queries import LISTS, Q
@@ -31,17 +30,14 @@ Batch = list[tuple[object, ...]]
 class Rows:
     """The source of what is mirrored (`engine.mirror.Source`)."""
 
-    async def marks(
-        self, tx: Tx, tasks: Sequence[Ref], named: Sequence[Ref]
-    ) -> tuple[list[TaskMark], list[AgentMark]]:
+    async def marks(self, tx: Tx, tasks: Sequence[Ref], named: Sequence[Ref]) -> tuple[list[TaskMark], list[AgentMark]]:
         """How these stand now. Of what is not there any more: that it is gone."""
         rows, found = await tx.read(Q.tasks_get(batch=[*tasks]), agents.get(named))
         at_work, known = decode(rows, Task), agents.by_ref(found)
         current = await _current(tx, [agent for agent in known.values() if _is_silent_about_work(agent)])
         marks = {(row.zone_id, row.id): task_mark(row, tx.now) for row in at_work}
         return [marks.get(ref) or TaskMark(*ref) for ref in tasks], [
-            agent_mark(known[ref], current.get(ref, ""), tx.now) if ref in known else AgentMark(*ref)
-            for ref in named
+            agent_mark(known[ref], current.get(ref, ""), tx.now) if ref in known else AgentMark(*ref) for ref in named
         ]
 
     async def zones(self, tx: Tx, after: str, limit: int) -> list[str]:

@@ -56,9 +56,7 @@ async def rank(tx: Tx, asks: Sequence[PutStrategy | RankStep]) -> list[Ranked | 
     concerned = zones_of(asks)
     speakers = Speakers(asks)
     terms = sorted({ask.fence for ask in asks if ask.fence is not None})
-    fenced, zone_rows, *said = await tx.read(
-        leases.fences(terms), zones.lock(tx, concerned), *speakers.statements()
-    )
+    fenced, zone_rows, *said = await tx.read(leases.fences(terms), zones.lock(tx, concerned), *speakers.statements())
     held = {(str(name), int(str(term))) for name, term in fenced}
     locked = zones.locked(zone_rows)
     why_not = await zones.unlocked(tx, concerned - {*locked})
@@ -81,9 +79,7 @@ async def _put(tx: Tx, ask: PutStrategy | RankStep) -> Ranked:
     tx.write(COORDINATING.task_strategy_put(zone_id=ask.zone_id, strategy=ask.strategy, now=tx.now))
     data = msgspec.json.encode({"strategy": ask.strategy}).decode()
     tx.emit(
-        NewEvent(
-            "coordinator.strategy", ask.zone_id, ask.zone_id, ask.actor, before, ask.strategy, data, ask.trace
-        )
+        NewEvent("coordinator.strategy", ask.zone_id, ask.zone_id, ask.actor, before, ask.strategy, data, ask.trace)
     )
     return Ranked(ask.strategy, False)
 
@@ -97,19 +93,11 @@ async def _step(tx: Tx, ask: PutStrategy | RankStep) -> Ranked:
     tasks = decode(found, Task)
     wrong = [task for task in tasks if task.ranked_by is not strategy and not lives.is_over(task)]
     if wrong:
-        places = (
-            await _by_share(tx, wrong)
-            if strategy is Strategy.FAIR
-            else [turns.of(strategy, t) for t in wrong]
-        )
-        batch: Batch = [
-            (task.zone_id, task.id, turn, strategy) for task, turn in zip(wrong, places, strict=True)
-        ]
+        places = await _by_share(tx, wrong) if strategy is Strategy.FAIR else [turns.of(strategy, t) for t in wrong]
+        batch: Batch = [(task.zone_id, task.id, turn, strategy) for task, turn in zip(wrong, places, strict=True)]
         tx.write(COORDINATING.tasks_rank(batch=batch))
     is_last = len(tasks) < SLICE
-    tx.write(
-        COORDINATING.task_strategy_ranked(zone_id=ask.zone_id, ranked_to=None if is_last else tasks[-1].id)
-    )
+    tx.write(COORDINATING.task_strategy_ranked(zone_id=ask.zone_id, ranked_to=None if is_last else tasks[-1].id))
     return Ranked(strategy, is_last)
 
 

@@ -7,8 +7,5 @@ from quarterdeck.domain.tasks.queries import COORDINATING
 from quarterdeck.engine.secrets.rotation import Shelf
 
 TASKS = Shelf(
-    TABLE,
-    ("input_context", "output_result", "checkpoint_data"),
-    COORDINATING.tasks_sealed,
-    COORDINATING.tasks_reseal,
+    TABLE, ("input_context", "output_result", "checkpoint_data"), COORDINATING.tasks_sealed, COORDINATING.tasks_reseal
 )

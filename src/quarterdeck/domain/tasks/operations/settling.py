@@ -16,11 +16,7 @@ from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.tx import Tx
 from quarterdeck.store.port import decode
 
-REASONS = {
-    "agent.stale": "agent_stale",
-    "agent.terminated": "agent_terminated",
-    "agent.restarted": "lost_by_agent",
-}
+REASONS = {"agent.stale": "agent_stale", "agent.terminated": "agent_terminated", "agent.restarted": "lost_by_agent"}
 
 
 class Settler:
@@ -53,9 +49,7 @@ class Settler:
 
 async def held_by(tx: Tx, agents: Sequence[AgentRef]) -> list[Task]:
     """What these agents hold."""
-    batch: list[tuple[object, ...]] = [
-        (*ref, state) for ref in agents for state in (State.ASSIGNED, State.RUNNING)
-    ]
+    batch: list[tuple[object, ...]] = [(*ref, state) for ref in agents for state in (State.ASSIGNED, State.RUNNING)]
     [rows] = await tx.read(Q.tasks_of_agents(batch=batch))
     return decode(rows, Task)
 

@@ -64,8 +64,7 @@ async def _charge(tx: Tx, costs: Sequence[tuple[Task, Cost]], now: Millis) -> No
     if not charges:
         return
     batch: Batch = [
-        (*each.budget.key, each.budget.began_at, each.budget.ends_at, each.usd_micros, each.tokens)
-        for each in charges
+        (*each.budget.key, each.budget.began_at, each.budget.ends_at, each.usd_micros, each.tokens) for each in charges
     ]
     tx.write(MONEY.budgets_charge(batch=batch))
     for each in charges:
@@ -73,9 +72,7 @@ async def _charge(tx: Tx, costs: Sequence[tuple[Task, Cost]], now: Millis) -> No
             tx.emit(told("budget.spent", each.budget, SERVER))
 
 
-def told(
-    kind: str, budget: Budget, actor: str, trace: str | None = None, *, is_removed: bool = False
-) -> NewEvent:
+def told(kind: str, budget: Budget, actor: str, trace: str | None = None, *, is_removed: bool = False) -> NewEvent:
     """What the log says of a budget. Its subject is what it is for: a task, a type, or the zone itself."""
     data = {
         name: value
@@ -85,9 +82,7 @@ def told(
     if is_removed:
         data["removed"] = True
     subject = budget.zone_id if budget.scope is Scope.ZONE else budget.scope_key
-    return NewEvent(
-        kind, budget.zone_id, subject, actor, data=msgspec.json.encode(data).decode(), trace=trace
-    )
+    return NewEvent(kind, budget.zone_id, subject, actor, data=msgspec.json.encode(data).decode(), trace=trace)
 
 
 def _rows(sums: dict[tuple[object, ...], Sum]) -> Batch:

@@ -47,9 +47,7 @@ class Teller:
         """Of what it names: what is no longer its own it must stop. Of all it holds: what is too long under way. What
         it holds and does not name, although it names all it has, it has lost, as one does that was killed and begun
         anew: the attempt is over."""
-        found = await self._engine.read(
-            lambda tx: _look(tx, working), zones={working.zone_id, working.caller.zone_id}
-        )
+        found = await self._engine.read(lambda tx: _look(tx, working), zones={working.zone_id, working.caller.zone_id})
         known = {row.id: row for row in found.named}
         mine = {row.id for row in found.named if row.status in HELD and row.agent_id == working.agent_id}
         paused = [name for name in working.task_ids if name in known and known[name].status is State.PAUSED]
@@ -122,9 +120,7 @@ class Teller:
             token=said.attempt_token or said.caller.attempt,
             percent=said.progress_percent,
             step=said.current_step,
-            checkpoint=asking.sealed(
-                self._safe, said.zone_id, said.task_id, "checkpoint_data", said.checkpoint_data
-            ),
+            checkpoint=asking.sealed(self._safe, said.zone_id, said.task_id, "checkpoint_data", said.checkpoint_data),
         )
 
 

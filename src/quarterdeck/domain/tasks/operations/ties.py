@@ -44,9 +44,7 @@ async def read(tx: Tx, tasks: Iterable[Task], most: Mapping[Ref, int]) -> dict[R
         behind = [row for rows in each for row in rows]
     depends_on, blocks = gathered(row for rows in answers for row in rows), gathered(behind)
     return {
-        ref: Ties(
-            depends_on.get(ref, ()), blocks.get(ref, ())[: most[ref]], len(blocks.get(ref, ())) > most[ref]
-        )
+        ref: Ties(depends_on.get(ref, ()), blocks.get(ref, ())[: most[ref]], len(blocks.get(ref, ())) > most[ref])
         for ref in refs
         if ref in depends_on or ref in blocks
     }

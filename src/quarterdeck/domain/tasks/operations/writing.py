@@ -82,9 +82,7 @@ def _depend(tx: Tx, board: Board) -> None:
         tx.write(Q.task_dependencies_settle(batch=piece))
     if dropped := sorted(board.untagged):
         tx.write(Q.task_tags_remove(batch=[(zone_id, tag, task_id) for zone_id, tag, task_id in dropped]))
-    tags: Batch = sorted(
-        (zone_id, tag, task_id) for (zone_id, task_id), of in board.tags.items() for tag in of
-    )
+    tags: Batch = sorted((zone_id, tag, task_id) for (zone_id, task_id), of in board.tags.items() for tag in of)
     for piece in pieces(tags):
         tx.write(Q.task_tags_insert(batch=piece))
 
@@ -133,11 +131,7 @@ def _moves(board: Board) -> list[Bound]:
 
 def _made(board: Board, refs: Iterable[Ref]) -> Contents:
     """What those say that were made and given out in the same batch."""
-    return {
-        ref: (board.created[ref], board.depends[ref][: ties.LISTED_MAX])
-        for ref in refs
-        if ref in board.created
-    }
+    return {ref: (board.created[ref], board.depends[ref][: ties.LISTED_MAX]) for ref in refs if ref in board.created}
 
 
 def _beginning(before: Task, row: Task) -> tuple[object, ...]:
@@ -158,15 +152,7 @@ def _beginning(before: Task, row: Task) -> tuple[object, ...]:
 
 
 def _completion(before: Task, row: Task, said: Said) -> tuple[object, ...]:
-    return (
-        row.zone_id,
-        row.id,
-        before.status,
-        before.attempt,
-        row.updated_at,
-        said.output_result,
-        said.summary,
-    )
+    return (row.zone_id, row.id, before.status, before.attempt, row.updated_at, said.output_result, said.summary)
 
 
 def _step(before: Task, row: Task, said: Said) -> tuple[object, ...]:

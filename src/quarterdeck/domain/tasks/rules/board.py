@@ -37,17 +37,7 @@ from quarterdeck.domain.tasks.model.commands import (
     Start,
     Warn,
 )
-from quarterdeck.domain.tasks.model.rows import (
-    Created,
-    Leased,
-    Leases,
-    Said,
-    State,
-    Strategy,
-    Task,
-    Verb,
-    Waits,
-)
+from quarterdeck.domain.tasks.model.rows import Created, Leased, Leases, Said, State, Strategy, Task, Verb, Waits
 from quarterdeck.domain.tasks.rules import lives, refusals, turns
 from quarterdeck.domain.tasks.rules.book import Why
 from quarterdeck.domain.tasks.rules.keyed import key_of, key_of_claim
@@ -142,9 +132,7 @@ class Board(Dependencies):
         self._wait_for(ref, ask.depends_on, unmet)
         self.tags[ref] = ask.tags
         self.kinds.setdefault((row.zone_id, row.class_id), ref)
-        self._queues.knows(
-            (row.zone_id, row.class_id), Kind(ask.task_type, frozenset(ask.required_capabilities))
-        )
+        self._queues.knows((row.zone_id, row.class_id), Kind(ask.task_type, frozenset(ask.required_capabilities)))
         if key is not None:
             self._bind(key, ask.digest, ask.id)
         self._tell("task.created", None, row, ask)
@@ -246,9 +234,7 @@ class Board(Dependencies):
         return bool(self._queues.suited(ask.zone_id, self.capabilities(ask), ask.task_types))
 
     def _begin(self, row: Task, holding: Holding, ask: Ask) -> Task:
-        after = lives.started(
-            lives.assigned(row, holding, self._now), self._known.windows.overdue_ms, self._now
-        )
+        after = lives.started(lives.assigned(row, holding, self._now), self._known.windows.overdue_ms, self._now)
         self._serve(row)
         self._hold(after, 1)
         self._move(row, after, "task.started", ask)
@@ -323,9 +309,7 @@ class Board(Dependencies):
             if problem := self._known.problem_of(ask, "tasks.complete_paused"):
                 return problem
         elif problem := _fenced(row, ask.token):
-            said_before = (
-                row.status is State.COMPLETED and ask.token is not None and ask.token == row.attempt_token
-            )
+            said_before = row.status is State.COMPLETED and ask.token is not None and ask.token == row.attempt_token
             return row if said_before else problem
         after = self._charge(lives.completed(row, self._now), ask.costs)
         self._hold(row, -1)
@@ -338,9 +322,7 @@ class Board(Dependencies):
 
     def _fail(self, ask: Fail, row: Task) -> Outcome | Problem:
         if problem := _fenced(row, ask.token):
-            said_before = (
-                row.status is State.FAILED and ask.token is not None and ask.token == row.attempt_token
-            )
+            said_before = row.status is State.FAILED and ask.token is not None and ask.token == row.attempt_token
             return row if said_before else problem
         if ask.stack_trace is not None:
             self.stack_traces.append((row, ask.stack_trace))
@@ -361,9 +343,7 @@ class Board(Dependencies):
             case None:
                 return True
             case "hung":
-                return (
-                    row.warned_at is not None and row.overdue_at is not None and row.overdue_at <= self._now
-                )
+                return row.warned_at is not None and row.overdue_at is not None and row.overdue_at <= self._now
             case "not_begun" if row.status is not State.ASSIGNED:
                 return False
             case "not_begun" | "out_of_time":
@@ -408,11 +388,7 @@ class Board(Dependencies):
 
     def _cancel(self, ask: Cancel, row: Task) -> Outcome | Problem:
         if lives.is_over(row):
-            return (
-                row
-                if row.status is State.ABORTED
-                else refusals.not_movable(row, "canceled", f"it is {row.status}")
-            )
+            return row if row.status is State.ABORTED else refusals.not_movable(row, "canceled", f"it is {row.status}")
         waits_for_retry = row.status in (State.FAILED, State.ABORTED)
         after = (lives.given_up if waits_for_retry else lives.canceled)(row, ask.reason, self._now)
         self._hold(row, -1)

@@ -8,17 +8,7 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.keys import Binding
-from quarterdeck.domain.tasks.model.commands import (
-    Ask,
-    Claim,
-    Complete,
-    Cost,
-    Fail,
-    Outcome,
-    Progress,
-    Release,
-    Start,
-)
+from quarterdeck.domain.tasks.model.commands import Ask, Claim, Complete, Cost, Fail, Outcome, Progress, Release, Start
 from quarterdeck.domain.tasks.model.rows import AgentRef, Content, Leases, Ref, Said, State, Task
 from quarterdeck.domain.tasks.rules import lives
 from quarterdeck.domain.tasks.rules.known import ClassRef, Known, Told
@@ -181,9 +171,7 @@ NO_REASON = Why()
 
 
 def _later(earlier: Said, said: Said) -> Said:
-    return Said(
-        *(new if new is not None else old for old, new in zip(_values(earlier), _values(said), strict=True))
-    )
+    return Said(*(new if new is not None else old for old, new in zip(_values(earlier), _values(said), strict=True)))
 
 
 def _values(said: Said) -> tuple[str | None, ...]:

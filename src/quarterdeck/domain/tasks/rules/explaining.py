@@ -128,9 +128,7 @@ def _waits_for_an_agent(facts: Facts) -> TaskExplanation:
         why = f"It waits for a claim; {_number(agents.free, 'agent')} could take it now."
         following = "One of them claims, and asks for tasks of this type."
     before = (
-        f"{_number(facts.before, 'task')} of its kind come first."
-        if facts.before
-        else "It is the first of its kind."
+        f"{_number(facts.before, 'task')} of its kind come first." if facts.before else "It is the first of its kind."
     )
     return TaskExplanation(
         task=_task(facts),
@@ -227,10 +225,7 @@ def _over(facts: Facts) -> TaskExplanation:
         why = [_failed(facts)]
         following = ["Retrying it by hand begins it anew, with all its retries."]
     return TaskExplanation(
-        task=_task(facts),
-        code=str(row.status).lower(),
-        why=[*why, *_last_error(facts), *_tried(facts)],
-        next=following,
+        task=_task(facts), code=str(row.status).lower(), why=[*why, *_last_error(facts), *_tried(facts)], next=following
     )
 
 

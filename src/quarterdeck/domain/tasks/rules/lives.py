@@ -22,22 +22,14 @@ TASK: Machine[State, Verb] = Machine(
         Verb.START: {State.ASSIGNED: State.RUNNING},
         Verb.PAUSE: dict.fromkeys(_OPEN, State.PAUSED),
         Verb.RESUME: {State.PAUSED: State.PENDING},
-        Verb.COMPLETE: {
-            State.ASSIGNED: State.COMPLETED,
-            State.RUNNING: State.COMPLETED,
-            State.PAUSED: State.COMPLETED,
-        },
+        Verb.COMPLETE: {State.ASSIGNED: State.COMPLETED, State.RUNNING: State.COMPLETED, State.PAUSED: State.COMPLETED},
         Verb.FAIL: {State.ASSIGNED: State.FAILED, State.RUNNING: State.FAILED},
         Verb.FAIL_DEPENDENCY: {State.PENDING: State.FAILED, State.PAUSED: State.FAILED},
         Verb.RELEASE: {State.ASSIGNED: State.PENDING, State.RUNNING: State.PENDING},
         Verb.ABORT: dict.fromkeys((*_OPEN, State.PAUSED), State.ABORTED),
         Verb.CANCEL: dict.fromkeys((*_OPEN, State.PAUSED, State.FAILED, State.ABORTED), State.ABORTED),
         Verb.REQUEUE: {State.ABORTED: State.PENDING, State.FAILED: State.PENDING},
-        Verb.ARCHIVE: {
-            State.COMPLETED: State.ARCHIVED,
-            State.FAILED: State.ARCHIVED,
-            State.ABORTED: State.ARCHIVED,
-        },
+        Verb.ARCHIVE: {State.COMPLETED: State.ARCHIVED, State.FAILED: State.ARCHIVED, State.ABORTED: State.ARCHIVED},
     },
 )
 HELD = frozenset({State.ASSIGNED, State.RUNNING})
@@ -271,11 +263,7 @@ def set_back(row: Task, to: State, why: Setback, cap_ms: Millis, now: Millis) ->
     """FAILED or ABORTED: with another attempt to come after the backoff while retries remain, else FAILED for good."""
     exhausted = row.retry_count >= row.max_retries
     ended = _replace(
-        _let_go(row, to, now),
-        agent_id=row.agent_id,
-        attempt_token=row.attempt_token,
-        reason=why.reason,
-        failed_at=now,
+        _let_go(row, to, now), agent_id=row.agent_id, attempt_token=row.attempt_token, reason=why.reason, failed_at=now
     )
     if not why.retryable or exhausted:
         return _replace(ended, status=State.FAILED, waits=Waits.NOTHING, final=1, spreads=1)
@@ -302,28 +290,14 @@ def canceled(row: Task, reason: str, now: Millis) -> Task:
 
 def failed_by_dependency(row: Task, reason: str, now: Millis) -> Task:
     return _replace(
-        row,
-        status=State.FAILED,
-        waits=Waits.NOTHING,
-        final=1,
-        spreads=1,
-        reason=reason,
-        failed_at=now,
-        updated_at=now,
+        row, status=State.FAILED, waits=Waits.NOTHING, final=1, spreads=1, reason=reason, failed_at=now, updated_at=now
     )
 
 
 def given_up(row: Task, reason: str, now: Millis) -> Task:
     """It would have been tried again after its backoff; now it is not."""
     return _replace(
-        row,
-        status=State.ABORTED,
-        waits=Waits.NOTHING,
-        final=1,
-        spreads=1,
-        reason=reason,
-        failed_at=now,
-        updated_at=now,
+        row, status=State.ABORTED, waits=Waits.NOTHING, final=1, spreads=1, reason=reason, failed_at=now, updated_at=now
     )
 
 
@@ -342,9 +316,7 @@ def requeued(row: Task, now: Millis) -> Task:
 
 def retried(row: Task, now: Millis) -> Task:
     """By hand, it begins anew: with all its retries, and what it had saved."""
-    back = _replace(
-        _let_go(row, State.PENDING, now), final=0, spreads=0, reason=None, retry_count=0, available_at=now
-    )
+    back = _replace(_let_go(row, State.PENDING, now), final=0, spreads=0, reason=None, retry_count=0, available_at=now)
     return _replace(back, waits=awaited(back, now), failed_at=None)
 
 
@@ -398,9 +370,7 @@ def watched(row: Task, look_again_at: Millis) -> Task:
 
 
 def patched(row: Task, ask: Patch, overdue_ms: Millis, now: Millis) -> Task:
-    expected = (
-        row.estimated_completion_at if ask.estimated_completion_at is UNSET else ask.estimated_completion_at
-    )
+    expected = row.estimated_completion_at if ask.estimated_completion_at is UNSET else ask.estimated_completion_at
     after = _replace(
         row,
         priority=row.priority if ask.priority is None else ask.priority,

@@ -46,9 +46,7 @@ class Queues:
     def add(self, row: Task) -> None:
         heapq.heappush(self._waiting.setdefault((row.zone_id, row.class_id), []), (row.turn, row.id))
 
-    def suited(
-        self, zone_id: str, has: frozenset[str], task_types: frozenset[str] | None
-    ) -> list[list[Entry]]:
+    def suited(self, zone_id: str, has: frozenset[str], task_types: frozenset[str] | None) -> list[list[Entry]]:
         return [
             queue
             for ref, queue in self._waiting.items()
@@ -71,9 +69,7 @@ class Queues:
         """As many of these as there is room for."""
         return [*takewhile(lambda row: self.fits(row, is_first=row is rows[0]), rows)]
 
-    def take(
-        self, zone_id: str, queues: list[list[Entry]], most: int, spent: Callable[[Task], bool]
-    ) -> list[Task]:
+    def take(self, zone_id: str, queues: list[list[Entry]], most: int, spent: Callable[[Task], bool]) -> list[Task]:
         """Of all that wait in these queues, the lowest turns, as many as there is room for; but nothing whose budget is
         spent."""
         taken: list[Task] = []

@@ -39,9 +39,7 @@ def too_much_to_show(task_id: str) -> TooLarge:
 
 
 def unknown_dependency(task_id: str) -> Invalid:
-    return Invalid(
-        "unknown_dependency", f"It depends on {task_id!r}, which does not exist.", field="dependsOn"
-    )
+    return Invalid("unknown_dependency", f"It depends on {task_id!r}, which does not exist.", field="dependsOn")
 
 
 def failed_dependency(task_id: str) -> Conflict:
@@ -91,6 +89,4 @@ def stale(row: Task) -> Conflict:
 
 
 def has_begun(task_id: str) -> Conflict:
-    return Conflict(
-        "task_state_conflict", f"What {task_id!r} depends on can be changed only before it has begun."
-    )
+    return Conflict("task_state_conflict", f"What {task_id!r} depends on can be changed only before it has begun.")

@@ -42,9 +42,7 @@ def view(whole: Whole, shown: Shown) -> TaskView:
         more_blocks=whole.has_more_blocks,
         on_dependency_failure=row.on_dependency_failure,
         input_context=_raw(shown("input_context", said.input_context)),
-        output_result=None
-        if said.output_result is None
-        else _raw(shown("output_result", said.output_result)),
+        output_result=None if said.output_result is None else _raw(shown("output_result", said.output_result)),
         summary=said.summary,
         checkpoint_data=_raw(shown("checkpoint_data", said.checkpoint_data)),
         metadata=_raw(said.metadata_json),
@@ -71,9 +69,7 @@ def lease_view(leased: Leased, shown: Shown) -> TaskView:
     assert leased.content is not None
     plain = view(Whole(leased.task, leased.content, leased.depends_on), shown)
     return msgspec.structs.replace(
-        plain,
-        attempt_token=leased.task.attempt_token or UNSET,
-        lease_expires_at=iso(leased.lease_expires_at),
+        plain, attempt_token=leased.task.attempt_token or UNSET, lease_expires_at=iso(leased.lease_expires_at)
     )
 
 

@@ -132,11 +132,7 @@ class Closed:
 
     def spent_for_type(self, zone_id: str, task_type: str) -> bool:
         """Whether all tasks of a type must: there is no need to look at any."""
-        return (zone_id, Scope.ZONE, "") in self._spent or (
-            zone_id,
-            Scope.TASK_TYPE,
-            task_type,
-        ) in self._spent
+        return (zone_id, Scope.ZONE, "") in self._spent or (zone_id, Scope.TASK_TYPE, task_type) in self._spent
 
     def spent_tasks(self, zone_id: str) -> int:
         """How many tasks of a zone have a budget of their own that is spent: so many may have to be passed over."""
@@ -167,9 +163,7 @@ def summed(costs: Iterable[Cost]) -> Sum:
 
 
 def capped(total: Sum) -> Sum:
-    return Sum(
-        min(total.usd_micros, SUM_MAX), min(total.input_tokens, SUM_MAX), min(total.output_tokens, SUM_MAX)
-    )
+    return Sum(min(total.usd_micros, SUM_MAX), min(total.input_tokens, SUM_MAX), min(total.output_tokens, SUM_MAX))
 
 
 def by_scope(costs: Sequence[tuple[Task, Cost]]) -> dict[ScopeRef, Sum]:

@@ -109,9 +109,7 @@ class Dependencies(Book):
             return met
         unmet, failed = met
         if failed is not None and row.on_dependency_failure == "fail":
-            return refusals.not_movable(
-                row, "retried", f"it depends on {failed!r}, which has failed: retry that first"
-            )
+            return refusals.not_movable(row, "retried", f"it depends on {failed!r}, which has failed: retry that first")
         again = {(ref, task_id) for task_id in unmet}
         self.reopened |= again
         self.met -= again
@@ -151,9 +149,7 @@ class Dependencies(Book):
         if isinstance(met, Problem):
             return met
         unmet, failed = met
-        ahead = {
-            task_id: of for (zone_id, task_id), of in self._known.ahead.items() if zone_id == row.zone_id
-        }
+        ahead = {task_id: of for (zone_id, task_id), of in self._known.ahead.items() if zone_id == row.zone_id}
         changed = {task_id: of for (zone_id, task_id), of in self.depends.items() if zone_id == row.zone_id}
         if way := cycle_through(row.id, {**ahead, **changed, row.id: depends_on}):
             return refusals.cycle(way)

@@ -12,8 +12,7 @@ from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.webhooks.model import Changed, Command, Create, Delivery, Endpoint, Replay
 from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.webhooks.rules.endpoints import Registry, Stored, Terms, Told, key_of
-from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones import rules as zone_rules
+from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
@@ -35,9 +34,7 @@ class Changer:
         speakers = Speakers(asks)
         spoken = speakers.statements()
         batch: Batch = [(zone_id,) for zone_id in sorted({ask.zone_id for ask in asks})]
-        replays: Batch = sorted(
-            {(ask.id, ask.zone_id, ask.delivery_id) for ask in asks if isinstance(ask, Replay)}
-        )
+        replays: Batch = sorted({(ask.id, ask.zone_id, ask.delivery_id) for ask in asks if isinstance(ask, Replay)})
         keys = [key for ask in asks if isinstance(ask, Create) and (key := key_of(ask)) is not None]
         locked_rows, *said, rows, delivery_rows, bound = await tx.read(
             zones.lock(tx, zones_of(asks)),
@@ -55,8 +52,7 @@ class Changer:
             self._terms,
         )
         outcomes = [
-            sessions.held_up(ask, why_not) or heard.problem(ask, CHANGE) or registry.decide(ask)
-            for ask in asks
+            sessions.held_up(ask, why_not) or heard.problem(ask, CHANGE) or registry.decide(ask) for ask in asks
         ]
         await _write(tx, registry)
         return outcomes
@@ -110,14 +106,7 @@ def event(told: Told) -> NewEvent:
     before = None if told.before is None else _standing(told.before)
     ask, after = told.ask, told.after
     return NewEvent(
-        f"webhook.{told.verb}",
-        after.zone_id,
-        after.id,
-        ask.actor,
-        before,
-        _standing(after),
-        data,
-        ask.trace,
+        f"webhook.{told.verb}", after.zone_id, after.id, ask.actor, before, _standing(after), data, ask.trace
     )
 
 

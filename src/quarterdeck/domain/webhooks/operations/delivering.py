@@ -8,17 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.webhooks.model import (
-    Delivery,
-    Endpoint,
-    Ref,
-    Report,
-    Reported,
-    Settle,
-    Settled,
-    Take,
-    Taken,
-)
+from quarterdeck.domain.webhooks.model import Delivery, Endpoint, Ref, Report, Reported, Settle, Settled, Take, Taken
 from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.webhooks.rules import lives
 from quarterdeck.domain.webhooks.rules.lives import Patience
@@ -33,9 +23,7 @@ async def take(tx: Tx, asks: Sequence[Take]) -> list[Taken | Problem | Busy]:
     """Gives each what is due, leased; nothing of an endpoint that hears of nothing any more."""
     # A second ask for the same endpoint finds nothing: the rows of the first are read by it, too, and given once.
     refs: Batch = sorted({(ask.zone_id, ask.endpoint_id) for ask in asks})
-    due = [
-        Q.webhook_deliveries_due(queue=ask.endpoint_id, zone_id=ask.zone_id, limit=ask.number) for ask in asks
-    ]
+    due = [Q.webhook_deliveries_due(queue=ask.endpoint_id, zone_id=ask.zone_id, limit=ask.number) for ask in asks]
     endpoint_rows, *found = await tx.read(Q.webhooks_get(batch=refs), *due)
     endpoints = _by_ref(endpoint_rows)
     outcomes: list[Taken | Problem | Busy] = []
@@ -77,9 +65,7 @@ class Reporter:
         self._note(tx, asks, endpoints)
         moved: set[tuple[object, ...]] = set()
         if steps:
-            [answers] = await tx.read(
-                Q.webhook_deliveries_report(batch=[step for _, step in sorted(steps.items())])
-            )
+            [answers] = await tx.read(Q.webhook_deliveries_report(batch=[step for _, step in sorted(steps.items())]))
             moved = {tuple(answer) for answer in answers}
         return [self._outcome(tx, ask, endpoints, moved) for ask in asks]
 
@@ -92,9 +78,7 @@ class Reporter:
         if ill := sorted(ref for ref in missed if not _has_failed(endpoints.get(ref))):
             tx.write(Q.webhooks_falter(batch=[*ill], now=tx.now))
 
-    def _outcome(
-        self, tx: Tx, ask: Report, endpoints: dict[Ref, Endpoint], moved: set[tuple[object, ...]]
-    ) -> Reported:
+    def _outcome(self, tx: Tx, ask: Report, endpoints: dict[Ref, Endpoint], moved: set[tuple[object, ...]]) -> Reported:
         endpoint = endpoints.get((ask.zone_id, ask.endpoint_id))
         counts = (ask.endpoint_id, ask.zone_id, ask.id) in moved
         if endpoint is None or not counts:
@@ -108,11 +92,7 @@ async def settle(tx: Tx, asks: Sequence[Settle]) -> list[Settled | Problem | Bus
     found = await tx.read(
         *(
             Q.webhook_deliveries_settle(
-                queue=ask.endpoint_id,
-                zone_id=ask.zone_id,
-                limit=ask.limit,
-                error=lives.ENDPOINT_DISABLED,
-                now=tx.now,
+                queue=ask.endpoint_id, zone_id=ask.zone_id, limit=ask.limit, error=lives.ENDPOINT_DISABLED, now=tx.now
             )
             for ask in asks
         )

@@ -9,14 +9,7 @@ import msgspec
 from quarterdeck.core.clock import Millis
 from quarterdeck.domain.agents.operations.speaking import require_power
 from quarterdeck.domain.webhooks import rules
-from quarterdeck.domain.webhooks.model import (
-    Delivery,
-    DeliveryFilter,
-    Endpoint,
-    EndpointFilter,
-    Ref,
-    State,
-)
+from quarterdeck.domain.webhooks.model import Delivery, DeliveryFilter, Endpoint, EndpointFilter, Ref, State
 from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.tx import Tx

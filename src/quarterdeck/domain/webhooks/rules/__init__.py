@@ -9,13 +9,7 @@
 | showing   | how both are shown                                                  |
 """
 
-from quarterdeck.domain.webhooks.rules.endpoints import (
-    Terms,
-    asked_types,
-    not_found,
-    types_problem,
-    url_problem,
-)
+from quarterdeck.domain.webhooks.rules.endpoints import Terms, asked_types, not_found, types_problem, url_problem
 from quarterdeck.domain.webhooks.rules.lives import DELIVERY
 
 __all__ = ["DELIVERY", "Terms", "asked_types", "not_found", "types_problem", "url_problem"]

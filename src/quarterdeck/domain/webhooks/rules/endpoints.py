@@ -123,9 +123,7 @@ class Stored:
 class Registry:
     """The endpoints of the zones of a batch, and each verb in turn."""
 
-    def __init__(
-        self, now: Millis, zones: Mapping[str, Problem | None], stored: Stored, terms: Terms
-    ) -> None:
+    def __init__(self, now: Millis, zones: Mapping[str, Problem | None], stored: Stored, terms: Terms) -> None:
         self._now = now
         self._zones = zones
         self._rows = {row.ref: row for row in stored.endpoints}

@@ -30,11 +30,7 @@ DELIVERY: Machine[State, Verb] = Machine(
         Verb.DELIVER: {State.PENDING: State.DELIVERED},
         Verb.RETRY: {State.PENDING: State.PENDING},
         Verb.GIVE_UP: {State.PENDING: State.FAILED},
-        Verb.REPLAY: {
-            State.PENDING: State.PENDING,
-            State.DELIVERED: State.PENDING,
-            State.FAILED: State.PENDING,
-        },
+        Verb.REPLAY: {State.PENDING: State.PENDING, State.DELIVERED: State.PENDING, State.FAILED: State.PENDING},
     },
 )
 HOUR = 60 * MINUTE

@@ -39,12 +39,7 @@ def message_of(event: Occurrence) -> Message | None:
     told[_SUBJECTS[family]] = event.subject
     if is_change:
         told |= {"previousStatus": event.from_state, "newStatus": event.to_state}
-    told |= {
-        "workspaceId": event.zone_id,
-        "timestamp": iso(event.at),
-        "eventId": event.id,
-        "type": event.type,
-    }
+    told |= {"workspaceId": event.zone_id, "timestamp": iso(event.at), "eventId": event.id, "type": event.type}
     if is_change:
         told |= {name: data[name] for name in _BESIDE if data.get(name) is not None}
     else:

@@ -26,13 +26,7 @@ DISABLED = "webhook.disabled"
 USUAL = (STATUS_CHANGED, ALERT)
 FAMILIES = ("task.", "agent.")
 """What `*` is about."""
-KNOWN = (
-    STATUS_CHANGED,
-    ALERT,
-    EVERYTHING,
-    *(kind for kind in reading.KINDS if kind.startswith(FAMILIES)),
-    DISABLED,
-)
+KNOWN = (STATUS_CHANGED, ALERT, EVERYTHING, *(kind for kind in reading.KINDS if kind.startswith(FAMILIES)), DISABLED)
 """All that may be named."""
 
 

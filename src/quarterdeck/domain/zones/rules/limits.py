@@ -10,17 +10,7 @@ from msgspec import UNSET
 
 from quarterdeck.core.clock import iso, iso_or_none
 from quarterdeck.core.errors import Conflict, NotFound, Problem
-from quarterdeck.domain.zones.model import (
-    CEILINGS,
-    Limits,
-    Overrides,
-    QuotasView,
-    Terms,
-    Used,
-    Zone,
-    ZoneUse,
-    ZoneView,
-)
+from quarterdeck.domain.zones.model import CEILINGS, Limits, Overrides, QuotasView, Terms, Used, Zone, ZoneUse, ZoneView
 
 ZONE_NOT_FOUND = "zone_not_found"
 _decode_overrides = msgspec.json.Decoder(Overrides).decode
@@ -69,8 +59,7 @@ def not_found(zone_id: str) -> NotFound:
 
 def has_ended(zone_id: str) -> Conflict:
     return Conflict(
-        "zone_ended",
-        f"The zone {zone_id!r} has ended. What happened in it can be read; its id is not used again.",
+        "zone_ended", f"The zone {zone_id!r} has ended. What happened in it can be read; its id is not used again."
     )
 
 

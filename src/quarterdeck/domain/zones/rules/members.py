@@ -93,9 +93,7 @@ def member_not_found(subject: str) -> NotFound:
 
 
 def only_owners(role: Role) -> Forbidden:
-    return Forbidden(
-        "forbidden_role", f"Only an OWNER makes or unmakes an OWNER; this is {role}.", role=str(role)
-    )
+    return Forbidden("forbidden_role", f"Only an OWNER makes or unmakes an OWNER; this is {role}.", role=str(role))
 
 
 def last_owner() -> Conflict:

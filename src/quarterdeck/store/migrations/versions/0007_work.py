@@ -352,20 +352,11 @@ def upgrade() -> None:
         run("alter table agent_pulses set (fillfactor = 50)")
         # What is claimed leaves a dead entry at the very place where the next claim begins to look. The usual fifth of
         # a large table would let those gather for hours.
-        run(
-            "alter table agent_tasks set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000)"
-        )
+        run("alter table agent_tasks set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000)")
     everything = "select, insert, update, delete"
     for table in ("members", "agents", "agent_capabilities", "agent_pulses", "agent_heartbeats"):
         secure(table, server=everything, sweep="select, delete" if table == "agent_heartbeats" else "select")
-    for table in (
-        "agent_tasks",
-        "task_classes",
-        "task_dependencies",
-        "task_tags",
-        "task_shares",
-        "task_strategies",
-    ):
+    for table in ("agent_tasks", "task_classes", "task_dependencies", "task_tags", "task_shares", "task_strategies"):
         secure(table, server=everything, sweep="select, delete")
     secure("task_log_lines", server="select, insert", sweep="select, delete")
     secure("task_log_counts", server="select, insert, update", sweep="select, delete")

@@ -136,9 +136,7 @@ create table monitor_runtime (
 """
 
 
-DIRECTOR = (
-    "foreign key (zone_id, director_agent_id) references members (zone_id, agent_id) on delete restrict"
-)
+DIRECTOR = "foreign key (zone_id, director_agent_id) references members (zone_id, agent_id) on delete restrict"
 """A fleet and its director name each other. PostgreSQL wants to see a table before it is named, and SQLite adds no key
 to a table that is there."""
 

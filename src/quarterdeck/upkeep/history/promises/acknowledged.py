@@ -77,9 +77,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         elif call.op in HELD:
             held[HELD[call.op], ref] += 1
             if held[HELD[call.op], ref] > heard.times[HELD[call.op], ref]:
-                yield _lost(
-                    call, ref, f"the {call.op} of {ref[1]} was answered more often than the log tells of it"
-                )
+                yield _lost(call, ref, f"the {call.op} of {ref[1]} was answered more often than the log tells of it")
         elif call.op == Op.TERMINATE:
             life = heard.lives.get(*ref)
             if life is None or life.ended_pos is None:
@@ -108,14 +106,10 @@ def _made(call: Call, ref: Ref, heard: Heard) -> Iterator[Finding]:
 def _completed(evidence: Evidence) -> Iterator[Finding]:
     for taken in accepted(evidence):
         call = taken.call
-        if not taken.own or (
-            taken.attempt is None and not any(end.verb in taken.wanted for end in taken.own)
-        ):
+        if not taken.own or (taken.attempt is None and not any(end.verb in taken.wanted for end in taken.own)):
             which = "an attempt" if taken.attempt is None else f"attempt {taken.attempt}"
             name = call.asked.id or ""
-            detail = (
-                f"the {call.op} of {which} of {name} was acknowledged, and in the log it has not ended so"
-            )
+            detail = f"the {call.op} of {which} of {name} was acknowledged, and in the log it has not ended so"
             yield _lost(call, (call.zone, name), detail)
 
 

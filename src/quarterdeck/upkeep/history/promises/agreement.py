@@ -36,18 +36,12 @@ def _sessions(evidence: Evidence, lives: Lives) -> Iterator[Finding]:
         life = lives.get(row.zone_id, row.id)
         if life is None:
             if evidence.whole:
-                yield _found(
-                    row.zone_id, row.id, f"the session {row.id} is there, and the log never let it begin"
-                )
+                yield _found(row.zone_id, row.id, f"the session {row.id} is there, and the log never let it begin")
         elif (row.terminated_at is None) != (life.ended_pos is None):
             told = "goes on" if life.ended_pos is None else f"ended at {life.ended_pos}"
-            yield _found(
-                row.zone_id, row.id, f"the session {row.id} is {row.status}, and by the log it {told}"
-            )
+            yield _found(row.zone_id, row.id, f"the session {row.id} is {row.status}, and by the log it {told}")
         elif (row.status == TERMINATED) != (life.settled_pos is not None or life.ended_pos == 0):
-            yield _found(
-                row.zone_id, row.id, f"the session {row.id} is {row.status}, and the log says otherwise"
-            )
+            yield _found(row.zone_id, row.id, f"the session {row.id} is {row.status}, and the log says otherwise")
         elif row.status != TERMINATED and (row.status == "suspended") != life.asleep and life.spawned_pos:
             told = "asleep" if life.asleep else "awake"
             yield _found(row.zone_id, row.id, f"the session {row.id} is {row.status}, and by the log {told}")
@@ -65,9 +59,7 @@ def _keys(evidence: Evidence, lives: Lives) -> Iterator[Finding]:
 
 
 def _cascades(evidence: Evidence) -> Iterator[Finding]:
-    begun = {
-        (event.zone_id, told.cascade_id) for event, told in reading(evidence) if event.type == "cascade.begin"
-    }
+    begun = {(event.zone_id, told.cascade_id) for event, told in reading(evidence) if event.type == "cascade.begin"}
     for row in evidence.rows.cascades:
         if evidence.whole and (row.zone_id, row.id) not in begun:
             subject = row.target_id or row.zone_id
@@ -85,9 +77,7 @@ def _edges(evidence: Evidence) -> Iterator[State]:
     return (((row.zone_id, row.id), row.status) for row in evidence.rows.edges)
 
 
-def _states(
-    evidence: Evidence, leads_to: dict[str, str], noun: str, rows: Iterator[State]
-) -> Iterator[Finding]:
+def _states(evidence: Evidence, leads_to: dict[str, str], noun: str, rows: Iterator[State]) -> Iterator[Finding]:
     last: dict[Ref, tuple[str, int, Millis]] = {}
     for event, _ in reading(evidence):
         if event.type in leads_to:
@@ -103,9 +93,7 @@ def _states(
             detail = f"the {noun} {ref[1]} is {status}, and was last told to be {told[0]}"
             yield Finding(NAME, *ref, detail, told[1])
     for ref, (status, pos, at) in last.items():
-        if ref not in there and not (
-            status not in ("pending", "running", "active") and _is_old(at, evidence)
-        ):
+        if ref not in there and not (status not in ("pending", "running", "active") and _is_old(at, evidence)):
             yield Finding(NAME, *ref, f"the {noun} {ref[1]} was told to be {status}, and is not there", pos)
 
 

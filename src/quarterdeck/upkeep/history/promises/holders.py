@@ -57,9 +57,7 @@ def _wrong(event: Event, told: Told, tale: Tale) -> Iterator[Finding]:
     elif event.type == "invocation.started" and number != tale.attempt + 1:
         yield finding(f"attempt {number} of {event.subject} was begun after attempt {tale.attempt}")
     elif event.type in ENDS_AN_ATTEMPT and tale.state == "running" and number not in _of(event, tale):
-        yield finding(
-            f"the invocation {event.subject} was {verb} in attempt {number} while attempt {tale.attempt} ran"
-        )
+        yield finding(f"the invocation {event.subject} was {verb} in attempt {number} while attempt {tale.attempt} ran")
 
 
 def _of(event: Event, tale: Tale) -> tuple[int | None, ...]:

@@ -89,8 +89,6 @@ def _overlaps(evidence: Evidence, scopes: dict[Ref, Scope]) -> Iterator[Finding]
         for other in spawned.setdefault(scope, []):
             life = lives.get(event.zone_id, other)
             if life and life.is_live(event.at) and other != event.subject:
-                detail = (
-                    f"the key {scope[2]!r} of {scope[1]} had the session {event.subject} while {other} lived"
-                )
+                detail = f"the key {scope[2]!r} of {scope[1]} had the session {event.subject} while {other} lived"
                 yield Finding(NAME, event.zone_id, event.subject, detail, event.pos)
         spawned[scope].append(event.subject)

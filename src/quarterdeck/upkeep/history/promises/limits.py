@@ -70,9 +70,7 @@ def _limits(text: str) -> Limits:
 def _own(quotas: Mapping[str, int | None]) -> Limits:
     """What a zone set for itself, within the ceilings."""
     return {
-        name: min(limit, CEILINGS[name])
-        for name, limit in quotas.items()
-        if limit is not None and name in CEILINGS
+        name: min(limit, CEILINGS[name]) for name, limit in quotas.items() if limit is not None and name in CEILINGS
     }
 
 

@@ -68,9 +68,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             edge = _edge(event, told, expiries.get((event.zone_id, event.subject), FOR_EVER))
             yield from _wider(evidence, event, told, edge, graph)
             if graph.leads(event.zone_id, edge.target, edge.source, event.at):
-                detail = (
-                    f"the delegation {edge.id} closes a circle from {edge.source} to {edge.target} and back"
-                )
+                detail = f"the delegation {edge.id} closes a circle from {edge.source} to {edge.target} and back"
                 yield Finding(NAME, event.zone_id, edge.id, detail, event.pos)
             graph.add(event.zone_id, edge)
         elif event.type in ("delegation.revoke", "delegation.expire"):
@@ -79,11 +77,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
 
 def _edge(event: Event, told: Told, expires_at: Millis) -> Edge:
     return Edge(
-        event.subject,
-        told.source_session_id or "",
-        told.target_session_id or "",
-        frozenset(told.scopes),
-        expires_at,
+        event.subject, told.source_session_id or "", told.target_session_id or "", frozenset(told.scopes), expires_at
     )
 
 
@@ -106,6 +100,4 @@ def _wider(evidence: Evidence, event: Event, told: Told, edge: Edge, graph: Grap
 
 
 def _found(event: Event, how: str) -> Finding:
-    return Finding(
-        NAME, event.zone_id, event.subject, f"the delegation {event.subject} was lent {how}", event.pos
-    )
+    return Finding(NAME, event.zone_id, event.subject, f"the delegation {event.subject} was lent {how}", event.pos)

@@ -11,15 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quarterdeck.core.clock import MINUTE, Millis
-from quarterdeck.upkeep.history.model import (
-    ENDED_STATES,
-    EdgeRow,
-    Evidence,
-    Finding,
-    InvocationRow,
-    Ref,
-    SessionRow,
-)
+from quarterdeck.upkeep.history.model import ENDED_STATES, EdgeRow, Evidence, Finding, InvocationRow, Ref, SessionRow
 from quarterdeck.upkeep.history.promises.tasks.rest import judge as of_tasks
 
 NAME = "rest"

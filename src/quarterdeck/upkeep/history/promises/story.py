@@ -50,9 +50,7 @@ def _session(
     elif event.type == "session.terminate":
         if life.settled_pos is not None:
             yield _wrong(event, f"the session {event.subject} had ended at {life.settled_pos}")
-        left = [
-            child.id for child in lives.children(life) if child.ended_pos is None or not child.settled_pos
-        ]
+        left = [child.id for child in lives.children(life) if child.ended_pos is None or not child.settled_pos]
         if left:
             yield _wrong(event, f"the session {event.subject} ended before its child {left[0]}")
     if ref in states and states[ref] != event.from_state:

@@ -31,9 +31,7 @@ def judge(evidence: Evidence, promise: str) -> Iterator[Finding]:
             detail = f"the task {row.id} is {row.status}, and was last told to be {event.to_state}"
             yield Finding(promise, *ref, detail, event.pos)
         elif told.attempt != row.attempt:
-            detail = (
-                f"the task {row.id} is in attempt {row.attempt}, and was last told to be in {told.attempt}"
-            )
+            detail = f"the task {row.id} is in attempt {row.attempt}, and was last told to be in {told.attempt}"
             yield Finding(promise, *ref, detail, event.pos)
     for ref, (event, _) in last.items():
         is_old = event.to_state not in GOES_ON and event.at < evidence.rows.now - DAY

@@ -44,9 +44,7 @@ def _wrong(event: Event, told: TaskTold, tale: TaskTale) -> str | None:
     return None
 
 
-def _by_others(
-    evidence: Evidence, promise: str, by_whom: dict[Attempt, set[str | None]]
-) -> Iterator[Finding]:
+def _by_others(evidence: Evidence, promise: str, by_whom: dict[Attempt, set[str | None]]) -> Iterator[Finding]:
     for call in evidence.history:
         if call.op != Op.TASK_CLAIM or call.outcome is not Outcome.DONE or call.work is None:
             continue
@@ -55,7 +53,5 @@ def _by_others(
             known = by_whom.get((call.zone, lease.id, lease.attempt))
             if agent is not None and known is not None and agent not in known:
                 told = " and ".join(sorted(str(who) for who in known))
-                detail = (
-                    f"attempt {lease.attempt} of {lease.id} was handed to {agent}, and was begun by {told}"
-                )
+                detail = f"attempt {lease.attempt} of {lease.id} was handed to {agent}, and was begun by {told}"
                 yield Finding(promise, call.zone, lease.id, detail, call=call.where)
