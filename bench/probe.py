@@ -13,7 +13,7 @@ from unittest import mock
 import msgspec
 
 from quarterdeck import __main__, app
-from quarterdeck.core.wire import LIFECYCLE, Call, Route
+from quarterdeck.core.routing import LIFECYCLE, Call, Route
 from quarterdeck.http.auth import Authenticator
 from quarterdeck.http.logs import LineWriter
 from quarterdeck.http.metrics import Metrics

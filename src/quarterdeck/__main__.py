@@ -25,7 +25,7 @@ import msgspec
 
 from quarterdeck.client.place import place_of
 from quarterdeck.core.errors import EXIT_FAILED, Problem
-from quarterdeck.core.wire import Role
+from quarterdeck.core.routing import Role
 from quarterdeck.http.auth import KeyFileError
 from quarterdeck.settings import SHARED_NAMES, Settings, SettingsError, environment, load, mask
 from quarterdeck.store.port import StoreError
@@ -227,7 +227,7 @@ def _config_show(asked: argparse.Namespace, settings: Settings) -> int:
 
 
 def _token(asked: argparse.Namespace, settings: Settings) -> int:
-    from quarterdeck.core.wire import COORDINATOR_ADMIN
+    from quarterdeck.core.routing import COORDINATOR_ADMIN
     from quarterdeck.http.auth import AuthSettings, Grant
     from quarterdeck.run import open_issuer
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from quarterdeck import __version__, outside, safekeeping
-from quarterdeck.core.wire import METRICS, Caller
+from quarterdeck.core.routing import METRICS, Caller
 from quarterdeck.domain.agents.rules import AGENT
 from quarterdeck.domain.delegations import operations as delegations
 from quarterdeck.domain.delegations.rules import DELEGATION

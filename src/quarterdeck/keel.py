@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from quarterdeck.core.wire import Route
+from quarterdeck.core.routing import Route
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Lanes

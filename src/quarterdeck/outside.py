@@ -16,7 +16,7 @@ from quarterdeck.bus import streams
 from quarterdeck.bus.keys import KeyBoard
 from quarterdeck.bus.port import Board, Outlet
 from quarterdeck.core.clock import system_now
-from quarterdeck.core.wire import Route
+from quarterdeck.core.routing import Route
 from quarterdeck.domain.agents.operations import Beater
 from quarterdeck.domain.sessions.operations import SlotCounts
 from quarterdeck.domain.tasks.operations import mirrored

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from quarterdeck.core.wire import Route
+from quarterdeck.core.routing import Route
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.secrets import Ring, RingError, Safe, SecretSettings, checks
 from quarterdeck.engine.secrets.ring import new_key, parse

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
+from quarterdeck.core.audit_verify import Altered, anchor_of, verify
 from quarterdeck.core.errors import Invalid, NotFound
-from quarterdeck.core.proof import Altered, anchor_of, verify
 from quarterdeck.http.auth import KeyFileError, LocalIssuer
 from quarterdeck.store.port import StoreError
 from quarterdeck.store.roles import SERVER, SWEEP

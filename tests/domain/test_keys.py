@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from quarterdeck.core import apikey
-from quarterdeck.core.apikey import ShownKey
+from quarterdeck.core import api_key
+from quarterdeck.core.api_key import ShownKey
 from quarterdeck.core.errors import LimitReached, Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.wire import Bearer, Caller
+from quarterdeck.core.routing import Bearer, Caller
 from quarterdeck.domain.keys import operations as keys
 from quarterdeck.domain.keys.model import KEYS_MAX, ApiKey, CreateKey, KeyFilter, RevokeKey
 from quarterdeck.domain.keys.queries import Q
@@ -40,7 +40,7 @@ class Made:
 
     @property
     def shown(self) -> ShownKey:
-        shown = apikey.read(self.text.encode())
+        shown = api_key.read(self.text.encode())
         assert shown is not None
         return shown
 
@@ -58,11 +58,11 @@ class Ring:
 
     def asked(self, zone_id: str = ZONE, **asked: object) -> tuple[CreateKey, str]:
         key_id = new_id()
-        text = apikey.spell(zone_id, key_id, SECRET)
+        text = api_key.spell(zone_id, key_id, SECRET)
         plain: dict[str, object] = {
             "id": key_id,
             "zone_id": zone_id,
-            "digest": apikey.digest(text.encode()),
+            "digest": api_key.digest(text.encode()),
             "name": "name",
             "application_id": APP,
             "scopes": "agent:lifecycle",
@@ -84,7 +84,7 @@ class Ring:
         try:
             await self.finds.submit(shown)
         except Unauthenticated as refusal:
-            assert (refusal.code, refusal.detail) == ("invalid_token", apikey.refusal().detail)
+            assert (refusal.code, refusal.detail) == ("invalid_token", api_key.refusal().detail)
             return True
         return False
 
@@ -136,7 +136,7 @@ async def test_only_the_digest_is_stored_and_neither_it_nor_the_secret_is_in_the
 
 async def test_a_shown_key_opens_only_what_it_was_made_for(keel: Keel, ring: Ring) -> None:
     made, other = await ring.make(), await ring.make(OTHER)
-    wrong = apikey.digest(apikey.spell(ZONE, made.key.id, b"t" * 32).encode())
+    wrong = api_key.digest(api_key.spell(ZONE, made.key.id, b"t" * 32).encode())
     strangers = [
         msgspec.structs.replace(made.shown, digest=wrong),
         msgspec.structs.replace(made.shown, digest=other.shown.digest),
@@ -149,7 +149,7 @@ async def test_a_shown_key_opens_only_what_it_was_made_for(keel: Keel, ring: Rin
     assert isinstance(await ring.finds.submit(made.shown), Caller)
     # A row that was copied to another zone by whoever can write to the database opens nothing there.
     keel.side.run("update api_keys set zone_id = ? where id = ?", OTHER, made.key.id)
-    moved = Made(made.key, apikey.spell(OTHER, made.key.id, SECRET))
+    moved = Made(made.key, api_key.spell(OTHER, made.key.id, SECRET))
     assert await ring.refused(moved.shown)
 
 

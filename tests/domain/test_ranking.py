@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.tasks.model.rows import Strategy
 from quarterdeck.domain.tasks.operations import ranking
 from quarterdeck.domain.tasks.operations.ranking import PutStrategy

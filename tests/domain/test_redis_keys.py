@@ -14,7 +14,7 @@ from redis.client import PubSub
 from quarterdeck.bus import keys
 from quarterdeck.bus.port import Away, Fenced
 from quarterdeck.bus.redis import Errors
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.tasks.model.commands import Patch
 from quarterdeck.domain.tasks.operations.mirrored import pulse_of
 from quarterdeck.engine import beats

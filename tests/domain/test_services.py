@@ -11,7 +11,7 @@ import pytest
 
 from quarterdeck.core.errors import Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.wire import Bearer
+from quarterdeck.core.routing import Bearer
 from quarterdeck.domain.services.model import (
     THE_APPLICATION,
     Delivery,

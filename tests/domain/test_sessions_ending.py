@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Forbidden, NotFound, Problem
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.sessions.model import Receipt, Session, State, Terminate
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.engine.events import Event

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Conflict, Invalid
-from quarterdeck.core.keys import digest
-from quarterdeck.core.wire import FLEET_EXEC, Call
+from quarterdeck.core.idempotency import digest
+from quarterdeck.core.routing import FLEET_EXEC, Call
 from quarterdeck.domain.fleets.fleet_routes import FleetDesk
 from quarterdeck.domain.fleets.model.bodies import DeleteQuery, MemberBody, Pane
 from quarterdeck.domain.fleets.model.commands import FleetCommand, FleetOutcome, MemberMade

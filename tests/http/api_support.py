@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn, cast
 
-from quarterdeck.core.wire import Route
+from quarterdeck.core.routing import Route
 from quarterdeck.domain.delegations import routes as delegations
 from quarterdeck.domain.keys import routes as keys
 from quarterdeck.domain.services import routes as services

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from quarterdeck.core.wire import Route
+from quarterdeck.core.routing import Route
 from quarterdeck.http import docs, openapi
 from quarterdeck.http.docs.markup import stylesheet
 from quarterdeck.http.docs.reading import read

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from quarterdeck.core import errors
-from quarterdeck.core.wire import ADMIN, LIFECYCLE, Route
+from quarterdeck.core.routing import ADMIN, LIFECYCLE, Route
 from quarterdeck.domain.sessions import rules
 from quarterdeck.http import openapi, problems
 from quarterdeck.http.openapi import codes

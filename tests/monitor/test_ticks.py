@@ -9,7 +9,7 @@ import pytest
 
 from quarterdeck.client.http import Lost, Unreachable
 from quarterdeck.core.errors import Conflict, Forbidden, Problem
-from quarterdeck.core.monitoring import Sight
+from quarterdeck.core.ping_policy import Sight
 from quarterdeck.monitor import process
 from quarterdeck.monitor.desk import Desk
 from quarterdeck.monitor.eyes import Eyes

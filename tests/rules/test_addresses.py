@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_network
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from quarterdeck.core.addresses import Address, address_refused, refused
+from quarterdeck.core.ssrf import Address, address_refused, refused
 
 PRIVATE = {
     "0.0.0.0/8": "unspecified",

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import LimitReached, Problem
-from quarterdeck.core.keys import Binding
+from quarterdeck.core.idempotency import Binding
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned, State
 from quarterdeck.domain.sessions.rules import SPAWN, Count, CountKey, Expired, Known

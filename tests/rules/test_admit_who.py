@@ -10,7 +10,7 @@ import pytest
 
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import Forbidden, Frozen, KeyConflict, LimitReached, NotFound, Problem, Unauthenticated
-from quarterdeck.core.keys import Binding
+from quarterdeck.core.idempotency import Binding
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned, State
 from quarterdeck.domain.sessions.rules import SPAWN, Count, Known, admit

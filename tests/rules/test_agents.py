@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.wire import Caller, Role
+from quarterdeck.core.routing import Caller, Role
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import (
     KEPT_EVERY,

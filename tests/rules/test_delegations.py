@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Invalid, Problem
-from quarterdeck.core.keys import Binding
-from quarterdeck.core.wire import ADMIN, COORDINATOR_ADMIN, Caller
+from quarterdeck.core.idempotency import Binding
+from quarterdeck.core.routing import ADMIN, COORDINATOR_ADMIN, Caller
 from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import FREELY, Delegate, DelegateBody, Delegated, Edge, EdgeState
 from quarterdeck.domain.delegations.rules import CREATE, DELEGATION, Known

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from quarterdeck.core.clock import DAY, MINUTE, SECOND, iso
 from quarterdeck.core.errors import LimitReached, Problem
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.sessions.model import Member, Session, Spawned, State
 from quarterdeck.domain.sessions.rules import BOUNDS, Count, Known, admit
 from quarterdeck.domain.sessions.rules.explaining import holders, spawn_explained, state_explained

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from quarterdeck.core.errors import Problem, Refusal
-from quarterdeck.core.keys import Binding
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.idempotency import Binding
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.fleets.model.commands import (
     Acknowledge,
     Broadcast,

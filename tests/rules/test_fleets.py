@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Problem, Refusal
-from quarterdeck.core.keys import Binding
+from quarterdeck.core.idempotency import Binding
 from quarterdeck.domain.fleets.model.commands import (
     BeatMonitor,
     ConfigureMonitor,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.invocations.model import (
     Beat,
     Begun,

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from quarterdeck.core import apikey, trace
+from quarterdeck.core import api_key, trace_context
 from quarterdeck.core.errors import Invalid, LimitReached, NotFound, Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.wire import ADMIN, Caller
+from quarterdeck.core.routing import ADMIN, Caller
 from quarterdeck.domain.keys import rules
 from quarterdeck.domain.keys.model import KEYS_MAX, ApiKey, CreateKey, CreateKeyBody
 from quarterdeck.domain.keys.rules import Known
@@ -62,19 +62,19 @@ def known(used: int = 0, sessions: Collection[tuple[str, str]] = (), ended: Prob
 @given(ZONES, st.binary(min_size=32, max_size=32))
 def test_a_key_is_read_as_it_was_spelt_whatever_its_zone_is_called(zone: str, secret: bytes) -> None:
     key_id = new_id()
-    text = apikey.spell(zone, key_id, secret).encode()
-    shown = apikey.read(text)
+    text = api_key.spell(zone, key_id, secret).encode()
+    shown = api_key.read(text)
     assert shown is not None
-    assert (shown.zone_id, shown.id, shown.digest) == (zone, key_id, apikey.digest(text))
+    assert (shown.zone_id, shown.id, shown.digest) == (zone, key_id, api_key.digest(text))
     assert secret.hex() not in repr(shown)
 
 
 @given(st.binary(max_size=400))
 def test_what_is_no_key_is_read_as_none_and_never_fails(text: bytes) -> None:
-    assert apikey.read(text) is None
+    assert api_key.read(text) is None
 
 
-GOOD = apikey.spell("z", "0198f3a2-7c41-7b1e-9d52-3f6a8c0e41d7", SECRET).encode()
+GOOD = api_key.spell("z", "0198f3a2-7c41-7b1e-9d52-3f6a8c0e41d7", SECRET).encode()
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ GOOD = apikey.spell("z", "0198f3a2-7c41-7b1e-9d52-3f6a8c0e41d7", SECRET).encode(
     ],
 )
 def test_a_key_has_one_spelling(text: bytes) -> None:
-    assert apikey.read(GOOD) is not None
-    assert apikey.read(text) is None
+    assert api_key.read(GOOD) is not None
+    assert api_key.read(text) is None
 
 
 def test_the_digest_is_of_the_whole_key_so_that_a_row_opens_nothing_elsewhere() -> None:
-    texts = [apikey.spell(zone, key_id, SECRET) for zone in ("a", "b") for key_id in ("k", "l")]
-    assert len({apikey.digest(text.encode()) for text in texts}) == 4
+    texts = [api_key.spell(zone, key_id, SECRET) for zone in ("a", "b") for key_id in ("k", "l")]
+    assert len({api_key.digest(text.encode()) for text in texts}) == 4
 
 
 # -- who is let in -----------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_unknown_wrong_revoked_and_expired_keys_are_refused_in_the_same_words(
 ) -> None:
     refused = rules.bearer_of(shown, stored, digest, NOW)
     assert isinstance(refused, Unauthenticated)
-    plain = apikey.refusal()
+    plain = api_key.refusal()
     assert (refused.code, refused.detail, refused.members) == (plain.code, plain.detail, plain.members)
 
 
@@ -278,6 +278,6 @@ IDS = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7"
     ],
 )
 def test_a_traceparent_is_kept_as_its_standard_says_or_ignored(header: str, kept: str | None) -> None:
-    assert trace.parent_of(header) == kept
+    assert trace_context.parent_of(header) == kept
     if kept is not None:
-        assert trace.id_of(kept) == IDS[:32]
+        assert trace_context.id_of(kept) == IDS[:32]

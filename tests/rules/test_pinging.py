@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from quarterdeck.core.clock import SECOND
-from quarterdeck.core.monitoring import Sight, is_worth_a_ping, stale_after
+from quarterdeck.core.ping_policy import Sight, is_worth_a_ping, stale_after
 from quarterdeck.monitor.quiet import Quiet
 
 INTERVAL = 60

@@ -14,7 +14,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from quarterdeck.core.clock import system_now
 from quarterdeck.core.pushkeys import secrets_from
-from quarterdeck.core.webhooks import signed
+from quarterdeck.core.webhook_signing import signed
 from quarterdeck.domain.invocations.model import Begun, Enqueue, Invocation, RetryPolicy
 from quarterdeck.domain.invocations.rules import lives, pushing
 from quarterdeck.domain.invocations.rules.lives import Holding

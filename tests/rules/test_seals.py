@@ -12,8 +12,19 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
-from quarterdeck.core.proof import Altered, Anchor, Proof, Trust, anchor_of, verify
-from quarterdeck.core.seals import End, NotAnEvent, Row, Seal, Stretch, floor_for, hash_of, prints_of, seal, signed_text
+from quarterdeck.core.audit_seal import (
+    End,
+    NotAnEvent,
+    Row,
+    Seal,
+    Stretch,
+    floor_for,
+    hash_of,
+    prints_of,
+    seal,
+    signed_text,
+)
+from quarterdeck.core.audit_verify import Altered, Anchor, Proof, Trust, anchor_of, verify
 from quarterdeck.http.auth import LocalIssuer
 from quarterdeck.http.auth.trusted import TrustedKeys
 from tests.support.tampering import WAYS, Log, first_difference

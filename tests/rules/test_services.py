@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Problem
 from quarterdeck.core.pushkeys import secrets_from
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.services import rules
 from quarterdeck.domain.services.model import (
     THE_APPLICATION,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from quarterdeck.core.shares import ShareLimits, Shares
+from quarterdeck.core.fair_slots import ShareLimits, Shares
 
 
 def test_one_who_is_called_and_a_zone_have_only_so_many_slots_and_leave_the_rest_to_others() -> None:

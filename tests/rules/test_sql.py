@@ -8,7 +8,7 @@ from itertools import chain
 import msgspec
 import pytest
 
-from quarterdeck.core.seals import Seal
+from quarterdeck.core.audit_seal import Seal
 from quarterdeck.domain.delegations.model import Edge, Link
 from quarterdeck.domain.delegations.queries import Q as DELEGATIONS
 from quarterdeck.domain.keys.queries import Q as KEYS

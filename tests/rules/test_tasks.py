@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Conflict
-from quarterdeck.core.keys import Binding, Key
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.idempotency import Binding, Key
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.tasks.model.commands import (
     Abort,
     Archive,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.wire import ADMIN, COORDINATOR_ADMIN, LIFECYCLE
+from quarterdeck.core.routing import ADMIN, COORDINATOR_ADMIN, LIFECYCLE
 from quarterdeck.sdk import Quarterdeck
 from quarterdeck.sdk.asks import NewTask
 from quarterdeck.sdk.errors import Conflict, Invalid, NotFound, Problem, TimedOut

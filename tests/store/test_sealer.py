@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.core.proof import Altered, Proof
+from quarterdeck.core.audit_verify import Altered, Proof
 from quarterdeck.engine import retention, seals
 from quarterdeck.engine.leases import Fence, LeaseLost
 from quarterdeck.engine.seals import SEAL, LogBroken

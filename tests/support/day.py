@@ -11,7 +11,7 @@ from pathlib import Path
 
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.wire import Caller, Role
+from quarterdeck.core.routing import Caller, Role
 from quarterdeck.domain.agents.operations import members
 from quarterdeck.domain.agents.operations.speaking import require_power
 from quarterdeck.domain.invocations import operations as invocations

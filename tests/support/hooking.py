@@ -11,7 +11,7 @@ import msgspec
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.pushkeys import secrets_from
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.webhooks import operations as webhooks
 from quarterdeck.domain.webhooks.delivering import Deliverer, Means
 from quarterdeck.domain.webhooks.model import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quarterdeck.core.proof import Proof, anchor_of, verify
+from quarterdeck.core.audit_verify import Proof, anchor_of, verify
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.retention import EventRetention
 from quarterdeck.engine.seals import Sealer

@@ -9,9 +9,9 @@ import msgspec
 
 from quarterdeck.core.clock import system_now
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.idempotency import Binding
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.keys import Binding
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.delegations import operations as delegations
 from quarterdeck.domain.delegations.model import (
     Authority,

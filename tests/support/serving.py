@@ -10,7 +10,7 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.services.model import (
     Beat,

@@ -15,8 +15,8 @@ from random import Random
 
 import psycopg
 
-from quarterdeck.core.proof import Evidence
-from quarterdeck.core.seals import Row, pos_of
+from quarterdeck.core.audit_seal import Row, pos_of
+from quarterdeck.core.audit_verify import Evidence
 from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.upkeep.queries import Q
 from quarterdeck.upkeep.snapshot import first, rows, snapshot_of

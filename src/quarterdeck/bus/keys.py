@@ -30,7 +30,7 @@ import msgspec
 from quarterdeck.bus.port import Entry, Hold
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.ids import is_path_id
-from quarterdeck.core.occurrence import Occurrence
+from quarterdeck.core.log_event import Occurrence
 
 PLAIN_ZONE = "default"
 PENDING, ACTIVE, RECOVERY = "tasks:pending:", "tasks:active:", "coordinator:recovery_queue:"

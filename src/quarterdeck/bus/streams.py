@@ -22,7 +22,7 @@ import msgspec
 
 from quarterdeck.bus.port import Entry
 from quarterdeck.core.clock import iso
-from quarterdeck.core.occurrence import Occurrence
+from quarterdeck.core.log_event import Occurrence
 
 AGENTS = "caracal.agents.lifecycle"
 INVOCATIONS = "caracal.invocations.lifecycle"

@@ -143,7 +143,7 @@ def _trace(environ: Mapping[str, str]) -> str | None:
     given = environ.get("TRACEPARENT")
     if not given:
         return None
-    from quarterdeck.core.trace import parent_of  # few commands are traced, and every one is in a hurry
+    from quarterdeck.core.trace_context import parent_of  # few commands are traced, and every one is in a hurry
 
     return parent_of(given)
 

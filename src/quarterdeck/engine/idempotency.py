@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from quarterdeck.core.clock import DAY, Millis
-from quarterdeck.core.keys import Binding, Key
+from quarterdeck.core.idempotency import Binding, Key
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.tx import Engine, Tx

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.shares import Ref, ShareLimits, Shares
+from quarterdeck.core.fair_slots import Ref, ShareLimits, Shares
 from quarterdeck.engine.errands import Errands
 from quarterdeck.engine.wake import Wakes
 from quarterdeck.store.port import StoreError

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 
+from quarterdeck.core.audit_seal import End, floor_for
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.seals import End, floor_for
 from quarterdeck.engine import seals
 from quarterdeck.engine.leases import Fence, Lease
 from quarterdeck.engine.queries import Q

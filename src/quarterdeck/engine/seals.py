@@ -16,9 +16,9 @@ import logging
 
 import msgspec
 
+from quarterdeck.core.audit_seal import End, Seal, Signer, Stretch, is_due, pos_of, prints_of, seal
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.seals import End, Seal, Signer, Stretch, is_due, pos_of, prints_of, seal
 from quarterdeck.engine.events import Bounds
 from quarterdeck.engine.leases import Fence, Lease
 from quarterdeck.engine.queries import Q

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from quarterdeck.core.clock import iso
-from quarterdeck.core.wire import LIFECYCLE, Call, Route
+from quarterdeck.core.routing import LIFECYCLE, Call, Route
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.tx import Engine, Tx
 from quarterdeck.http.system import CheckBearer

@@ -22,7 +22,7 @@ from itertools import pairwise
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.wire import Call
+from quarterdeck.core.routing import Call
 from quarterdeck.domain.fleets.asking import of_fleet
 from quarterdeck.domain.fleets.model.filters import OfFleet
 from quarterdeck.domain.fleets.model.views import EntryView, MovedView

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from quarterdeck.bus.port import Away
 from quarterdeck.core.errors import Conflict, Unavailable
-from quarterdeck.core.wire import ADMIN, Call, Caller, Route
+from quarterdeck.core.routing import ADMIN, Call, Caller, Route
 from quarterdeck.engine.mirror import BUILDING, WHOLE, Mirror
 
 

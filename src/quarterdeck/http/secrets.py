@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from quarterdeck.core import paging
 from quarterdeck.core.errors import Conflict, Invalid, NotFound
-from quarterdeck.core.wire import ADMIN, Call, Caller, Route
+from quarterdeck.core.routing import ADMIN, Call, Caller, Route
 from quarterdeck.engine.secrets import checks
 from quarterdeck.engine.secrets.rotation import Place, Rotation
 

@@ -11,11 +11,11 @@ from functools import partial
 
 import msgspec
 
-from quarterdeck.core import trace
+from quarterdeck.core import trace_context
 from quarterdeck.core.clock import iso, system_now
 from quarterdeck.core.errors import Internal, Invalid, MethodNotAllowed, NotFound, OutcomeUnknown, Problem, Unavailable
 from quarterdeck.core.ids import NAME_MAX, is_path_id, new_id
-from quarterdeck.core.wire import Call, Caller, Reply, Route
+from quarterdeck.core.routing import Call, Caller, Reply, Route
 from quarterdeck.domain.zones.rules import ZONE_NOT_FOUND, may_enter, zone_hidden
 from quarterdeck.http import problems
 from quarterdeck.http.auth import Authenticator
@@ -97,7 +97,7 @@ class Head:
             elif name == b"traceparent":
                 # Two of them are none: which is meant, nobody can know.
                 traces += 1
-                self.trace = trace.parent_of(value.decode("latin-1")) if traces == 1 else None
+                self.trace = trace_context.parent_of(value.decode("latin-1")) if traces == 1 else None
             elif name == b"accept":
                 self.wants_stream = self.wants_stream or (b"event-stream" in value and accepts_stream(value))
             elif name == b"x-workspace-id":
@@ -261,7 +261,7 @@ class Shell:
     def _record(self, path: str, label: str, status: int, head: Head, seconds: float) -> None:
         self._metrics.request(label, status, seconds)
         if self._lines is not None:
-            traced = f',"trace_id":"{trace.id_of(head.trace)}"' if head.trace else ""
+            traced = f',"trace_id":"{trace_context.id_of(head.trace)}"' if head.trace else ""
             self._lines.write(
                 f'{{"time":"{iso(system_now())}","level":"info","message":"request","route":"{label}",'
                 f'"path":{_quoted(path)},"status":{status},"ms":{seconds * 1000:.2f},'

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.core.errors import Invalid
-from quarterdeck.core.wire import ADMIN, Call, Caller, Route
+from quarterdeck.core.routing import ADMIN, Call, Caller, Route
 from quarterdeck.engine.duties import Duty
 from quarterdeck.engine.sinks import looking
 from quarterdeck.engine.sinks.looking import SinkDetail, SinkView

@@ -27,7 +27,7 @@ import msgspec
 
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.retry import Policy, delay
-from quarterdeck.core.wire import Bearer
+from quarterdeck.core.routing import Bearer
 from quarterdeck.domain.sessions.operations import require_bearer
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import events as log

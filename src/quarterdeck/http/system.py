@@ -8,7 +8,7 @@ from functools import cached_property
 import msgspec
 
 from quarterdeck.core.errors import Unavailable
-from quarterdeck.core.wire import Call, Caller, Reply, Route
+from quarterdeck.core.routing import Call, Caller, Reply, Route
 from quarterdeck.http.metrics import CONTENT_TYPE, Metrics
 from quarterdeck.http.shell import Page
 from quarterdeck.store.port import Store, TransientError

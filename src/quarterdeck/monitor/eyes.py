@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from quarterdeck.core.clock import SECOND
-from quarterdeck.core.monitoring import Sight
+from quarterdeck.core.ping_policy import Sight
 from quarterdeck.monitor.model import Placed, Watched
 from quarterdeck.monitor.quiet import Quiet
 from quarterdeck.panes import checking

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from quarterdeck.client.http import Lost, TimedOut
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import Conflict, Fault, NotFound, Problem, Unauthenticated
-from quarterdeck.core.monitoring import Sight, is_worth_a_ping, stale_after
+from quarterdeck.core.ping_policy import Sight, is_worth_a_ping, stale_after
 from quarterdeck.monitor.config import coding_agents
 from quarterdeck.monitor.desk import Desk
 from quarterdeck.monitor.eyes import Eyes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from quarterdeck.bus.keys import KeyBoard
 from quarterdeck.core.retry import Policy
-from quarterdeck.core.wire import Role
+from quarterdeck.core.routing import Role
 from quarterdeck.domain.coordination import coordinator as coordinating, launching, routes, signs
 from quarterdeck.domain.coordination.coordinator import Coordinator
 from quarterdeck.domain.coordination.figures import Figures

@@ -7,7 +7,7 @@ from functools import partial
 
 from quarterdeck.client import place
 from quarterdeck.core.clock import DAY, SECOND
-from quarterdeck.core.wire import Role
+from quarterdeck.core.routing import Role
 from quarterdeck.domain.fleets import notifying, stationing
 from quarterdeck.domain.fleets.model.commands import FleetCommand, FleetOutcome, Receipt, SpokenOutcome
 from quarterdeck.domain.fleets.model.rows import FleetSettings, Member

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from quarterdeck.core.pushkeys import Secrets, secrets_from
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.delegations import operations as delegations, routes as delegation_routes
 from quarterdeck.domain.delegations.model import DelegationSettings
 from quarterdeck.domain.delegations.routes import DelegationDesk

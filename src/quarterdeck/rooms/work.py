@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from quarterdeck.core.clock import DAY
-from quarterdeck.core.wire import Caller, Role
+from quarterdeck.core.routing import Caller, Role
 from quarterdeck.domain.agents import member_routes, operations as agents, routes as agent_routes
 from quarterdeck.domain.agents.member_routes import MemberDesk
 from quarterdeck.domain.agents.model import Look, Standing

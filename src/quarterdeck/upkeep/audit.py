@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
+from quarterdeck.core.audit_seal import Seal
+from quarterdeck.core.audit_verify import Altered, Anchor, Evidence, Proof, anchor_of, verify
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Invalid, NotFound
-from quarterdeck.core.proof import Altered, Anchor, Evidence, Proof, anchor_of, verify
-from quarterdeck.core.seals import Seal
 from quarterdeck.http.auth.keyfile import KeyFileError
 from quarterdeck.http.auth.trusted import TrustedKeys, trusted_keys
 from quarterdeck.upkeep.queries import Q

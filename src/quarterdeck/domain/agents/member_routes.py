@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from quarterdeck.core import paging
-from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.agents.operations import members as operations
 from quarterdeck.domain.zones import rules
 from quarterdeck.domain.zones.model import (

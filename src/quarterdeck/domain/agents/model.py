@@ -8,9 +8,9 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from quarterdeck.core.asking import Asked
 from quarterdeck.core.clock import MINUTE, SECOND, Millis
-from quarterdeck.core.wire import PathId
+from quarterdeck.core.command import Asked
+from quarterdeck.core.routing import PathId
 from quarterdeck.domain.agents.words import Warned
 
 Ref = tuple[str, str]

@@ -10,7 +10,7 @@ import msgspec
 
 from quarterdeck.core import paging
 from quarterdeck.core.clock import Millis, iso
-from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.agents import operations, rules
 from quarterdeck.domain.agents.model import (
     METADATA_MAX,

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from quarterdeck.core.wire import PathId
+from quarterdeck.core.routing import PathId
 from quarterdeck.domain.tasks.model.bodies import Name
 from quarterdeck.domain.tasks.model.lines import Level
 from quarterdeck.domain.tasks.model.rows import Strategy

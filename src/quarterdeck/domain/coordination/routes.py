@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quarterdeck.core import paging
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Invalid
-from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Shown
 from quarterdeck.domain.agents.operations.speaking import require_power

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.wire import Bearer, Caller, PathId
+from quarterdeck.core.routing import Bearer, Caller, PathId
 from quarterdeck.domain.keys.model import Scope
 
 SCOPES_MAX = 64

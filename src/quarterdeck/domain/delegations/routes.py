@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
-from quarterdeck.core import keys, paging
+from quarterdeck.core import idempotency, paging
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.delegations import operations, rules
 from quarterdeck.domain.delegations.model import (
     Authority,
@@ -138,7 +138,7 @@ def _asked(call: Call) -> Delegate:
     """What is asked of the lane: the body, with its key and digest."""
     body = call.body
     assert isinstance(body, DelegateBody)
-    key = keys.one_key(call.idempotency_key, body.idempotency_key)
+    key = idempotency.one_key(call.idempotency_key, body.idempotency_key)
     plain = Delegate(
         id=new_id(),
         zone_id=call.zone,
@@ -146,7 +146,7 @@ def _asked(call: Call) -> Delegate:
         source_session_id=body.source_session_id,
         target_session_id=body.target_session_id,
         key=key,
-        digest=keys.digest(rules.defaulted(body)) if key is not None else "",
+        digest=idempotency.digest(rules.defaulted(body)) if key is not None else "",
         trace=call.trace,
     )
     return rules.asked(body, plain)

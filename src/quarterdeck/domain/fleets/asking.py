@@ -8,9 +8,9 @@ from typing import Annotated, TypedDict, TypeVar
 import msgspec
 from msgspec import Meta
 
-from quarterdeck.core import keys, paging
+from quarterdeck.core import idempotency, paging
 from quarterdeck.core.errors import Conflict, Invalid
-from quarterdeck.core.wire import Call, Caller
+from quarterdeck.core.routing import Call, Caller
 from quarterdeck.domain.fleets.model.bodies import MemberBody
 from quarterdeck.domain.fleets.model.filters import OfFleet, OfMember, Position
 from quarterdeck.engine.tx import Engine, Tx
@@ -68,11 +68,11 @@ async def read(engine: Engine, call: Call, operation: Callable[[Tx], Awaitable[T
 
 def key_of(call: Call) -> tuple[str | None, str]:
     """The request's key, and the digest of what it stands for."""
-    key = keys.one_key(call.idempotency_key, None)
+    key = idempotency.one_key(call.idempotency_key, None)
     if key is None:
         return None, ""
     assert isinstance(call.body, msgspec.Struct)
-    return key, keys.digest(call.body)
+    return key, idempotency.digest(call.body)
 
 
 def skills_of(body: MemberBody) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from quarterdeck.core import paging
 from quarterdeck.core.errors import Invalid
-from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.fleets import asking
 from quarterdeck.domain.fleets.asking import CHANGE, FLEET, MEMBER, READ, agent_id, fleet_id, here
 from quarterdeck.domain.fleets.model.bodies import CaptureQuery, ExecBody, MemberBody, MemberDeleteQuery, MembersQuery

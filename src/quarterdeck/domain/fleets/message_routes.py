@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from quarterdeck.core import paging
 from quarterdeck.core.errors import Invalid
-from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.fleets import asking
 from quarterdeck.domain.fleets.asking import FLEET, MEMBER, MESSAGE, READ, SPEAK, agent_id, here, message_id
 from quarterdeck.domain.fleets.model.bodies import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
-from quarterdeck.core.wire import LIFECYCLE, Call, Route
+from quarterdeck.core.routing import LIFECYCLE, Call, Route
 from quarterdeck.domain.fleets import asking
 from quarterdeck.domain.fleets.asking import CHANGE, FLEET, MEMBER, READ, agent_id, here
 from quarterdeck.domain.fleets.model.bodies import BeatBody, ClaimBody, MonitorBody, ReleaseBody

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from quarterdeck.core.wire import Call
+from quarterdeck.core.routing import Call
 from quarterdeck.domain.fleets.model.bodies import MemberBody, Pane
 from quarterdeck.domain.fleets.model.commands import MemberMade, Place
 from quarterdeck.domain.fleets.model.rows import Fate, Notice, Placement

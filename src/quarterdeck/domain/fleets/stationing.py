@@ -24,8 +24,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.keys import Key
-from quarterdeck.core.wire import FLEET_EXEC, Call
+from quarterdeck.core.idempotency import Key
+from quarterdeck.core.routing import FLEET_EXEC, Call
 from quarterdeck.domain.fleets.asking import fleet_id as fleet_of, key_of, skills_of
 from quarterdeck.domain.fleets.model.bodies import CaptureQuery, ExecBody, MemberBody, Pane
 from quarterdeck.domain.fleets.model.commands import (

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from quarterdeck.core.asking import Asked
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.wire import Bearer, PathId
+from quarterdeck.core.command import Asked
+from quarterdeck.core.routing import Bearer, PathId
 
 Ref = tuple[str, str]
 """(zone, invocation)"""

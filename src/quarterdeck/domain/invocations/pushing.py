@@ -25,8 +25,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from quarterdeck.core.errors import Problem, Unavailable
+from quarterdeck.core.fair_slots import ShareLimits
 from quarterdeck.core.pushkeys import Secrets
-from quarterdeck.core.shares import ShareLimits
 from quarterdeck.domain.invocations.model import (
     BULK_MAX,
     Claim,

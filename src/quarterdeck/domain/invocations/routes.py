@@ -11,11 +11,11 @@ from typing import TypedDict, TypeVar
 
 import msgspec
 
-from quarterdeck.core import keys, paging
+from quarterdeck.core import idempotency, paging
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Conflict, NotFound, Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.wire import LIFECYCLE, Call, Caller, Reply, Route
+from quarterdeck.core.routing import LIFECYCLE, Call, Caller, Reply, Route
 from quarterdeck.domain.invocations import operations, rules
 from quarterdeck.domain.invocations.model import (
     Beat,
@@ -227,7 +227,7 @@ def _token() -> str:
 def _call(call: Call) -> Enqueue:
     body = call.body
     assert isinstance(body, EnqueueBody)
-    key = keys.one_key(call.idempotency_key, body.idempotency_key)
+    key = idempotency.one_key(call.idempotency_key, body.idempotency_key)
     if key is None:
         raise key_required()
     source = body.source_session_id
@@ -239,7 +239,7 @@ def _call(call: Call) -> Enqueue:
         id=new_id(),
         service_id=body.service_id,
         key=key,
-        digest=keys.digest(defaulted),
+        digest=idempotency.digest(defaulted),
         method=body.method,
         params=_text(body.params),
         metadata=_text(body.metadata),

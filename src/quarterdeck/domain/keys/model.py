@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.wire import Bearer, PathId
+from quarterdeck.core.routing import Bearer, PathId
 
 KEYS_MAX = 1_000
 """Live keys in one zone."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from quarterdeck.core.apikey import ShownKey
+from quarterdeck.core.api_key import ShownKey
 from quarterdeck.core.clock import iso_or_none
 from quarterdeck.core.errors import Problem, Unauthenticated
-from quarterdeck.core.wire import Bearer, Caller
+from quarterdeck.core.routing import Bearer, Caller
 from quarterdeck.domain.keys import rules
 from quarterdeck.domain.keys.model import ApiKey, CreateKey, KeyFilter, RevokeKey
 from quarterdeck.domain.keys.queries import Q

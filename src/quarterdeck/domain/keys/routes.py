@@ -6,10 +6,10 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from quarterdeck.core import apikey, paging
+from quarterdeck.core import api_key, paging
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.wire import ADMIN, Call, Reply, Route
+from quarterdeck.core.routing import ADMIN, Call, Reply, Route
 from quarterdeck.domain.keys import operations, rules
 from quarterdeck.domain.keys.model import (
     ApiKey,
@@ -41,12 +41,12 @@ class KeyDesk:
         body = call.body
         assert isinstance(body, CreateKeyBody)
         key_id = new_id()
-        text = apikey.spell(call.zone, key_id, secrets.token_bytes(apikey.SECRET_BYTES))
+        text = api_key.spell(call.zone, key_id, secrets.token_bytes(api_key.SECRET_BYTES))
         key = await self.submit_create(
             CreateKey(
                 id=key_id,
                 zone_id=call.zone,
-                digest=apikey.digest(text.encode()),
+                digest=api_key.digest(text.encode()),
                 name=body.name or body.application_id,
                 application_id=body.application_id,
                 scopes=rules.asked_scopes(body.scopes or self.usual_scopes),

@@ -6,10 +6,10 @@ import hmac
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from quarterdeck.core import apikey
+from quarterdeck.core import api_key
 from quarterdeck.core.clock import SECOND, Millis, iso, iso_or_none
 from quarterdeck.core.errors import Invalid, LimitReached, NotFound, Problem, Unauthenticated
-from quarterdeck.core.wire import ADMIN, Caller
+from quarterdeck.core.routing import ADMIN, Caller
 from quarterdeck.domain.keys.model import KEYS_MAX, ApiKey, CreateKey, KeyView, NewKeyView
 
 LIVE, REVOKED, EXPIRED = "live", "revoked", "expired"
@@ -95,7 +95,7 @@ def bearer_of(shown: str, key: ApiKey | None, digest: str, now: Millis) -> Calle
     # not.
     proved = hmac.compare_digest(shown.encode(), digest.encode())
     if key is None or not proved or status(key, now) != LIVE:
-        return apikey.refusal()
+        return api_key.refusal()
     name = f"key:{key.id}"
     return Caller(
         subject=name,

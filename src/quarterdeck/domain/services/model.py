@@ -8,9 +8,9 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from quarterdeck.core.asking import Asked
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.wire import Bearer, Caller, PathId
+from quarterdeck.core.command import Asked
+from quarterdeck.core.routing import Bearer, Caller, PathId
 
 Ref = tuple[str, str]
 """(zone, service)"""

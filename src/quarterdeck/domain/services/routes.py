@@ -11,7 +11,7 @@ from quarterdeck.core import paging
 from quarterdeck.core.clock import iso
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.pushkeys import Secrets
-from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.services import operations, rules
 from quarterdeck.domain.services.model import (
     AgentHeartbeatBody,

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.wire import Bearer, Caller, PathId
+from quarterdeck.core.routing import Bearer, Caller, PathId
 
 Word = Annotated[str, Meta(min_length=1, max_length=256)]
 

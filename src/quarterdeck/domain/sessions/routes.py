@@ -9,10 +9,10 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from quarterdeck.core import keys, paging
+from quarterdeck.core import idempotency, paging
 from quarterdeck.core.errors import Conflict, Invalid
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.wire import ADMIN, LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import ADMIN, LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.sessions import operations, rules
 from quarterdeck.domain.sessions.model import (
     ChildrenQuery,
@@ -172,7 +172,7 @@ def _asked(call: Call) -> Spawn:
         raise Invalid("session_sid_required", "Give session_sid, or a token with a sid.", field="session_sid")
     if not call.caller.may_act_for(body.application_id, "spawn_for"):
         raise rules.ownership_required(body.application_id)
-    key = keys.one_key(call.idempotency_key, body.idempotency_key)
+    key = idempotency.one_key(call.idempotency_key, body.idempotency_key)
     defaulted = msgspec.structs.replace(body, session_sid=sid, idempotency_key=None) if key is not None else None
     return Spawn(
         id=new_id(),
@@ -186,7 +186,7 @@ def _asked(call: Call) -> Spawn:
         metadata=_text(body.metadata) if body.metadata else "{}",
         ttl_seconds=body.ttl_seconds,
         key=key,
-        digest=keys.digest(defaulted) if defaulted else "",
+        digest=idempotency.digest(defaulted) if defaulted else "",
         trace=call.trace,
     )
 

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Invalid, Problem, TooLarge
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.wire import Call, Caller
+from quarterdeck.core.routing import Call, Caller
 from quarterdeck.domain.tasks.model.bodies import (
     EDGES_MAX,
     Capabilities,

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta
 from quarterdeck.core import paging
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.tasks import asking
 from quarterdeck.domain.tasks.model.insight import TaskExplanation, TaskTree, TreeQuery
 from quarterdeck.domain.tasks.model.lines import (

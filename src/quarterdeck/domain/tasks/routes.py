@@ -12,9 +12,9 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET
 
-from quarterdeck.core import keys, paging
+from quarterdeck.core import idempotency, paging
 from quarterdeck.core.errors import Conflict, Invalid, NotFound, Problem
-from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.tasks import asking, bulk
 from quarterdeck.domain.tasks.asking import asker
 from quarterdeck.domain.tasks.model import bodies
@@ -67,7 +67,7 @@ class TaskDesk:
     async def create(self, call: Call) -> Reply:
         body = call.body
         assert isinstance(body, bodies.CreateBody)
-        key = keys.one_key(call.idempotency_key, None)
+        key = idempotency.one_key(call.idempotency_key, None)
         if body.tasks is not UNSET:
             asking.check_many(body, body.tasks)
             return Reply(await self._create_many(call, body.tasks, key), 201)
@@ -225,7 +225,7 @@ class TaskDesk:
     async def progress(self, call: Call) -> TaskView:
         body = call.body
         assert isinstance(body, bodies.ProgressBody)
-        body = msgspec.structs.replace(body, progress_id=keys.one_key(call.idempotency_key, body.progress_id))
+        body = msgspec.structs.replace(body, progress_id=idempotency.one_key(call.idempotency_key, body.progress_id))
         return await self._moved(call, asking.progress(call, call.params["id"], body, self.safe))
 
     async def complete(self, call: Call) -> TaskView:

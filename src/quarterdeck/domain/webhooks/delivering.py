@@ -22,11 +22,11 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from quarterdeck.core import webhooks
+from quarterdeck.core import webhook_signing
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem, Unavailable
+from quarterdeck.core.fair_slots import ShareLimits
 from quarterdeck.core.pushkeys import Secrets
-from quarterdeck.core.shares import ShareLimits
 from quarterdeck.domain.webhooks.model import (
     Changed,
     Command,
@@ -161,7 +161,7 @@ class Deliverer(Outgoing):
         numbers = lives.secret_numbers(endpoint, attempt.at)
         secrets = [self._means.secrets(*endpoint.ref, number) for number in numbers]
         body = row.body.encode()
-        headers = [("Content-Type", "application/json"), *webhooks.signed(row.id, attempt.at, body, secrets)]
+        headers = [("Content-Type", "application/json"), *webhook_signing.signed(row.id, attempt.at, body, secrets)]
         if row.trace is not None:
             headers.append(("traceparent", row.trace))
         return Request("POST", endpoint.url, headers, body, asker=endpoint.zone_id)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
-from quarterdeck.core import keys, paging
+from quarterdeck.core import idempotency, paging
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.pushkeys import Secrets
-from quarterdeck.core.wire import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.webhooks import operations, rules
 from quarterdeck.domain.webhooks.model import (
     Change,
@@ -50,7 +50,7 @@ class WebhookDesk:
     async def create(self, call: Call) -> Reply:
         body = call.body
         assert isinstance(body, CreateBody)
-        key = keys.one_key(call.idempotency_key, None)
+        key = idempotency.one_key(call.idempotency_key, None)
         ask = Create(
             zone_id=call.zone,
             id=new_id(),
@@ -60,7 +60,7 @@ class WebhookDesk:
             types=rules.asked_types(body.types),
             description=body.description,
             key=key,
-            digest="" if key is None else keys.digest(body),
+            digest="" if key is None else idempotency.digest(body),
         )
         done = await self.submit(ask)
         return self._with_secret(done, 200 if done.is_known else 201)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from weakref import WeakValueDictionary
 
-from quarterdeck.core import addresses
+from quarterdeck.core import ssrf
 from quarterdeck.engine.outward.model import Refused, Target, Unreachable
 
 Resolve = Callable[[str, int, str], Awaitable[Sequence[str]]]
@@ -29,8 +29,8 @@ def _nothing(named: str) -> str | None:
 
 
 def _strange(host: str) -> str | None:
-    why = addresses.refused(host)
-    return why if why == addresses.STRANGE else None
+    why = ssrf.refused(host)
+    return why if why == ssrf.STRANGE else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Guard:
     """An address that it was resolved to."""
 
 
-PUBLIC = Guard(addresses.refused, addresses.address_refused)
+PUBLIC = Guard(ssrf.refused, ssrf.address_refused)
 """For URLs that callers have named."""
 LAB = Guard(_strange, _nothing)
 """For the same where private networks are allowed: in tests, and where everybody is at home."""

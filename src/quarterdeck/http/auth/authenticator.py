@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from typing import Protocol
 
-from quarterdeck.core import apikey
-from quarterdeck.core.apikey import ShownKey
+from quarterdeck.core import api_key as apikey
+from quarterdeck.core.api_key import ShownKey
 from quarterdeck.core.errors import Forbidden
-from quarterdeck.core.wire import LIFECYCLE, METRICS, Caller
+from quarterdeck.core.routing import LIFECYCLE, METRICS, Caller
 from quarterdeck.http.auth import tokens
 from quarterdeck.http.auth.fetch import Fetcher
 from quarterdeck.http.auth.issuer import LocalIssuer

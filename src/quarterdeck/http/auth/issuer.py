@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from quarterdeck.core.errors import Invalid, Unauthenticated
-from quarterdeck.core.wire import ADMIN, COORDINATOR_ADMIN, FLEET_EXEC, LIFECYCLE
+from quarterdeck.core.routing import ADMIN, COORDINATOR_ADMIN, FLEET_EXEC, LIFECYCLE
 from quarterdeck.http.auth.keyfile import KeyFileError, create_secret, read_secret, replace_secret
 from quarterdeck.http.auth.keys import VerifyingKey, verifying_key
 from quarterdeck.http.auth.model import Grant

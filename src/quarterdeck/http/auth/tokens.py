@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from quarterdeck.core.errors import Unauthenticated
 from quarterdeck.core.ids import NAME_MAX, is_name, is_path_id
-from quarterdeck.core.wire import ADMIN, Caller, Role
+from quarterdeck.core.routing import ADMIN, Caller, Role
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core import errors
-from quarterdeck.core.wire import Route
+from quarterdeck.core.routing import Route
 from quarterdeck.http.openapi import codes
 from quarterdeck.http.openapi.examples import AN_ID, Sampler
 from quarterdeck.http.openapi.schemas import PLACE, Json, Schemas

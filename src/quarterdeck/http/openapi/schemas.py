@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from quarterdeck.core.wire import Route
+from quarterdeck.core.routing import Route
 
 Json = dict[str, object]
 """A JSON object that is being built."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from quarterdeck.core.asking import Asked
+from quarterdeck.core.command import Asked
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Ref
 from quarterdeck.domain.agents.operations import writing

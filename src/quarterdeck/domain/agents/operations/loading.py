@@ -8,7 +8,7 @@ from typing import Protocol
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.wire import Bearer, Caller, Role
+from quarterdeck.core.routing import Bearer, Caller, Role
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Agent, Ref, Waiting
 from quarterdeck.domain.agents.operations.speaking import Heard, Speakers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.wire import Role
+from quarterdeck.core.routing import Role
 from quarterdeck.domain.agents.operations.speaking import Heard, Speakers, require_power
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.keys import Key, bound
+from quarterdeck.core.idempotency import Key, bound
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Agent, Ref, Register, Registered, State
 from quarterdeck.domain.agents.operations import writing

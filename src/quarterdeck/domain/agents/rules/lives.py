@@ -8,7 +8,7 @@ import msgspec
 
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.moves import Machine
+from quarterdeck.core.state_machine import Machine
 from quarterdeck.domain.agents.model import KEPT_EVERY, Agent, Beat, Health, Shown, State, Verb, Waiting
 from quarterdeck.domain.agents.rules import refusals
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
-from quarterdeck.core.wire import Caller, Role
+from quarterdeck.core.routing import Caller, Role
 from quarterdeck.domain.agents.model import METADATA_MAX, State
 
 

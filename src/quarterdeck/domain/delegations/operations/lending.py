@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.keys import Binding, Key
+from quarterdeck.core.idempotency import Binding, Key
 from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import Delegate, Delegated, Edge, Standing
 from quarterdeck.domain.delegations.operations import ordering

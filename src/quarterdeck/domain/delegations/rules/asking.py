@@ -10,7 +10,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Invalid
-from quarterdeck.core.wire import ADMIN
+from quarterdeck.core.routing import ADMIN
 from quarterdeck.domain.delegations.model import Constraints, Delegate, DelegateBody
 from quarterdeck.domain.delegations.rules.lives import to_itself
 

@@ -10,7 +10,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Forbidden, Invalid, Problem
-from quarterdeck.core.keys import Binding, Key, conflict
+from quarterdeck.core.idempotency import Binding, Key, conflict
 from quarterdeck.domain.delegations.model import Delegate, Delegated, Edge
 from quarterdeck.domain.delegations.rules import lives
 from quarterdeck.domain.delegations.rules.lives import DELEGATION, Ref, stored

@@ -9,7 +9,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis, iso, iso_or_none
 from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound
-from quarterdeck.core.moves import Machine
+from quarterdeck.core.state_machine import Machine
 from quarterdeck.domain.delegations.model import HOPS_MAX, Edge, EdgeState, EdgeVerb, EdgeView
 
 Ref = tuple[str, str]

@@ -24,7 +24,7 @@ from typing import TypeGuard
 import msgspec
 
 from quarterdeck.core.clock import SECOND, Millis, iso
-from quarterdeck.core.wire import COORDINATOR_ADMIN, Caller
+from quarterdeck.core.routing import COORDINATOR_ADMIN, Caller
 from quarterdeck.domain.delegations.model import FREELY, Constraints, Delegate, Edge
 from quarterdeck.domain.delegations.rules.lives import words
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from quarterdeck.core.asking import Asked
+from quarterdeck.core.command import Asked
 from quarterdeck.domain.fleets.model.rows import (
     Fleet,
     Member,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quarterdeck.core.asking import Asked
 from quarterdeck.core.clock import Millis
+from quarterdeck.core.command import Asked
 from quarterdeck.domain.fleets.model.rows import MemberStatus, MessageState
 
 LAST = 2**62

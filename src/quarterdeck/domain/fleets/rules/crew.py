@@ -14,7 +14,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.keys import Binding, Key
+from quarterdeck.core.idempotency import Binding, Key
 from quarterdeck.domain.fleets.model.commands import (
     BeatMonitor,
     ClaimMonitor,

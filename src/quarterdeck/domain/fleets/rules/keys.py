@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.keys import Binding, Key, bound, conflict
+from quarterdeck.core.idempotency import Binding, Key, bound, conflict
 
 
 class Keys:

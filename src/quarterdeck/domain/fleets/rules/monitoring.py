@@ -5,7 +5,7 @@ its pane shows, which only one on its host can see: that half of the rule is `co
 from __future__ import annotations
 
 from quarterdeck.core.clock import SECOND, Millis
-from quarterdeck.core.monitoring import stale_after
+from quarterdeck.core.ping_policy import stale_after
 from quarterdeck.domain.fleets.model.rows import MonitorConfig, MonitorRuntime
 
 

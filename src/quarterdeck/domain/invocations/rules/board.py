@@ -13,7 +13,7 @@ from typing import Protocol
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.invocations.model import (
     Beat,
     Begun,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from quarterdeck.core.clock import Millis, iso, iso_or_none
-from quarterdeck.core.moves import Machine
 from quarterdeck.core.retry import Policy, decide
+from quarterdeck.core.state_machine import Machine
 from quarterdeck.domain.invocations.model import (
     Begun,
     Enqueue,

@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from quarterdeck.core import webhooks
+from quarterdeck.core import webhook_signing
 from quarterdeck.core.clock import iso_or_none
 from quarterdeck.domain.invocations.model import Invocation, PushedView
 
@@ -78,7 +78,7 @@ def pushed(row: Invocation, secrets: Sequence[str]) -> tuple[list[tuple[str, str
         ("Content-Type", "application/json"),
         ("Accept", "application/json, */*;q=0.5"),
         ("Idempotency-Key", row.id),
-        *webhooks.signed(row.id, row.started_at or row.updated_at, body, secrets),
+        *webhook_signing.signed(row.id, row.started_at or row.updated_at, body, secrets),
     ]
     if row.trace is not None:
         headers.append(("traceparent", row.trace))

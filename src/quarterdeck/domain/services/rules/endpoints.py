@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from quarterdeck.core import addresses
+from quarterdeck.core import ssrf
 from quarterdeck.core.errors import Invalid
 from quarterdeck.domain.services.model import URL_MAX
 
@@ -37,8 +37,8 @@ def endpoint_problem(url: str) -> Invalid | None:
         return _invalid("It is no absolute URL of plain characters; encode others by %")
     if found["scheme"].lower() not in ("http", "https"):
         return _invalid("It is neither http:// nor https://")
-    if addresses.refused(found["host"]) == addresses.STRANGE:
-        return _invalid(f"Its host is {addresses.STRANGE}")
+    if ssrf.refused(found["host"]) == ssrf.STRANGE:
+        return _invalid(f"Its host is {ssrf.STRANGE}")
     if found["port"] is not None and not 1 <= int(found["port"]) <= 65_535:
         return _invalid("Its port is not one of 1 to 65535")
     return None
@@ -47,8 +47,8 @@ def endpoint_problem(url: str) -> Invalid | None:
 def push_problem(url: str, *, private_allowed: bool) -> Invalid | None:
     """Why the server does not let itself be sent to this endpoint, as far as its spelling tells."""
     found = _URL.fullmatch(url)
-    why = addresses.refused(found["host"]) if found else addresses.STRANGE
-    if why is None or (private_allowed and why != addresses.STRANGE):
+    why = ssrf.refused(found["host"]) if found else ssrf.STRANGE
+    if why is None or (private_allowed and why != ssrf.STRANGE):
         return None
     return _invalid(f"Invocations are pushed to public hosts only, and its host is {why}")
 

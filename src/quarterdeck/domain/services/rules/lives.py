@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from quarterdeck.core.clock import Millis, iso, iso_or_none
 from quarterdeck.core.errors import NotFound, Problem
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.services.model import Ref, Service, ServiceView
 from quarterdeck.domain.services.rules.shelf import Shelf
 from quarterdeck.domain.sessions import rules as session_rules

@@ -7,7 +7,7 @@ import dataclasses
 import msgspec
 
 from quarterdeck.core.clock import iso
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import (
     Cascade,

@@ -9,7 +9,7 @@ import msgspec
 
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import LimitReached, Problem
-from quarterdeck.core.keys import Binding, Key
+from quarterdeck.core.idempotency import Binding, Key
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned
 from quarterdeck.domain.sessions.operations.bearers import bearers_of, held_up

@@ -9,8 +9,8 @@ import msgspec
 
 from quarterdeck.core.clock import Millis, iso, iso_or_none
 from quarterdeck.core.errors import Conflict, Forbidden, NotFound, Unauthenticated
-from quarterdeck.core.moves import Machine
-from quarterdeck.core.wire import Bearer, Caller
+from quarterdeck.core.routing import Bearer, Caller
+from quarterdeck.core.state_machine import Machine
 from quarterdeck.domain.sessions.model import Session, SessionView, State, Verb
 
 SESSION: Machine[State, Verb] = Machine(

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from quarterdeck.core.wire import PathId
+from quarterdeck.core.routing import PathId
 from quarterdeck.domain.tasks.model.rows import State
 
 BULK_MAX = 1_000

@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from quarterdeck.core.asking import Asked
 from quarterdeck.core.clock import Millis
+from quarterdeck.core.command import Asked
 from quarterdeck.domain.tasks.model.rows import Content, Created, Leases, Task
 
 

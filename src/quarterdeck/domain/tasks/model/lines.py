@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.wire import Bearer, Caller
+from quarterdeck.core.routing import Bearer, Caller
 from quarterdeck.domain.tasks.model.bodies import Name, Text, Token
 
 LINES_MAX = 10_000

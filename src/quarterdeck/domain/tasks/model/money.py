@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.wire import Bearer, Caller
+from quarterdeck.core.routing import Bearer, Caller
 
 MICROS = 1_000_000
 """Of a dollar."""

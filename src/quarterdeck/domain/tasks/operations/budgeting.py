@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.agents.operations.speaking import Speakers, require_power
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.tasks.model.money import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from quarterdeck.core.clock import SECOND
-from quarterdeck.core.keys import Binding, Key
+from quarterdeck.core.idempotency import Binding, Key
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import State as AgentState
 from quarterdeck.domain.agents.operations.speaking import Speakers

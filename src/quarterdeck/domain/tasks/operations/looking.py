@@ -8,7 +8,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.wire import Bearer, Caller
+from quarterdeck.core.routing import Bearer, Caller
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.operations.speaking import Speakers, require_power
 from quarterdeck.domain.tasks.model.rows import Content, Ref, Task, Whole

@@ -10,7 +10,7 @@ work, in the same commit (`take`).
 from __future__ import annotations
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.keys import Binding, Key, conflict
+from quarterdeck.core.idempotency import Binding, Key, conflict
 from quarterdeck.domain.tasks.model.commands import (
     Abort,
     Archive,

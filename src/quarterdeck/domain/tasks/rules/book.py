@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.keys import Binding
+from quarterdeck.core.idempotency import Binding
 from quarterdeck.domain.tasks.model.commands import Ask, Claim, Complete, Cost, Fail, Outcome, Progress, Release, Start
 from quarterdeck.domain.tasks.model.rows import AgentRef, Content, Leases, Ref, Said, State, Task
 from quarterdeck.domain.tasks.rules import lives

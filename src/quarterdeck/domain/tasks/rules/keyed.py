@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quarterdeck.core.keys import Key
+from quarterdeck.core.idempotency import Key
 from quarterdeck.domain.tasks.model.commands import Create, Progress
 
 CREATING = "task.create"

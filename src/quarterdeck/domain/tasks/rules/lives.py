@@ -6,8 +6,8 @@ import msgspec
 from msgspec import UNSET
 
 from quarterdeck.core.clock import MINUTE, SECOND, Millis
-from quarterdeck.core.moves import Machine
 from quarterdeck.core.retry import Policy, delay
+from quarterdeck.core.state_machine import Machine
 from quarterdeck.domain.tasks.model.commands import Cost, Create, Patch
 from quarterdeck.domain.tasks.model.rows import State, Strategy, Task, Verb, Waits
 

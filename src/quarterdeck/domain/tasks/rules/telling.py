@@ -27,7 +27,7 @@ import msgspec
 from quarterdeck.core import redaction
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.errors import LimitReached, Problem, TooLarge
-from quarterdeck.core.wire import Caller
+from quarterdeck.core.routing import Caller
 from quarterdeck.domain.tasks.model.lines import (
     DETAILS_MAX,
     LINES_MAX,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import UNSET
 
-from quarterdeck.core import addresses
+from quarterdeck.core import ssrf
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Conflict, Invalid, LimitReached, NotFound, Problem
-from quarterdeck.core.keys import Binding, Key, bound, conflict
+from quarterdeck.core.idempotency import Binding, Key, bound, conflict
 from quarterdeck.domain.services.rules.endpoints import endpoint_problem
 from quarterdeck.domain.webhooks.model import (
     ENDPOINTS_MAX,
@@ -68,7 +68,7 @@ def url_problem(url: str, *, private_allowed: bool) -> Invalid | None:
         return None
     if not url.lower().startswith("https://"):
         return _invalid("It is not https://, and what is told would be read by whoever stands between")
-    if why := addresses.refused(host_of(url)):
+    if why := ssrf.refused(host_of(url)):
         return _invalid(f"Webhooks are sent to public hosts only, and its host is {why}")
     return None
 

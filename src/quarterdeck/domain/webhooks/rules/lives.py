@@ -18,7 +18,7 @@ from email.utils import parsedate_to_datetime
 import msgspec
 
 from quarterdeck.core.clock import DAY, MINUTE, SECOND, Millis
-from quarterdeck.core.moves import Machine
+from quarterdeck.core.state_machine import Machine
 from quarterdeck.domain.webhooks.model import Delivery, Endpoint, Report, State, Verb, Why
 from quarterdeck.domain.webhooks.rules.messages import Message
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from quarterdeck.core.clock import Millis, iso
-from quarterdeck.core.occurrence import Occurrence
+from quarterdeck.core.log_event import Occurrence
 from quarterdeck.domain.webhooks.rules import types
 
 _decode = msgspec.json.Decoder(dict[str, object]).decode

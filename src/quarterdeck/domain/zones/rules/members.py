@@ -9,7 +9,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.errors import Conflict, Forbidden, LimitReached, NotFound, Problem
-from quarterdeck.core.wire import Role
+from quarterdeck.core.routing import Role
 from quarterdeck.domain.zones.model import MEMBERS_MAX, ChangeMember, Member, MemberChange, MemberView
 
 Ref = tuple[str, str]

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from quarterdeck.core.clock import Millis, iso
-from quarterdeck.core.seals import (
+from quarterdeck.core.audit_seal import (
     GENESIS,
     LEAF,
     NotAnEvent,
@@ -36,6 +35,7 @@ from quarterdeck.core.seals import (
     signature_of,
     signed_text,
 )
+from quarterdeck.core.clock import Millis, iso
 
 Trust = Callable[[str, bytes, bytes], bool | None]
 """(kid, text, signature): whether the key signed the text; None if no key of that name is trusted."""
