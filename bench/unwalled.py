@@ -12,7 +12,7 @@ from unittest import mock
 from quarterdeck import __main__
 from quarterdeck.store import postgres
 from quarterdeck.store.postgres import PostgresStore
-from quarterdeck.store.roles import Role
+from quarterdeck.store.postgres_roles import Role
 from quarterdeck.store.sql import Bound
 
 

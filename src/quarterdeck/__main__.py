@@ -28,7 +28,7 @@ from quarterdeck.core.errors import EXIT_FAILED, Problem
 from quarterdeck.core.routing import Role
 from quarterdeck.http.auth import KeyFileError
 from quarterdeck.settings import SHARED_NAMES, Settings, SettingsError, environment, load, mask
-from quarterdeck.store.port import StoreError
+from quarterdeck.store.interface import StoreError
 
 EXIT_INTERRUPTED = 130
 """As a shell has it for a program that SIGINT ended."""

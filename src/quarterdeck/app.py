@@ -46,7 +46,7 @@ from quarterdeck.rooms import sessions as session_rooms, webhooks as webhook_roo
 from quarterdeck.rooms.coordination import Beside as CoordinationBeside, launcher_names, the_coordination
 from quarterdeck.rooms.fleets import the_fleets
 from quarterdeck.settings import Settings, SettingsError
-from quarterdeck.store.port import StoreError
+from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.app")
 MACHINES = (SESSION, DELEGATION, INVOCATION, AGENT, TASK, DELIVERY)

@@ -17,9 +17,9 @@ from quarterdeck.engine.tx import Engine, Listener
 from quarterdeck.engine.wake import Carrier, Wakes
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.settings import Settings
+from quarterdeck.store.interface import Store
 from quarterdeck.store.migrate import sqlite_path
-from quarterdeck.store.port import Store
-from quarterdeck.store.roles import SWEEP
+from quarterdeck.store.postgres_roles import SWEEP
 from quarterdeck.store.sqlite import SqliteStore
 
 SWEEP_CONNECTIONS = 6
@@ -47,7 +47,7 @@ def carrier_for(settings: Settings) -> Carrier | None:
     """SQLite has one process, which wakes itself."""
     if sqlite_path(settings.database_url):
         return None
-    from quarterdeck.store.notify import Notifier
+    from quarterdeck.store.postgres_notify import Notifier
 
     return Notifier(settings.database_url)
 

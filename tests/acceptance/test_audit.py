@@ -15,8 +15,8 @@ import pytest
 from quarterdeck.core.audit_verify import Altered, anchor_of, verify
 from quarterdeck.core.errors import Invalid, NotFound
 from quarterdeck.http.auth import KeyFileError, LocalIssuer
-from quarterdeck.store.port import StoreError
-from quarterdeck.store.roles import SERVER, SWEEP
+from quarterdeck.store.interface import StoreError
+from quarterdeck.store.postgres_roles import SERVER, SWEEP
 from quarterdeck.upkeep.audit import Verdict, anchors_of, judge, keys_to_trust, newest_anchor
 from tests.cli.cli_support import Qd
 from tests.support.eventually import eventually

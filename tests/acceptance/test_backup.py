@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from quarterdeck.core.errors import Conflict
+from quarterdeck.store.interface import StoreError
 from quarterdeck.store.migrate import sqlite_path
-from quarterdeck.store.port import StoreError
-from quarterdeck.store.roles import creation
+from quarterdeck.store.postgres_roles import creation
 from quarterdeck.upkeep import backup
 from tests.cli.cli_support import Qd
 from tests.support.children import plain_environment

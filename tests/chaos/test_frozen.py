@@ -8,7 +8,7 @@ import time
 from urllib.parse import urlsplit
 
 from quarterdeck.store.migrate import upgrade
-from quarterdeck.store.roles import ROLES
+from quarterdeck.store.postgres_roles import ROLES
 from tests.support.checking import assert_check_finds_nothing
 from tests.support.eventually import eventually
 from tests.support.keel import Side

@@ -17,7 +17,7 @@ from quarterdeck.engine.duties import Duty, Pace
 from quarterdeck.engine.leases import Fence, LeaseLost
 from quarterdeck.engine.wake import Wakes
 from quarterdeck.rooms.coordination import ALARM_SECONDS, RETRY
-from quarterdeck.store.port import TransientError
+from quarterdeck.store.interface import TransientError
 from tests.support.asking import ZONE
 from tests.support.coordinating import Coordinating
 from tests.support.eventually import eventually

@@ -15,7 +15,7 @@ from quarterdeck.engine.tx import Engine
 from quarterdeck.http import events, system
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.http.sse import Live
-from quarterdeck.store.port import Store
+from quarterdeck.store.interface import Store
 
 NO_ENGINE = cast(Engine, None)
 NO_STORE = cast(Store, None)

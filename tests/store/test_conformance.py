@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
+from quarterdeck.store.interface import ContentError, Row, Store, StoreError, StoreTx
 from quarterdeck.store.migrate import sqlite_path
-from quarterdeck.store.port import ContentError, Row, Store, StoreError, StoreTx
-from quarterdeck.store.roles import SERVER
+from quarterdeck.store.postgres_roles import SERVER
 from quarterdeck.store.sql import Bound, Statements, parse
 from tests.support.keel import Rigging, Side, open_store
 

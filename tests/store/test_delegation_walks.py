@@ -18,7 +18,7 @@ from quarterdeck.domain.delegations.model import Edge, EdgeState
 from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.sweeps import RETENTION
 from quarterdeck.domain.sessions.model import SessionRef, Terminate
-from quarterdeck.store.roles import SERVER, SWEEP
+from quarterdeck.store.postgres_roles import SERVER, SWEEP
 from quarterdeck.store.sql import Bound
 from tests.support.asking import ZONE, admin, caller
 from tests.support.keel import Keel, Rigging, Side, keel_on, open_stores

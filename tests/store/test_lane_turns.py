@@ -15,7 +15,7 @@ from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import BUSY, Busy, Lane, Lanes, Patience
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.store.port import CommitUnknown, ContentError, Row, StoreError, T, TransientError, Work
+from quarterdeck.store.interface import CommitUnknown, ContentError, Row, StoreError, T, TransientError, Work
 from quarterdeck.store.sql import Bound
 from tests.support.keel import codes
 

@@ -18,7 +18,7 @@ from quarterdeck.domain.zones.model import Overrides, PutZone
 from quarterdeck.engine.lanes import Patience
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import TransientError
+from quarterdeck.store.interface import TransientError
 from tests.support.asking import ZONE, admin, ask
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, Rigging, Side, assert_counts_are_what_the_rows_say, codes, keel_on

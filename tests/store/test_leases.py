@@ -15,7 +15,7 @@ from quarterdeck.engine import leases
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.leases import MARGIN, Fence, Lease, LeaseLost
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import StoreError
+from quarterdeck.store.interface import StoreError
 from tests.support.asking import ZONE
 from tests.support.children import ended_with_parent, plain_environment
 from tests.support.eventually import eventually

@@ -11,8 +11,8 @@ import pytest
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.store import migrate
+from quarterdeck.store.interface import StoreError, TransientError
 from quarterdeck.store.migrate import complaint, current_revision, revisions, sqlite_path, upgrade
-from quarterdeck.store.port import StoreError, TransientError
 from tests.support.asking import APP, ZONE
 from tests.support.children import plain_environment
 from tests.support.databases import PostgresDatabases

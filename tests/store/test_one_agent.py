@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from quarterdeck.domain.tasks.model.rows import State
 from quarterdeck.domain.tasks.queries import LISTS, Q
-from quarterdeck.store.roles import SERVER
+from quarterdeck.store.postgres_roles import SERVER
 from tests.support.asking import ZONE
 from tests.support.keel import Keel, keel_on
 from tests.support.plans import Planner

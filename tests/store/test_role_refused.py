@@ -12,10 +12,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from quarterdeck.store.interface import StoreError
 from quarterdeck.store.migrate import current_revision, revisions, upgrade
-from quarterdeck.store.port import StoreError
 from quarterdeck.store.postgres import PostgresStore
-from quarterdeck.store.roles import ROLES, SERVER, SWEEP, Role
+from quarterdeck.store.postgres_roles import ROLES, SERVER, SWEEP, Role
 from quarterdeck.store.sql import Statements, parse
 from tests.support.catalogue import acting_as
 from tests.support.children import plain_environment

@@ -8,10 +8,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from quarterdeck.store.pipeline import round_trip
-from quarterdeck.store.port import ContentError, Row, StoreError, StoreTx
+from quarterdeck.store.interface import ContentError, Row, StoreError, StoreTx
 from quarterdeck.store.postgres import PostgresStore
-from quarterdeck.store.roles import ROLES, SERVER, SWEEP
+from quarterdeck.store.postgres_pipeline import round_trip
+from quarterdeck.store.postgres_roles import ROLES, SERVER, SWEEP
 from quarterdeck.store.sql import Statements, parse
 from tests.support.catalogue import Table, acting_as, drop_foreign_keys, insert, row_of, tables, zone_tables
 from tests.support.keel import Side

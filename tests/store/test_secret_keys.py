@@ -18,7 +18,7 @@ from quarterdeck.engine.secrets.safe import key_ids_in
 from quarterdeck.engine.tx import Engine, Tx
 from quarterdeck.safekeeping import open_ring
 from quarterdeck.settings import SettingsError, load
-from quarterdeck.store.port import ContentError
+from quarterdeck.store.interface import ContentError
 from quarterdeck.store.sql import Statement, Statements, parse
 from tests.support.asking import ZONE
 from tests.support.keel import Keel

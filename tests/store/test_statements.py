@@ -29,7 +29,7 @@ from quarterdeck.domain.zones.queries import Q as ZONE_ROOM
 from quarterdeck.engine.queries import Q as ENGINE
 from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.store.postgres import BEGIN, COMMIT, MARK, PING, ROLLBACK, ZONES
-from quarterdeck.store.roles import ROLES, SERVER, SWEEP, Role
+from quarterdeck.store.postgres_roles import ROLES, SERVER, SWEEP, Role
 from quarterdeck.store.sql import Bound, Statement
 from quarterdeck.upkeep.history.queries import Q as HISTORY
 from quarterdeck.upkeep.queries import FLEETS as UPKEEP_FLEETS, Q as UPKEEP

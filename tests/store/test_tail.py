@@ -16,7 +16,7 @@ from quarterdeck.engine.follower import QUEUE_EVENTS, REPLAY_PAGE, Follower, Wat
 from quarterdeck.engine.tail import Tailer
 from quarterdeck.engine.tx import Engine, Tx
 from quarterdeck.engine.wake import Wakes
-from quarterdeck.store.port import TransientError
+from quarterdeck.store.interface import TransientError
 from tests.support.asking import LEADS_TO, ZONE
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, Rigging, keel_on

@@ -14,9 +14,9 @@ import pytest
 import uvloop
 
 from quarterdeck.engine.wake import Wakes
+from quarterdeck.store.interface import TransientError
 from quarterdeck.store.migrate import upgrade
-from quarterdeck.store.notify import EVERY, Notifier
-from quarterdeck.store.port import TransientError
+from quarterdeck.store.postgres_notify import EVERY, Notifier
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, Rigging, keel_on
 from tests.support.postgres import PostgresServer, StopMode

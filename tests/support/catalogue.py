@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from quarterdeck.store.roles import Role
+from quarterdeck.store.postgres_roles import Role
 
 TABLES = """
 select c.relname::text, c.relrowsecurity, a.attname::text

@@ -13,8 +13,8 @@ from typing import Literal
 
 import psycopg
 
+from quarterdeck.store.interface import Row, Store, StoreTx, T, Work
 from quarterdeck.store.migrate import sqlite_path
-from quarterdeck.store.port import Row, Store, StoreTx, T, Work
 from quarterdeck.store.sql import Bound
 from tests.support.plans import Planner
 

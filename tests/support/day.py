@@ -28,7 +28,7 @@ from quarterdeck.engine.events import EventFilter, Witness
 from quarterdeck.engine.idempotency import KeyRetention
 from quarterdeck.engine.queries import Q as ENGINE
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import T
+from quarterdeck.store.interface import T
 from quarterdeck.store.sql import Bound, Statement
 from tests.support.agency import a_day_of_agents
 from tests.support.asking import APP, ZONE, admin, ask, caller

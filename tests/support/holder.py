@@ -12,7 +12,7 @@ import sys
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.leases import Fence, Lease, LeaseLost
 from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.store.port import StoreError
+from quarterdeck.store.interface import StoreError
 from tests.support.asking import ZONE
 from tests.support.keel import open_store
 

@@ -46,10 +46,10 @@ from quarterdeck.engine.lanes import Lane, Lanes, Patience
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.engine.sweeps import SweepRunner
 from quarterdeck.engine.tx import Engine
+from quarterdeck.store.interface import Store
 from quarterdeck.store.migrate import sqlite_path
-from quarterdeck.store.port import Store
 from quarterdeck.store.postgres import PostgresStore
-from quarterdeck.store.roles import SWEEP
+from quarterdeck.store.postgres_roles import SWEEP
 from quarterdeck.store.sqlite import SqliteStore
 from tests.support.asking import ZONE, admin, ask
 from tests.support.making import struct_of

@@ -11,7 +11,7 @@ from quarterdeck.domain.fleets.notifying import Means, Notifier
 from quarterdeck.domain.fleets.queries import Q
 from quarterdeck.panes.coding import coding_agents_of
 from quarterdeck.panes.host import this_host
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 from tests.support.eventually import eventually
 from tests.support.fleeting import DIRECTOR, Fleeting
 from tests.support.keel import Keel, keel_on

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import psycopg
 from psycopg import sql
 
-from quarterdeck.store.port import Row, Store, StoreTx, T, Work
+from quarterdeck.store.interface import Row, Store, StoreTx, T, Work
 from quarterdeck.store.postgres import options
-from quarterdeck.store.roles import SERVER, Role
+from quarterdeck.store.postgres_roles import SERVER, Role
 from quarterdeck.store.sql import Bound, Statement
 from tests.support.asking import ZONE
 

@@ -32,7 +32,7 @@ from quarterdeck.engine.events import Event
 from quarterdeck.engine.lanes import Lanes, zones_of
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.engine.tx import Engine
-from quarterdeck.store.port import Store
+from quarterdeck.store.interface import Store
 from tests.support.asking import APP, NOW, ZONE, admin
 from tests.support.keel import Keel, keel_on
 from tests.support.making import struct_of

@@ -27,7 +27,7 @@ from quarterdeck.core.retry import Policy, delay
 from quarterdeck.engine.leases import Fence, Lease, LeaseLost
 from quarterdeck.engine.tx import Engine
 from quarterdeck.engine.wake import Wakes
-from quarterdeck.store.port import StoreError
+from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.duties")
 LEASE_MS = 5_000

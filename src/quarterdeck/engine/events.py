@@ -14,7 +14,7 @@ import msgspec
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.ids import new_id
 from quarterdeck.engine.queries import Q
-from quarterdeck.store.port import StoreTx, decode
+from quarterdeck.store.interface import StoreTx, decode
 from quarterdeck.store.sql import Param, pieces
 
 EVENTS_MAX = 1_000

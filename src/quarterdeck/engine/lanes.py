@@ -33,7 +33,7 @@ from quarterdeck.core.retry import Policy, delay
 from quarterdeck.engine.queue import ZoneQueue
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.engine.tx import Attempt, Engine, Tx
-from quarterdeck.store.port import CommitUnknown, ContentError, TransientError
+from quarterdeck.store.interface import CommitUnknown, ContentError, TransientError
 
 log = logging.getLogger("quarterdeck.lanes")
 NO_CONNECTION = "08001"

@@ -22,7 +22,7 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Conflict
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import Bound
 
 MARGIN = 0.1

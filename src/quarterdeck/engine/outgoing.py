@@ -28,7 +28,7 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.fair_slots import Ref, ShareLimits, Shares
 from quarterdeck.engine.errands import Errands
 from quarterdeck.engine.wake import Wakes
-from quarterdeck.store.port import StoreError
+from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.outgoing")
 LOOK_MAX = 100

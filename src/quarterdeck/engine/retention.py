@@ -24,7 +24,7 @@ from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sinks.retention import needed
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 
 EVENT_RETENTION = "event-retention"
 ENDS_MAX = 1_000

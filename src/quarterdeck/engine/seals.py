@@ -25,7 +25,7 @@ from quarterdeck.engine.queries import Q
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 
 log = logging.getLogger("quarterdeck.seals")
 SEAL = "seal"

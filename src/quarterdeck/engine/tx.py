@@ -18,7 +18,7 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.engine import events as log
 from quarterdeck.engine.events import NewEvent, Witness
 from quarterdeck.engine.queries import Q
-from quarterdeck.store.port import Row, Store, StoreTx
+from quarterdeck.store.interface import Row, Store, StoreTx
 from quarterdeck.store.sql import Bound
 
 logger = logging.getLogger("quarterdeck.engine")

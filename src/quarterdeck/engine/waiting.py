@@ -30,7 +30,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from quarterdeck.engine.wake import Wakes
-from quarterdeck.store.port import TransientError
+from quarterdeck.store.interface import TransientError
 
 log = logging.getLogger("quarterdeck.waiting")
 GATHER_SECONDS = 0.005

@@ -26,7 +26,7 @@ from quarterdeck.http.request import Gone, Request
 from quarterdeck.http.router import NAMES, NUMBERS, Router
 from quarterdeck.http.streams import Stream, Streams, accepts_stream
 from quarterdeck.http.waiting import while_there
-from quarterdeck.store.port import TransientError
+from quarterdeck.store.interface import TransientError
 
 log = logging.getLogger("quarterdeck.http")
 JSON = (b"content-type", b"application/json")

@@ -36,7 +36,7 @@ from quarterdeck.engine.follower import Follower, Watch
 from quarterdeck.engine.tail import Tailer
 from quarterdeck.engine.tx import Engine, Tx
 from quarterdeck.http.streams import EVENT_STREAM, Stream, Streams
-from quarterdeck.store.port import TransientError
+from quarterdeck.store.interface import TransientError
 
 ENDED = "session.terminate"
 COME_AGAIN_MS = (1_000, 3_000)

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from quarterdeck.core.errors import Problem, Unavailable
 from quarterdeck.http.request import Request
-from quarterdeck.store.port import TransientError
+from quarterdeck.store.interface import TransientError
 
 log = logging.getLogger("quarterdeck.http")
 StillGood = Callable[[], Awaitable[object]]

@@ -11,7 +11,7 @@ from quarterdeck.core.errors import Unavailable
 from quarterdeck.core.routing import Call, Caller, Reply, Route
 from quarterdeck.http.metrics import CONTENT_TYPE, Metrics
 from quarterdeck.http.shell import Page
-from quarterdeck.store.port import Store, TransientError
+from quarterdeck.store.interface import Store, TransientError
 
 PAGE_HEADERS = (
     ("content-security-policy", "default-src 'none'; style-src 'unsafe-inline'; img-src data:"),

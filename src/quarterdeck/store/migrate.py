@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from quarterdeck.store.port import StoreError, TransientError
-from quarterdeck.store.roles import SERVER, may_not
+from quarterdeck.store.interface import StoreError, TransientError
+from quarterdeck.store.postgres_roles import SERVER, may_not
 
 VERSIONS = Path(__file__).parent / "migrations" / "versions"
 MIGRATION_LOCK = 0x71756172746572

@@ -26,11 +26,11 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
 
-from quarterdeck.store.pipeline import Connection, round_trip
-from quarterdeck.store.port import CommitUnknown, ContentError, Row, StoreError, T, TransientError, Work
-from quarterdeck.store.roles import SERVER, Role
+from quarterdeck.store.interface import CommitUnknown, ContentError, Row, StoreError, T, TransientError, Work
+from quarterdeck.store.postgres_pipeline import Connection, round_trip
+from quarterdeck.store.postgres_roles import SERVER, Role
+from quarterdeck.store.row_security_check import refuse_unless_held
 from quarterdeck.store.sql import Bound, Statement
-from quarterdeck.store.wall import refuse_unless_held
 
 OPTIONS = {
     "idle_in_transaction_session_timeout": "2s",

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from quarterdeck.core.clock import Millis, system_now
-from quarterdeck.store.port import ContentError, Row, StoreError, T, TransientError, Work
+from quarterdeck.store.interface import ContentError, Row, StoreError, T, TransientError, Work
 from quarterdeck.store.sql import Bound
 
 log = logging.getLogger("quarterdeck.store")

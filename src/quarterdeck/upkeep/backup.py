@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from quarterdeck.core.errors import Conflict, Invalid
+from quarterdeck.store.interface import StoreError
 from quarterdeck.store.migrate import sqlite_path
-from quarterdeck.store.port import StoreError
 from quarterdeck.upkeep.snapshot import open_read_only
 
 POSTGRESQL = (

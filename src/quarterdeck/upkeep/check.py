@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from quarterdeck.store.port import Row
+from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import Statement
 from quarterdeck.upkeep.history.judging import Verdict, verdict
 from quarterdeck.upkeep.history.reading import read

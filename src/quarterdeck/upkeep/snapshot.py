@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from quarterdeck.core.clock import system_now
+from quarterdeck.store.interface import Row, StoreError, TransientError
 from quarterdeck.store.migrate import complaint, sqlite_path
-from quarterdeck.store.port import Row, StoreError, TransientError
 from quarterdeck.store.sql import Bound
 from quarterdeck.upkeep.queries import Q
 
@@ -181,7 +181,7 @@ select exists (
 def _see_everything(connection: psycopg.Connection[TupleRow]) -> None:
     import psycopg
 
-    from quarterdeck.store.roles import SWEEP
+    from quarterdeck.store.postgres_roles import SWEEP
 
     held = connection.execute(_HELD).fetchone()
     if not held or not held[0]:

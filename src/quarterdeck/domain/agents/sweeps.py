@@ -28,7 +28,7 @@ from quarterdeck.domain.agents.model import KEPT_FOR, Forget, Forgotten, Ref
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 
 RETENTION = "agent-heartbeat-retention"
 AGENT_RETENTION = "agent-retention"

@@ -23,7 +23,7 @@ from quarterdeck.domain.coordination.model import LEASE
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import leases
 from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.store.port import StoreError
+from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.coordinator")
 EVERY_SECONDS = 5.0

@@ -50,7 +50,7 @@ from quarterdeck.engine.outgoing import LOOK_MAX, Found, Full, Outgoing, Terms
 from quarterdeck.engine.outward import Garbled, Outward, Overlong, Refused, Request, TimedOut, Unreachable
 from quarterdeck.engine.tx import Engine
 from quarterdeck.engine.wake import Wakes
-from quarterdeck.store.port import StoreError
+from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.pushing")
 REPORT_SECONDS = 30.0

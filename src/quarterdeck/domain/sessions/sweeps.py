@@ -27,7 +27,7 @@ from quarterdeck.domain.sessions.rules.ending import Ref
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.store.port import TransientError
+from quarterdeck.store.interface import TransientError
 
 log = logging.getLogger("quarterdeck.sessions")
 

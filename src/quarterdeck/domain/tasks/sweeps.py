@@ -20,7 +20,7 @@ from quarterdeck.domain.tasks.model.rows import Ref, State, TaskSettings
 from quarterdeck.domain.tasks.queries import COORDINATING, LINES, MONEY, Q
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 
 RETENTION = "task-retention"
 BATCH = 500

@@ -35,7 +35,7 @@ from quarterdeck.engine.queries import Q as ENGINE
 from quarterdeck.engine.sinks import State
 from quarterdeck.engine.tx import Engine, Tx
 from quarterdeck.engine.wake import Wakes
-from quarterdeck.store.port import StoreError, decode
+from quarterdeck.store.interface import StoreError, decode
 from quarterdeck.store.sql import pieces
 
 log = logging.getLogger("quarterdeck.webhooks")

@@ -23,7 +23,7 @@ from quarterdeck.domain.zones.queries import Q
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import BUSY, Busy
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from quarterdeck.engine.secrets.safe import Safe, key_ids_in
 from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.store.port import Row
+from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import Bound, Statement
 
 PAGE = 100

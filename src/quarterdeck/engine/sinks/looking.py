@@ -12,7 +12,7 @@ from quarterdeck.core.errors import NotFound
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.sinks.model import Parked, Standing, State
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 
 ENTRIES_MAX = 100
 """Entries that are shown of a sink."""

@@ -22,7 +22,7 @@ from quarterdeck.engine.queries import Q
 from quarterdeck.engine.settings import SinkSettings
 from quarterdeck.engine.sinks.model import Channel, Parked, State
 from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.store.port import StoreError, decode
+from quarterdeck.store.interface import StoreError, decode
 
 log = logging.getLogger("quarterdeck.sinks")
 NOTE_SECONDS = 0.25

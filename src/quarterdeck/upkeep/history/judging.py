@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from quarterdeck.engine.events import Event
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import Bound
 from quarterdeck.upkeep.history.model import (
     Call,

@@ -17,7 +17,7 @@ from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 
 Batch = list[tuple[object, ...]]

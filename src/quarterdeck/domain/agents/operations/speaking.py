@@ -27,7 +27,7 @@ from quarterdeck.domain.sessions import operations as sessions, rules as session
 from quarterdeck.domain.sessions.model import Session
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row
+from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import Bound
 
 Ref = tuple[str, str]

@@ -18,7 +18,7 @@ from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 
 POWER = "agents.terminate"
 

@@ -28,7 +28,7 @@ from quarterdeck.domain.tasks.model.commands import Fail, Launched, Release
 from quarterdeck.domain.tasks.model.rows import State, Task, Whole
 from quarterdeck.domain.tasks.operations import coordinating
 from quarterdeck.domain.tasks.rules.lives import HELD
-from quarterdeck.store.port import StoreError
+from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.launching")
 TOKEN_SECONDS = 24 * 3600

@@ -12,7 +12,7 @@ from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import DELEGATION
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound, pieces
 
 PREFIX = "delegation."

@@ -10,7 +10,7 @@ from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import WITH_SESSION
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 
 ENDED = "session.terminate"
 

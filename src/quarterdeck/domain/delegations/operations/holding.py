@@ -13,7 +13,7 @@ from quarterdeck.domain.delegations.model import Above, Standing
 from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import Ref
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 
 
 async def hollow(tx: Tx, edges: Iterable[Ref], standings: Mapping[str, Standing]) -> set[Ref]:

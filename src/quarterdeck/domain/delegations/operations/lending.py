@@ -24,7 +24,7 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 
 Batch = list[tuple[object, ...]]
 

@@ -33,7 +33,7 @@ from quarterdeck.engine import events as log
 from quarterdeck.engine.events import EventFilter
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 
 
 async def show(tx: Tx, asks: Sequence[EdgeRef]) -> list[Edge | Problem | Busy]:

@@ -39,7 +39,7 @@ from quarterdeck.domain.fleets.rules.showing import FleetSeen, Names, Watched
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 
 READ, CHANGE = "fleets.read", "fleets.change"

@@ -16,7 +16,7 @@ from quarterdeck.domain.fleets.operations.looking import PAGE_CHARACTERS, SLICE,
 from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules.showing import Entry, Names
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import Bound
 
 

@@ -17,7 +17,7 @@ from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row
+from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import pieces
 
 REQUESTED = "requested"

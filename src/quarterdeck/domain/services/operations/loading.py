@@ -15,7 +15,7 @@ from quarterdeck.domain.sessions import operations as sessions, rules as session
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 
 Batch = list[tuple[object, ...]]

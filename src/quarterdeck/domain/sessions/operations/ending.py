@@ -23,7 +23,7 @@ from quarterdeck.domain.zones.model import Zone
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound, pieces
 
 Batch = list[tuple[object, ...]]

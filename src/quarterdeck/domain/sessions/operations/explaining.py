@@ -26,7 +26,7 @@ from quarterdeck.domain.sessions.rules.explaining import holders, spawn_explaine
 from quarterdeck.engine import events as log
 from quarterdeck.engine.events import EventFilter
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 
 
 class Explainer:

@@ -17,7 +17,7 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import pieces
 
 

@@ -13,7 +13,7 @@ from quarterdeck.domain.sessions.rules.ending import Ref, left_over
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 
 LEFT_MAX = 100
 """How many of what is left a receipt names."""

@@ -11,7 +11,7 @@ from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine.slots import Use
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 
 
 class _SlotRow(msgspec.Struct, frozen=True, array_like=True):

@@ -11,7 +11,7 @@ from quarterdeck.domain.tasks.operations.loading import kinds_of
 from quarterdeck.domain.tasks.queries import COORDINATING, Q
 from quarterdeck.domain.tasks.rules.known import ClassRef, Kind
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 
 Batch = list[tuple[object, ...]]
 

@@ -28,7 +28,7 @@ from quarterdeck.domain.tasks.queries import LISTS, Q
 from quarterdeck.domain.tasks.rules import explaining, refusals
 from quarterdeck.domain.tasks.rules.lives import HELD
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 
 Batch = list[tuple[object, ...]]
 READ = "tasks.read"

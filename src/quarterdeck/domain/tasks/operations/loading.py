@@ -34,7 +34,7 @@ from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency, leases
 from quarterdeck.engine.lanes import zones_of
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 
 Batch = list[tuple[object, ...]]

@@ -40,7 +40,7 @@ from quarterdeck.engine.events import LAST
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.secrets import About, Safe
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound, pieces
 
 Batch = list[tuple[object, ...]]

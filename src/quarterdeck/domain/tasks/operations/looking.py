@@ -18,7 +18,7 @@ from quarterdeck.domain.tasks.rules import refusals
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 
 READ = "tasks.read"

@@ -15,7 +15,7 @@ from quarterdeck.domain.tasks.rules.lives import HELD
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.mirror import Contents, Places
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 
 RECENT_MS = 2 * SECOND
 """How long it may take until what was committed is told."""

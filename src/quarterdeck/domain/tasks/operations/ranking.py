@@ -24,7 +24,7 @@ from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.leases import LeaseLost
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 
 POWER = "coordinator.use"
 SLICE = 1_000

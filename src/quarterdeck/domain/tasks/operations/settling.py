@@ -14,7 +14,7 @@ from quarterdeck.domain.tasks.rules.board import Board
 from quarterdeck.domain.tasks.rules.known import Known, Windows
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 
 REASONS = {"agent.stale": "agent_stale", "agent.terminated": "agent_terminated", "agent.restarted": "lost_by_agent"}
 

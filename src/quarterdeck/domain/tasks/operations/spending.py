@@ -14,7 +14,7 @@ from quarterdeck.domain.tasks.queries import MONEY
 from quarterdeck.domain.tasks.rules import spending as rules
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound, pieces
 
 Batch = list[tuple[object, ...]]

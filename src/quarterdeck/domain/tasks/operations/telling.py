@@ -19,7 +19,7 @@ from quarterdeck.domain.tasks.rules import refusals
 from quarterdeck.domain.tasks.rules.lives import HELD
 from quarterdeck.engine.secrets import Safe
 from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 
 FORGOTTEN_MS = MINUTE
 """What an agent was given longer ago than this and does not name, it has lost: an answer is not that long under way."""

@@ -16,7 +16,7 @@ from quarterdeck.domain.tasks.rules.known import Told
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import Bound, pieces
 
 Batch = list[tuple[object, ...]]

@@ -14,7 +14,7 @@ from quarterdeck.domain.webhooks.rules import lives
 from quarterdeck.domain.webhooks.rules.lives import Patience
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import Row, decode
+from quarterdeck.store.interface import Row, decode
 
 Batch = list[tuple[object, ...]]
 

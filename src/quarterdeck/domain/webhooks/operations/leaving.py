@@ -12,7 +12,7 @@ from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.webhooks.rules.endpoints import Told, removed
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 
 
 async def go_with_zone(tx: Tx, events: Sequence[NewEvent]) -> None:

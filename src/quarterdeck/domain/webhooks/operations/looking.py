@@ -13,7 +13,7 @@ from quarterdeck.domain.webhooks.model import Delivery, DeliveryFilter, Endpoint
 from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.tx import Tx
-from quarterdeck.store.port import decode
+from quarterdeck.store.interface import decode
 
 READ = "webhooks.read"
 AFTER_ALL = "~"

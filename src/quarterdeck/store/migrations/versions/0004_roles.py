@@ -8,7 +8,7 @@ Revision ID: 0004
 
 from __future__ import annotations
 
-from quarterdeck.store.migrations.wall import grant, make_roles, secure
+from quarterdeck.store.migrations.row_security import grant, make_roles, secure
 
 revision = "0004"
 down_revision = "0003"

@@ -18,7 +18,7 @@ Revision ID: 0005
 from __future__ import annotations
 
 from quarterdeck.store.migrations import on_postgresql, run
-from quarterdeck.store.migrations.wall import grant, secure
+from quarterdeck.store.migrations.row_security import grant, secure
 
 revision = "0005"
 down_revision = "0004"

@@ -17,7 +17,7 @@ Revision ID: 0006
 from __future__ import annotations
 
 from quarterdeck.store.migrations import on_postgresql, run
-from quarterdeck.store.migrations.wall import grant, revoke, secure
+from quarterdeck.store.migrations.row_security import grant, revoke, secure
 
 revision = "0006"
 down_revision = "0005"

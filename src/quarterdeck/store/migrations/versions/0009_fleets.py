@@ -18,7 +18,7 @@ Revision ID: 0009
 from __future__ import annotations
 
 from quarterdeck.store.migrations import on_postgresql, run
-from quarterdeck.store.migrations.wall import secure
+from quarterdeck.store.migrations.row_security import secure
 
 revision = "0009"
 down_revision = "0008"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 from psycopg import AsyncConnection
 
-from quarterdeck.store.port import StoreError, TransientError
-from quarterdeck.store.roles import SERVER, SWEEP, Role, creation, may_not
+from quarterdeck.store.interface import StoreError, TransientError
+from quarterdeck.store.postgres_roles import SERVER, SWEEP, Role, creation, may_not
 
 BECOME = "select set_config('role', %s, false)"
 _WHAT_IT_IS = "select rolsuper, rolbypassrls from pg_roles where rolname = current_user"

@@ -13,9 +13,9 @@ from __future__ import annotations
 from alembic import op
 from sqlalchemy.exc import DBAPIError
 
+from quarterdeck.store.interface import StoreError
 from quarterdeck.store.migrations import on_postgresql
-from quarterdeck.store.port import StoreError
-from quarterdeck.store.roles import ROLES, SERVER, SWEEP, Role, creation, granting
+from quarterdeck.store.postgres_roles import ROLES, SERVER, SWEEP, Role, creation, granting
 
 CREATE = """
 do $$

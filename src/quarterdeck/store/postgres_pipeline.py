@@ -17,7 +17,7 @@ from psycopg.adapt import Transformer
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import TupleRow
 
-from quarterdeck.store.port import ContentError, Row, StoreError, TransientError
+from quarterdeck.store.interface import ContentError, Row, StoreError, TransientError
 from quarterdeck.store.sql import Bound, Statement
 
 PATIENCE = 7.0
