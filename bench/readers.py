@@ -19,7 +19,7 @@ import redis
 
 from bench.orders import LiveTally, ReadOrder
 from bench.wire import percentile
-from quarterdeck.bus.streams import SIGNATURE, sign
+from quarterdeck.bus.redis.stream_entries import SIGNATURE, sign
 
 LAST_ENTRY_SECONDS = 10.0
 BLOCK_MS = 500

@@ -19,7 +19,7 @@ from bench.plan import BenchError
 from bench.results import Figure, Findings, Line, Run
 from bench.spawning import Spawning
 from bench.stage import Stage, Target
-from quarterdeck.bus.streams import AGENTS
+from quarterdeck.bus.redis.stream_entries import AGENTS
 
 RATE = 200
 CONNECTIONS = 64

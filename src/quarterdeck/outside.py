@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from quarterdeck.bus import streams
-from quarterdeck.bus.keys import KeyBoard
-from quarterdeck.bus.port import Board, Outlet
+from quarterdeck.bus.redis import stream_entries
+from quarterdeck.bus.redis.interfaces import Board, Outlet
+from quarterdeck.bus.redis.key_layout import KeyBoard
 from quarterdeck.core.clock import system_now
 from quarterdeck.core.routing import Route
 from quarterdeck.domain.agents.operations import Beater
@@ -63,19 +63,19 @@ def redis_for(settings: Settings) -> Beside | None:
     if told.streams_hmac_key is None:
         raise SettingsError(f"{source} is set, but STREAMS_HMAC_KEY, which entries are signed with, is not.")
     try:
-        from quarterdeck.bus import redis, redis_keys  # the library is an extra, and costs a laptop nothing
+        from quarterdeck.bus.redis import client, key_writer  # the library is an extra, and costs a laptop nothing
     except ImportError as error:
         raise SettingsError(f"{source} is set, but the extra quarterdeck[redis] is not installed.") from error
     try:
-        clients = [redis.connect(told.redis_url) for _ in range(2)]
-        for_keys = redis.connect(told.redis_url, redis_keys.CONNECTIONS, "surrogateescape")
+        clients = [client.connect(told.redis_url) for _ in range(2)]
+        for_keys = client.connect(told.redis_url, key_writer.CONNECTIONS, "surrogateescape")
     except ValueError as error:
         raise SettingsError(f"{source} is {mask(told.redis_url)!r}: {error}.") from error
-    key, errors = told.streams_hmac_key.encode(), redis.Errors()
+    key, errors = told.streams_hmac_key.encode(), client.Errors()
     return Beside(
-        redis.RedisStreams(clients[0], key, errors),
-        redis.RedisSlots(clients[1], errors),
-        redis_keys.RedisKeys(for_keys, errors),
+        client.RedisStreams(clients[0], key, errors),
+        client.RedisSlots(clients[1], errors),
+        key_writer.RedisKeys(for_keys, errors),
         lambda: errors.count,
     )
 
@@ -156,7 +156,7 @@ def _beats(metrics: Metrics, board: KeyBoard, beater: Beater) -> BeatWriter:
 
 
 async def _streams(ground: Ground, outlet: Outlet, told: SinkSettings) -> Duty:
-    channel = Channel(outlet, streams.entries_of, streams.REVOCATIONS.__eq__)
+    channel = Channel(outlet, stream_entries.entries_of, stream_entries.REVOCATIONS.__eq__)
     sink = Sink(ground.everywhere, REDIS_STREAMS, channel, told)
     await sink.begin()
     _watch(ground.metrics, sink)

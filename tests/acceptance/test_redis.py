@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from quarterdeck.bus.redis import slot_key
-from quarterdeck.bus.streams import AGENTS, DELEGATIONS, INVOCATIONS, POLICIES, REVOCATIONS, sign
+from quarterdeck.bus.redis.client import slot_key
+from quarterdeck.bus.redis.stream_entries import AGENTS, DELEGATIONS, INVOCATIONS, POLICIES, REVOCATIONS, sign
 from tests.support.databases import PostgresDatabases
 from tests.support.eventually import eventually
 from tests.support.redis import RedisServer, RedisSide

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quarterdeck.bus import keys
+from quarterdeck.bus.redis import key_layout
 from tests.support import rules
 from tests.support.databases import SqliteDatabases
 from tests.support.eventually import eventually
@@ -21,7 +21,7 @@ from tests.support.redis import RedisServer, RedisSide
 from tests.support.server import ServerProcess, Servers, launch_on
 from tests.support.zone import assert_problem
 
-ZONE = keys.PLAIN_ZONE
+ZONE = key_layout.PLAIN_ZONE
 TASKS, AGENTS = "/api/v1/agent-tasks", "/api/v1/agents"
 PASSING = ("agent:heartbeat:", "coordinator:lock:", "session:context:")
 """Keys that end by themselves."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from quarterdeck.bus.streams import AGENTS
+from quarterdeck.bus.redis.stream_entries import AGENTS
 from tests.cli.cli_support import Qd
 from tests.support.eventually import eventually_sync
 from tests.support.redis import RedisSide

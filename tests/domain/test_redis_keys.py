@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from redis.client import PubSub
 
-from quarterdeck.bus import keys
-from quarterdeck.bus.port import Away, Fenced
-from quarterdeck.bus.redis import Errors
+from quarterdeck.bus.redis import key_layout
+from quarterdeck.bus.redis.client import Errors
+from quarterdeck.bus.redis.interfaces import Away, Fenced
 from quarterdeck.core.routing import Caller
 from quarterdeck.domain.tasks.model.commands import Patch
 from quarterdeck.domain.tasks.operations.mirrored import pulse_of
@@ -71,14 +71,14 @@ async def test_a_task_is_pending_by_priority_and_age_until_somebody_takes_it(
     await work.make(run_at=9_000_000_000_000)
     await mirroring.turns()
     assert redis.client.zrange(PENDING, 0, -1, withscores=True) == [
-        (high.id, keys.score(8, high.created_at)),
-        (low.id, keys.score(3, low.created_at)),
+        (high.id, key_layout.score(8, high.created_at)),
+        (low.id, key_layout.score(3, low.created_at)),
     ]
     [leased] = await work.claim()
     assert leased.task.id == high.id
     await work.moved(Patch(zone_id=ZONE, caller=work.caller, id=low.id, priority=10))
     await mirroring.turns()
-    assert redis.client.zrange(PENDING, 0, -1, withscores=True) == [(low.id, keys.score(10, low.created_at))]
+    assert redis.client.zrange(PENDING, 0, -1, withscores=True) == [(low.id, key_layout.score(10, low.created_at))]
 
 
 async def test_what_an_agent_holds_is_seen_with_its_session_and_gone_when_it_is_given_back(
@@ -148,11 +148,11 @@ async def test_an_agent_that_is_lost_is_among_the_stale_and_one_that_has_ended_i
     await agency.look("a")
     await mirroring.turns()
     assert redis.client.hgetall(STATUS) == {"status": "error", "current_task": "", "last_heartbeat": "5000"}
-    assert redis.client.zrange(keys.STALE, 0, -1, withscores=True) == [(f"{ZONE}/a", 5_000.0)]
+    assert redis.client.zrange(key_layout.STALE, 0, -1, withscores=True) == [(f"{ZONE}/a", 5_000.0)]
     await agency.beat("a")
     await mirroring.turns()
     assert redis.client.hget(STATUS, "status") == "idle"
-    assert not redis.client.exists(keys.STALE)
+    assert not redis.client.exists(key_layout.STALE)
     await agency.terminate("a")
     await mirroring.turns()
     assert [*shown(redis)] == [status_key("b", ZONE)]
@@ -161,8 +161,8 @@ async def test_an_agent_that_is_lost_is_among_the_stale_and_one_that_has_ended_i
 async def test_agents_of_the_same_id_in_two_zones_do_not_share_a_key(
     mirroring: Mirroring, keel: Keel, redis: RedisSide
 ) -> None:
-    await keel.zone(keys.PLAIN_ZONE)
-    for zone_id in (ZONE, keys.PLAIN_ZONE):
+    await keel.zone(key_layout.PLAIN_ZONE)
+    for zone_id in (ZONE, key_layout.PLAIN_ZONE):
         await Working(keel, zone_id).agent()
     await mirroring.turns()
     assert [*shown(redis)] == ["agent:status:a", f"agent:status:{ZONE}/a"]
@@ -221,7 +221,7 @@ async def test_heartbeats_are_lost_and_counted_where_there_is_no_room_for_them(
 ) -> None:
     monkeypatch.setattr(beats, "AGENTS_MAX", 2)
     writer = BeatWriter(mirroring.board)
-    writer.heard([keys.Pulse(ZONE, name, "idle", "", at) for at in (1, 2) for name in ("a", "b", "c")])
+    writer.heard([key_layout.Pulse(ZONE, name, "idle", "", at) for at in (1, 2) for name in ("a", "b", "c")])
     assert (writer.lost, {pulse.at for pulse in writer._newest.values()}) == (2, {2})
 
 
@@ -280,7 +280,7 @@ async def test_lies_are_found_by_whoever_looks_and_put_right_and_counted(
     client.hset(STATUS, mapping={"status": "idle", "last_heartbeat": "9999999999999"})
     client.hset("agent:status:ghost", "status", "running")
     client.set("agent:status:no one", "of another type")
-    client.zadd(keys.STALE, {f"{ZONE}/a": 1})
+    client.zadd(key_layout.STALE, {f"{ZONE}/a": 1})
     client.delete(RECOVERY)
     client.set(RECOVERY, "of another type")
     mirroring.due()
@@ -315,7 +315,7 @@ async def test_whoever_was_frozen_while_another_took_over_writes_nothing(
     hold = mirroring.mirror._outlet.hold
     assert hold is not None
     with pytest.raises(Fenced):
-        await mirroring.board.write(hold, [keys.TaskMark(ZONE, made.id)])
+        await mirroring.board.write(hold, [key_layout.TaskMark(ZONE, made.id)])
     assert redis.client.zrange(PENDING, 0, -1) == [made.id]
     await other.board.close()
 
@@ -388,7 +388,7 @@ async def test_a_login_needs_no_more_for_them_than_the_operations_page_says(keel
     await mirroring.turns()
     own_redis.side.client.zadd(PENDING, {"ghost": 1})
     await mirroring.compare()
-    await mirroring.board.beat([keys.Pulse(ZONE, "a", "idle", "", 1)])
+    await mirroring.board.beat([key_layout.Pulse(ZONE, "a", "idle", "", 1)])
     await mirroring.board.lock([ZONE], "me", surely=False)
     await mirroring.board.ping()
     has_heard = asyncio.Event()

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from quarterdeck.bus import keys
-from quarterdeck.bus.keys import Family, Holder, Page, Strike, TaskMark
+from quarterdeck.bus.redis import key_layout
+from quarterdeck.bus.redis.key_layout import Family, Holder, Page, Strike, TaskMark
 from quarterdeck.core.clock import system_now
 from quarterdeck.domain.agents.model import State as AgentState
 from quarterdeck.domain.tasks.model.rows import State
@@ -20,49 +20,54 @@ from tests.support.agency import agent
 from tests.support.asking import NOW, ZONE
 from tests.support.tasking import row
 
-PENDING, ACTIVE = Family(keys.PENDING, "zset"), Family(keys.ACTIVE, "set")
-OF_AGENT, STALE = Family(keys.OF_AGENT, "hash"), Family(keys.STALE, "zset")
+PENDING, ACTIVE = Family(key_layout.PENDING, "zset"), Family(key_layout.ACTIVE, "set")
+OF_AGENT, STALE = Family(key_layout.OF_AGENT, "hash"), Family(key_layout.STALE, "zset")
 
 
 def test_agents_of_the_usual_zone_have_the_seeds_keys_and_no_two_agents_share_one() -> None:
-    assert keys.PLAIN_ZONE == DEFAULT_ZONE
-    assert keys.agent_name(("default", "a")) == "a"
+    assert key_layout.PLAIN_ZONE == DEFAULT_ZONE
+    assert key_layout.agent_name(("default", "a")) == "a"
     refs = [("default", "z:a"), ("z", "a"), ("default", "z"), ("z:a", "b"), ("z", "a:b")]
-    names = [keys.agent_name(ref) for ref in refs]
+    names = [key_layout.agent_name(ref) for ref in refs]
     assert len(set(names)) == len(refs)
-    assert [keys.agent_ref(name) for name in names] == refs
+    assert [key_layout.agent_ref(name) for name in names] == refs
 
 
 @pytest.mark.parametrize("name", ["", "a b", "/a", "z/", "default/a", "a/b/c", "a\x00", "\udcff"])
 def test_a_name_that_nobody_can_have_means_nobody(name: str) -> None:
-    assert keys.agent_ref(name) is None
+    assert key_layout.agent_ref(name) is None
 
 
 def test_a_higher_priority_comes_first_and_among_equals_the_older_and_no_score_is_rounded() -> None:
     now = system_now()
-    ordered = [keys.score(10, now), keys.score(10, now + 1), keys.score(9, 0), keys.score(1, now)]
+    ordered = [
+        key_layout.score(10, now),
+        key_layout.score(10, now + 1),
+        key_layout.score(9, 0),
+        key_layout.score(1, now),
+    ]
     assert ordered == sorted(ordered)
     assert all(int(float(score)) == score for score in ordered)
-    assert keys.score(8, 1_700_000_000_123) == 2 * 10**13 + 1_700_000_000_123
+    assert key_layout.score(8, 1_700_000_000_123) == 2 * 10**13 + 1_700_000_000_123
 
 
 def test_events_of_tasks_and_agents_are_published_with_the_seeds_bodies_and_nothing_else_is() -> None:
     def event(kind: str, data: str = "{}") -> Event:
         return Event(7, "e", "z", kind, "s", "actor", None, None, data, None, 1)
 
-    [told] = keys.entries_of(event("task.completed", '{"agentId": "a", "reason": "hush"}'))
+    [told] = key_layout.entries_of(event("task.completed", '{"agentId": "a", "reason": "hush"}'))
     assert told.stream == "tasks:events:z"
     assert json.loads(told.fields["body"]) == {"event": "task_completed", "task_id": "s"}
-    assert keys.touched([told]) == ([("z", "s")], [("z", "a")])
-    [told] = keys.entries_of(event("agent.stale"))
+    assert key_layout.touched([told]) == ([("z", "s")], [("z", "a")])
+    [told] = key_layout.entries_of(event("agent.stale"))
     assert told.stream == "agents:events:z"
     assert json.loads(told.fields["body"]) == {"event": "agent_stale", "agent_id": "s"}
-    assert keys.touched([told, told]) == ([], [("z", "s")])
-    assert keys.entries_of(event("session.spawn")) == []
+    assert key_layout.touched([told, told]) == ([], [("z", "s")])
+    assert key_layout.entries_of(event("session.spawn")) == []
 
 
 def test_only_what_may_begin_is_pending_and_only_what_waits_for_a_backoff_recovers() -> None:
-    waits = {0: keys.score(5, row().created_at), 1: None, 2: None}
+    waits = {0: key_layout.score(5, row().created_at), 1: None, 2: None}
     for number, score in waits.items():
         assert task_mark(row(waits=number), NOW).score == score
     for state in (State.FAILED, State.ABORTED):
@@ -98,7 +103,7 @@ def test_what_stands_there_is_asked_about_and_what_nobody_can_have_written_is_st
     assert asked_of(Page(PENDING, "tasks:pending:no zone")).strikes == [Strike("tasks:pending:no zone", "")]
     foreign = Page(ACTIVE, "tasks:active:z", is_foreign=True)
     assert asked_of(foreign).strikes == [Strike("tasks:active:z", "")]
-    stale = asked_of(Page(STALE, keys.STALE, ["a", "z/b", "z/b/c"]))
+    stale = asked_of(Page(STALE, key_layout.STALE, ["a", "z/b", "z/b/c"]))
     assert stale.agents == [("default", "a"), ("z", "b")]
     assert [strike.member for strike in stale.strikes] == ["z/b/c"]
     assert asked_of(Page(PENDING, "")).is_empty

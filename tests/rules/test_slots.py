@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quarterdeck.bus.port import Shown, Slot
+from quarterdeck.bus.redis.interfaces import Shown, Slot
 from quarterdeck.engine.slots import Use, Verdict, judge
 
 USE = Use("z", live=7, expired=2, limit=10, pos=100)

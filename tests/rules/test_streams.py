@@ -9,7 +9,16 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from quarterdeck.bus.streams import AGENTS, DELEGATIONS, INVOCATIONS, POLICIES, REVOCATIONS, STREAMS, entries_of, sign
+from quarterdeck.bus.redis.stream_entries import (
+    AGENTS,
+    DELEGATIONS,
+    INVOCATIONS,
+    POLICIES,
+    REVOCATIONS,
+    STREAMS,
+    entries_of,
+    sign,
+)
 from quarterdeck.engine.events import Event
 
 KEY = b"sixteen bytes and more"

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from quarterdeck.bus.port import Away, Slot
-from quarterdeck.bus.redis import RedisSlots, ask, connect
-from quarterdeck.bus.streams import AGENTS
+from quarterdeck.bus.redis.client import RedisSlots, ask, connect
+from quarterdeck.bus.redis.interfaces import Away, Slot
+from quarterdeck.bus.redis.stream_entries import AGENTS
 from tests.support.certificates import certificate
 from tests.support.keel import Keel
 from tests.support.redis import RedisServer, RedisSide

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.bus.port import Away, Fenced
-from quarterdeck.bus.streams import AGENTS, INVOCATIONS, REVOCATIONS
+from quarterdeck.bus.redis.interfaces import Away, Fenced
+from quarterdeck.bus.redis.stream_entries import AGENTS, INVOCATIONS, REVOCATIONS
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import NotFound
 from quarterdeck.engine import duties

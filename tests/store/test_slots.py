@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from quarterdeck.bus.port import Away, Slot
-from quarterdeck.bus.redis import RedisSlots, connect, position_key, slot_key
+from quarterdeck.bus.redis.client import RedisSlots, connect, position_key, slot_key
+from quarterdeck.bus.redis.interfaces import Away, Slot
 from quarterdeck.domain.sessions.model import Session, Terminate
 from quarterdeck.domain.sessions.operations import SlotCounts
 from quarterdeck.domain.sessions.sweeps import Reconciler as Counted

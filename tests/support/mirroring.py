@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from quarterdeck.bus import keys
-from quarterdeck.bus.redis import Errors, connect
-from quarterdeck.bus.redis_keys import RedisKeys
+from quarterdeck.bus.redis import key_layout
+from quarterdeck.bus.redis.client import Errors, connect
+from quarterdeck.bus.redis.key_writer import RedisKeys
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.tasks.operations.mirrored import Rows
 from quarterdeck.engine.leases import Fence, Lease
@@ -103,7 +103,7 @@ def old(keel: Keel) -> None:
 
 
 def status_key(agent_id: str, zone_id: str) -> str:
-    return keys.STATUS + keys.agent_name((zone_id, agent_id))
+    return key_layout.STATUS + key_layout.agent_name((zone_id, agent_id))
 
 
 async def a_day_of_keys(keel: Keel) -> None:

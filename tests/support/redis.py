@@ -19,7 +19,7 @@ from typing import NamedTuple
 import redis
 from redis.exceptions import RedisError
 
-from quarterdeck.bus import streams
+from quarterdeck.bus.redis import stream_entries
 from tests.support.children import ended_with_parent, plain_environment, tail
 from tests.support.eventually import eventually_sync
 
@@ -46,7 +46,7 @@ class RedisSide:
         """What stands in these streams, or in all of them: each in its order."""
         return [
             Told(name, {str(field): str(value) for field, value in (fields or {}).items()})
-            for name in names or streams.STREAMS
+            for name in names or stream_entries.STREAMS
             for _, fields in self.client.xrange(name) or ()
         ]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from quarterdeck.bus import streams
-from quarterdeck.bus.port import Away, Entry, Hold, Rejected
-from quarterdeck.bus.redis import RedisStreams, connect
+from quarterdeck.bus.redis import stream_entries
+from quarterdeck.bus.redis.client import RedisStreams, connect
+from quarterdeck.bus.redis.interfaces import Away, Entry, Hold, Rejected
 from quarterdeck.core.ids import new_id
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.leases import Fence, Lease
@@ -68,7 +68,7 @@ class Runner:
 
     def __post_init__(self) -> None:
         self.gate = Gate(RedisStreams(connect(self.url), KEY))
-        channel = Channel(self.gate, streams.entries_of, streams.REVOCATIONS.__eq__)
+        channel = Channel(self.gate, stream_entries.entries_of, stream_entries.REVOCATIONS.__eq__)
         self.sink = Sink(self.keel.everywhere, NAME, channel, self.settings)
         self.lease = Lease(self.keel.everywhere, NAME, new_id(), 5_000)
 

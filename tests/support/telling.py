@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from quarterdeck.bus import streams
-from quarterdeck.bus.port import Entry, Hold, Marker, Rejected, Shown, Slot
+from quarterdeck.bus.redis import stream_entries
+from quarterdeck.bus.redis.interfaces import Entry, Hold, Marker, Rejected, Shown, Slot
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.sessions.operations import SlotCounts
 from quarterdeck.domain.zones.model import Limits
@@ -53,7 +53,7 @@ class Blank:
 async def telling(keel: Keel) -> None:
     """Everything that may become of an entry; in the end the sink is forgotten, so that it holds no events back."""
     everywhere = keel.everywhere
-    channel = Channel(Choosy(), streams.entries_of, streams.REVOCATIONS.__eq__)
+    channel = Channel(Choosy(), stream_entries.entries_of, stream_entries.REVOCATIONS.__eq__)
     sink = Sink(everywhere, NAME, channel, SinkSettings(outbox_max_attempts=2))
     await sink.begin()
     lease = Lease(everywhere, NAME, new_id(), 60_000)

@@ -13,8 +13,8 @@ import contextlib
 import logging
 from collections.abc import Iterable
 
-from quarterdeck.bus.keys import KeyBoard, Pulse, Ref
-from quarterdeck.bus.port import Away
+from quarterdeck.bus.redis.interfaces import Away
+from quarterdeck.bus.redis.key_layout import KeyBoard, Pulse, Ref
 
 log = logging.getLogger("quarterdeck.beats")
 AGENTS_MAX = 20_000

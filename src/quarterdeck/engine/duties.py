@@ -20,7 +20,7 @@ import random
 from dataclasses import dataclass
 from typing import Protocol
 
-from quarterdeck.bus.port import Away, Fenced
+from quarterdeck.bus.redis.interfaces import Away, Fenced
 from quarterdeck.core.errors import Unavailable
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.retry import Policy, delay

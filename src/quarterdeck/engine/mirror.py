@@ -32,9 +32,9 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from quarterdeck.bus import keys
-from quarterdeck.bus.keys import AgentMark, KeyBoard, Op, Page, Ref, Strike, TaskMark
-from quarterdeck.bus.port import Entry, Hold, Rejected
+from quarterdeck.bus.redis import key_layout
+from quarterdeck.bus.redis.interfaces import Entry, Hold, Rejected
+from quarterdeck.bus.redis.key_layout import AgentMark, KeyBoard, Op, Page, Ref, Strike, TaskMark
 from quarterdeck.core.ids import is_path_id, new_id
 from quarterdeck.engine.leases import Fence
 from quarterdeck.engine.settings import SinkSettings
@@ -120,16 +120,16 @@ def asked_of(page: Page) -> Asked:
     if page.is_foreign:
         return Asked(strikes=[Strike(key, "")])
     name = key.removeprefix(family.prefix)
-    if family.prefix == keys.STALE:
+    if family.prefix == key_layout.STALE:
         return _about_agents(page)
-    if family.prefix in (keys.STATUS, keys.OF_AGENT):
-        ref = keys.agent_ref(name)
+    if family.prefix in (key_layout.STATUS, key_layout.OF_AGENT):
+        ref = key_layout.agent_ref(name)
         return Asked(strikes=[Strike(key, "")]) if ref is None else _about_agent(page, ref)
     return _about_tasks(page, name) if is_path_id(name) else Asked(strikes=[Strike(key, "")])
 
 
 def _about_agents(page: Page) -> Asked:
-    refs = {member: keys.agent_ref(member) for member in page.members}
+    refs = {member: key_layout.agent_ref(member) for member in page.members}
     strikes = [Strike(page.key, page.family.kind, member) for member, ref in refs.items() if ref is None]
     return Asked(agents=[ref for ref in refs.values() if ref is not None], strikes=strikes)
 
@@ -150,8 +150,8 @@ def _about_tasks(page: Page, zone_id: str) -> Asked:
     strikes, claims = [], []
     for member in page.members:
         strike = Strike(page.key, page.family.kind, member)
-        in_session = page.family.prefix == keys.ACTIVE
-        meant = keys.tasks_meant(member) if in_session else [member] if is_path_id(member) else []
+        in_session = page.family.prefix == key_layout.ACTIVE
+        meant = key_layout.tasks_meant(member) if in_session else [member] if is_path_id(member) else []
         tasks += [(zone_id, task_id) for task_id in meant]
         if not meant:
             strikes.append(strike)
@@ -176,7 +176,7 @@ def _is_so(claim: Claim, mark: TaskMark) -> bool:
         return False
     if claim.agent is not None:
         return claim.agent == (mark.zone_id, mark.holder.agent_id)
-    return claim.strike.member == keys.active_member(mark.id, mark.holder.session_key)
+    return claim.strike.member == key_layout.active_member(mark.id, mark.holder.session_key)
 
 
 # -- telling -----------------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class _Outlet:
         self.hold = hold
 
     async def deliver(self, hold: Hold, after: int, entries: Sequence[Entry]) -> list[Rejected]:
-        tasks, agents = keys.touched(entries)
+        tasks, agents = key_layout.touched(entries)
         about, of_agents = await self._everywhere.read(lambda tx: self._source.marks(tx, tasks, agents))
         # First the keys: whoever hears of it and looks finds it so.
         await self._board.write(hold, [*about, *of_agents])
@@ -225,7 +225,7 @@ class Mirror:
         self._source = source
         self._board = board
         self._outlet = _Outlet(everywhere, source, board)
-        channel = Channel(self._outlet, keys.entries_of, lambda _: False)
+        channel = Channel(self._outlet, key_layout.entries_of, lambda _: False)
         batch = max(EVENTS_MIN, settings.outbox_batch_size)
         told = msgspec.structs.replace(settings, outbox_batch_size=batch)
         self.sink = Sink(everywhere, NAME, channel, told)

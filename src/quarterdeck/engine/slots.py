@@ -26,7 +26,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from quarterdeck.bus.port import Away, Board, Shown, Slot
+from quarterdeck.bus.redis.interfaces import Away, Board, Shown, Slot
 from quarterdeck.core.retry import Policy, delay
 from quarterdeck.engine.events import NewEvent
 from quarterdeck.engine.queries import Q

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from quarterdeck.bus.port import Away
+from quarterdeck.bus.redis.interfaces import Away
 from quarterdeck.core.errors import Conflict, Unavailable
 from quarterdeck.core.routing import ADMIN, Call, Caller, Route
 from quarterdeck.engine.mirror import BUILDING, WHOLE, Mirror

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from quarterdeck.bus.keys import KeyBoard
+from quarterdeck.bus.redis.key_layout import KeyBoard
 from quarterdeck.core.retry import Policy
 from quarterdeck.core.routing import Role
 from quarterdeck.domain.coordination import coordinator as coordinating, launching, routes, signs

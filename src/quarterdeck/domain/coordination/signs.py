@@ -16,8 +16,8 @@ import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from quarterdeck.bus.keys import KeyBoard
-from quarterdeck.bus.port import Away
+from quarterdeck.bus.redis.interfaces import Away
+from quarterdeck.bus.redis.key_layout import KeyBoard
 from quarterdeck.core.retry import Policy, delay
 from quarterdeck.domain.coordination.model import LEASE
 from quarterdeck.domain.zones import operations as zones

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from quarterdeck.bus.port import Entry, Outlet
+from quarterdeck.bus.redis.interfaces import Entry, Outlet
 from quarterdeck.core.clock import Millis
 from quarterdeck.engine.events import Event
 

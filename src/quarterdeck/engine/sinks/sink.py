@@ -11,7 +11,7 @@ from itertools import takewhile
 
 import msgspec
 
-from quarterdeck.bus.port import Entry, Hold, Marker
+from quarterdeck.bus.redis.interfaces import Entry, Hold, Marker
 from quarterdeck.core.clock import MINUTE, Millis
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.retry import Policy, decide, delay

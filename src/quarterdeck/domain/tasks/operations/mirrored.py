@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quarterdeck.bus.keys import AgentMark, Holder, Pulse, Ref, TaskMark, score
+from quarterdeck.bus.redis.key_layout import AgentMark, Holder, Pulse, Ref, TaskMark, score
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Agent, Shown, State as AgentState

@@ -19,10 +19,21 @@ from functools import partial
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
-from quarterdeck.bus import keys
-from quarterdeck.bus.keys import FAMILIES, WHOLE, AgentMark, Family, Found, Op, Page, Pulse, Strike, TaskMark
-from quarterdeck.bus.port import Away, Entry, Hold
-from quarterdeck.bus.redis import ROUNDS_MAX, Errors, Value, ask, marker_key, marker_of, run_fenced, text_of
+from quarterdeck.bus.redis import key_layout
+from quarterdeck.bus.redis.client import ROUNDS_MAX, Errors, Value, ask, marker_key, marker_of, run_fenced, text_of
+from quarterdeck.bus.redis.interfaces import Away, Entry, Hold
+from quarterdeck.bus.redis.key_layout import (
+    FAMILIES,
+    WHOLE,
+    AgentMark,
+    Family,
+    Found,
+    Op,
+    Page,
+    Pulse,
+    Strike,
+    TaskMark,
+)
 
 OPS_MAX = 250
 """In one run of a script, during which Redis does nothing else."""
@@ -44,9 +55,9 @@ class RedisKeys:
         self._take_over = client.register_script(text_of("fence") + "\nreturn {1}")
         self._write = client.register_script(text_of("fence", "keys"))
         self._look = client.register_script(text_of("keys"))
-        self._tell = client.register_script(text_of("fence", "told"))
-        self._say = client.register_script(text_of("fence", "whole"))
-        self._beat = client.register_script(text_of("beats"))
+        self._tell = client.register_script(text_of("fence", "publish"))
+        self._say = client.register_script(text_of("fence", "complete_marker"))
+        self._beat = client.register_script(text_of("heartbeats"))
         self._lock = client.register_script(text_of("locks"))
 
     # -- in the name of whoever holds the lease -----------------------------------------------------------------
@@ -97,11 +108,11 @@ class RedisKeys:
         args: list[Value] = []
         for each in pulses:
             said = "" if each.task_id is None else "1"
-            args += [keys.agent_name(each.ref), each.told(), each.at, said, each.task_id or ""]
+            args += [key_layout.agent_name(each.ref), each.told(), each.at, said, each.task_id or ""]
         await ask(lambda: self._beat([], args), self._errors)
 
     async def lock(self, zone_ids: Sequence[str], holder: str, *, surely: bool) -> None:
-        named = [keys.LOCK + zone_id for zone_id in zone_ids]
+        named = [key_layout.LOCK + zone_id for zone_id in zone_ids]
         await ask(lambda: self._lock(named, [holder, "1" if surely else ""]), self._errors)
 
     async def state(self) -> str:
@@ -144,7 +155,7 @@ class RedisKeys:
         kind = await ask(lambda: self._client.type(key), self._errors)
         if kind == "none":
             return
-        if kind != family.kind or family.prefix not in keys.WITH_MEMBERS:
+        if kind != family.kind or family.prefix not in key_layout.WITH_MEMBERS:
             yield Page(family, key, is_foreign=kind != family.kind)
             return
         if kind == "list":
@@ -173,7 +184,7 @@ class RedisKeys:
 
     async def listen(self, heard: Callable[[], None]) -> None:
         async with self._client.pubsub(ignore_subscribe_messages=True) as said:
-            await ask(lambda: said.psubscribe(keys.COMMANDS), self._errors)
+            await ask(lambda: said.psubscribe(key_layout.COMMANDS), self._errors)
             # What was said before this listened, or while the connection was lost, is made up for.
             heard()
             while True:
@@ -207,7 +218,7 @@ def _of_task(mark: TaskMark) -> list[Value]:
         mark.zone_id,
         mark.id,
         "" if mark.score is None else mark.score,
-        "" if holder is None else keys.agent_name((mark.zone_id, holder.agent_id)),
+        "" if holder is None else key_layout.agent_name((mark.zone_id, holder.agent_id)),
         "" if holder is None else holder.session_key,
         "" if holder is None else holder.assigned_at,
         "" if holder is None else holder.started_at,
@@ -219,7 +230,7 @@ def _of_task(mark: TaskMark) -> list[Value]:
 
 def _of_agent(mark: AgentMark) -> list[Value]:
     return [
-        keys.agent_name(mark.ref),
+        key_layout.agent_name(mark.ref),
         mark.status or "",
         mark.current_task,
         mark.last_heartbeat,

@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from quarterdeck.bus.port import Entry, Hold
+from quarterdeck.bus.redis.interfaces import Entry, Hold
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.ids import is_path_id
 from quarterdeck.core.log_event import Occurrence

@@ -29,8 +29,8 @@ from redis.backoff import NoBackoff
 from redis.commands.core import AsyncScript
 from redis.exceptions import ConnectionError, RedisError, TimeoutError as TimedOut
 
-from quarterdeck.bus import streams
-from quarterdeck.bus.port import Away, Entry, Fenced, Hold, Marker, Rejected, Shown, Slot
+from quarterdeck.bus.redis import stream_entries
+from quarterdeck.bus.redis.interfaces import Away, Entry, Fenced, Hold, Marker, Rejected, Shown, Slot
 from quarterdeck.core.clock import DAY, system_now
 
 PREFIX = "quarterdeck"
@@ -99,7 +99,7 @@ async def ask(question: Callable[[], Awaitable[T]], errors: Errors | None = None
 
 def text_of(*names: str) -> str:
     """A script of these files, one after the other."""
-    folder = resources.files("quarterdeck.bus")
+    folder = resources.files("quarterdeck.bus.redis")
     return "\n".join(folder.joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in names)
 
 
@@ -112,7 +112,7 @@ class RedisStreams:
         self._errors = errors
         self._take_over = client.register_script(text_of("fence") + "\nreturn {1}")
         self._deliver = client.register_script(text_of("fence", "deliver"))
-        self._late = client.register_script(text_of("fence", "late"))
+        self._late = client.register_script(text_of("fence", "delayed_entries"))
 
     async def take_over(self, hold: Hold) -> None:
         await self._run(self._take_over, hold, [], [])
@@ -162,8 +162,8 @@ class RedisStreams:
     def _signed(self, entry: Entry) -> list[Value]:
         """How many values, and the values."""
         values = [part for pair in entry.fields.items() for part in pair]
-        signature = streams.sign(self._hmac_key, entry.stream, entry.fields)
-        return [len(values) + 2, *values, streams.SIGNATURE, signature]
+        signature = stream_entries.sign(self._hmac_key, entry.stream, entry.fields)
+        return [len(values) + 2, *values, stream_entries.SIGNATURE, signature]
 
 
 async def run_fenced(

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from quarterdeck.bus.port import Entry
+from quarterdeck.bus.redis.interfaces import Entry
 from quarterdeck.core.clock import iso
 from quarterdeck.core.log_event import Occurrence
 
