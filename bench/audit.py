@@ -11,11 +11,11 @@ from pathlib import Path
 from bench.plan import BenchError
 from bench.results import Figure, Findings, Line, Run
 from bench.stage import Stage
-from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.seals import SEAL, Sealer
+from quarterdeck.engine.event_log import NewEvent
+from quarterdeck.engine.log_sealer import SEAL, Sealer
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sweeps import SweepRunner
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.http.auth import LocalIssuer
 from tests.support.databases import SqliteDatabases
 from tests.support.keel import Keel, keel_on

@@ -24,13 +24,13 @@ from quarterdeck.domain.tasks.operations import resealing
 from quarterdeck.domain.tasks.rules.lives import TASK
 from quarterdeck.domain.webhooks import operations as webhooks
 from quarterdeck.domain.webhooks.rules import DELIVERY
+from quarterdeck.engine.event_retention import EventRetention
+from quarterdeck.engine.event_tailer import Tailer
 from quarterdeck.engine.leases import Lease
-from quarterdeck.engine.retention import EventRetention
-from quarterdeck.engine.seals import Sealer
+from quarterdeck.engine.log_sealer import Sealer
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sweeps import SweepRunner
-from quarterdeck.engine.tail import Tailer
-from quarterdeck.engine.tx import Listener
+from quarterdeck.engine.transaction import Listener
 from quarterdeck.http import about, events as event_routes, sse, system
 from quarterdeck.http.about import AboutDesk
 from quarterdeck.http.auth import Authenticator, AuthSettings, LocalIssuer

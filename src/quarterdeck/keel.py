@@ -8,13 +8,13 @@ from typing import Protocol
 
 from quarterdeck.core.routing import Route
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Lanes
 from quarterdeck.engine.leases import Lease
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.tx import Engine, Listener
-from quarterdeck.engine.wake import Carrier, Wakes
+from quarterdeck.engine.transaction import Engine, Listener
+from quarterdeck.engine.wakeups import Carrier, Wakes
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.settings import Settings
 from quarterdeck.store.interface import Store

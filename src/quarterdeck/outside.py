@@ -21,18 +21,18 @@ from quarterdeck.domain.agents.operations import Beater
 from quarterdeck.domain.sessions.operations import SlotCounts
 from quarterdeck.domain.tasks.operations import mirrored
 from quarterdeck.domain.zones.model import Limits
-from quarterdeck.engine.beats import BeatWriter
-from quarterdeck.engine.duties import Duty
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
+from quarterdeck.engine.leader_loop import Duty
 from quarterdeck.engine.leases import Lease
-from quarterdeck.engine.mirror import Mirror
+from quarterdeck.engine.mirrors.heartbeats import BeatWriter
+from quarterdeck.engine.mirrors.keys import Mirror
+from quarterdeck.engine.mirrors.slots import Reconciler, SlotKeeper
 from quarterdeck.engine.settings import LogSettings, SinkSettings
 from quarterdeck.engine.sinks import Channel, Sink
 from quarterdeck.engine.sinks.retention import SinkRetention
-from quarterdeck.engine.slots import Reconciler, SlotKeeper
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.tx import Engine
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.transaction import Engine
+from quarterdeck.engine.wakeups import Wakes
 from quarterdeck.http import redis as redis_routes, sinks
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.http.redis import RedisDesk

@@ -13,10 +13,10 @@ from typing import Protocol
 
 from quarterdeck.core.routing import Route
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.secrets import Ring, RingError, Safe, SecretSettings, checks
-from quarterdeck.engine.secrets.ring import new_key, parse
+from quarterdeck.engine.secrets import Ring, RingError, Safe, SecretSettings, key_check
+from quarterdeck.engine.secrets.keyring import new_key, parse
 from quarterdeck.engine.secrets.rotation import Rotation, Shelf
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 from quarterdeck.http import secrets as routes
 from quarterdeck.http.auth import LocalIssuer
 from quarterdeck.http.auth.keyfile import KeyFileError, create_secret, read_secret
@@ -48,7 +48,7 @@ async def open_safe(ground: Ground, issuer: LocalIssuer, *, makes: bool) -> Safe
     ring = open_ring(ground.settings, makes=makes)
     lost = {word.strip() for word in (_told(ground.settings).secret_keys_lost or "").split(",")}
     try:
-        await ground.engine.transact(lambda tx: checks.check(tx, ring, lost))
+        await ground.engine.transact(lambda tx: key_check.check(tx, ring, lost))
     except RingError as error:
         raise SettingsError(str(error)) from None
     safe = Safe(ring, issuer.derive("digests of what holds secrets"))

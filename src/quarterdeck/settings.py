@@ -32,7 +32,7 @@ from quarterdeck.domain.sessions.model import SessionSettings
 from quarterdeck.domain.tasks.model.rows import TaskSettings
 from quarterdeck.domain.webhooks.model import WebhookSettings
 from quarterdeck.domain.zones.model import Limits
-from quarterdeck.engine.secrets.ring import SecretSettings
+from quarterdeck.engine.secrets.keyring import SecretSettings
 from quarterdeck.engine.settings import EngineSettings, LogSettings, SinkSettings
 from quarterdeck.http.auth.model import AuthSettings
 from quarterdeck.http.streams import StreamSettings

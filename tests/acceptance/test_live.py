@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from quarterdeck.core.ids import new_id
-from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.follower import QUEUE_BYTES
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.event_log import NewEvent
+from quarterdeck.engine.event_subscriber import QUEUE_BYTES
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.migrate import upgrade
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, Side, keel_on

@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 
-from quarterdeck.engine.secrets.ring import new_key
-from quarterdeck.engine.secrets.safe import key_ids_in
+from quarterdeck.engine.secrets.field_encryption import key_ids_in
+from quarterdeck.engine.secrets.keyring import new_key
 from tests.cli.cli_support import Qd
 from tests.support.keel import Side
 from tests.support.server import Launch, Servers

@@ -15,7 +15,7 @@ from quarterdeck.domain.agents.model import Agent, Beat, Health, Look, Shown, St
 from quarterdeck.domain.agents.rules import shown
 from quarterdeck.domain.agents.sweeps import RETENTION
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from tests.support.agency import AGENT, Agency, agent_caller, person
 from tests.support.asking import ZONE, admin
 from tests.support.keel import Keel

@@ -12,7 +12,7 @@ from quarterdeck.core.routing import COORDINATOR_ADMIN, Caller
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Hold, Session, StopZone, Terminate, Verb
 from quarterdeck.domain.zones.model import FreezeZone
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from tests.support.asking import admin, ask, caller
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, keel_on

@@ -14,7 +14,7 @@ from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import LimitReached
 from quarterdeck.domain.sessions.model import Ended, Left, Receipt, Session, Settle, Settled, State, Terminate
 from quarterdeck.domain.zones.model import ZoneRef
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from tests.support.asking import APP, NOW, ZONE, admin, ask, caller
 from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, codes, keel_on
 from tests.support.members import ON_A_DATABASE, below, shapes

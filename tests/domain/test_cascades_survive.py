@@ -13,7 +13,7 @@ import pytest
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.sessions.model import Ended, Receipt, Session, Settle, State, Terminate
 from quarterdeck.domain.sessions.sweeps import CASCADE
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from tests.support.asking import ZONE, admin, ask
 from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, codes, keel_on
 from tests.support.rounds import ROUNDS

@@ -9,9 +9,9 @@ import pytest
 from quarterdeck.domain.coordination import health
 from quarterdeck.domain.coordination.figures import Figures
 from quarterdeck.domain.coordination.health import CONNECTED, REACHABLE, Check, CoordinationHealth
-from quarterdeck.engine.duties import Duty
-from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.event_log import NewEvent
+from quarterdeck.engine.leader_loop import Duty
+from quarterdeck.engine.wakeups import Wakes
 from tests.domain.test_recovery_patterns import Failing
 from tests.support.keel import Keel
 

@@ -24,7 +24,7 @@ from quarterdeck.domain.fleets.model.rows import (
 from quarterdeck.domain.fleets.operations import looking
 from quarterdeck.domain.fleets.queries import LISTS
 from quarterdeck.domain.tasks.model.rows import State as TaskState
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.migrate import sqlite_path
 from tests.support.agency import Agency, agent_caller, person
 from tests.support.asking import ZONE, admin

@@ -15,8 +15,8 @@ from quarterdeck.domain.tasks.model.commands import Abort, Cancel, Claim, Pause,
 from quarterdeck.domain.tasks.model.rows import Leased, State, Task
 from quarterdeck.domain.tasks.operations.awaiting import Look
 from quarterdeck.domain.tasks.operations.telling import FORGOTTEN_MS
-from quarterdeck.engine.waiting import Lookout, wait_for_work
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.long_poll import Lookout, wait_for_work
+from quarterdeck.engine.wakeups import Wakes
 from tests.support.agency import Agency
 from tests.support.asking import ZONE, admin
 from tests.support.eventually import eventually

@@ -16,7 +16,7 @@ from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import Forbidden, LimitReached, NotFound, Problem
 from quarterdeck.core.routing import Caller
 from quarterdeck.domain.sessions.model import Held, Hold, Session, State, Terminate, Verb
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from tests.support.asking import APP, NOW, ZONE, admin, ask, caller
 from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, codes, keel_on
 from tests.support.members import ON_A_DATABASE, shapes

@@ -18,8 +18,8 @@ from quarterdeck.domain.invocations.operations.waiting import Look, Waiters, wai
 from quarterdeck.domain.invocations.rules import Board, Known
 from quarterdeck.domain.invocations.sweeps import DEADLINE, ORPHAN, RETENTION
 from quarterdeck.domain.sessions.model import Terminate
-from quarterdeck.engine.waiting import Lookout
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.long_poll import Lookout
+from quarterdeck.engine.wakeups import Wakes
 from tests.support.asking import ZONE, caller
 from tests.support.calling import Calling, calling
 from tests.support.eventually import eventually

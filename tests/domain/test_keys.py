@@ -22,7 +22,7 @@ from quarterdeck.domain.sessions.model import StopZone
 from quarterdeck.domain.sessions.operations import Ender
 from quarterdeck.engine.lanes import Lanes, zones_of
 from quarterdeck.engine.settings import EngineSettings
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 from quarterdeck.store.interface import Store
 from tests.support.asking import APP, ZONE, admin
 from tests.support.keel import Keel, codes, keel_on, open_store

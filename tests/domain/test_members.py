@@ -16,7 +16,7 @@ from quarterdeck.domain.agents.operations import members as operations
 from quarterdeck.domain.agents.operations.speaking import Speakers, require_power
 from quarterdeck.domain.zones.model import MEMBERS_MAX, ChangeMember, Member, MemberChange, MemberFilter, MemberRef
 from quarterdeck.engine.lanes import Busy, Lane
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from tests.support.asking import ZONE
 from tests.support.keel import Cell, Keel, codes, keel_on
 from tests.support.making import struct_of

@@ -15,8 +15,8 @@ from quarterdeck.domain.invocations.model import Command, Complete, Outcome, Ret
 from quarterdeck.domain.invocations.sweeps import DEADLINE
 from quarterdeck.domain.services.model import Change, Delivery
 from quarterdeck.domain.services.operations import Changer
-from quarterdeck.engine.outward import PUBLIC, Answer, Bounds, Outward, Request
-from quarterdeck.engine.outward.finding import LAB
+from quarterdeck.engine.outbound_http import PUBLIC, Answer, Bounds, Outward, Request
+from quarterdeck.engine.outbound_http.ssrf_guard import LAB
 from tests.support.asking import ZONE, admin
 from tests.support.calling import Calling
 from tests.support.endpoint import Endpoint, Received, endpoint, http_answer, json_answer

@@ -13,9 +13,9 @@ from quarterdeck.domain.coordination import coordinator as coordinators
 from quarterdeck.domain.tasks.model.commands import Assign, Launched, Progress
 from quarterdeck.domain.tasks.model.rows import State, Task
 from quarterdeck.domain.tasks.operations import loading
-from quarterdeck.engine.duties import Duty, Pace
+from quarterdeck.engine.leader_loop import Duty, Pace
 from quarterdeck.engine.leases import Fence, LeaseLost
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.wakeups import Wakes
 from quarterdeck.rooms.coordination import ALARM_SECONDS, RETRY
 from quarterdeck.store.interface import TransientError
 from tests.support.asking import ZONE

@@ -17,8 +17,8 @@ from quarterdeck.bus.redis.interfaces import Away, Fenced
 from quarterdeck.core.routing import Caller
 from quarterdeck.domain.tasks.model.commands import Patch
 from quarterdeck.domain.tasks.operations.mirrored import pulse_of
-from quarterdeck.engine import beats
-from quarterdeck.engine.beats import BeatWriter
+from quarterdeck.engine.mirrors import heartbeats
+from quarterdeck.engine.mirrors.heartbeats import BeatWriter
 from tests.support.agency import Agency
 from tests.support.asking import ZONE, admin
 from tests.support.keel import Keel
@@ -219,7 +219,7 @@ async def test_heartbeats_are_seen_for_a_minute_and_make_nothing_of_an_agent_tha
 async def test_heartbeats_are_lost_and_counted_where_there_is_no_room_for_them(
     mirroring: Mirroring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beats, "AGENTS_MAX", 2)
+    monkeypatch.setattr(heartbeats, "AGENTS_MAX", 2)
     writer = BeatWriter(mirroring.board)
     writer.heard([key_layout.Pulse(ZONE, name, "idle", "", at) for at in (1, 2) for name in ("a", "b", "c")])
     assert (writer.lost, {pulse.at for pulse in writer._newest.values()}) == (2, {2})
@@ -326,7 +326,7 @@ async def test_a_redis_that_is_wiped_in_the_middle_of_a_rebuild_is_not_taken_for
     await busy(work)
     await mirroring.turns()
     before = shown(redis)
-    monkeypatch.setattr("quarterdeck.engine.mirror.STEPS_MAX", 1)
+    monkeypatch.setattr("quarterdeck.engine.mirrors.keys.STEPS_MAX", 1)
     await mirroring.board.unsay()
     fence = await mirroring.fence()
     mirroring.due()

@@ -12,7 +12,7 @@ from quarterdeck.core.errors import Forbidden, NotFound, Problem
 from quarterdeck.core.routing import Caller
 from quarterdeck.domain.sessions.model import Receipt, Session, State, Terminate
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from tests.support.asking import ZONE, admin, ask, caller
 from tests.support.keel import Keel, assert_counts_are_what_the_rows_say, codes
 from tests.support.plans import reading

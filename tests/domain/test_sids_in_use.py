@@ -8,7 +8,7 @@ import pytest
 from quarterdeck.domain.sessions.model import Settle, Terminate
 from quarterdeck.domain.sessions.operations import Ender
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 from tests.support.asking import ZONE, admin
 from tests.support.keel import Keel, Rigging, keel_on
 from tests.support.plans import Recording

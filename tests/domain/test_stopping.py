@@ -14,7 +14,7 @@ from quarterdeck.core.errors import Conflict, Frozen, KeyConflict, NotFound, Pro
 from quarterdeck.domain.sessions.model import Ended, Receipt, Session, State, StopZone, Terminate
 from quarterdeck.domain.sessions.sweeps import CASCADE
 from quarterdeck.domain.zones.model import FreezeZone, Overrides, PutZone, ZoneRef
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from tests.support.asking import ZONE, admin, ask
 from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, codes, keel_on
 from tests.support.members import ON_A_DATABASE, below, shapes

@@ -15,8 +15,8 @@ from quarterdeck.domain.tasks.model.commands import Fail
 from quarterdeck.domain.tasks.model.lines import LINES_MAX, PAGE_BYTES_MAX, Level, LogPage
 from quarterdeck.domain.tasks.model.rows import Task
 from quarterdeck.domain.tasks.operations.following import Following, LogLook, Readers, readers
-from quarterdeck.engine.waiting import Lookout
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.long_poll import Lookout
+from quarterdeck.engine.wakeups import Wakes
 from tests.support.asking import ZONE
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, Rigging, keel_on

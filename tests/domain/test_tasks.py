@@ -12,8 +12,8 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.domain.tasks.model.commands import Abort, Cancel, Claim, Patch, Progress, Retry
 from quarterdeck.domain.tasks.model.rows import Leased, State, Waits
 from quarterdeck.domain.tasks.operations.awaiting import AGENTS_SECONDS, Look
-from quarterdeck.engine.waiting import Lookout, wait_for_work
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.long_poll import Lookout, wait_for_work
+from quarterdeck.engine.wakeups import Wakes
 from tests.support.asking import ZONE, caller
 from tests.support.eventually import eventually
 from tests.support.keel import Keel

@@ -9,7 +9,7 @@ import pytest
 
 from quarterdeck.domain.invocations.model import Claim, Invocation
 from quarterdeck.domain.invocations.operations.waiting import Given, ServiceWaiter, Waiters, wait_for_work
-from quarterdeck.engine.waiting import Waiter
+from quarterdeck.engine.long_poll import Waiter
 from tests.support.making import struct_of
 
 SERVICE = ("z", "s")

@@ -15,7 +15,7 @@ from quarterdeck.core.errors import Conflict, LimitReached, NotFound
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.webhooks import operations as webhooks
 from quarterdeck.domain.webhooks.model import ENDPOINTS_MAX, Change, Create, Disable, Remove, Rotate, State, Why
-from quarterdeck.engine.outward import PUBLIC, Outward
+from quarterdeck.engine.outbound_http import PUBLIC, Outward
 from tests.support.asking import ZONE, admin
 from tests.support.endpoint import Endpoint as Receiver, Received, endpoint, http_answer
 from tests.support.eventually import eventually

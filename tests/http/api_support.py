@@ -11,7 +11,7 @@ from quarterdeck.domain.services import routes as services
 from quarterdeck.domain.sessions import operations, routes as sessions
 from quarterdeck.domain.zones import routes as zones
 from quarterdeck.domain.zones.model import Limits
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 from quarterdeck.http import events, system
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.http.sse import Live

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from quarterdeck.core.ids import new_id
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.http.metrics import Metrics
 
 

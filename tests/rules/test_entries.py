@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.http.entries import Untold, news
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, strategies as st
 
-from quarterdeck.engine.queue import ZoneQueue
+from quarterdeck.engine.zone_queue import ZoneQueue
 
 
 @dataclass(frozen=True)

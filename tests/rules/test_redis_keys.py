@@ -14,8 +14,8 @@ from quarterdeck.domain.agents.model import State as AgentState
 from quarterdeck.domain.tasks.model.rows import State
 from quarterdeck.domain.tasks.operations.mirrored import agent_mark, pulse_of, task_mark
 from quarterdeck.domain.zones.model import DEFAULT_ZONE
-from quarterdeck.engine.events import Event
-from quarterdeck.engine.mirror import asked_of, refuted
+from quarterdeck.engine.event_log import Event
+from quarterdeck.engine.mirrors.keys import asked_of, refuted
 from tests.support.agency import agent
 from tests.support.asking import NOW, ZONE
 from tests.support.tasking import row

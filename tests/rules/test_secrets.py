@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.redaction import SECRETS_MAX, redacted
 from quarterdeck.engine.secrets import Key, Ring, RingError, Safe, Unopened
-from quarterdeck.engine.secrets.ring import About, new_key, parse
-from quarterdeck.engine.secrets.safe import key_ids_in
+from quarterdeck.engine.secrets.field_encryption import key_ids_in
+from quarterdeck.engine.secrets.keyring import About, new_key, parse
 from tests.rules.test_redaction import values
 
 OLD, NEW = Key("old", b"o" * 32), Key("new", b"n" * 32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quarterdeck.bus.redis.interfaces import Shown, Slot
-from quarterdeck.engine.slots import Use, Verdict, judge
+from quarterdeck.engine.mirrors.slots import Use, Verdict, judge
 
 USE = Use("z", live=7, expired=2, limit=10, pos=100)
 

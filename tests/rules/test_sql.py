@@ -17,7 +17,7 @@ from quarterdeck.domain.sessions.model import Cascade, Member, Session
 from quarterdeck.domain.sessions.queries import Q as SESSIONS
 from quarterdeck.domain.zones.model import Zone
 from quarterdeck.domain.zones.queries import Q as ZONES
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.engine.queries import Q as ENGINE
 from quarterdeck.store.postgres import BEGIN, COMMIT, MARK, PING, ROLLBACK
 from quarterdeck.store.sql import Statement, Statements, parse

@@ -19,7 +19,7 @@ from quarterdeck.bus.redis.stream_entries import (
     entries_of,
     sign,
 )
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 
 KEY = b"sixteen bytes and more"
 

@@ -16,7 +16,7 @@ from quarterdeck.domain.webhooks.rules import lives, types
 from quarterdeck.domain.webhooks.rules.endpoints import host_of
 from quarterdeck.domain.webhooks.rules.lives import DELIVERY, Schedule
 from quarterdeck.domain.webhooks.rules.messages import Message, message_of
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from tests.support.making import struct_of
 from tests.support.source import modules
 

@@ -12,7 +12,7 @@ from quarterdeck.domain.invocations import model as invocations
 from quarterdeck.domain.services import model as services
 from quarterdeck.domain.sessions import model as sessions
 from quarterdeck.domain.zones import model as zones
-from quarterdeck.engine.events import EventView
+from quarterdeck.engine.event_log import EventView
 from quarterdeck.sdk import asks, model
 
 SECOND_NAMES = {"agent_session_id", "delegation_edge_id", "source_agent_id", "target_agent_id"}

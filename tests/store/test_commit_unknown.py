@@ -10,7 +10,7 @@ import pytest
 
 from quarterdeck.core.errors import OutcomeUnknown
 from quarterdeck.domain.sessions.model import Spawned, Terminate
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Patience
 from tests.support.asking import ZONE, admin, ask
 from tests.support.eventually import eventually

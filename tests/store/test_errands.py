@@ -9,7 +9,7 @@ import pytest
 
 from quarterdeck.core.errors import Conflict, Unavailable
 from quarterdeck.core.retry import Policy
-from quarterdeck.engine.errands import Errands, until_heard
+from quarterdeck.engine.background import Errands, until_heard
 
 log = logging.getLogger("quarterdeck.test")
 AT_ONCE = Policy(max_attempts=0, base_ms=0)

@@ -11,10 +11,10 @@ import pytest
 
 from quarterdeck.core.errors import Conflict, Internal, NotFound, Problem, Unavailable
 from quarterdeck.core.retry import Policy
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import BUSY, Busy, Lane, Lanes, Patience
 from quarterdeck.engine.settings import EngineSettings
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.store.interface import CommitUnknown, ContentError, Row, StoreError, T, TransientError, Work
 from quarterdeck.store.sql import Bound
 from tests.support.keel import codes

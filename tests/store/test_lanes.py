@@ -17,7 +17,7 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones.model import Overrides, PutZone
 from quarterdeck.engine.lanes import Patience
 from quarterdeck.engine.settings import EngineSettings
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import TransientError
 from tests.support.asking import ZONE, admin, ask
 from tests.support.eventually import eventually

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from quarterdeck.engine import leases
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leases import MARGIN, Fence, Lease, LeaseLost
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import StoreError
 from tests.support.asking import ZONE
 from tests.support.children import ended_with_parent, plain_environment

@@ -12,9 +12,9 @@ import pytest
 
 from quarterdeck.core.errors import Conflict
 from quarterdeck.domain.zones.model import PutZone
-from quarterdeck.engine import events
-from quarterdeck.engine.events import Event, EventFilter, NewEvent
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine import event_log
+from quarterdeck.engine.event_log import Event, EventFilter, NewEvent
+from quarterdeck.engine.transaction import Engine, Tx
 from tests.support.asking import ZONE, ask
 from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, keel_on
 from tests.support.rounds import ROUNDS
@@ -115,7 +115,7 @@ async def test_what_is_rolled_back_leaves_no_gap(keel: Keel) -> None:
 async def fail_after_emitting(keel: Keel) -> None:
     async def operation(tx: Tx) -> None:
         await tx.read()
-        events.append(tx, [told("lost"), told("lost")], tx.now)
+        event_log.append(tx, [told("lost"), told("lost")], tx.now)
         await tx.read()
         raise ZeroDivisionError("changed my mind")
 
@@ -166,14 +166,14 @@ async def test_pages_go_on_after_a_position(keel: Keel) -> None:
 
 
 async def read_page(keel: Keel, wanted: EventFilter) -> list[Event]:
-    return await keel.store.read(lambda tx: events.page(tx, wanted), zones=[wanted.zone_id])
+    return await keel.store.read(lambda tx: event_log.page(tx, wanted), zones=[wanted.zone_id])
 
 
 async def test_an_event_is_shown_with_its_data_as_json_and_its_time_in_words(keel: Keel) -> None:
     new = NewEvent("kind", ZONE, "s", "actor", "from", "to", '{"n":1,"text":"ü"}', "00-a-b-01")
     await emit(keel.engine, new)
     event = (await keel.log())[-1]
-    shown = msgspec.json.decode(msgspec.json.encode(events.view(event)))
+    shown = msgspec.json.decode(msgspec.json.encode(event_log.view(event)))
     assert shown == {
         "pos": 2,
         "id": event.id,
@@ -192,11 +192,11 @@ async def test_an_event_is_shown_with_its_data_as_json_and_its_time_in_words(kee
 
 @pytest.mark.parametrize("commits", [True, False])
 async def test_the_witness_of_a_batch_is_found_if_and_only_if_it_was_committed(keel: Keel, commits: bool) -> None:
-    witnesses: list[events.Witness] = []
+    witnesses: list[event_log.Witness] = []
 
     async def operation(tx: Tx) -> None:
         await tx.read()
-        witnesses.append(events.append(tx, [told("a", "first"), told("b", "second")], tx.now))
+        witnesses.append(event_log.append(tx, [told("a", "first"), told("b", "second")], tx.now))
         if not commits:
             raise ZeroDivisionError
 
@@ -204,7 +204,7 @@ async def test_the_witness_of_a_batch_is_found_if_and_only_if_it_was_committed(k
         await keel.engine.transact(operation, zones=[ZONE])
     [witness] = witnesses
     assert witness.subject == "first"
-    found = await keel.store.read(lambda tx: events.committed(tx, witness), zones=[ZONE])
+    found = await keel.store.read(lambda tx: event_log.committed(tx, witness), zones=[ZONE])
     assert found == commits
 
 
@@ -271,14 +271,14 @@ async def test_a_transaction_has_no_time_before_its_first_read(keel: Keel) -> No
 async def test_a_page_of_rare_types_looks_no_further_than_a_span_and_says_how_far(
     keel: Keel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "SPAN", 3)
+    monkeypatch.setattr(event_log, "SPAN", 3)
     for _ in range(8):
         await keel.spawn()
     head = (await keel.log())[-1].pos
     seen, after, pages = [], 0, 0
     while True:
         wanted = EventFilter(ZONE, after=after, types=("zone.change", "nothing"))
-        page = await keel.engine.read(partial(events.replay, wanted=wanted), zones=[ZONE])
+        page = await keel.engine.read(partial(event_log.replay, wanted=wanted), zones=[ZONE])
         seen += page.events
         pages += 1
         if page.is_last:
@@ -289,4 +289,4 @@ async def test_a_page_of_rare_types_looks_no_further_than_a_span_and_says_how_fa
     assert pages >= head // 3
     whole = [event for event in await keel.log() if event.zone_id == ZONE and event.type == "zone.change"]
     assert seen == whole
-    assert EventFilter(ZONE, after=events.LAST - 1, types=("x",)).upto == events.LAST
+    assert EventFilter(ZONE, after=event_log.LAST - 1, types=("x",)).upto == event_log.LAST

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.engine.outward import (
+from quarterdeck.engine.outbound_http import (
     LAB,
     PUBLIC,
     Answer,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.core.audit_verify import Altered, Proof
-from quarterdeck.engine import retention, seals
+from quarterdeck.engine import event_retention, log_sealer
 from quarterdeck.engine.leases import Fence, LeaseLost
-from quarterdeck.engine.seals import SEAL, LogBroken
+from quarterdeck.engine.log_sealer import SEAL, LogBroken
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sweeps import SweepRunner
 from tests.support.keel import Keel
@@ -110,7 +110,7 @@ async def test_nothing_is_sealed_past_an_event_that_went_missing(keeper: Keeper,
 async def test_events_are_read_piece_by_piece_and_others_get_their_turn(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seals, "PIECE", 3)
+    monkeypatch.setattr(log_sealer, "PIECE", 3)
     await keeper.happen(10)
     sealing = asyncio.create_task(keeper.sealer.run_once(1_000))
     turns = 0
@@ -158,7 +158,7 @@ async def test_a_quiet_log_comes_to_rest_with_every_event_gone_and_still_proves(
 async def test_removing_goes_on_where_it_was_broken_off_and_proves_at_every_step(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "PIECE", 3)
+    monkeypatch.setattr(event_retention, "PIECE", 3)
     await keeper.seal(10, 10)
     floor = int(str(keeper.log().seals[0][2]))
     await keeper.retention.run_once(1)
@@ -176,7 +176,7 @@ async def test_inside_its_window_nothing_goes(keel: Keel, tmp_path: Path) -> Non
     await keeper.seal(10, 10, 10)
     assert await keeper.retention.run_once(1_000) == 0
     assert keeper.log().floor == 0
-    assert keel.side.count("leases", "name = ?", retention.EVENT_RETENTION) == 0, "nothing was even begun"
+    assert keel.side.count("leases", "name = ?", event_retention.EVENT_RETENTION) == 0, "nothing was even begun"
 
 
 async def test_a_floor_that_somebody_else_wrote_is_not_attested(keel: Keel, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ async def test_retention_whose_term_is_over_deletes_nothing(keeper: Keeper, keel
     await keeper.seal(5, 5, 5)
     await keeper.retention.run_once(1_000)
     await keeper.sealer.run_once(1_000)
-    assert keeper.retention.lease.fence() == Fence(retention.EVENT_RETENTION, 1)
+    assert keeper.retention.lease.fence() == Fence(event_retention.EVENT_RETENTION, 1)
     keel.side.run("update leases set term = term + 1")
     before = keeper.log()
     with pytest.raises(LeaseLost):

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 import pytest
 
-from quarterdeck.engine.secrets import Key, Ring, RingError, checks, rotation as steps
+from quarterdeck.engine.secrets import Key, Ring, RingError, key_check, rotation as steps
+from quarterdeck.engine.secrets.field_encryption import key_ids_in
 from quarterdeck.engine.secrets.rotation import Rotation, Step
-from quarterdeck.engine.secrets.safe import key_ids_in
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.safekeeping import open_ring
 from quarterdeck.settings import SettingsError, load
 from quarterdeck.store.interface import ContentError
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 async def start(keel: Keel, *keys: Key, lost: Collection[str] = ()) -> None:
-    await keel.engine.transact(lambda tx: checks.check(tx, Ring(keys), lost))
+    await keel.engine.transact(lambda tx: key_check.check(tx, Ring(keys), lost))
 
 
 async def whole(rotation: Rotation) -> Step:
@@ -53,14 +53,14 @@ async def test_a_server_with_the_keys_of_its_database_starts_again_and_again(kee
     await start(keel, OLD)
     await start(keel, OLD)
     await start(keel, NEW, OLD)
-    assert await keel.everywhere.read(checks.names) == ["new", "old"]
+    assert await keel.everywhere.read(key_check.names) == ["new", "old"]
 
 
 async def test_a_server_that_lacks_a_key_of_its_database_does_not_start(keel: Keel) -> None:
     await start(keel, OLD)
     with pytest.raises(RingError, match="'old', which this server lacks"):
         await start(keel, NEW)
-    assert await keel.everywhere.read(checks.names) == ["old"], "what was refused has left nothing behind"
+    assert await keel.everywhere.read(key_check.names) == ["old"], "what was refused has left nothing behind"
 
 
 async def test_a_server_with_another_key_of_the_same_name_does_not_start(keel: Keel) -> None:
@@ -81,8 +81,8 @@ async def test_of_two_who_bring_different_keys_to_a_fresh_database_at_once_one_s
 
 async def test_a_key_that_was_forgotten_is_needed_no_more(keel: Keel) -> None:
     await start(keel, OLD)
-    assert await keel.engine.transact(lambda tx: checks.forget(tx, "old"))
-    assert not await keel.engine.transact(lambda tx: checks.forget(tx, ""))
+    assert await keel.engine.transact(lambda tx: key_check.forget(tx, "old"))
+    assert not await keel.engine.transact(lambda tx: key_check.forget(tx, ""))
     await start(keel, NEW)
 
 

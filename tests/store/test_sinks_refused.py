@@ -15,13 +15,13 @@ from quarterdeck.bus.redis.interfaces import Away, Fenced
 from quarterdeck.bus.redis.stream_entries import AGENTS, INVOCATIONS, REVOCATIONS
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import NotFound
-from quarterdeck.engine import duties
-from quarterdeck.engine.duties import Duty
+from quarterdeck.engine import leader_loop
+from quarterdeck.engine.leader_loop import Duty
 from quarterdeck.engine.leases import LeaseLost
 from quarterdeck.engine.settings import SinkSettings
-from quarterdeck.engine.sinks import looking
+from quarterdeck.engine.sinks import admin
 from quarterdeck.engine.sinks.retention import SinkRetention, needed
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.wakeups import Wakes
 from tests.support.eventually import eventually
 from tests.support.keel import Keel
 from tests.support.keeping import Keeper
@@ -215,29 +215,29 @@ async def test_what_was_given_up_is_shown_and_goes_out_when_it_is_requeued(
     await runner.run()
     due(keel)
     await runner.run()
-    seen = await keel.everywhere.read(lambda tx: looking.view(tx, NAME))
+    seen = await keel.everywhere.read(lambda tx: admin.view(tx, NAME))
     assert (seen.waiting, seen.dead, seen.lag_events) == (0, 2, 0)
-    shown = await keel.everywhere.read(lambda tx: looking.entries(tx, NAME))
+    shown = await keel.everywhere.read(lambda tx: admin.entries(tx, NAME))
     assert [(entry.stream, entry.subject, entry.attempts) for entry in shown] == [(AGENTS, "b", 1), (AGENTS, "a", 1)]
     assert all(entry.dead_at and not entry.next_at and "WRONGTYPE" in entry.error for entry in shown)
     unblock(redis, AGENTS)
     await runner.run()
     assert told(redis) == []
-    assert await keel.everywhere.transact(lambda tx: looking.requeue(tx, NAME, shown[1].pos)) == 1
+    assert await keel.everywhere.transact(lambda tx: admin.requeue(tx, NAME, shown[1].pos)) == 1
     await runner.run()
     assert told(redis) == [("spawn", "a")]
-    assert await keel.everywhere.transact(lambda tx: looking.requeue(tx, NAME, None)) == 1
-    assert await keel.everywhere.transact(lambda tx: looking.requeue(tx, NAME, None)) == 0
+    assert await keel.everywhere.transact(lambda tx: admin.requeue(tx, NAME, None)) == 1
+    assert await keel.everywhere.transact(lambda tx: admin.requeue(tx, NAME, None)) == 0
     await runner.run()
     assert told(redis) == [("spawn", "a"), ("spawn", "b")]
 
 
 async def test_a_sink_that_is_not_there_is_not_found(keel: Keel) -> None:
     with pytest.raises(NotFound):
-        await keel.everywhere.read(lambda tx: looking.view(tx, "nobody"))
+        await keel.everywhere.read(lambda tx: admin.view(tx, "nobody"))
     with pytest.raises(NotFound):
-        await keel.everywhere.transact(lambda tx: looking.requeue(tx, "nobody", None))
-    assert await keel.everywhere.read(looking.names) == []
+        await keel.everywhere.transact(lambda tx: admin.requeue(tx, "nobody", None))
+    assert await keel.everywhere.read(admin.names) == []
 
 
 # -- forgotten
@@ -272,7 +272,7 @@ async def test_dead_entries_are_kept_for_so_many_days_and_a_sink_that_nobody_run
     keel.side.run("update sink_entries set dead_at = dead_at - ? where subject = 'a'", 8 * DAY)
     assert await sweep.run_once(500) == 1
     assert [row[1] for row in rows(keel)] == ["b"]
-    assert await keel.everywhere.read(looking.names) == [NAME]
+    assert await keel.everywhere.read(admin.names) == [NAME]
     keel.side.run("update sinks set updated_at = updated_at - ?", 8 * DAY)
     await sweep.run_once(500)
     assert (keel.side.count("sinks"), keel.side.count("sink_entries")) == (0, 0)
@@ -349,8 +349,8 @@ async def test_a_commit_wakes_the_sink_and_an_outage_ends_by_itself(
 async def test_of_two_processes_one_runs_the_sink_and_the_other_when_the_first_is_gone(
     keel: Keel, redis: RedisSide, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duties, "LEASE_MS", 500)
-    monkeypatch.setattr(duties, "ELSEWHERE_SECONDS", 0.05)
+    monkeypatch.setattr(leader_loop, "LEASE_MS", 500)
+    monkeypatch.setattr(leader_loop, "ELSEWHERE_SECONDS", 0.05)
     wakes = Wakes()
     pair = [Duty(NAME, keel.everywhere, wakes, 50, make().sink) for _ in range(2)]
     for duty in pair:

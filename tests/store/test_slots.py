@@ -14,9 +14,9 @@ from quarterdeck.domain.sessions.model import Session, Terminate
 from quarterdeck.domain.sessions.operations import SlotCounts
 from quarterdeck.domain.sessions.sweeps import Reconciler as Counted
 from quarterdeck.domain.zones.model import Limits
-from quarterdeck.engine import slots
-from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.slots import SLOTS, Reconciler, SlotKeeper
+from quarterdeck.engine.event_log import NewEvent
+from quarterdeck.engine.mirrors import slots
+from quarterdeck.engine.mirrors.slots import SLOTS, Reconciler, SlotKeeper
 from quarterdeck.engine.sweeps import SweepRunner
 from tests.support.asking import ZONE, admin, ask
 from tests.support.eventually import eventually

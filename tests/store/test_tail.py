@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import pytest
 
-from quarterdeck.engine.events import Event, EventFilter, NewEvent
-from quarterdeck.engine.follower import QUEUE_EVENTS, REPLAY_PAGE, Follower, Watch
-from quarterdeck.engine.tail import Tailer
-from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.event_log import Event, EventFilter, NewEvent
+from quarterdeck.engine.event_subscriber import QUEUE_EVENTS, REPLAY_PAGE, Follower, Watch
+from quarterdeck.engine.event_tailer import Tailer
+from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.wakeups import Wakes
 from quarterdeck.store.interface import TransientError
 from tests.support.asking import LEADS_TO, ZONE
 from tests.support.eventually import eventually

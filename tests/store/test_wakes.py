@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import uvloop
 
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.wakeups import Wakes
 from quarterdeck.store.interface import TransientError
 from quarterdeck.store.migrate import upgrade
 from quarterdeck.store.postgres_notify import EVERY, Notifier

@@ -31,7 +31,7 @@ from quarterdeck.domain.agents.sweeps import RETENTION, AgentRetention, sweeps
 from quarterdeck.domain.tasks.operations import coordinating
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.sweeps import SweepRunner
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from tests.support.asking import APP, NOW, ZONE, admin
 from tests.support.keel import Keel
 from tests.support.making import struct_of

@@ -16,8 +16,8 @@ from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.rows import Task
 from quarterdeck.domain.tasks.operations import ranking
 from quarterdeck.engine.leases import Fence, Lease
-from quarterdeck.engine.outward import OWN, Outward
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.outbound_http import OWN, Outward
+from quarterdeck.engine.wakeups import Wakes
 from tests.support.agency import Agency
 from tests.support.keel import Keel
 from tests.support.sealing import NEW, safe_of

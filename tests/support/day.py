@@ -23,11 +23,11 @@ from quarterdeck.domain.sessions.operations import Explainer, forget
 from quarterdeck.domain.sessions.sweeps import CASCADE, ORPHAN, Reconciler
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones.model import ChangeMember, FreezeZone, MemberFilter, ZoneRef
-from quarterdeck.engine import events, leases
-from quarterdeck.engine.events import EventFilter, Witness
+from quarterdeck.engine import event_log, leases
+from quarterdeck.engine.event_log import EventFilter, Witness
 from quarterdeck.engine.idempotency import KeyRetention
 from quarterdeck.engine.queries import Q as ENGINE
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import T
 from quarterdeck.store.sql import Bound, Statement
 from tests.support.agency import a_day_of_agents
@@ -139,11 +139,11 @@ async def looking(keel: Keel, root: Session) -> None:
     await keel.engine.read(lambda tx: explainer.session(tx, ref, admin()), zones=[ZONE])
     for subject in (None, root.id):
         wanted_events = EventFilter(ZONE, after=0, limit=10, subject=subject)
-        await keel.store.read(partial(events.page, wanted=wanted_events), [ZONE])
-        await keel.store.read(partial(events.replay, wanted=wanted_events), [ZONE])
+        await keel.store.read(partial(event_log.page, wanted=wanted_events), [ZONE])
+        await keel.store.read(partial(event_log.replay, wanted=wanted_events), [ZONE])
     rare = EventFilter(ZONE, limit=10, types=("session.spawn",))
-    await keel.store.read(lambda tx: events.newest(tx, rare, events.LAST), [ZONE])
-    await keel.store.read(lambda tx: events.committed(tx, Witness("id", root.id)), [ZONE])
+    await keel.store.read(lambda tx: event_log.newest(tx, rare, event_log.LAST), [ZONE])
+    await keel.store.read(lambda tx: event_log.committed(tx, Witness("id", root.id)), [ZONE])
     await keel.log(limit=10)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from quarterdeck.core.clock import iso
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.upkeep.history.model import (
     Answer,
     Asked,

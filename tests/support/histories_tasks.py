@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.upkeep.history.model import Call
 from quarterdeck.upkeep.history.task_model import DependencyRow, TaskAnswer, TaskAsked, TaskLease, TaskRow, Work
 from tests.support.histories import OWN, ZONE, Written

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leases import Fence, Lease, LeaseLost
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.store.interface import StoreError
 from tests.support.asking import ZONE
 from tests.support.keel import open_store

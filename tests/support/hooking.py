@@ -32,11 +32,11 @@ from quarterdeck.domain.webhooks.model import (
 from quarterdeck.domain.webhooks.rules import Terms
 from quarterdeck.domain.webhooks.rules.lives import Patience, Schedule
 from quarterdeck.domain.webhooks.telling import NAME, Ears, Teller
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leases import Fence, Lease
-from quarterdeck.engine.outward import LAB, Outward
-from quarterdeck.engine.tx import Tx
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.outbound_http import LAB, Outward
+from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.wakeups import Wakes
 from tests.support.asking import ZONE, admin
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, Rigging, Side, keel_on

@@ -40,12 +40,12 @@ from quarterdeck.domain.tasks.model import commands as task_commands
 from quarterdeck.domain.tasks.model.rows import TaskSettings
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones.model import CEILINGS, FreezeZone, Limits, Overrides, PutZone, Zone
-from quarterdeck.engine import events
-from quarterdeck.engine.events import Event, NewEvent
+from quarterdeck.engine import event_log
+from quarterdeck.engine.event_log import Event, NewEvent
 from quarterdeck.engine.lanes import Lane, Lanes, Patience
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.engine.sweeps import SweepRunner
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 from quarterdeck.store.interface import Store
 from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.store.postgres import PostgresStore
@@ -200,7 +200,7 @@ class Keel:
     # -- the log
 
     async def log(self, after: int = 0, limit: int = 100_000) -> list[Event]:
-        return await self.everywhere.read(lambda tx: events.tail(tx, after, limit))
+        return await self.everywhere.read(lambda tx: event_log.tail(tx, after, limit))
 
     # -- the database, from the side
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from quarterdeck.core.audit_verify import Proof, anchor_of, verify
-from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.retention import EventRetention
-from quarterdeck.engine.seals import Sealer
+from quarterdeck.engine.event_log import NewEvent
+from quarterdeck.engine.event_retention import EventRetention
+from quarterdeck.engine.log_sealer import Sealer
 from quarterdeck.engine.settings import LogSettings
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.http.auth import LocalIssuer
 from quarterdeck.http.auth.trusted import trusted_keys
 from tests.support.asking import ZONE

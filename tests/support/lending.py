@@ -33,7 +33,7 @@ from quarterdeck.domain.delegations.rules.order import SPACE, Crowded, Order, Re
 from quarterdeck.domain.delegations.sweeps import EXPIRY, sweeps as delegation_sweeps
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Session, SessionRef
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.engine.sweeps import SweepRunner
 from tests.support.asking import APP, NOW, ZONE, admin, session
 from tests.support.keel import Cell, Keel

@@ -10,7 +10,7 @@ from quarterdeck.bus.redis.key_writer import RedisKeys
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.tasks.operations.mirrored import Rows
 from quarterdeck.engine.leases import Fence, Lease
-from quarterdeck.engine.mirror import NAME, Mirror
+from quarterdeck.engine.mirrors.keys import NAME, Mirror
 from quarterdeck.engine.settings import SinkSettings
 from tests.support.asking import ZONE
 from tests.support.keel import Keel

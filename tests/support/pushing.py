@@ -13,8 +13,8 @@ from quarterdeck.domain.invocations.pushing import Means, Pusher
 from quarterdeck.domain.invocations.rules.lives import ENDED
 from quarterdeck.domain.services.model import Delivery, Said
 from quarterdeck.domain.services.operations import Registrar
-from quarterdeck.engine.outward import LAB, Outward
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.outbound_http import LAB, Outward
+from quarterdeck.engine.wakeups import Wakes
 from tests.support.asking import ZONE
 from tests.support.calling import Calling
 from tests.support.eventually import eventually

@@ -26,7 +26,7 @@ from quarterdeck.domain.tasks.model.money import (
 from quarterdeck.domain.tasks.model.rows import Task
 from quarterdeck.domain.tasks.operations import budgeting, insight, logs
 from quarterdeck.domain.tasks.operations.looking import TaskRef
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.wakeups import Wakes
 from tests.support.keel import Keel, Side
 from tests.support.making import struct_of
 from tests.support.sealing import NEW, safe_of

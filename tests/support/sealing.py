@@ -9,9 +9,9 @@ import msgspec
 from quarterdeck.domain.tasks.operations.resealing import TASKS
 from quarterdeck.domain.tasks.queries import Q
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.secrets import Key, Ring, Safe, checks
+from quarterdeck.engine.secrets import Key, Ring, Safe, key_check
 from quarterdeck.engine.secrets.rotation import Rotation
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from tests.support.asking import ZONE
 from tests.support.keel import Keel
 from tests.support.tasking import CONTENT, row
@@ -59,7 +59,7 @@ async def sealing(keel: Keel) -> None:
     await plant(keel, "sealed-task")
     for key in (OLD, NEW):
         ring = Ring([key, OLD] if key is NEW else [key])
-        await keel.engine.transact(partial(checks.check, ring=ring, lost=()))
+        await keel.engine.transact(partial(key_check.check, ring=ring, lost=()))
     await rotation_of(keel, NEW, OLD).rotate(None)
-    await keel.everywhere.read(checks.names)
-    await keel.engine.transact(lambda tx: checks.forget(tx, OLD.id))
+    await keel.everywhere.read(key_check.names)
+    await keel.engine.transact(lambda tx: key_check.forget(tx, OLD.id))

@@ -28,10 +28,10 @@ from quarterdeck.domain.services.model import (
 )
 from quarterdeck.domain.sessions.model import Hold, Session, StopZone, Terminate, Verb
 from quarterdeck.domain.sessions.operations import Ender, Finisher, hold
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.engine.lanes import Lanes, zones_of
 from quarterdeck.engine.settings import EngineSettings
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 from quarterdeck.store.interface import Store
 from tests.support.asking import APP, NOW, ZONE, admin
 from tests.support.keel import Keel, keel_on

@@ -11,11 +11,11 @@ from quarterdeck.bus.redis import stream_entries
 from quarterdeck.bus.redis.client import RedisStreams, connect
 from quarterdeck.bus.redis.interfaces import Away, Entry, Hold, Rejected
 from quarterdeck.core.ids import new_id
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leases import Fence, Lease
 from quarterdeck.engine.settings import SinkSettings
 from quarterdeck.engine.sinks import Channel, Sink
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from tests.support.asking import LEADS_TO, ZONE
 from tests.support.keel import Keel
 

@@ -11,10 +11,10 @@ from quarterdeck.core.ids import new_id
 from quarterdeck.domain.sessions.operations import SlotCounts
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine.leases import Lease
+from quarterdeck.engine.mirrors.slots import Reconciler, SlotKeeper
 from quarterdeck.engine.settings import SinkSettings
-from quarterdeck.engine.sinks import Channel, Sink, looking
+from quarterdeck.engine.sinks import Channel, Sink, admin
 from quarterdeck.engine.sinks.retention import SinkRetention
-from quarterdeck.engine.slots import Reconciler, SlotKeeper
 from tests.support.keel import Keel
 from tests.support.sinking import happen
 
@@ -65,10 +65,10 @@ async def telling(keel: Keel) -> None:
         assert fence
         while await sink.turn(fence) == 0:
             pass
-    for name in await everywhere.read(looking.names):
-        await everywhere.read(partial(looking.view, name=name))
-        await everywhere.read(partial(looking.entries, name=name))
-    await everywhere.transact(lambda tx: looking.requeue(tx, NAME, 1))
+    for name in await everywhere.read(admin.names):
+        await everywhere.read(partial(admin.view, name=name))
+        await everywhere.read(partial(admin.entries, name=name))
+    await everywhere.transact(lambda tx: admin.requeue(tx, NAME, 1))
     # Whatever is there is older than a window that ends tomorrow.
     await SinkRetention(everywhere, -1, 1).run_once(10)
     await lease.release()

@@ -12,7 +12,7 @@ from quarterdeck.core.clock import DAY, Millis
 from quarterdeck.core.idempotency import Binding, Key
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 

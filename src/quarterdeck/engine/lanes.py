@@ -30,9 +30,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from quarterdeck.core.errors import Conflict, Internal, Invalid, OutcomeUnknown, Problem, Unavailable
 from quarterdeck.core.retry import Policy, delay
-from quarterdeck.engine.queue import ZoneQueue
 from quarterdeck.engine.settings import EngineSettings
-from quarterdeck.engine.tx import Attempt, Engine, Tx
+from quarterdeck.engine.transaction import Attempt, Engine, Tx
+from quarterdeck.engine.zone_queue import ZoneQueue
 from quarterdeck.store.interface import CommitUnknown, ContentError, TransientError
 
 log = logging.getLogger("quarterdeck.lanes")

@@ -21,7 +21,7 @@ import msgspec
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Conflict
 from quarterdeck.engine.queries import Q
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import Bound
 

@@ -10,7 +10,7 @@ import msgspec
 from quarterdeck.core.clock import iso
 from quarterdeck.core.routing import LIFECYCLE, Call, Route
 from quarterdeck.engine.queries import Q
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.http.system import CheckBearer
 from quarterdeck.store import migrate
 

@@ -29,9 +29,9 @@ from quarterdeck.domain.fleets.model.views import EntryView, MovedView
 from quarterdeck.domain.fleets.operations import timeline
 from quarterdeck.domain.fleets.operations.looking import in_fleet
 from quarterdeck.domain.fleets.rules import showing
-from quarterdeck.engine.events import Event, EventFilter
-from quarterdeck.engine.follower import Follower
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.event_log import Event, EventFilter
+from quarterdeck.engine.event_subscriber import Follower
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.http import sse
 from quarterdeck.http.sse import EventStream, Live
 

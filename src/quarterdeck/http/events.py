@@ -10,9 +10,9 @@ from msgspec import Meta
 from quarterdeck.core.routing import LIFECYCLE, Call, PathId, Route
 from quarterdeck.domain.sessions.operations import require_bearer
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine import events as log
-from quarterdeck.engine.events import Event, EventFilter, EventView
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine import event_log as log
+from quarterdeck.engine.event_log import Event, EventFilter, EventView
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.http import sse
 from quarterdeck.http.sse import Live
 from quarterdeck.http.streams import Stream

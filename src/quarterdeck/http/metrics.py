@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from quarterdeck.core.clock import system_now
 from quarterdeck.core.ids import made_at
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)

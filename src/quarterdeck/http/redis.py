@@ -14,7 +14,7 @@ from msgspec import Meta
 from quarterdeck.bus.redis.interfaces import Away
 from quarterdeck.core.errors import Conflict, Unavailable
 from quarterdeck.core.routing import ADMIN, Call, Caller, Route
-from quarterdeck.engine.mirror import BUILDING, WHOLE, Mirror
+from quarterdeck.engine.mirrors.keys import BUILDING, WHOLE, Mirror
 
 
 class RedisView(msgspec.Struct, frozen=True):

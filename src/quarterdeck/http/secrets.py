@@ -13,7 +13,7 @@ from msgspec import Meta
 from quarterdeck.core import paging
 from quarterdeck.core.errors import Conflict, Invalid, NotFound
 from quarterdeck.core.routing import ADMIN, Call, Caller, Route
-from quarterdeck.engine.secrets import checks
+from quarterdeck.engine.secrets import key_check
 from quarterdeck.engine.secrets.rotation import Place, Rotation
 
 LISTING = "secrets"
@@ -60,7 +60,7 @@ class SecretDesk:
         assert isinstance(query, StatusQuery)
         step = await self.rotation.look(self._place(query.cursor))
         ring = self.rotation.safe.ring
-        needed = await self.rotation.everywhere.read(checks.names)
+        needed = await self.rotation.everywhere.read(key_check.names)
         return SecretStatus(ring.sealing_id, [*ring.ids], needed, dict(step.counts), step.looked, _cursor(step.next))
 
     async def rotate(self, call: Call) -> Rotated:
@@ -75,7 +75,7 @@ class SecretDesk:
         key_id = call.params["id"]
         if key_id == self.rotation.safe.ring.sealing_id:
             raise Conflict("secret_key_seals", f"{key_id!r} is the key that this server seals with.")
-        if not await self.rotation.engine.transact(lambda tx: checks.forget(tx, key_id)):
+        if not await self.rotation.engine.transact(lambda tx: key_check.forget(tx, key_id)):
             raise NotFound("secret_key_not_found", f"No server needs a key of the name {key_id!r}.")
         return Forgotten(key_id)
 

@@ -12,10 +12,10 @@ from msgspec import Meta
 
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.routing import ADMIN, Call, Caller, Route
-from quarterdeck.engine.duties import Duty
-from quarterdeck.engine.sinks import looking
-from quarterdeck.engine.sinks.looking import SinkDetail, SinkView
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.leader_loop import Duty
+from quarterdeck.engine.sinks import admin
+from quarterdeck.engine.sinks.admin import SinkDetail, SinkView
+from quarterdeck.engine.transaction import Engine, Tx
 
 ABOUT = "What was given up is tried again as if it were new: that of one position, or all of it."
 
@@ -46,7 +46,7 @@ class SinkDesk:
         await self.check_bearer(call.caller)
 
         async def read(tx: Tx) -> list[SinkView]:
-            return [await self._view(tx, name) for name in await looking.names(tx)]
+            return [await self._view(tx, name) for name in await admin.names(tx)]
 
         return SinkList(await self.everywhere.read(read))
 
@@ -56,7 +56,7 @@ class SinkDesk:
 
         async def read(tx: Tx) -> SinkDetail:
             shown = msgspec.structs.asdict(await self._view(tx, name))
-            return SinkDetail(**shown, entries=await looking.entries(tx, name))
+            return SinkDetail(**shown, entries=await admin.entries(tx, name))
 
         return await self.everywhere.read(read)
 
@@ -67,12 +67,12 @@ class SinkDesk:
         if (body.pos is None) != body.all:
             raise Invalid("invalid_body", "Say which: `pos`, or `all`: true.", field="pos")
         name = call.params["id"]
-        count = await self.everywhere.transact(lambda tx: looking.requeue(tx, name, body.pos))
+        count = await self.everywhere.transact(lambda tx: admin.requeue(tx, name, body.pos))
         self.wake()
         return Requeued(count)
 
     async def _view(self, tx: Tx, name: str) -> SinkView:
-        seen = await looking.view(tx, name)
+        seen = await admin.view(tx, name)
         duty = self.duties.get(name)
         if duty is None:
             return seen

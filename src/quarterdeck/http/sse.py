@@ -30,11 +30,11 @@ from quarterdeck.core.retry import Policy, delay
 from quarterdeck.core.routing import Bearer
 from quarterdeck.domain.sessions.operations import require_bearer
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine import events as log
-from quarterdeck.engine.events import Bounds, Event, EventFilter
-from quarterdeck.engine.follower import Follower, Watch
-from quarterdeck.engine.tail import Tailer
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine import event_log as log
+from quarterdeck.engine.event_log import Bounds, Event, EventFilter
+from quarterdeck.engine.event_subscriber import Follower, Watch
+from quarterdeck.engine.event_tailer import Tailer
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.http.streams import EVENT_STREAM, Stream, Streams
 from quarterdeck.store.interface import TransientError
 

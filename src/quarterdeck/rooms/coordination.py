@@ -17,8 +17,8 @@ from quarterdeck.domain.coordination.model import LEASE, CoordinationSettings, H
 from quarterdeck.domain.coordination.routes import CoordinationDesk
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.operations import ranking
-from quarterdeck.engine.duties import Duty, Pace
-from quarterdeck.engine.outward import OWN, Outward, Request
+from quarterdeck.engine.leader_loop import Duty, Pace
+from quarterdeck.engine.outbound_http import OWN, Outward, Request
 from quarterdeck.engine.secrets import Safe
 from quarterdeck.http.auth import AuthSettings, Grant, LocalIssuer
 from quarterdeck.http.metrics import BUCKETS, Histogram

@@ -15,7 +15,7 @@ from quarterdeck.domain.fleets.operations import awaiting, crew, looking
 from quarterdeck.domain.fleets.operations.awaiting import Awaiting, PollLook
 from quarterdeck.domain.fleets.operations.messages import Talking
 from quarterdeck.engine.lanes import Lane
-from quarterdeck.engine.waiting import Lookout
+from quarterdeck.engine.long_poll import Lookout
 from quarterdeck.http.auth import LocalIssuer
 from quarterdeck.http.entries import Timelines
 from quarterdeck.http.sse import Live

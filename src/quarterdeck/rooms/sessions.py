@@ -32,9 +32,9 @@ from quarterdeck.domain.zones.model import DEFAULT_ZONE, Limits, PutZone
 from quarterdeck.domain.zones.routes import ZoneDesk
 from quarterdeck.engine.idempotency import KeyRetention
 from quarterdeck.engine.lanes import Lane
-from quarterdeck.engine.outward import LAB, PUBLIC, Outward
+from quarterdeck.engine.long_poll import Lookout
+from quarterdeck.engine.outbound_http import LAB, PUBLIC, Outward
 from quarterdeck.engine.settings import LogSettings
-from quarterdeck.engine.waiting import Lookout
 from quarterdeck.http.auth import Authenticator, AuthSettings, LocalIssuer
 from quarterdeck.keel import Keel, Room
 

@@ -15,9 +15,9 @@ from quarterdeck.domain.webhooks.rules import Terms
 from quarterdeck.domain.webhooks.rules.lives import Patience, Schedule
 from quarterdeck.domain.webhooks.sweeps import sweeps
 from quarterdeck.domain.webhooks.telling import Ears, Teller
-from quarterdeck.engine.duties import Duty, Pace
 from quarterdeck.engine.lanes import Lane
-from quarterdeck.engine.outward import LAB, PUBLIC, Bounds, Outward
+from quarterdeck.engine.leader_loop import Duty, Pace
+from quarterdeck.engine.outbound_http import LAB, PUBLIC, Bounds, Outward
 from quarterdeck.engine.settings import LogSettings, SinkSettings
 from quarterdeck.http.auth import LocalIssuer
 from quarterdeck.keel import Keel, Room

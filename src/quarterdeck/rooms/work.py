@@ -23,10 +23,10 @@ from quarterdeck.domain.tasks.records import RecordDesk
 from quarterdeck.domain.tasks.routes import TaskDesk
 from quarterdeck.domain.tasks.sweeps import TaskRetention
 from quarterdeck.engine.lanes import Lane
+from quarterdeck.engine.long_poll import Lookout
 from quarterdeck.engine.secrets import Safe
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.waiting import Lookout
 from quarterdeck.http.auth import AuthSettings, Grant, LocalIssuer
 from quarterdeck.keel import Keel, Room
 

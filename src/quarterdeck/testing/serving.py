@@ -10,8 +10,8 @@ from pathlib import Path
 
 from quarterdeck.app import App
 from quarterdeck.embedding import Embedded, Told
-from quarterdeck.engine.duties import Duty
-from quarterdeck.engine.events import bounds
+from quarterdeck.engine.event_log import bounds
+from quarterdeck.engine.leader_loop import Duty
 from quarterdeck.sdk.client import Quarterdeck
 from quarterdeck.sdk.tasking import TaskWorker
 from quarterdeck.testing import blank

@@ -19,7 +19,7 @@ from quarterdeck.domain.zones.model import (
     MemberView,
     PutMemberBody,
 )
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 
 LISTING = "members"
 

@@ -40,7 +40,7 @@ from quarterdeck.domain.agents.model import (
 from quarterdeck.domain.agents.rules import refusals
 from quarterdeck.domain.agents.words import Keep, Reported, Tells, Warned, Working
 from quarterdeck.engine.lanes import zones_of
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 
 LISTING = "agents"
 NOTHING = Tells()

@@ -27,7 +27,7 @@ from quarterdeck.core.ids import first_id
 from quarterdeck.domain.agents.model import KEPT_FOR, Forget, Forgotten, Ref
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.store.interface import decode
 
 RETENTION = "agent-heartbeat-retention"

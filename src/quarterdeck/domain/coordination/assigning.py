@@ -25,7 +25,7 @@ from quarterdeck.domain.tasks.model.commands import Assign, Command, Outcome
 from quarterdeck.domain.tasks.model.rows import Ref, Task
 from quarterdeck.domain.tasks.operations import coordinating
 from quarterdeck.domain.tasks.rules.known import ClassRef, Kind
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 
 log = logging.getLogger("quarterdeck.coordinator")
 PLACES_MAX = 500

@@ -31,7 +31,7 @@ from quarterdeck.domain.tasks.operations import coordinating
 from quarterdeck.domain.tasks.operations.coordinating import Unsettled
 from quarterdeck.domain.tasks.operations.ranking import Ranked, RankStep
 from quarterdeck.engine.leases import Fence
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 
 log = logging.getLogger("quarterdeck.coordinator")
 LIMIT = 500

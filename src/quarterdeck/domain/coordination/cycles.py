@@ -14,7 +14,7 @@ from functools import partial
 
 from quarterdeck.domain.tasks.model.rows import Ref
 from quarterdeck.domain.tasks.operations import coordinating
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 
 log = logging.getLogger("quarterdeck.coordinator")
 BEGINNING: Ref = ("", "")

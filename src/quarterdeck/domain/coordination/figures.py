@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 
 FAILED = "task.failed"
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from quarterdeck.core.clock import iso_or_none
 from quarterdeck.domain.coordination.figures import Figures
 from quarterdeck.domain.coordination.model import CoordinatorHealth, CycleView
-from quarterdeck.engine.duties import Duty
+from quarterdeck.engine.leader_loop import Duty
 
 log = logging.getLogger("quarterdeck.coordinator")
 FRESH_SECONDS = 5.0

@@ -32,10 +32,10 @@ from quarterdeck.domain.tasks.model.commands import Ask
 from quarterdeck.domain.tasks.operations import coordinating, ranking
 from quarterdeck.domain.tasks.operations.ranking import PutStrategy, Ranked
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
-from quarterdeck.engine import events, leases
-from quarterdeck.engine.duties import LEASE_MS
-from quarterdeck.engine.events import LAST, EventFilter
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine import event_log, leases
+from quarterdeck.engine.event_log import LAST, EventFilter
+from quarterdeck.engine.leader_loop import LEASE_MS
+from quarterdeck.engine.transaction import Engine, Tx
 
 POWER = "coordinator.use"
 LISTING = "coordinator-logs"
@@ -93,7 +93,7 @@ class CoordinationDesk:
         zone_id = await self._allowed(call, query.zone_id) or call.zone
         before = _position(query.cursor) if query.cursor else LAST
         wanted = EventFilter(zone_id, limit=query.limit, types=reading.types_of(query.level))
-        found, following = await self.everywhere.read(lambda tx: events.newest(tx, wanted, before))
+        found, following = await self.everywhere.read(lambda tx: event_log.newest(tx, wanted, before))
         views = [reading.view(event) for event in found]
         shown = [view for view in views if query.level in (None, view.level)]
         cursor = None if following is None else paging.encode(LISTING, str(following))

@@ -22,7 +22,7 @@ from quarterdeck.core.retry import Policy, delay
 from quarterdeck.domain.coordination.model import LEASE
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import leases
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.coordinator")

@@ -33,7 +33,7 @@ from quarterdeck.domain.delegations.model import (
     TraverseQuery,
 )
 from quarterdeck.domain.sessions.model import SessionRef
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 
 LISTING = "delegations"
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from quarterdeck.core.errors import NotFound
 from quarterdeck.domain.delegations import operations
 from quarterdeck.domain.delegations.model import DelegationSettings, Edge, Expire
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 
 EXPIRY = "delegation-expiry"
 RETENTION = "delegation-retention"

@@ -13,7 +13,7 @@ from quarterdeck.core.errors import Conflict, Invalid
 from quarterdeck.core.routing import Call, Caller
 from quarterdeck.domain.fleets.model.bodies import MemberBody
 from quarterdeck.domain.fleets.model.filters import OfFleet, OfMember, Position
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 
 T = TypeVar("T")
 FLEET = "/api/v1/fleets/{fleet}"

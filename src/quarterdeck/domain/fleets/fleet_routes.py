@@ -30,7 +30,7 @@ from quarterdeck.domain.fleets.operations.standing import placed
 from quarterdeck.domain.fleets.ports import Station
 from quarterdeck.domain.fleets.rules import showing
 from quarterdeck.domain.fleets.rules.showing import FleetSeen
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 
 log = logging.getLogger("quarterdeck.fleets")
 LISTING = "fleets"

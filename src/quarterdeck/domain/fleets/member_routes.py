@@ -32,7 +32,7 @@ from quarterdeck.domain.fleets.operations import looking
 from quarterdeck.domain.fleets.operations.standing import Wanted, standing
 from quarterdeck.domain.fleets.ports import Station
 from quarterdeck.domain.fleets.rules import showing
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 
 LISTING = "fleet-members"
 OF_A_PANE = ("coding_agent", "model", "prompt", "pane")

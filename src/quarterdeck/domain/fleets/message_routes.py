@@ -51,7 +51,7 @@ from quarterdeck.domain.fleets.operations.awaiting import Awaiting
 from quarterdeck.domain.fleets.operations.looking import NamesOf, Pages
 from quarterdeck.domain.fleets.rules import showing
 from quarterdeck.domain.fleets.rules.showing import Names
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 
 TIMELINE = "timeline"
 MESSAGE_MAX = 2 * 1024 * 1024

@@ -21,7 +21,7 @@ from quarterdeck.domain.fleets.model.commands import (
 )
 from quarterdeck.domain.fleets.model.views import MonitoredView, MonitorView
 from quarterdeck.domain.fleets.operations import looking
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.domain.fleets.model.commands import Receipt, SpokenOutcome
 from quarterdeck.domain.fleets.model.rows import FleetSettings, Message, MessageRef, MessageState, Notice, Placement
 from quarterdeck.domain.fleets.operations.standing import Pending, pending, placements
-from quarterdeck.engine.errands import Errands, until_heard
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.background import Errands, until_heard
+from quarterdeck.engine.transaction import Engine
 from quarterdeck.panes import checking
 from quarterdeck.panes.checking import Look, Ready
 from quarterdeck.panes.coding import CodingAgent

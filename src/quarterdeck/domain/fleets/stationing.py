@@ -45,7 +45,7 @@ from quarterdeck.domain.fleets.reaching import Reach, asked
 from quarterdeck.domain.fleets.rules import refusals
 from quarterdeck.domain.fleets.rules.cards import BUILTIN, kind_of
 from quarterdeck.domain.fleets.rules.crew import directing_problem, key_of as bound_key_of
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 from quarterdeck.panes.checking import Ready
 from quarterdeck.panes.coding import CodingAgent, argv_of
 from quarterdeck.panes.errors import TmuxError

@@ -45,11 +45,11 @@ from quarterdeck.domain.invocations.rules.board import ServiceKey
 from quarterdeck.domain.invocations.rules.pushing import Verdict
 from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.services.model import Service
-from quarterdeck.engine.errands import until_heard
-from quarterdeck.engine.outgoing import LOOK_MAX, Found, Full, Outgoing, Terms
-from quarterdeck.engine.outward import Garbled, Outward, Overlong, Refused, Request, TimedOut, Unreachable
-from quarterdeck.engine.tx import Engine
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.background import until_heard
+from quarterdeck.engine.delivery_scheduler import LOOK_MAX, Found, Full, Outgoing, Terms
+from quarterdeck.engine.outbound_http import Garbled, Outward, Overlong, Refused, Request, TimedOut, Unreachable
+from quarterdeck.engine.transaction import Engine
+from quarterdeck.engine.wakeups import Wakes
 from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.pushing")

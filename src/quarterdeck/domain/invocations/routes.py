@@ -55,8 +55,8 @@ from quarterdeck.domain.invocations.model import (
 )
 from quarterdeck.domain.invocations.operations.waiting import Given, Waiters, wait_for_work
 from quarterdeck.domain.invocations.rules.refusals import key_required
-from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.engine.waiting import leases_of
+from quarterdeck.engine.long_poll import leases_of
+from quarterdeck.engine.transaction import Engine, Tx
 
 log = logging.getLogger("quarterdeck.invocations")
 LISTING = "invocations"

@@ -19,7 +19,7 @@ from quarterdeck.domain.invocations import operations
 from quarterdeck.domain.invocations.model import InvocationSettings, Outcome, Overdue, Ref, Settle, Settled
 from quarterdeck.domain.invocations.operations.looking import Place
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 
 DEADLINE = "deadline"
 SETTLE = "invocation-settle"

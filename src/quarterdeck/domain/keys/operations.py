@@ -18,9 +18,9 @@ from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Session, SessionRef, State
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.domain.zones.model import Zone
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 
 Ref = tuple[str, str]

@@ -22,7 +22,7 @@ from quarterdeck.domain.keys.model import (
     RevokeKey,
 )
 from quarterdeck.engine.lanes import zones_of
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 
 LISTING = "keys"
 

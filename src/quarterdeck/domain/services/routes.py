@@ -36,7 +36,7 @@ from quarterdeck.domain.services.model import (
     Unregistered,
 )
 from quarterdeck.engine.lanes import zones_of
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 
 LISTING = "agent-services"
 

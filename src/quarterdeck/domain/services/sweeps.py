@@ -16,7 +16,7 @@ from quarterdeck.core.clock import DAY, Millis
 from quarterdeck.core.errors import NotFound
 from quarterdeck.domain.services.model import Forget, Forgotten, Ref, ServiceSettings
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 
 RETENTION = "service-retention"
 BATCH = 500

@@ -42,7 +42,7 @@ from quarterdeck.domain.sessions.model import (
     Verb,
 )
 from quarterdeck.domain.zones.model import DEFAULT_ZONE
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 
 LISTING = "agents"
 T = TypeVar("T")

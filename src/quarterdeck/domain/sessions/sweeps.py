@@ -26,7 +26,7 @@ from quarterdeck.domain.sessions.operations import Finisher
 from quarterdeck.domain.sessions.rules.ending import Ref
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.store.interface import TransientError
 
 log = logging.getLogger("quarterdeck.sessions")

@@ -48,7 +48,7 @@ from quarterdeck.domain.tasks.operations import budgeting, insight, logs
 from quarterdeck.domain.tasks.operations.following import Following
 from quarterdeck.domain.tasks.operations.looking import TaskRef
 from quarterdeck.domain.tasks.rules import spending, telling
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 
 T = TypeVar("T")
 OLDEST, NEWEST = "task-log.asc", "task-log.desc"

@@ -38,9 +38,9 @@ from quarterdeck.domain.tasks.rules import refusals
 from quarterdeck.domain.tasks.rules.arranging import arranged
 from quarterdeck.domain.tasks.rules.showing import lease_view, view
 from quarterdeck.domain.tasks.striking import Strike, strikes
+from quarterdeck.engine.long_poll import leases_of, wait_for_work
 from quarterdeck.engine.secrets import Safe
-from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.engine.waiting import leases_of, wait_for_work
+from quarterdeck.engine.transaction import Engine, Tx
 
 log = logging.getLogger("quarterdeck.tasks")
 LISTING = "agent-tasks"

@@ -19,7 +19,7 @@ from quarterdeck.domain.tasks.model.commands import Archive, Outcome
 from quarterdeck.domain.tasks.model.rows import Ref, State, TaskSettings
 from quarterdeck.domain.tasks.queries import COORDINATING, LINES, MONEY, Q
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.store.interface import decode
 
 RETENTION = "task-retention"

@@ -45,11 +45,11 @@ from quarterdeck.domain.webhooks.model import (
 )
 from quarterdeck.domain.webhooks.operations.looking import to_take
 from quarterdeck.domain.webhooks.rules import lives
-from quarterdeck.engine.errands import until_heard
-from quarterdeck.engine.outgoing import LOOK_MAX, Found, Full, Outgoing, Terms
-from quarterdeck.engine.outward import Outward, OutwardError, Overlong, Refused, Request, TimedOut
-from quarterdeck.engine.tx import Engine
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.background import until_heard
+from quarterdeck.engine.delivery_scheduler import LOOK_MAX, Found, Full, Outgoing, Terms
+from quarterdeck.engine.outbound_http import Outward, OutwardError, Overlong, Refused, Request, TimedOut
+from quarterdeck.engine.transaction import Engine
+from quarterdeck.engine.wakeups import Wakes
 
 log = logging.getLogger("quarterdeck.webhooks")
 SETTLE_MAX = 500

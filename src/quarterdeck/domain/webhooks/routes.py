@@ -33,7 +33,7 @@ from quarterdeck.domain.webhooks.model import (
     Trial,
 )
 from quarterdeck.domain.webhooks.rules.showing import delivery_view, endpoint_view
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 
 LISTING = "webhook-deliveries"
 READ, CHANGE = "webhooks.read", "webhooks.change"

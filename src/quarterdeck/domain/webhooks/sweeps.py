@@ -6,7 +6,7 @@ from quarterdeck.core.clock import DAY
 from quarterdeck.domain.webhooks import operations
 from quarterdeck.domain.webhooks.model import WebhookSettings
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 
 RETENTION = "webhook-retention"
 BATCH = 500

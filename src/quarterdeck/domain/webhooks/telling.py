@@ -29,12 +29,12 @@ from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.webhooks.rules import lives
 from quarterdeck.domain.webhooks.rules.endpoints import types_of
 from quarterdeck.domain.webhooks.rules.messages import Message, message_of
-from quarterdeck.engine.events import Event, NewEvent
+from quarterdeck.engine.event_log import Event, NewEvent
 from quarterdeck.engine.leases import Fence, LeaseLost
 from quarterdeck.engine.queries import Q as ENGINE
 from quarterdeck.engine.sinks import State
-from quarterdeck.engine.tx import Engine, Tx
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.wakeups import Wakes
 from quarterdeck.store.interface import StoreError, decode
 from quarterdeck.store.sql import pieces
 

@@ -20,9 +20,9 @@ from quarterdeck.domain.zones.model import (
     ZoneUse,
 )
 from quarterdeck.domain.zones.queries import Q
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import BUSY, Busy
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 

@@ -23,7 +23,7 @@ from quarterdeck.domain.zones.model import (
     ZoneView,
 )
 from quarterdeck.domain.zones.operations import ZonePut
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine.transaction import Engine
 
 
 @dataclass(frozen=True, slots=True)

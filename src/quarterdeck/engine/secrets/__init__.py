@@ -17,7 +17,7 @@ that is killed in the middle of a rotation has sealed some values with the new k
 ring, everything opens, and the next rotation goes on.
 """
 
-from quarterdeck.engine.secrets.ring import Key, Ring, RingError, SecretSettings, Unopened
-from quarterdeck.engine.secrets.safe import About, Safe
+from quarterdeck.engine.secrets.field_encryption import About, Safe
+from quarterdeck.engine.secrets.keyring import Key, Ring, RingError, SecretSettings, Unopened
 
 __all__ = ["About", "Key", "Ring", "RingError", "Safe", "SecretSettings", "Unopened"]

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from quarterdeck.engine.secrets.safe import Safe, key_ids_in
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.secrets.field_encryption import Safe, key_ids_in
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import Bound, Statement
 

@@ -9,7 +9,7 @@ import msgspec
 
 from quarterdeck.bus.redis.interfaces import Entry, Outlet
 from quarterdeck.core.clock import Millis
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 
 
 class Standing(msgspec.Struct, frozen=True, array_like=True):

@@ -13,7 +13,7 @@ from functools import partial
 from quarterdeck.core.clock import DAY
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 
 log = logging.getLogger("quarterdeck.sinks")
 SINK_RETENTION = "sink-retention"

@@ -15,13 +15,13 @@ from quarterdeck.bus.redis.interfaces import Entry, Hold, Marker
 from quarterdeck.core.clock import MINUTE, Millis
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.retry import Policy, decide, delay
-from quarterdeck.engine import events as journal
-from quarterdeck.engine.events import Bounds, Event
+from quarterdeck.engine import event_log as journal
+from quarterdeck.engine.event_log import Bounds, Event
 from quarterdeck.engine.leases import Fence, LeaseLost
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.settings import SinkSettings
 from quarterdeck.engine.sinks.model import Channel, Parked, State
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.store.interface import StoreError, decode
 
 log = logging.getLogger("quarterdeck.sinks")

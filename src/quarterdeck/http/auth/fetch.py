@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from quarterdeck.engine.outward import OWN, Answer, Bounds, Outward, OutwardError, Request
-from quarterdeck.engine.outward.model import PORTS
+from quarterdeck.engine.outbound_http import OWN, Answer, Bounds, Outward, OutwardError, Request
+from quarterdeck.engine.outbound_http.types import PORTS
 
 __all__ = ["Answer", "FetchFailed", "Fetcher", "check_url"]
 MAX_ANSWER = 256 * 1024

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import Bound
 from quarterdeck.upkeep.history.model import (

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.core.clock import SECOND, Millis
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.upkeep.history.task_model import DependencyRow, TaskRow, Work
 
 # -- what clients wrote down -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.upkeep.history.model import ENDED_STATES, Evidence, Ref, Told, told_by
 
 

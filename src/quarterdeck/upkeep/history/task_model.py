@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 
 NO_CHECKPOINT = msgspec.Raw(b"{}")
 

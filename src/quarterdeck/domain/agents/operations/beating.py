@@ -18,7 +18,7 @@ from quarterdeck.domain.agents.operations.loading import Batch, by_ref, refs_of
 from quarterdeck.domain.agents.operations.speaking import Heard, Speakers
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 
 Hears = Callable[[Sequence[Agent]], None]
 

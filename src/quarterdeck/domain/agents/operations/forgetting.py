@@ -15,7 +15,7 @@ from quarterdeck.domain.agents.operations.loading import Batch
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 
 _names = msgspec.json.Decoder(list[str]).decode
 

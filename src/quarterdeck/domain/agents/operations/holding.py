@@ -11,7 +11,7 @@ from quarterdeck.domain.agents.model import Ref
 from quarterdeck.domain.agents.operations import writing
 from quarterdeck.domain.agents.operations.loading import Batch, by_ref
 from quarterdeck.domain.agents.queries import Q
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.sql import pieces
 
 

@@ -16,7 +16,7 @@ from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 

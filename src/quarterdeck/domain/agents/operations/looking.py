@@ -21,7 +21,7 @@ from quarterdeck.domain.agents.operations.speaking import Speakers, require_powe
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
 READ = "agents.read"

@@ -10,9 +10,9 @@ from quarterdeck.domain.agents.operations.speaking import Heard, Speakers, requi
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.domain.zones.model import ChangeMember, Member, MemberChange, MemberFilter, MemberRef
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 
 READ = "members.read"
 CHANGE = "members.change"

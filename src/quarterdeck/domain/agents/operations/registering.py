@@ -16,9 +16,9 @@ from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.agents.rules import Moved, Speaker
 from quarterdeck.domain.agents.rules.registering import registered_data
 from quarterdeck.engine import idempotency
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 
 OWN = Agent.__struct_fields__.index("pulse_status")
 """So many columns are of `agents`; the rest is of its pulse."""

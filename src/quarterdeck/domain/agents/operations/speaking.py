@@ -26,7 +26,7 @@ from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.sessions.model import Session
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import Bound
 

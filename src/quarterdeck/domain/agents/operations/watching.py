@@ -15,9 +15,9 @@ from quarterdeck.domain.agents.operations.loading import Loaded, load
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.agents.rules import Moved
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
 POWER = "agents.terminate"

@@ -9,8 +9,8 @@ import msgspec
 from quarterdeck.domain.agents.model import Agent, Ref
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.agents.rules import Moved
-from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.event_log import NewEvent
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.sql import pieces
 
 Batch = list[tuple[object, ...]]

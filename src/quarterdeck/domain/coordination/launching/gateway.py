@@ -9,7 +9,7 @@ from quarterdeck.domain.coordination.model import HttpLauncher
 from quarterdeck.domain.coordination.rules import launching as rules
 from quarterdeck.domain.tasks.model.commands import Launched
 from quarterdeck.domain.tasks.model.rows import Whole
-from quarterdeck.engine.outward import OutwardError, Request
+from quarterdeck.engine.outbound_http import OutwardError, Request
 
 log = logging.getLogger("quarterdeck.launching")
 

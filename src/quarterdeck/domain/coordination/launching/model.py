@@ -16,11 +16,11 @@ from quarterdeck.domain.tasks.model.commands import Command, Outcome
 from quarterdeck.domain.tasks.model.rows import TABLE, Task, Whole
 from quarterdeck.domain.tasks.operations.looking import TaskRef
 from quarterdeck.domain.tasks.striking import strikes
-from quarterdeck.engine.errands import until_heard
-from quarterdeck.engine.outward import Outward
+from quarterdeck.engine.background import until_heard
+from quarterdeck.engine.outbound_http import Outward
 from quarterdeck.engine.secrets import Safe
-from quarterdeck.engine.tx import Engine
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.transaction import Engine
+from quarterdeck.engine.wakeups import Wakes
 
 log = logging.getLogger("quarterdeck.launching")
 REPORT = Policy(max_attempts=0, base_ms=50, multiplier=2.0, cap_ms=5_000)

@@ -15,7 +15,7 @@ from quarterdeck.domain.coordination.launching.processes import Processes
 from quarterdeck.domain.coordination.model import CoordinationSettings, HttpLauncher, launchers_of
 from quarterdeck.domain.tasks.model.commands import Fail
 from quarterdeck.domain.tasks.operations.looking import TaskRef
-from quarterdeck.engine.errands import Errands
+from quarterdeck.engine.background import Errands
 
 log = logging.getLogger("quarterdeck.launching")
 PROCESS_SECONDS = 30.0

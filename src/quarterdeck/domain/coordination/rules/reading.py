@@ -8,7 +8,7 @@ from quarterdeck.core.clock import iso
 from quarterdeck.domain.coordination.model import CoordinatorLogView
 from quarterdeck.domain.tasks.model.lines import Level
 from quarterdeck.domain.tasks.rules import telling
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 
 KINDS: dict[str, Level] = {
     **{name: level for name, (level, _) in telling.KINDS.items()},

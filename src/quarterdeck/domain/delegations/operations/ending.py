@@ -10,8 +10,8 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.domain.delegations.model import Edge, EdgeState, EdgeVerb, Link, Standing
 from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import DELEGATION
-from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.event_log import NewEvent
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound, pieces
 

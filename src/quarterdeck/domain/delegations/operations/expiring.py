@@ -13,7 +13,7 @@ from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import TIME_IS_UP, Ref
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
 SWEEP = "sweep"

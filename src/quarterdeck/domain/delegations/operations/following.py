@@ -8,8 +8,8 @@ from quarterdeck.domain.delegations.model import EdgeVerb, Link
 from quarterdeck.domain.delegations.operations.ending import Leaving, end, load_zones, standings_of
 from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import WITH_SESSION
-from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.event_log import NewEvent
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
 ENDED = "session.terminate"

@@ -12,7 +12,7 @@ from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import Above, Standing
 from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import Ref
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
 

@@ -23,7 +23,7 @@ from quarterdeck.domain.sessions.operations.bearers import bearers_of
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 
 Batch = list[tuple[object, ...]]

@@ -29,10 +29,10 @@ from quarterdeck.domain.delegations.rules.explaining import refusals_explained, 
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Session, SessionRef
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine import events as log
-from quarterdeck.engine.events import EventFilter
+from quarterdeck.engine import event_log as log
+from quarterdeck.engine.event_log import EventFilter
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
 

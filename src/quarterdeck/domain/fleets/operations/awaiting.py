@@ -15,14 +15,14 @@ from quarterdeck.domain.fleets.model.rows import MemberStatus
 from quarterdeck.domain.fleets.operations import looking
 from quarterdeck.domain.fleets.operations.looking import Pages
 from quarterdeck.domain.fleets.queries import LISTS
-from quarterdeck.engine import waiting
+from quarterdeck.engine import long_poll
 from quarterdeck.engine.lanes import zones_of
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 
 Key = tuple[str, str]
 """(zone, member)"""
-Poll = waiting.Waiter[InboxFilter, Key, Pages]
-Polls = waiting.Waiters[InboxFilter, Key, Pages]
+Poll = long_poll.Waiter[InboxFilter, Key, Pages]
+Polls = long_poll.Waiters[InboxFilter, Key, Pages]
 LOOK_SECONDS = 1.0
 """Between two looks, should a wake be lost on its way from another server."""
 
@@ -41,7 +41,7 @@ class Awaiting:
 
         async def read(asked: InboxFilter) -> tuple[Pages, ...]:
             poll = asked.waiter
-            assert isinstance(poll, waiting.Waiter)
+            assert isinstance(poll, long_poll.Waiter)
             found = await self._engine.read(lambda tx: looking.inbox(tx, wanted), zones=zones_of([wanted]))
             if found.messages:
                 return (found,)
@@ -49,7 +49,7 @@ class Awaiting:
             return ()
 
         key = (wanted.zone_id, str(wanted.agent_id))
-        pages = await waiting.wait_for_work(wanted, key, read, self._polls, seconds)
+        pages = await long_poll.wait_for_work(wanted, key, read, self._polls, seconds)
         return pages[0] if pages else Pages([], {})
 
 

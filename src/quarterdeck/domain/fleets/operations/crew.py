@@ -25,9 +25,9 @@ from quarterdeck.domain.fleets.rules.crew import Crew, Known, LastIds, Told, Wan
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound, Statement
 

@@ -38,7 +38,7 @@ from quarterdeck.domain.fleets.rules import cards, refusals, showing
 from quarterdeck.domain.fleets.rules.showing import FleetSeen, Names, Watched
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 

@@ -18,9 +18,9 @@ from quarterdeck.domain.fleets.rules.messages import Known, Talk, Told, asked_id
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import pieces
 

@@ -21,7 +21,7 @@ from quarterdeck.domain.fleets.model.rows import (
 from quarterdeck.domain.fleets.operations.looking import in_fleet
 from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules import refusals
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
 CHANGE = "fleets.change"

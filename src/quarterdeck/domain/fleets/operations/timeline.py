@@ -15,7 +15,7 @@ from quarterdeck.domain.fleets.model.rows import MEMBERS_MAX, Message, MessageTy
 from quarterdeck.domain.fleets.operations.looking import PAGE_CHARACTERS, SLICE, in_fleet, names
 from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules.showing import Entry, Names
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import Bound
 

@@ -27,8 +27,8 @@ from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
-from quarterdeck.engine.waiting import Waiter
+from quarterdeck.engine.long_poll import Waiter
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 

@@ -24,7 +24,7 @@ from quarterdeck.domain.sessions import operations as sessions, rules as session
 from quarterdeck.domain.sessions.model import State as SessionState
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 

@@ -20,9 +20,9 @@ from quarterdeck.domain.invocations.rules.board import SERVICE_GONE, SESSION_END
 from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.sessions.model import State as SessionState
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import pieces
 

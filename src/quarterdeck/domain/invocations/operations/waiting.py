@@ -9,14 +9,14 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.domain.invocations.model import Claim, Invocation
 from quarterdeck.domain.invocations.queries import Q
 from quarterdeck.domain.invocations.rules.board import ServiceKey
-from quarterdeck.engine import waiting
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine import long_poll
+from quarterdeck.engine.transaction import Engine, Tx
 
 Given = tuple[Invocation, ...]
-ServiceWaiter = waiting.Waiter[Claim, ServiceKey, Invocation]
+ServiceWaiter = long_poll.Waiter[Claim, ServiceKey, Invocation]
 
 
-class Waiters(waiting.Waiters[Claim, ServiceKey, Invocation]):
+class Waiters(long_poll.Waiters[Claim, ServiceKey, Invocation]):
     def __init__(self) -> None:
         super().__init__(lambda row: row.id)
 
@@ -29,7 +29,7 @@ async def wait_for_work(
     claim: Claim, submit: Callable[[Claim], Awaitable[Given]], waiters: Waiters, seconds: float
 ) -> Given:
     key = (claim.zone_id, claim.service_id)
-    return await waiting.wait_for_work(claim, key, submit, waiters, seconds)
+    return await long_poll.wait_for_work(claim, key, submit, waiters, seconds)
 
 
 @dataclass(slots=True)

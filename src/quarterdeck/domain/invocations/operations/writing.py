@@ -9,8 +9,8 @@ import msgspec
 from quarterdeck.domain.invocations.model import Invocation, Open, State
 from quarterdeck.domain.invocations.queries import Q
 from quarterdeck.domain.invocations.rules.board import Told
-from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.event_log import NewEvent
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.sql import Bound, pieces
 
 

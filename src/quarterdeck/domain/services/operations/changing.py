@@ -13,7 +13,7 @@ from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import Shelf, Told
 from quarterdeck.domain.services.rules.changes import changed
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 
 
 class Changer:

@@ -13,7 +13,7 @@ from quarterdeck.domain.services.model import Forget, Forgotten
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 
 
 async def forget(tx: Tx, asks: Sequence[Forget]) -> list[Forgotten | Problem | Busy]:

@@ -14,9 +14,9 @@ from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import Left, Shelf
 from quarterdeck.domain.services.rules.registry import SESSION_ENDED
 from quarterdeck.domain.sessions import rules as session_rules
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import pieces
 

@@ -14,7 +14,7 @@ from quarterdeck.domain.services.rules import Seen, Shelf
 from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 

@@ -13,7 +13,7 @@ from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import SessionRef
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import Bound
 

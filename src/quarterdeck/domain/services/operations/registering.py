@@ -13,7 +13,7 @@ from quarterdeck.domain.services.rules import Known, Registry
 from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 
 
 class Registrar:

@@ -7,8 +7,8 @@ import msgspec
 from quarterdeck.domain.services.model import Service
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import Shelf, Told
-from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.event_log import NewEvent
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.sql import Bound, pieces
 
 UNREGISTERED = "unregistered"

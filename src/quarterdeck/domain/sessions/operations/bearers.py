@@ -12,7 +12,7 @@ from quarterdeck.domain.sessions.model import Session
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import BUSY, Busy
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 

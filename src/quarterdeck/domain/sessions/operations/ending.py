@@ -20,9 +20,9 @@ from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules.ending import Ask, Endings, Known, Leaving, Ref
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones.model import Zone
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound, pieces
 

@@ -23,9 +23,9 @@ from quarterdeck.domain.sessions.operations.bearers import by_ref, require_beare
 from quarterdeck.domain.sessions.operations.spawning import Spawner
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules.explaining import holders, spawn_explained, state_explained
-from quarterdeck.engine import events as log
-from quarterdeck.engine.events import EventFilter
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine import event_log as log
+from quarterdeck.engine.event_log import EventFilter
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.ids import first_id
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 
 
 async def forget(tx: Tx, window: Millis, limit: int) -> int:

@@ -14,9 +14,9 @@ from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules.ending import Ref
 from quarterdeck.domain.sessions.rules.suspension import Grove, Move
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import pieces
 

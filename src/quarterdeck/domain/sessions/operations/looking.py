@@ -12,7 +12,7 @@ from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules.ending import Ref, left_over
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 
 LEFT_MAX = 100

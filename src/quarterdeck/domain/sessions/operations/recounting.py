@@ -15,9 +15,9 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.domain.sessions.model import Recount, Recounted
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 
 NAMED_MAX = 20
 """How many of the counts that were wrong the event names."""

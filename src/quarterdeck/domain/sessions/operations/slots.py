@@ -9,8 +9,8 @@ import msgspec
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.domain.zones.model import Limits
-from quarterdeck.engine.slots import Use
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.mirrors.slots import Use
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 
 

@@ -18,9 +18,9 @@ from quarterdeck.domain.sessions.rules import SPAWN, Count, CountKey, Known
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine import idempotency
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 

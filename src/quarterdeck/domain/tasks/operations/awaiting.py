@@ -11,7 +11,7 @@ from quarterdeck.domain.tasks.operations.exchange import TaskWaiters, wants
 from quarterdeck.domain.tasks.operations.loading import kinds_of
 from quarterdeck.domain.tasks.queries import Q
 from quarterdeck.domain.tasks.rules.known import ClassRef, Kind
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 
 AGENTS_SECONDS = 0.5
 """Between two looks at the agents of those who wait: they may be a thousand, commits many, and an end is rare. Half of

@@ -28,7 +28,7 @@ from quarterdeck.domain.tasks.queries import MONEY, Q
 from quarterdeck.domain.tasks.rules import refusals, spending as rules
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import Bound
 

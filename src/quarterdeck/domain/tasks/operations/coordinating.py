@@ -10,7 +10,7 @@ from quarterdeck.domain.tasks.model.rows import Attempt, Overdue, Ref, State, Ta
 from quarterdeck.domain.tasks.operations.loading import kinds_of
 from quarterdeck.domain.tasks.queries import COORDINATING, Q
 from quarterdeck.domain.tasks.rules.known import ClassRef, Kind
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 
 Batch = list[tuple[object, ...]]

@@ -20,8 +20,8 @@ from quarterdeck.domain.tasks.rules.lives import HELD
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.leases import LeaseLost
-from quarterdeck.engine.tx import Tx
-from quarterdeck.engine.waiting import Waiter, Waiters
+from quarterdeck.engine.long_poll import Waiter, Waiters
+from quarterdeck.engine.transaction import Tx
 
 log = logging.getLogger("quarterdeck.tasks")
 NOTHING = Leases(())

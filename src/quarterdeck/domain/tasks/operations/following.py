@@ -13,11 +13,11 @@ import msgspec
 from quarterdeck.domain.tasks.model.lines import LogFilter, LogPage
 from quarterdeck.domain.tasks.model.rows import Ref
 from quarterdeck.domain.tasks.operations import logs
-from quarterdeck.engine import waiting
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine import long_poll
+from quarterdeck.engine.transaction import Engine
 
-Reader = waiting.Waiter[LogFilter, Ref, LogPage]
-Readers = waiting.Waiters[LogFilter, Ref, LogPage]
+Reader = long_poll.Waiter[LogFilter, Ref, LogPage]
+Readers = long_poll.Waiters[LogFilter, Ref, LogPage]
 
 
 def readers() -> Readers:
@@ -36,7 +36,7 @@ class Following:
         async def read(asked: LogFilter) -> tuple[LogPage, ...]:
             nonlocal latest
             reader = asked.waiter
-            assert isinstance(reader, waiting.Waiter)
+            assert isinstance(reader, long_poll.Waiter)
             found = await self._read(latest)
             if found.entries:
                 return (found,)
@@ -45,7 +45,7 @@ class Following:
             self._readers.add(reader)
             return ()
 
-        pages = await waiting.wait_for_work(wanted, (wanted.zone_id, wanted.id), read, self._readers, seconds)
+        pages = await long_poll.wait_for_work(wanted, (wanted.zone_id, wanted.id), read, self._readers, seconds)
         if pages:
             return pages[0]
         assert latest.place is not None

@@ -27,7 +27,7 @@ from quarterdeck.domain.tasks.operations.looking import TaskRef
 from quarterdeck.domain.tasks.queries import LISTS, Q
 from quarterdeck.domain.tasks.rules import explaining, refusals
 from quarterdeck.domain.tasks.rules.lives import HELD
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
 Batch = list[tuple[object, ...]]

@@ -33,7 +33,7 @@ from quarterdeck.domain.tasks.rules.known import ClassRef, Kind, Known, Standing
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency, leases
 from quarterdeck.engine.lanes import zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 

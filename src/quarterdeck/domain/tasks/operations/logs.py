@@ -36,10 +36,10 @@ from quarterdeck.domain.tasks.model.rows import TABLE, Ref, Task
 from quarterdeck.domain.tasks.queries import LINES, Q
 from quarterdeck.domain.tasks.rules import refusals, telling
 from quarterdeck.domain.tasks.rules.telling import Half, Span, Transition
-from quarterdeck.engine.events import LAST
+from quarterdeck.engine.event_log import LAST
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.secrets import About, Safe
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound, pieces
 

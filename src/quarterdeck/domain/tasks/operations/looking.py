@@ -17,7 +17,7 @@ from quarterdeck.domain.tasks.queries import LISTS, Q
 from quarterdeck.domain.tasks.rules import refusals
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound
 

@@ -13,8 +13,8 @@ from quarterdeck.domain.tasks.model.rows import State, Task, Waits
 from quarterdeck.domain.tasks.queries import LISTS, Q
 from quarterdeck.domain.tasks.rules.lives import HELD
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.mirror import Contents, Places
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.mirrors.keys import Contents, Places
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 
 RECENT_MS = 2 * SECOND

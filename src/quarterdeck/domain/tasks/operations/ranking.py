@@ -20,10 +20,10 @@ from quarterdeck.domain.tasks.queries import COORDINATING, Q
 from quarterdeck.domain.tasks.rules import lives, turns
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import leases
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.leases import LeaseLost
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
 POWER = "coordinator.use"

@@ -12,8 +12,8 @@ from quarterdeck.domain.tasks.operations import writing
 from quarterdeck.domain.tasks.queries import Q
 from quarterdeck.domain.tasks.rules.board import Board
 from quarterdeck.domain.tasks.rules.known import Known, Windows
-from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.event_log import NewEvent
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
 REASONS = {"agent.stale": "agent_stale", "agent.terminated": "agent_terminated", "agent.restarted": "lost_by_agent"}

@@ -12,8 +12,8 @@ from quarterdeck.domain.tasks.model.money import Budget, Scope, Sum
 from quarterdeck.domain.tasks.model.rows import Task
 from quarterdeck.domain.tasks.queries import MONEY
 from quarterdeck.domain.tasks.rules import spending as rules
-from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.event_log import NewEvent
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 from quarterdeck.store.sql import Bound, pieces
 

@@ -18,7 +18,7 @@ from quarterdeck.domain.tasks.queries import LISTS, Q
 from quarterdeck.domain.tasks.rules import refusals
 from quarterdeck.domain.tasks.rules.lives import HELD
 from quarterdeck.engine.secrets import Safe
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.store.interface import decode
 
 FORGOTTEN_MS = MINUTE

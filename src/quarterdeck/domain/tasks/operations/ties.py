@@ -13,7 +13,7 @@ import msgspec
 
 from quarterdeck.domain.tasks.model.rows import Ref, Task
 from quarterdeck.domain.tasks.queries import Q
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import Bound
 

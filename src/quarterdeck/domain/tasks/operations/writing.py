@@ -14,8 +14,8 @@ from quarterdeck.domain.tasks.queries import Q
 from quarterdeck.domain.tasks.rules.board import Board
 from quarterdeck.domain.tasks.rules.known import Told
 from quarterdeck.engine import idempotency
-from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.event_log import NewEvent
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import Bound, pieces
 

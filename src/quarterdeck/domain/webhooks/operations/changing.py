@@ -14,9 +14,9 @@ from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.webhooks.rules.endpoints import Registry, Stored, Terms, Told, key_of
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
 CHANGE = "webhooks.change"

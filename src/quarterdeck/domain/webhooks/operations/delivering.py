@@ -13,7 +13,7 @@ from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.webhooks.rules import lives
 from quarterdeck.domain.webhooks.rules.lives import Patience
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 
 Batch = list[tuple[object, ...]]

@@ -10,8 +10,8 @@ from quarterdeck.domain.webhooks.model import Endpoint, Remove
 from quarterdeck.domain.webhooks.operations.changing import change_row, event
 from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.webhooks.rules.endpoints import Told, removed
-from quarterdeck.engine.events import NewEvent
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.event_log import NewEvent
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
 

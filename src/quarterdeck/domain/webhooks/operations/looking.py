@@ -12,7 +12,7 @@ from quarterdeck.domain.webhooks import rules
 from quarterdeck.domain.webhooks.model import Delivery, DeliveryFilter, Endpoint, EndpointFilter, Ref, State
 from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
 READ = "webhooks.read"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.upkeep.history.attempts import accepted, numbers, token_of
 from quarterdeck.upkeep.history.model import Call, Evidence, Finding, Op, Ref, Told
 from quarterdeck.upkeep.history.replay import Lives, reading

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.upkeep.history.model import Call, Evidence, Finding, Told
 from quarterdeck.upkeep.history.promises.acknowledged import MADE
 from quarterdeck.upkeep.history.promises.tasks.endings import judge as of_tasks

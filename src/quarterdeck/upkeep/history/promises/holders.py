@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.upkeep.history.model import ENDED_STATES, Call, Evidence, Finding, Lease, Ref, Told
 from quarterdeck.upkeep.history.promises.tasks.holders import judge as of_tasks
 from quarterdeck.upkeep.history.replay import COMES_FROM, ENDS_AN_ATTEMPT, LEADS_TO, Tale, reading

@@ -20,7 +20,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.domain.zones.model import CEILINGS
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.upkeep.history.model import Evidence, Finding, Ref
 from quarterdeck.upkeep.history.replay import Life, Lives, reading
 

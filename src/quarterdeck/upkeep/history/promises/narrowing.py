@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.upkeep.history.model import Evidence, Finding, Ref, Told
 from quarterdeck.upkeep.history.replay import reading
 

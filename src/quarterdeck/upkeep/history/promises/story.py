@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.upkeep.history.model import Evidence, Finding, told_by
 from quarterdeck.upkeep.history.promises.tasks.story import judge as of_tasks
 from quarterdeck.upkeep.history.replay import Lives

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quarterdeck.core.clock import DAY
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.upkeep.history.model import Evidence, Finding, Ref
 from quarterdeck.upkeep.history.task_model import TaskTold
 from quarterdeck.upkeep.history.task_replay import Tales

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.upkeep.history.model import Evidence, Finding, Op, Outcome
 from quarterdeck.upkeep.history.task_model import TaskTold
 from quarterdeck.upkeep.history.task_replay import HELD, Tales, TaskTale, begins

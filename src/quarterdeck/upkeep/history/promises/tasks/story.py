@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quarterdeck.engine.events import Event
+from quarterdeck.engine.event_log import Event
 from quarterdeck.upkeep.history.model import Evidence
 from quarterdeck.upkeep.history.task_model import TaskTold, task_told_by
 from quarterdeck.upkeep.history.task_replay import ARROWS, PREFIX, UNBEGUN, Tales, TaskTale, begins

@@ -29,7 +29,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.wakeups import Wakes
 from quarterdeck.store.interface import TransientError
 
 log = logging.getLogger("quarterdeck.waiting")

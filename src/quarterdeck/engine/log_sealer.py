@@ -19,12 +19,12 @@ import msgspec
 from quarterdeck.core.audit_seal import End, Seal, Signer, Stretch, is_due, pos_of, prints_of, seal
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.ids import new_id
-from quarterdeck.engine.events import Bounds
+from quarterdeck.engine.event_log import Bounds
 from quarterdeck.engine.leases import Fence, Lease
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.store.interface import Row, decode
 
 log = logging.getLogger("quarterdeck.seals")

@@ -11,7 +11,7 @@ from quarterdeck.core.clock import iso, iso_or_none
 from quarterdeck.core.errors import NotFound
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.sinks.model import Parked, Standing, State
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
 ENTRIES_MAX = 100

@@ -11,8 +11,17 @@ from collections.abc import Sequence
 
 import httptools
 
-from quarterdeck.engine.outward.finding import Guard, Resolve, Resolver, places
-from quarterdeck.engine.outward.model import Answer, Bounds, Garbled, Overlong, Request, Target, TimedOut, Unreachable
+from quarterdeck.engine.outbound_http.ssrf_guard import Guard, Resolve, Resolver, places
+from quarterdeck.engine.outbound_http.types import (
+    Answer,
+    Bounds,
+    Garbled,
+    Overlong,
+    Request,
+    Target,
+    TimedOut,
+    Unreachable,
+)
 
 _CHUNK = 64 * 1024
 _FRAMES = 32 * 1024

@@ -25,8 +25,8 @@ from quarterdeck.core.errors import Unavailable
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.retry import Policy, delay
 from quarterdeck.engine.leases import Fence, Lease, LeaseLost
-from quarterdeck.engine.tx import Engine
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.transaction import Engine
+from quarterdeck.engine.wakeups import Wakes
 from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.duties")

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Collection
 
 from quarterdeck.engine.queries import Q
-from quarterdeck.engine.secrets.ring import About, Ring, RingError, Unopened
-from quarterdeck.engine.tx import Tx
+from quarterdeck.engine.secrets.keyring import About, Ring, RingError, Unopened
+from quarterdeck.engine.transaction import Tx
 
 log = logging.getLogger("quarterdeck.secrets")
 WORD = "quarterdeck"

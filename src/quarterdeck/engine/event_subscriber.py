@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from quarterdeck.engine import events as log
-from quarterdeck.engine.events import Bounds, Event, EventFilter
-from quarterdeck.engine.tx import Engine
+from quarterdeck.engine import event_log as log
+from quarterdeck.engine.event_log import Bounds, Event, EventFilter
+from quarterdeck.engine.transaction import Engine
 
 QUEUE_EVENTS = 1_000
 QUEUE_BYTES = 512 * 1024

@@ -16,14 +16,14 @@ import asyncio
 from quarterdeck.core.audit_seal import End, floor_for
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.ids import new_id
-from quarterdeck.engine import seals
+from quarterdeck.engine import log_sealer
 from quarterdeck.engine.leases import Fence, Lease
+from quarterdeck.engine.log_sealer import LogState
 from quarterdeck.engine.queries import Q
-from quarterdeck.engine.seals import LogState
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sinks.retention import needed
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.store.interface import decode
 
 EVENT_RETENTION = "event-retention"
@@ -48,7 +48,7 @@ class EventRetention:
 
     async def run_once(self, batch: int) -> int:
         """Raises the floor if more is due, and deletes at most so many events below the attested one."""
-        known = await self._engine.read(seals.state)
+        known = await self._engine.read(log_sealer.state)
         floor = await self._engine.read(lambda tx: self._due(tx, known))
         if floor is not None and (fence := await self._fence()):
             await self._engine.transact(lambda tx: self._raise(tx, fence))
@@ -64,7 +64,7 @@ class EventRetention:
 
     async def _raise(self, tx: Tx, fence: Fence) -> None:
         await fence.check(tx)
-        floor = await self._due(tx, await seals.state(tx))
+        floor = await self._due(tx, await log_sealer.state(tx))
         if floor is not None:
             tx.write(Q.log_raise_floor(floor=floor))
 

@@ -28,10 +28,10 @@ from typing import NamedTuple, Protocol
 
 from quarterdeck.bus.redis.interfaces import Away, Board, Shown, Slot
 from quarterdeck.core.retry import Policy, delay
-from quarterdeck.engine.events import NewEvent
+from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 
 log = logging.getLogger("quarterdeck.slots")
 TOUCHING = ("session.spawn", "session.terminate", "cascade.begin", "zone.create", "zone.change", "zone.recount")

@@ -39,7 +39,7 @@ from quarterdeck.core.ids import is_path_id, new_id
 from quarterdeck.engine.leases import Fence
 from quarterdeck.engine.settings import SinkSettings
 from quarterdeck.engine.sinks import Channel, Sink
-from quarterdeck.engine.tx import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Tx
 
 log = logging.getLogger("quarterdeck.mirror")
 NAME = "redis-keys"

@@ -15,8 +15,8 @@ from functools import partial
 from typing import TypeVar
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.engine import events as log
-from quarterdeck.engine.events import NewEvent, Witness
+from quarterdeck.engine import event_log as log
+from quarterdeck.engine.event_log import NewEvent, Witness
 from quarterdeck.engine.queries import Q
 from quarterdeck.store.interface import Row, Store, StoreTx
 from quarterdeck.store.sql import Bound

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.fair_slots import Ref, ShareLimits, Shares
-from quarterdeck.engine.errands import Errands
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine.background import Errands
+from quarterdeck.engine.wakeups import Wakes
 from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.outgoing")

@@ -29,8 +29,9 @@ How it fails: always by an `OutwardError`, which quotes nothing of the answer. `
 to. After any other nobody knows what the other side has done.
 """
 
-from quarterdeck.engine.outward.finding import LAB, OWN, PUBLIC, Guard, Resolve, Resolver
-from quarterdeck.engine.outward.model import (
+from quarterdeck.engine.outbound_http.client import Outward
+from quarterdeck.engine.outbound_http.ssrf_guard import LAB, OWN, PUBLIC, Guard, Resolve, Resolver
+from quarterdeck.engine.outbound_http.types import (
     Answer,
     Bounds,
     Garbled,
@@ -41,7 +42,6 @@ from quarterdeck.engine.outward.model import (
     TimedOut,
     Unreachable,
 )
-from quarterdeck.engine.outward.talking import Outward
 
 __all__ = [
     "LAB",

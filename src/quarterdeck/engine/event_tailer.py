@@ -29,11 +29,11 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from quarterdeck.core.retry import Policy, delay
-from quarterdeck.engine import events as log
-from quarterdeck.engine.events import Event
-from quarterdeck.engine.follower import Batch, Encode, Follower, Frame, Watch
-from quarterdeck.engine.tx import Engine
-from quarterdeck.engine.wake import Wakes
+from quarterdeck.engine import event_log as log
+from quarterdeck.engine.event_log import Event
+from quarterdeck.engine.event_subscriber import Batch, Encode, Follower, Frame, Watch
+from quarterdeck.engine.transaction import Engine
+from quarterdeck.engine.wakeups import Wakes
 
 logger = logging.getLogger("quarterdeck.tail")
 PAGE = 500

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from weakref import WeakValueDictionary
 
 from quarterdeck.core import ssrf
-from quarterdeck.engine.outward.model import Refused, Target, Unreachable
+from quarterdeck.engine.outbound_http.types import Refused, Target, Unreachable
 
 Resolve = Callable[[str, int, str], Awaitable[Sequence[str]]]
 """Every address of a host, the best first: by the host, the port, and whoever asks."""

@@ -19,7 +19,7 @@ import msgspec
 from quarterdeck.core import redaction
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.redaction import SEALED, SECRET, SECRETS_MAX, STRUCK
-from quarterdeck.engine.secrets.ring import About, Ring, Unopened, key_id_of
+from quarterdeck.engine.secrets.keyring import About, Ring, Unopened, key_id_of
 
 __all__ = ["About", "Safe", "key_ids_in"]
 
