@@ -15,10 +15,10 @@ import msgspec
 from quarterdeck import __main__, app
 from quarterdeck.core.routing import LIFECYCLE, Call, Route
 from quarterdeck.http.auth import Authenticator
-from quarterdeck.http.logs import LineWriter
+from quarterdeck.http.dispatcher import Shell
+from quarterdeck.http.json_logging import LineWriter
 from quarterdeck.http.metrics import Metrics
-from quarterdeck.http.shell import Shell
-from quarterdeck.http.streams import Streams
+from quarterdeck.http.stream_limits import Streams
 
 PATH = "/zones/{zone}/probe"
 

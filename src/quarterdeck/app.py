@@ -31,15 +31,15 @@ from quarterdeck.engine.log_sealer import Sealer
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sweeps import SweepRunner
 from quarterdeck.engine.transaction import Listener
-from quarterdeck.http import about, events as event_routes, sse, system
+from quarterdeck.http import about, event_routes, event_stream, system_routes
 from quarterdeck.http.about import AboutDesk
 from quarterdeck.http.auth import Authenticator, AuthSettings, LocalIssuer
-from quarterdeck.http.events import LogDesk
-from quarterdeck.http.logs import LineWriter
-from quarterdeck.http.shell import Shell
-from quarterdeck.http.sse import Live
-from quarterdeck.http.streams import Streams, StreamSettings
-from quarterdeck.http.system import CheckBearer, System
+from quarterdeck.http.dispatcher import Shell
+from quarterdeck.http.event_routes import LogDesk
+from quarterdeck.http.event_stream import Live
+from quarterdeck.http.json_logging import LineWriter
+from quarterdeck.http.stream_limits import Streams, StreamSettings
+from quarterdeck.http.system_routes import CheckBearer, System
 from quarterdeck.keel import Keel, Room, Runs, lay
 from quarterdeck.outside import Beside, Inside, redis_for
 from quarterdeck.rooms import sessions as session_rooms, webhooks as webhook_rooms, work as work_rooms
@@ -173,7 +173,7 @@ async def build(
         # Every room that keeps secrets names the shelves they stand on.
         Room(safekeeping.lay(keel, safe, [resealing.TASKS], check_bearer)),
         Room(about.routes(AboutDesk(keel.engine, check_bearer, __version__, keel.stores[0].kind))),
-        Room(system.routes(own, None if settings.server.host in LOOPBACK else METRICS)),
+        Room(system_routes.routes(own, None if settings.server.host in LOOPBACK else METRICS)),
     ]
     table = [route for room in rooms for route in room.routes if paths is None or route.path in paths]
     shell = Shell(table, authenticator, keel.metrics, lines, live.streams)
@@ -205,7 +205,7 @@ async def the_outside(keel: Keel, beside: Beside | None, check_bearer: CheckBear
 def live_on(keel: Keel) -> Live:
     """The streams of events: one reader across zones, and replays held to the zone of whoever asks."""
     told = keel.settings.section(StreamSettings)
-    tailer = Tailer(keel.everywhere, keel.wakes, sse.frame, told.stream_poll_ms / 1000)
+    tailer = Tailer(keel.everywhere, keel.wakes, event_stream.frame, told.stream_poll_ms / 1000)
     streams = Streams(told)
     keel.metrics.gauge("quarterdeck_streams_open", "Open streams", "events", streams.__len__)
     keel.metrics.counter(

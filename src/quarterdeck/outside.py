@@ -33,11 +33,11 @@ from quarterdeck.engine.sinks.retention import SinkRetention
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine
 from quarterdeck.engine.wakeups import Wakes
-from quarterdeck.http import redis as redis_routes, sinks
+from quarterdeck.http import redis_routes, sink_routes
 from quarterdeck.http.metrics import Metrics
-from quarterdeck.http.redis import RedisDesk
-from quarterdeck.http.sinks import SinkDesk
-from quarterdeck.http.system import CheckBearer
+from quarterdeck.http.redis_routes import RedisDesk
+from quarterdeck.http.sink_routes import SinkDesk
+from quarterdeck.http.system_routes import CheckBearer
 from quarterdeck.settings import Settings, SettingsError, mask
 
 REDIS_STREAMS = "redis-streams"
@@ -118,7 +118,7 @@ async def lay(ground: Ground, beside: Beside | None, check_bearer: CheckBearer, 
     forgetting = SinkRetention(ground.everywhere, told.outbox_retention_days, cleaning_ms)
     duties = {duty.name: duty for duty in inside.sinks}
     desk = SinkDesk(ground.everywhere, duties, check_bearer, ground.wakes.committed)
-    made = Outside(sinks.routes(desk), [forgetting.sweep()])
+    made = Outside(sink_routes.routes(desk), [forgetting.sweep()])
     mirror: Mirror | None = None
     if beside is not None:
         mirror, keys = await _keys(ground, beside.keys, told)

@@ -19,11 +19,11 @@ from quarterdeck.app import build
 from quarterdeck.client import place
 from quarterdeck.core.clock import DAY, iso, system_now
 from quarterdeck.engine.sweeps import Sweep, SweepRunner
-from quarterdeck.http import logs, serve
+from quarterdeck.http import json_logging, server as serve
 from quarterdeck.http.auth import AuthSettings, LocalIssuer
 from quarterdeck.http.connection import Connections
-from quarterdeck.http.shell import Shell
-from quarterdeck.http.streams import StreamSettings
+from quarterdeck.http.dispatcher import Shell
+from quarterdeck.http.stream_limits import StreamSettings
 from quarterdeck.settings import Settings, SettingsError, environment, mask
 from quarterdeck.store import migrate
 
@@ -67,8 +67,8 @@ class Running:
 
     async def _run(self, issuer: LocalIssuer) -> None:
         server = self._settings.server
-        lines = logs.set_up(server.log_level)
-        talks = logs.LEVELS[server.log_level] <= logs.LEVELS["info"]
+        lines = json_logging.set_up(server.log_level)
+        talks = json_logging.LEVELS[server.log_level] <= json_logging.LEVELS["info"]
         # First, because an address that is taken should cost nobody a connection to the database.
         tcp = serve.listen_tcp(server.host, server.port)
         local_url = serve.local_url_of(tcp)

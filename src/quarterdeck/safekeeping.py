@@ -17,12 +17,12 @@ from quarterdeck.engine.secrets import Ring, RingError, Safe, SecretSettings, ke
 from quarterdeck.engine.secrets.keyring import new_key, parse
 from quarterdeck.engine.secrets.rotation import Rotation, Shelf
 from quarterdeck.engine.transaction import Engine
-from quarterdeck.http import secrets as routes
+from quarterdeck.http import secret_routes as routes
 from quarterdeck.http.auth import LocalIssuer
-from quarterdeck.http.auth.keyfile import KeyFileError, create_secret, read_secret
+from quarterdeck.http.auth.secret_files import KeyFileError, create_secret, read_secret
 from quarterdeck.http.metrics import Metrics
-from quarterdeck.http.secrets import SecretDesk
-from quarterdeck.http.system import CheckBearer
+from quarterdeck.http.secret_routes import SecretDesk
+from quarterdeck.http.system_routes import CheckBearer
 from quarterdeck.settings import Settings, SettingsError
 from quarterdeck.store.migrate import sqlite_path
 

@@ -35,7 +35,7 @@ from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine.secrets.keyring import SecretSettings
 from quarterdeck.engine.settings import EngineSettings, LogSettings, SinkSettings
 from quarterdeck.http.auth.model import AuthSettings
-from quarterdeck.http.streams import StreamSettings
+from quarterdeck.http.stream_limits import StreamSettings
 
 S = TypeVar("S", bound=msgspec.Struct)
 FILE = "quarterdeck.toml"

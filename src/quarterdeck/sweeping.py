@@ -24,8 +24,8 @@ import uvloop
 from quarterdeck.app import App, build
 from quarterdeck.core.errors import EXIT_FAILED, NotFound
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.http import logs, serve
-from quarterdeck.http.logs import LineWriter
+from quarterdeck.http import json_logging, server
+from quarterdeck.http.json_logging import LineWriter
 from quarterdeck.run import check_schema, open_issuer, say_database, server_of
 from quarterdeck.settings import Settings, SettingsError
 from quarterdeck.store import migrate
@@ -85,14 +85,14 @@ class Sweeping:
     async def _until_stopped(self) -> int:
         port = self._wanted.metrics_port
         # First, because a port that is taken should cost nobody a connection to the database.
-        tcp = None if port is None else serve.listen_tcp(self._settings.server.host, port)
+        tcp = None if port is None else server.listen_tcp(self._settings.server.host, port)
         async with self._composed() as (app, sweeps):
             tally = Tally()
             app.sweeps.tell(tally)
 
             def begun() -> None:
                 app.start([sweep.name for sweep in sweeps])
-                self._say_begun(sweeps, None if tcp is None else serve.url_of(tcp))
+                self._say_begun(sweeps, None if tcp is None else server.url_of(tcp))
 
             if tcp is None:
                 begun()
@@ -130,7 +130,7 @@ class Sweeping:
     @asynccontextmanager
     async def _composed(self) -> AsyncIterator[tuple[App, list[Sweep]]]:
         """The whole app, whose sweeps are all that is wanted of it."""
-        lines = logs.set_up(self._settings.server.log_level)
+        lines = json_logging.set_up(self._settings.server.log_level)
         app = await build(self._settings, open_issuer(self._settings), self._lines(lines), WATCHED)
         try:
             yield app, self._chosen(app)
@@ -139,7 +139,7 @@ class Sweeping:
             lines.flush()
 
     def _lines(self, lines: LineWriter) -> LineWriter | None:
-        return lines if logs.LEVELS[self._settings.server.log_level] <= logs.LEVELS["info"] else None
+        return lines if json_logging.LEVELS[self._settings.server.log_level] <= json_logging.LEVELS["info"] else None
 
     def _chosen(self, app: App) -> list[Sweep]:
         every = {sweep.name: sweep for sweep in app.sweeps.sweeps}

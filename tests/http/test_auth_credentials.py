@@ -13,7 +13,7 @@ from quarterdeck.core.api_key import ShownKey
 from quarterdeck.core.errors import Problem, Unauthenticated
 from quarterdeck.core.routing import Bearer, Caller
 from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, LocalIssuer
-from quarterdeck.http.shell import Head
+from quarterdeck.http.dispatcher import Head
 from tests.http.auth_support import NOW, Clock, Signer, bearer, claims_of, issuer_server
 from tests.support.making import struct_of
 

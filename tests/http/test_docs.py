@@ -15,9 +15,9 @@ from msgspec import Meta
 from quarterdeck.core.routing import Route
 from quarterdeck.http import docs, openapi
 from quarterdeck.http.docs.markup import stylesheet
-from quarterdeck.http.docs.reading import read
-from quarterdeck.http.docs.routes import curl
-from quarterdeck.http.openapi import codes
+from quarterdeck.http.docs.openapi_types import read
+from quarterdeck.http.docs.route_html import curl
+from quarterdeck.http.openapi import error_codes
 from tests.http.api_support import nobody, table
 
 EVIL = "</title></style><script>alert(1)</script><img src=x onerror='alert(2)'>\"'&`<b>`"
@@ -96,7 +96,7 @@ def test_every_route_is_on_the_page_with_its_refusals_and_what_they_mean(routes:
         assert route.summary in page.text
         assert route.path in page.text
         for code in route.refusals:
-            meaning = codes.meaning(code)
+            meaning = error_codes.meaning(code)
             assert meaning is not None
             assert f"{meaning.kind.status} {code}{meaning.says.replace('`', '')}" in page.text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
-from quarterdeck.http.logs import JsonHandler, LineWriter, set_up
+from quarterdeck.http.json_logging import JsonHandler, LineWriter, set_up
 
 
 def closed_pipe() -> int:

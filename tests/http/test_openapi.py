@@ -13,10 +13,10 @@ import pytest
 from quarterdeck.core import errors
 from quarterdeck.core.routing import ADMIN, LIFECYCLE, Route
 from quarterdeck.domain.sessions import rules
-from quarterdeck.http import openapi, problems
-from quarterdeck.http.openapi import codes
-from quarterdeck.http.openapi.answers import PROBLEM_EXAMPLE
+from quarterdeck.http import openapi, problem_json
+from quarterdeck.http.openapi import error_codes
 from quarterdeck.http.openapi.examples import AN_ID
+from quarterdeck.http.openapi.responses import PROBLEM_EXAMPLE
 from quarterdeck.http.openapi.schemas import Problem
 from tests.http.api_support import nobody, table
 from tests.support.source import dotted, modules
@@ -25,7 +25,7 @@ Json = Mapping[str, object]
 STATUS = re.compile(r"[1-5]\d\d")
 COMPONENT = re.compile(r"[A-Za-z0-9._-]+")
 TYPES = {"string", "integer", "number", "boolean", "array", "object", "null"}
-NEVER_OVER_HTTP = {"src/quarterdeck/http/auth/issuer.py"}
+NEVER_OVER_HTTP = {"src/quarterdeck/http/auth/local_issuer.py"}
 """Refuses what `qd token` was asked for, on the command line."""
 
 
@@ -187,7 +187,7 @@ def test_every_route_with_a_token_lists_the_problems_it_may_answer_with(routes: 
     for route in routes:
         answers = at(operation_of(described, route), "responses")
         expected = {500, 503} if route.scope is None else {400, 401, 403, 404, 429, 500, 503}
-        known = [meaning for code in route.refusals if (meaning := codes.meaning(code))]
+        known = [meaning for code in route.refusals if (meaning := error_codes.meaning(code))]
         expected |= {meaning.kind.status for meaning in known}
         for status in expected:
             assert "Problem" in str(schema_of(resolved(described, cast(Json, answers[str(status)]))))
@@ -230,25 +230,25 @@ def test_every_example_is_a_value_of_the_type_it_stands_for(routes: list[Route],
 
 
 def test_a_problem_looks_as_the_shell_sends_it() -> None:
-    sent = problems.body(rules.exceeded(rules.MAX_CONCURRENT, 8, 8), AN_ID)
+    sent = problem_json.body(rules.exceeded(rules.MAX_CONCURRENT, 8, 8), AN_ID)
     assert msgspec.json.decode(sent) == PROBLEM_EXAMPLE
     assert msgspec.json.decode(sent, type=Problem).bound == "max_concurrent"
     for kind in errors.leaves():
         members: dict[str, object] = {"field": "a.b"} if kind is errors.Invalid else {}
-        shown = msgspec.json.decode(problems.body(kind("code", "A sentence.", **members), "r"), type=Problem)
+        shown = msgspec.json.decode(problem_json.body(kind("code", "A sentence.", **members), "r"), type=Problem)
         assert (shown.error, shown.status, shown.title) == ("code", kind.status, kind.title)
 
 
 def test_every_code_a_route_names_has_a_meaning(routes: list[Route]) -> None:
-    unknown = {code for route in routes for code in route.refusals if codes.meaning(code) is None}
-    assert not unknown, f"say in http/openapi/codes.py what these mean: {unknown}"
+    unknown = {code for route in routes for code in route.refusals if error_codes.meaning(code) is None}
+    assert not unknown, f"say in http/openapi/error_codes.py what these mean: {unknown}"
 
 
 def test_codes_mean_what_they_are_raised_as_and_none_is_missing_or_stale() -> None:
     raised = dict(raised_codes())
-    told = {**codes.COMMON, **codes.OWN}
+    told = {**error_codes.COMMON, **error_codes.OWN}
     missing = raised.keys() - told.keys()
-    assert not missing, f"say in http/openapi/codes.py what these mean: {sorted(missing)}"
+    assert not missing, f"say in http/openapi/error_codes.py what these mean: {sorted(missing)}"
     wrong = {code for code, kind in raised.items() if told[code].kind.__name__ != kind}
     assert not wrong, f"listed under another kind than the one they are raised with: {wrong}"
     stale = told.keys() - raised.keys() - {bound.code for bound in rules.BOUNDS}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from quarterdeck.engine.event_log import Event
-from quarterdeck.http.entries import Untold, news
+from quarterdeck.http.timeline_stream import Untold, news
 
 
 def event(pos: int, subject: int, kind: str = "sent", fleet: int = 1, origin: int | None = None) -> Event:

@@ -16,8 +16,8 @@ from quarterdeck.client.http import Answer, Lost, TimedOut, Unreachable
 from quarterdeck.client.problems import from_answer
 from quarterdeck.client.server import with_query
 from quarterdeck.http.connection import target_of
+from quarterdeck.http.dispatcher import Shell
 from quarterdeck.http.request import Headers, Request
-from quarterdeck.http.shell import Shell
 from quarterdeck.sdk.remote import Ask, Options, Remote, headers_of, headers_with
 
 STREAM_AHEAD = 64

@@ -11,7 +11,7 @@ from quarterdeck.core.clock import iso
 from quarterdeck.core.routing import LIFECYCLE, Call, Route
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.transaction import Engine, Tx
-from quarterdeck.http.system import CheckBearer
+from quarterdeck.http.system_routes import CheckBearer
 from quarterdeck.store import migrate
 
 

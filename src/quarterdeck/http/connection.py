@@ -25,7 +25,7 @@ from urllib.parse import unquote
 import httptools
 
 from quarterdeck.core.errors import Invalid
-from quarterdeck.http import problems
+from quarterdeck.http import problem_json
 from quarterdeck.http.request import Request
 
 HEAD_MAX = 64 * 1024
@@ -378,9 +378,9 @@ def target_of(url: bytes) -> tuple[str, bytes]:
 def _not_http() -> bytes:
     """What a peer is told whose bytes are not HTTP: it never becomes a request, but hears of it in the usual form."""
     problem = Invalid("invalid_http", "This is not a well-formed HTTP/1.1 request; the connection is closed.")
-    content = problems.body(problem, "")
+    content = problem_json.body(problem, "")
     head = [b"HTTP/1.1 400 Bad Request", b"content-length: %d" % len(content), b"connection: close"]
-    head += [name + b": " + value for name, value in problems.headers(problem)]
+    head += [name + b": " + value for name, value in problem_json.headers(problem)]
     return b"\r\n".join([*head, b"", content])
 
 

@@ -17,8 +17,8 @@ from quarterdeck.domain.fleets.operations.messages import Talking
 from quarterdeck.engine.lanes import Lane
 from quarterdeck.engine.long_poll import Lookout
 from quarterdeck.http.auth import LocalIssuer
-from quarterdeck.http.entries import Timelines
-from quarterdeck.http.sse import Live
+from quarterdeck.http.event_stream import Live
+from quarterdeck.http.timeline_stream import Timelines
 from quarterdeck.keel import Keel, Room
 from quarterdeck.rooms.panes import the_notifier, the_station
 

@@ -11,7 +11,7 @@ from quarterdeck.core.audit_seal import Seal
 from quarterdeck.core.audit_verify import Altered, Anchor, Evidence, Proof, anchor_of, verify
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Invalid, NotFound
-from quarterdeck.http.auth.keyfile import KeyFileError
+from quarterdeck.http.auth.secret_files import KeyFileError
 from quarterdeck.http.auth.trusted import TrustedKeys, trusted_keys
 from quarterdeck.upkeep.queries import Q
 from quarterdeck.upkeep.snapshot import Snapshot, first, rows, snapshot_of

@@ -12,15 +12,15 @@ from quarterdeck.core import api_key as apikey
 from quarterdeck.core.api_key import ShownKey
 from quarterdeck.core.errors import Forbidden
 from quarterdeck.core.routing import LIFECYCLE, METRICS, Caller
-from quarterdeck.http.auth import tokens
-from quarterdeck.http.auth.fetch import Fetcher
-from quarterdeck.http.auth.issuer import LocalIssuer
-from quarterdeck.http.auth.keysets import KeySets
+from quarterdeck.http.auth import jwt_claims
+from quarterdeck.http.auth.issuers import Issuers
+from quarterdeck.http.auth.jwks_cache import KeySets
+from quarterdeck.http.auth.jwks_fetch import Fetcher
+from quarterdeck.http.auth.local_issuer import LocalIssuer
 from quarterdeck.http.auth.model import AuthSettings
-from quarterdeck.http.auth.trust import Issuers
 
 _CANONICAL = b"Bearer "
-_MAX_HEADER = len(_CANONICAL) + tokens.MAX_CREDENTIAL
+_MAX_HEADER = len(_CANONICAL) + jwt_claims.MAX_CREDENTIAL
 FindKey = Callable[[ShownKey], Awaitable[Caller]]
 """Asks the database whose key that is, each time. Raises what the caller is to be told."""
 
@@ -60,7 +60,7 @@ class Authenticator:
         expired meanwhile is refused, and so is a key that was revoked, because a key is asked about every time."""
         if shown.api_key:
             if shown.authorization:
-                tokens.refuse("The request has both a bearer token and an API key; give one of them.")
+                jwt_claims.refuse("The request has both a bearer token and an API key; give one of them.")
             return await self._by_key(shown.api_key)
         known = self.known(shown.authorization) if shown.authorization else None
         return known or await self.verify(shown.authorization)
@@ -80,17 +80,17 @@ class Authenticator:
 
     async def verify(self, authorization: bytes | None) -> Caller:
         """Check a credential whole. Raises Unauthenticated, or Unavailable if no key for it can be had."""
-        token = tokens.parse(tokens.credential(authorization))
+        token = jwt_claims.parse(jwt_claims.credential(authorization))
         issuer = self._issuers.issuer_of(token)
-        tokens.judge(token.claims, self._clock(), self._leeway)
+        jwt_claims.judge(token.claims, self._clock(), self._leeway)
         key = await issuer.key(token)
         if key is None:
-            tokens.refuse("The token is signed with a key that its issuer does not have.")
+            jwt_claims.refuse("The token is signed with a key that its issuer does not have.")
         # The key says which algorithm it is for; the token may only agree.
         if token.header.alg != key.alg or not key.verifies(token.signed, token.signature):
-            tokens.refuse("The token's signature does not hold.")
+            jwt_claims.refuse("The token's signature does not hold.")
         issuer.proved(token)
-        caller = tokens.caller(
+        caller = jwt_claims.caller(
             token.claims, may_grant_admin=issuer.may_grant_admin, is_local=issuer.is_local, leeway=self._leeway
         )
         self._remember(authorization or b"", token.claims.exp, caller)

@@ -12,9 +12,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-from quarterdeck.http.auth.issuer import public_jwk, thumbprint
-from quarterdeck.http.auth.keyfile import KeyFileError
-from quarterdeck.http.auth.keys import VerifyingKey, read_key_set, verifying_key
+from quarterdeck.http.auth.jwk import VerifyingKey, read_key_set, verifying_key
+from quarterdeck.http.auth.local_issuer import public_jwk, thumbprint
+from quarterdeck.http.auth.secret_files import KeyFileError
 
 _MAX_BYTES = 256 * 1024
 

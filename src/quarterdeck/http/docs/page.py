@@ -6,11 +6,11 @@ import base64
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from quarterdeck.http.docs import chapters
+from quarterdeck.http.docs import introduction
 from quarterdeck.http.docs.markup import EMPTY, Html, anchor, document, el, joined, link, prose, stylesheet
-from quarterdeck.http.docs.reading import Description, Row, Tag, read
-from quarterdeck.http.docs.routes import article, method, path
-from quarterdeck.http.docs.values import field_list, fields_of, type_of
+from quarterdeck.http.docs.openapi_types import Description, Row, Tag, read
+from quarterdeck.http.docs.route_html import article, method, path
+from quarterdeck.http.docs.schema_html import field_list, fields_of, type_of
 
 STYLE = Path(__file__).with_name("page.css")
 ICON = (
@@ -42,7 +42,7 @@ def _head(whole: Description) -> Html:
 
 
 def _main(whole: Description) -> Iterator[Html]:
-    yield from chapters.all_of(whole)
+    yield from introduction.all_of(whole)
     for tag, rows in whole.groups():
         yield _group(tag, rows, whole)
     yield _types(whole)
@@ -52,7 +52,7 @@ def _main(whole: Description) -> Iterator[Html]:
 
 
 def _contents(whole: Description) -> Html:
-    opening = [el("li", link(place, title)) for place, title in chapters.PLACES.items()]
+    opening = [el("li", link(place, title)) for place, title in introduction.PLACES.items()]
     groups = [
         el("li", link(_place(tag), _title(tag)), el("ul", *(_entry(row) for row in rows)), class_="group")
         for tag, rows in whole.groups()

@@ -9,7 +9,7 @@ from quarterdeck.core.idempotency import KEY_BYTES_MAX
 from quarterdeck.core.ids import NAME_MAX, PATH_ID
 from quarterdeck.core.routing import ADMIN, Role, Route
 from quarterdeck.domain.zones.rules import POWERS
-from quarterdeck.http.openapi import answers, codes
+from quarterdeck.http.openapi import error_codes, responses
 from quarterdeck.http.openapi.examples import AN_ID, USUAL, Sampler
 from quarterdeck.http.openapi.schemas import Json, Schemas, without_null
 from quarterdeck.http.router import NAMES, NUMBERS
@@ -61,12 +61,12 @@ def describe(routes: Sequence[Route], version: str) -> dict[str, object]:
         "paths": _paths(routes, schemas),
         "components": {
             "schemas": schemas.components,
-            "responses": {kind.__name__: answers.problem(kind) for kind in answers.kinds().values()},
-            "headers": answers.headers(),
+            "responses": {kind.__name__: responses.problem(kind) for kind in responses.kinds().values()},
+            "headers": responses.headers(),
             "parameters": {"IdempotencyKey": _idempotency_key(), "WorkspaceId": _zone_meant()},
             "securitySchemes": {BEARER: _bearer(), API_KEY: _api_key()},
         },
-        "x-refusals": [answers.refusal(code) for code in codes.COMMON],
+        "x-refusals": [responses.refusal(code) for code in error_codes.COMMON],
     }
 
 
@@ -91,16 +91,16 @@ def _operation(route: Route, schemas: Schemas, sampler: Sampler) -> Json:
         operation["requestBody"] = {
             # An empty body is an empty object, so it is needed only where one of its fields is.
             "required": bool(schemas.resolved(schemas.of(route.body)).get("required")),
-            "content": answers.content(schemas.of(route.body), sampler),
+            "content": responses.content(schemas.of(route.body), sampler),
         }
-    operation["responses"] = {**answers.successes(route, schemas, sampler), **answers.problems(route)}
+    operation["responses"] = {**responses.successes(route, schemas, sampler), **responses.problems(route)}
     operation["security"] = [{way: [route.scope]} for way in _ways(route)]
     if route.power is not None:
         operation["x-power"] = route.power
     if route.body_max is not None:
         operation["x-body-max"] = route.body_max
     if route.refusals:
-        operation["x-refusals"] = [answers.refusal(code) for code in route.refusals]
+        operation["x-refusals"] = [responses.refusal(code) for code in route.refusals]
     return operation
 
 

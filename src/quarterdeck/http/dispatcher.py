@@ -17,14 +17,14 @@ from quarterdeck.core.errors import Internal, Invalid, MethodNotAllowed, NotFoun
 from quarterdeck.core.ids import NAME_MAX, is_path_id, new_id
 from quarterdeck.core.routing import Call, Caller, Reply, Route
 from quarterdeck.domain.zones.rules import ZONE_NOT_FOUND, may_enter, zone_hidden
-from quarterdeck.http import problems
+from quarterdeck.http import problem_json
 from quarterdeck.http.auth import Authenticator
-from quarterdeck.http.intake import decode_body, decode_query, read_body
-from quarterdeck.http.logs import LineWriter
+from quarterdeck.http.decoding import decode_body, decode_query, read_body
+from quarterdeck.http.json_logging import LineWriter
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.http.request import Gone, Request
 from quarterdeck.http.router import NAMES, NUMBERS, Router
-from quarterdeck.http.streams import Stream, Streams, accepts_stream
+from quarterdeck.http.stream_limits import Stream, Streams, accepts_stream
 from quarterdeck.http.waiting import while_there
 from quarterdeck.store.interface import TransientError
 
@@ -247,7 +247,7 @@ class Shell:
     # -- answers --------------------------------------------------------------------------------------------------
 
     def _send_problem(self, request: Request, problem: Problem, request_id: str) -> int:
-        headers = problems.headers(problem)
+        headers = problem_json.headers(problem)
         headers.append((b"x-request-id", request_id.encode()))
         allow = problem.members.get("allow")
         if isinstance(allow, str):
@@ -255,7 +255,7 @@ class Shell:
         bound = problem.members.get("bound")
         if isinstance(bound, str):
             self._metrics.denied(bound)
-        request.answer(problem.status, headers, problems.body(problem, request_id))
+        request.answer(problem.status, headers, problem_json.body(problem, request_id))
         return problem.status
 
     def _record(self, path: str, label: str, status: int, head: Head, seconds: float) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from msgspec import UNSET
 
 from quarterdeck.http.docs.markup import Html, el, prose
-from quarterdeck.http.docs.reading import Description
-from quarterdeck.http.docs.routes import refusal_table
-from quarterdeck.http.docs.values import json_block
+from quarterdeck.http.docs.openapi_types import Description
+from quarterdeck.http.docs.route_html import refusal_table
+from quarterdeck.http.docs.schema_html import json_block
 
 PLACES = {"start": "Start", "tokens": "Tokens and keys", "conventions": "Conventions", "refusals": "Refusals"}
 

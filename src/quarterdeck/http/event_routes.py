@@ -13,9 +13,9 @@ from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import event_log as log
 from quarterdeck.engine.event_log import Event, EventFilter, EventView
 from quarterdeck.engine.transaction import Engine, Tx
-from quarterdeck.http import sse
-from quarterdeck.http.sse import Live
-from quarterdeck.http.streams import Stream
+from quarterdeck.http import event_stream
+from quarterdeck.http.event_stream import Live
+from quarterdeck.http.stream_limits import Stream
 
 AFTER = "the position after which to begin; without it a list begins with the first event, and a stream now"
 TYPES = r"^[a-z_.]+(,[a-z_.]+)*$(?!\n)"
@@ -56,7 +56,7 @@ class LogDesk:
     async def _stream(self, call: Call, wanted: EventFilter) -> Stream:
         if call.last_event_id is not None:
             # It knows better than the URL, which a client that comes again repeats as it was.
-            wanted = msgspec.structs.replace(wanted, after=sse.position_of(call.last_event_id))
+            wanted = msgspec.structs.replace(wanted, after=event_stream.position_of(call.last_event_id))
         assert isinstance(call.query, EventsQuery)
         begins_now = call.last_event_id is None and call.query.after is None
         return await self._live.open(wanted, call.caller.bearer, begins_now=begins_now)

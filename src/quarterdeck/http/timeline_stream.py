@@ -32,8 +32,8 @@ from quarterdeck.domain.fleets.rules import showing
 from quarterdeck.engine.event_log import Event, EventFilter
 from quarterdeck.engine.event_subscriber import Follower
 from quarterdeck.engine.transaction import Tx
-from quarterdeck.http import sse
-from quarterdeck.http.sse import EventStream, Live
+from quarterdeck.http import event_stream
+from quarterdeck.http.event_stream import EventStream, Live
 
 SENT = "message.sent"
 TYPES = (SENT, "message.acknowledged", "message.canceled")
@@ -157,6 +157,6 @@ class Timelines:
     async def follow(self, call: Call) -> EntryStream:
         fleet = of_fleet(call)
         begins_now = call.last_event_id is None
-        after = 0 if call.last_event_id is None else sse.position_of(call.last_event_id)
+        after = 0 if call.last_event_id is None else event_stream.position_of(call.last_event_id)
         follower = self.live.follower(EventFilter(call.zone, after=after, types=TYPES), fleet.bearer)
         return await self.live.begin(EntryStream(self.live, follower, fleet, begins_now))

@@ -9,8 +9,8 @@ import msgspec
 
 from quarterdeck.core.errors import Unavailable
 from quarterdeck.core.routing import Call, Caller, Reply, Route
+from quarterdeck.http.dispatcher import Page
 from quarterdeck.http.metrics import CONTENT_TYPE, Metrics
-from quarterdeck.http.shell import Page
 from quarterdeck.store.interface import Store, TransientError
 
 PAGE_HEADERS = (

@@ -8,11 +8,11 @@ import msgspec
 
 from quarterdeck.core import errors
 from quarterdeck.core.routing import Route
-from quarterdeck.http.openapi import codes
+from quarterdeck.http.openapi import error_codes
 from quarterdeck.http.openapi.examples import AN_ID, Sampler
 from quarterdeck.http.openapi.schemas import PLACE, Json, Schemas
-from quarterdeck.http.problems import CONTENT_TYPE
-from quarterdeck.http.streams import EVENT_STREAM
+from quarterdeck.http.problem_json import CONTENT_TYPE
+from quarterdeck.http.stream_limits import EVENT_STREAM
 
 WITH_TOKEN = (400, 401, 403, 404, 429, 500, 503)
 WITHOUT_TOKEN = (500, 503)
@@ -100,7 +100,7 @@ def problems(route: Route) -> Json:
     """The problem answers of a route: those of all routes, and those of its own codes, which are named."""
     named: dict[int, list[str]] = {}
     for code in route.refusals:
-        if known := codes.meaning(code):
+        if known := error_codes.meaning(code):
             named.setdefault(known.kind.status, []).append(code)
     statuses = set(WITHOUT_TOKEN if route.scope is None else WITH_TOKEN) | named.keys()
     if route.body is not None:
@@ -138,5 +138,5 @@ def kinds() -> dict[int, type[errors.Problem]]:
 
 
 def refusal(code: str) -> Json:
-    known = codes.meaning(code)
+    known = error_codes.meaning(code)
     return {"error": code} if known is None else {"error": code, "status": known.kind.status, "meaning": known.says}

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from quarterdeck.core.errors import Invalid, Problem, TooLarge
-from quarterdeck.http import meant
+from quarterdeck.http import suggestions
 from quarterdeck.http.request import Request, TooMuch
 
 BODY_MAX = 256 * 1024
@@ -89,11 +89,11 @@ def explained(error: msgspec.DecodeError, kind: object, code: str = "invalid_bod
     where = _WHERE.search(text)
     place = where[1] if where is not None else ""
     said = _WHERE.sub("", text)
-    name = meant.unknown_name(said)
+    name = suggestions.unknown_name(said)
     if name is not None and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         thing = "parameter" if code == "invalid_query" else "field"
-        told = meant.sentence(thing, name, meant.names_at(kind, place))
-        shown = name[: meant.SHOWN_MAX]
+        told = suggestions.sentence(thing, name, suggestions.names_at(kind, place))
+        shown = name[: suggestions.SHOWN_MAX]
         return Invalid(code, told, field=f"{place}.{shown}" if place else shown)
     if where is None:
         return Invalid(code, f"{text}.")

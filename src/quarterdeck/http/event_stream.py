@@ -35,7 +35,7 @@ from quarterdeck.engine.event_log import Bounds, Event, EventFilter
 from quarterdeck.engine.event_subscriber import Follower, Watch
 from quarterdeck.engine.event_tailer import Tailer
 from quarterdeck.engine.transaction import Engine, Tx
-from quarterdeck.http.streams import EVENT_STREAM, Stream, Streams
+from quarterdeck.http.stream_limits import EVENT_STREAM, Stream, Streams
 from quarterdeck.store.interface import TransientError
 
 ENDED = "session.terminate"

@@ -10,8 +10,8 @@ import msgspec
 from msgspec import UNSET
 
 from quarterdeck.http.docs.markup import EMPTY, Html, el, joined, link, prose
-from quarterdeck.http.docs.reading import Content, Description, Media, Operation, Parameter, Refusal, Row
-from quarterdeck.http.docs.values import Field, field_list, fields_of, json_block, pretty, type_of
+from quarterdeck.http.docs.openapi_types import Content, Description, Media, Operation, Parameter, Refusal, Row
+from quarterdeck.http.docs.schema_html import Field, field_list, fields_of, json_block, pretty, type_of
 
 EVENT_STREAM = "text/event-stream"
 SHORT_BODY = 44

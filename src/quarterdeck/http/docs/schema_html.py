@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from quarterdeck.http.docs.markup import EMPTY, Html, anchor, el, joined, link, prose
-from quarterdeck.http.docs.reading import Description, Schema
+from quarterdeck.http.docs.openapi_types import Description, Schema
 
 _TOKENS = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*)|\b(true|false|null)\b')
 UNBOUNDED = 2**63 - 1

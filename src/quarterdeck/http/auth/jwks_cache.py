@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from quarterdeck.core.errors import Unavailable
-from quarterdeck.http.auth.fetch import Answer, FetchFailed
-from quarterdeck.http.auth.keys import KeySet, VerifyingKey, read_key_set
+from quarterdeck.http.auth.jwk import KeySet, VerifyingKey, read_key_set
+from quarterdeck.http.auth.jwks_fetch import Answer, FetchFailed
 from quarterdeck.http.auth.model import AuthSettings
 
 Fetch = Callable[[str], Awaitable[Answer]]

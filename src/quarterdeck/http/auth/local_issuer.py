@@ -33,10 +33,10 @@ from cryptography.hazmat.primitives.serialization import (
 
 from quarterdeck.core.errors import Invalid, Unauthenticated
 from quarterdeck.core.routing import ADMIN, COORDINATOR_ADMIN, FLEET_EXEC, LIFECYCLE
-from quarterdeck.http.auth.keyfile import KeyFileError, create_secret, read_secret, replace_secret
-from quarterdeck.http.auth.keys import VerifyingKey, verifying_key
+from quarterdeck.http.auth.jwk import VerifyingKey, verifying_key
+from quarterdeck.http.auth.jwt_claims import judge, parse
 from quarterdeck.http.auth.model import Grant
-from quarterdeck.http.auth.tokens import judge, parse
+from quarterdeck.http.auth.secret_files import KeyFileError, create_secret, read_secret, replace_secret
 
 ADMIN_TOKEN_TTL = 30 * 24 * 3600
 """Seconds. The server writes a new one at every start; one that runs for longer must do so in between."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Protocol
 from urllib.parse import quote
 
-from quarterdeck.http.auth.fetch import check_url
-from quarterdeck.http.auth.issuer import LocalIssuer
-from quarterdeck.http.auth.keys import VerifyingKey
-from quarterdeck.http.auth.keysets import KeySets
+from quarterdeck.http.auth.jwk import VerifyingKey
+from quarterdeck.http.auth.jwks_cache import KeySets
+from quarterdeck.http.auth.jwks_fetch import check_url
+from quarterdeck.http.auth.jwt_claims import Token, refuse
+from quarterdeck.http.auth.local_issuer import LocalIssuer
 from quarterdeck.http.auth.model import AuthSettings
-from quarterdeck.http.auth.tokens import Token, refuse
 
 
 class Issuer(Protocol):
