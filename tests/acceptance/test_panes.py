@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from quarterdeck.http.auth import Grant
-from quarterdeck.panes.host import this_host
+from quarterdeck.tmux.host import this_host
 from tests.support.databases import SqliteDatabases
 from tests.support.eventually import eventually
 from tests.support.server import ServerProcess, Servers, launch_on

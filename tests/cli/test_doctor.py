@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quarterdeck import __version__
-from quarterdeck.panes.host import this_host
+from quarterdeck.tmux.host import this_host
 from tests.cli.cli_support import Qd, answer, peer
 from tests.support.tmux import TmuxServer, needs_tmux, tmux_server
 

@@ -22,9 +22,9 @@ from quarterdeck.domain.fleets.model.views import FleetDeletedView, FleetMemberD
 from quarterdeck.domain.fleets.queries import Q
 from quarterdeck.domain.fleets.reaching import Reach
 from quarterdeck.domain.fleets.stationing import Means, PaneStation
-from quarterdeck.panes import ending
-from quarterdeck.panes.coding import coding_agents_of
-from quarterdeck.panes.host import this_host
+from quarterdeck.tmux import terminate
+from quarterdeck.tmux.coding_agents import coding_agents_of
+from quarterdeck.tmux.host import this_host
 from tests.support.eventually import eventually
 from tests.support.fleeting import DIRECTOR, FLEET, placement
 from tests.support.manned import Manned, manned_on
@@ -181,7 +181,7 @@ async def test_an_agent_that_the_configuration_no_longer_names_stays_and_the_rea
 async def test_a_fleet_whose_deletion_was_cut_is_still_there_and_is_deleted_by_asking_again(
     deck: Deck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "ASKED_SECONDS", 0.1)
+    monkeypatch.setattr(terminate, "ASKED_SECONDS", 0.1)
     deck.tmux.ask("set-environment", "-g", "FAKE", "stubborn")
     made = await deck.create()
     pid = deck.heard(made).pid

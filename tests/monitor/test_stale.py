@@ -10,8 +10,8 @@ import pytest
 
 from quarterdeck.cli.monitor import is_live
 from quarterdeck.monitor.model import Placed
-from quarterdeck.monitor.stale import PENDING_SECONDS, stale
-from quarterdeck.panes.host import Host, this_host
+from quarterdeck.monitor.stale_placements import PENDING_SECONDS, stale
+from quarterdeck.tmux.host import Host, this_host
 
 HERE = Host("h", 7)
 AT, NOW = "1970-01-01T00:16:40.000Z", 1_000.0

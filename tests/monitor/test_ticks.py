@@ -10,12 +10,12 @@ import pytest
 from quarterdeck.client.http import Lost, Unreachable
 from quarterdeck.core.errors import Conflict, Forbidden, Problem
 from quarterdeck.core.ping_policy import Sight
-from quarterdeck.monitor import process
-from quarterdeck.monitor.desk import Desk
-from quarterdeck.monitor.eyes import Eyes
+from quarterdeck.monitor import loop
+from quarterdeck.monitor.loop import Monitor, Told
 from quarterdeck.monitor.model import Watch, Watched
-from quarterdeck.monitor.process import Monitor, Told
-from quarterdeck.panes.host import Host
+from quarterdeck.monitor.pane_observer import Eyes
+from quarterdeck.monitor.server_api import Desk
+from quarterdeck.tmux.host import Host
 
 HERE = Host("host", 1000)
 AWAY = Unreachable("server_unreachable", "No server answers.")
@@ -110,7 +110,7 @@ async def test_who_has_looked_for_so_long_that_another_may_have_claimed_types_no
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr(process, "now", lambda: clock[0])
+    monkeypatch.setattr(loop, "now", lambda: clock[0])
 
     def pass_by() -> None:
         clock[0] += 15.0

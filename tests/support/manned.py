@@ -9,9 +9,9 @@ from quarterdeck.domain.fleets.model.commands import Place
 from quarterdeck.domain.fleets.model.rows import FleetSettings, Member, Message
 from quarterdeck.domain.fleets.notifying import Means, Notifier
 from quarterdeck.domain.fleets.queries import Q
-from quarterdeck.panes.coding import coding_agents_of
-from quarterdeck.panes.host import this_host
 from quarterdeck.store.interface import decode
+from quarterdeck.tmux.coding_agents import coding_agents_of
+from quarterdeck.tmux.host import this_host
 from tests.support.eventually import eventually
 from tests.support.fleeting import DIRECTOR, Fleeting
 from tests.support.keel import Keel, keel_on

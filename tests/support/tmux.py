@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.panes.tmux import Tmux
+from quarterdeck.tmux.panes import Tmux
 from tests.support.children import plain_environment
 from tests.support.eventually import eventually_sync
 

@@ -73,7 +73,7 @@ def _versions() -> list[Found]:
 
 
 def _tmux(context: Context) -> list[Found]:
-    from quarterdeck.panes.version import LEAST_VERSION, version
+    from quarterdeck.tmux.version import LEAST_VERSION, version
 
     found = version()
     if found is None:
@@ -188,8 +188,8 @@ def _panes(watches: Sequence[Document], directors: Mapping[int, object]) -> list
     import asyncio
 
     from quarterdeck.monitor.model import Watch, read
-    from quarterdeck.monitor.stale import stale
-    from quarterdeck.panes.host import this_host
+    from quarterdeck.monitor.stale_placements import stale
+    from quarterdeck.tmux.host import this_host
 
     placed = [
         (watch.fleet_id, member, member.placement)

@@ -69,10 +69,10 @@ def start(context: Context) -> int:
 
     fleet_id, tick = fleetwise.fleet(context), _tick(context)
     context.server().connection.close()  # started where that is allowed: a monitor itself starts none
-    from quarterdeck.monitor.desk import Desk
-    from quarterdeck.monitor.detaching import begin
-    from quarterdeck.monitor.process import Told, watch_over
-    from quarterdeck.panes.host import this_host
+    from quarterdeck.monitor.daemonize import begin
+    from quarterdeck.monitor.loop import Told, watch_over
+    from quarterdeck.monitor.server_api import Desk
+    from quarterdeck.tmux.host import this_host
 
     data = Path(context.place.path)
 
@@ -145,8 +145,8 @@ def is_live(monitor: Document) -> bool:
     pid = monitor.get("pid")
     if monitor.get("is_recent") is not True or not isinstance(pid, int):
         return False
-    from quarterdeck.monitor.desk import is_alive
-    from quarterdeck.panes.host import this_host
+    from quarterdeck.monitor.server_api import is_alive
+    from quarterdeck.tmux.host import this_host
 
     here = this_host()
     # Elsewhere the pid is another's; and as another user one may not be shown processes that are there.

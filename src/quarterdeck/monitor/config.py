@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from quarterdeck.core.errors import Invalid
-from quarterdeck.panes.coding import CodingAgent, coding_agents_of
+from quarterdeck.tmux.coding_agents import CodingAgent, coding_agents_of
 
 FILE = "quarterdeck.toml"
 

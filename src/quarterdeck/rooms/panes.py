@@ -16,9 +16,9 @@ from quarterdeck.domain.fleets.reaching import Reach
 from quarterdeck.domain.fleets.stationing import PaneStation
 from quarterdeck.http.auth import AuthSettings, Grant, LocalIssuer
 from quarterdeck.keel import Keel
-from quarterdeck.panes.coding import CodingAgent, CodingError, coding_agents_of
-from quarterdeck.panes.host import this_host
 from quarterdeck.settings import Settings, SettingsError, environment
+from quarterdeck.tmux.coding_agents import CodingAgent, CodingError, coding_agents_of
+from quarterdeck.tmux.host import this_host
 
 
 def the_notifier(keel: Keel, receipt: Callable[[Receipt], Awaitable[SpokenOutcome]]) -> Notifier:

@@ -34,13 +34,13 @@ from quarterdeck.domain.fleets.model.rows import FleetSettings, Message, Message
 from quarterdeck.domain.fleets.operations.standing import Pending, pending, placements
 from quarterdeck.engine.background import Errands, until_heard
 from quarterdeck.engine.transaction import Engine
-from quarterdeck.panes import checking
-from quarterdeck.panes.checking import Look, Ready
-from quarterdeck.panes.coding import CodingAgent
-from quarterdeck.panes.errors import TmuxError
-from quarterdeck.panes.host import Host
-from quarterdeck.panes.notice import line_of
-from quarterdeck.panes.tmux import Tmux
+from quarterdeck.tmux import keystrokes
+from quarterdeck.tmux.coding_agents import CodingAgent
+from quarterdeck.tmux.errors import TmuxError
+from quarterdeck.tmux.host import Host
+from quarterdeck.tmux.keystrokes import Look, Ready
+from quarterdeck.tmux.notice_text import line_of
+from quarterdeck.tmux.panes import Tmux
 
 log = logging.getLogger("quarterdeck.fleets")
 TYPED = "typed"
@@ -174,7 +174,7 @@ class Notifier:
             placement = known.get((message.zone_id, message.to_agent_id))
             if placement is None or placement.tmux_pane_id is None:
                 self._settle(message, Notice.NO_PANE)
-            elif (why_not := checking.elsewhere(placement, self._means.host)) is not None:
+            elif (why_not := keystrokes.elsewhere(placement, self._means.host)) is not None:
                 self._settle(message, Notice(why_not))
             else:
                 self._desk(placement.tmux_socket).add(Due(message, placement, placement.tmux_pane_id))
@@ -270,7 +270,7 @@ class _Desk:
     async def _found(self, due: Sequence[Due]) -> list[Ready | Notice]:
         try:
             async with asyncio.timeout(self._seconds):
-                looked = await checking.look(self._tmux)
+                looked = await keystrokes.look(self._tmux)
                 refs = [each.message.ref for each in due]
                 now = await self._means.everywhere.read(lambda tx: pending(tx, refs))
                 return await asyncio.to_thread(self._judged, due, looked, now)
@@ -289,14 +289,14 @@ class _Desk:
 
     def _judge(self, due: Due, looked: Look) -> Ready | Notice:
         agent = self._means.coding_agents.get(due.placement.coding_agent)
-        judged = checking.judge(looked, due.placement, self._means.host, agent)
+        judged = keystrokes.judge(looked, due.placement, self._means.host, agent)
         return judged if isinstance(judged, Ready) else Notice(judged)
 
     async def _type(self, due: Due, ready: Ready) -> None:
         notice: Notice | None = Notice.FAILED
         try:
             async with asyncio.timeout(self._seconds):
-                why_not = await checking.type_to(self._tmux, ready, line(due.message))
+                why_not = await keystrokes.type_to(self._tmux, ready, line(due.message))
             notice = None if why_not is None else Notice(why_not)
         except (TmuxError, TimeoutError) as error:
             log.warning("message %d was not typed into %s: %r", due.message.task_id, due.pane_id, error)

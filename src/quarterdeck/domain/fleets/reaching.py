@@ -15,14 +15,14 @@ from typing import TypeVar
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.fleets.model.rows import Fate, Notice, Placement
 from quarterdeck.domain.fleets.rules import refusals
-from quarterdeck.panes import checking
-from quarterdeck.panes.checking import Ready
-from quarterdeck.panes.coding import CodingAgent, has_left
-from quarterdeck.panes.errors import TmuxError
-from quarterdeck.panes.host import Host
-from quarterdeck.panes.leaving import Leaving
-from quarterdeck.panes.seen import PaneSeen
-from quarterdeck.panes.tmux import Tmux
+from quarterdeck.tmux import keystrokes
+from quarterdeck.tmux.coding_agents import CodingAgent, has_left
+from quarterdeck.tmux.errors import TmuxError
+from quarterdeck.tmux.host import Host
+from quarterdeck.tmux.keystrokes import Ready
+from quarterdeck.tmux.pane_info import PaneSeen
+from quarterdeck.tmux.panes import Tmux
+from quarterdeck.tmux.wait_closed import Leaving
 
 log = logging.getLogger("quarterdeck.fleets")
 ENDED_AT_ONCE = 16
@@ -49,18 +49,18 @@ class Reach:
 
     async def seen(self, placement: Placement) -> PaneSeen | Notice:
         """The pane, if it is there, whatever runs in it."""
-        if why_not := checking.elsewhere(placement, self.host):
+        if why_not := keystrokes.elsewhere(placement, self.host):
             return Notice(why_not)
-        found = checking.there(await asked(self.tmux(placement).panes()), placement)
+        found = keystrokes.there(await asked(self.tmux(placement).panes()), placement)
         return found if isinstance(found, PaneSeen) else Notice(found)
 
     async def ready(self, placement: Placement) -> Ready | Notice:
         """The pane, if it may be typed into."""
-        if why_not := checking.elsewhere(placement, self.host):
+        if why_not := keystrokes.elsewhere(placement, self.host):
             return Notice(why_not)
-        looked = await asked(checking.look(self.tmux(placement)))
+        looked = await asked(keystrokes.look(self.tmux(placement)))
         agent = self.coding_agents.get(placement.coding_agent)
-        judged = await asyncio.to_thread(checking.judge, looked, placement, self.host, agent)
+        judged = await asyncio.to_thread(keystrokes.judge, looked, placement, self.host, agent)
         return judged if isinstance(judged, Ready) else Notice(judged)
 
     # -- typing --------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class Reach:
         ready = await self.ready(placement)
         if isinstance(ready, Notice):
             return ready
-        why_not = await asked(checking.type_to(self.tmux(placement), ready, text, enters=enters))
+        why_not = await asked(keystrokes.type_to(self.tmux(placement), ready, text, enters=enters))
         return ready.seen if why_not is None else Notice(why_not)
 
     # -- ending --------------------------------------------------------------------------------------------------
@@ -94,8 +94,8 @@ class Reach:
         typed = await self.type_to(placement, agent.exit)
         if typed is not Notice.NOT_THE_AGENT:
             return typed
-        looked = await asked(checking.look(self.tmux(placement)))
-        seen = checking.there(looked.panes, placement)
+        looked = await asked(keystrokes.look(self.tmux(placement)))
+        seen = keystrokes.there(looked.panes, placement)
         if not isinstance(seen, PaneSeen):
             return Notice(seen)
         if not await asyncio.to_thread(has_left, agent, seen, looked.running):

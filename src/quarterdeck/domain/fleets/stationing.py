@@ -46,13 +46,13 @@ from quarterdeck.domain.fleets.rules import refusals
 from quarterdeck.domain.fleets.rules.cards import BUILTIN, kind_of
 from quarterdeck.domain.fleets.rules.crew import directing_problem, key_of as bound_key_of
 from quarterdeck.engine.transaction import Engine
-from quarterdeck.panes.checking import Ready
-from quarterdeck.panes.coding import CodingAgent, argv_of
-from quarterdeck.panes.errors import TmuxError
-from quarterdeck.panes.leaving import LOOK_SECONDS
-from quarterdeck.panes.notice import PING, default_prompt
-from quarterdeck.panes.seen import PaneSeen
-from quarterdeck.panes.tmux import Tmux
+from quarterdeck.tmux.coding_agents import CodingAgent, argv_of
+from quarterdeck.tmux.errors import TmuxError
+from quarterdeck.tmux.keystrokes import Ready
+from quarterdeck.tmux.notice_text import PING, default_prompt
+from quarterdeck.tmux.pane_info import PaneSeen
+from quarterdeck.tmux.panes import Tmux
+from quarterdeck.tmux.wait_closed import LOOK_SECONDS
 
 log = logging.getLogger("quarterdeck.fleets")
 BEGIN_SECONDS = 2.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.panes import host
+from quarterdeck.tmux import host
 
 
 def test_a_host_is_the_same_each_time_and_has_a_user() -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.panes import calling, ending
-from quarterdeck.panes.running import ProgramError, Ran, run
-from quarterdeck.panes.tmux import PaneChanged, PaneSeen, Tmux, TmuxError
-from quarterdeck.panes.turns import turn
+from quarterdeck.tmux import commands, terminate
+from quarterdeck.tmux.pane_lock import turn
+from quarterdeck.tmux.panes import PaneChanged, PaneSeen, Tmux, TmuxError
+from quarterdeck.tmux.subprocess_run import ProgramError, Ran, run
 from tests.support.eventually import eventually, eventually_sync
 from tests.support.tmux import TmuxServer, lives, needs_tmux, type_line
 
@@ -328,7 +328,7 @@ async def test_the_end_of_what_a_pane_shows_is_captured(shared_tmux: TmuxServer,
 async def test_killing_a_pane_leaves_no_process_of_it_and_no_other_dies(
     shared_tmux: TmuxServer, tmux: Tmux, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "ASKED_SECONDS", 0.1)
+    monkeypatch.setattr(terminate, "ASKED_SECONDS", 0.1)
     other = shared_tmux.new_pane()
     stays = shared_tmux.ready(other)
     pane = shared_tmux.new_pane(fake="family")
@@ -345,7 +345,7 @@ async def test_killing_a_pane_leaves_no_process_of_it_and_no_other_dies(
 async def test_killing_ends_who_ignores_being_asked_and_a_pane_that_stays_when_it_is_dead(
     shared_tmux: TmuxServer, tmux: Tmux, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "ASKED_SECONDS", 0.1)
+    monkeypatch.setattr(terminate, "ASKED_SECONDS", 0.1)
     pane = shared_tmux.new_pane(fake="stubborn")
     pid = shared_tmux.ready(pane)
     await type_line(tmux, pane, "/exit")
@@ -370,7 +370,7 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         calls.append(list(argv))
         return await run(argv, environment, said, seconds)
 
-    monkeypatch.setattr(calling, "run", spying)
+    monkeypatch.setattr(commands, "run", spying)
     return calls
 
 
@@ -387,7 +387,7 @@ def cut(monkeypatch: pytest.MonkeyPatch, verb: str, how: BaseException) -> list[
             raise how
         return ran
 
-    monkeypatch.setattr(calling, "run", cutting)
+    monkeypatch.setattr(commands, "run", cutting)
     return verbs
 
 

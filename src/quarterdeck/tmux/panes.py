@@ -18,19 +18,19 @@ import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 
-from quarterdeck.panes import processes
-from quarterdeck.panes.calling import Calls, why
-from quarterdeck.panes.ending import HoldsUs, end
-from quarterdeck.panes.errors import NoSpace, PaneChanged, TmuxError
-from quarterdeck.panes.notice import one_line
-from quarterdeck.panes.seen import PaneSeen, Pin, Rows, last_lines
-from quarterdeck.panes.turns import turn
-from quarterdeck.panes.version import LEAST_VERSION, version
-from quarterdeck.panes.words import VARIABLE, no_format, pane, quoted, window
+from quarterdeck.tmux import process_table
+from quarterdeck.tmux.commands import Calls, why
+from quarterdeck.tmux.errors import NoSpace, PaneChanged, TmuxError
+from quarterdeck.tmux.notice_text import one_line
+from quarterdeck.tmux.pane_info import PaneSeen, Pin, Rows, last_lines
+from quarterdeck.tmux.pane_lock import turn
+from quarterdeck.tmux.quoting import VARIABLE, no_format, pane, quoted, window
+from quarterdeck.tmux.terminate import HoldsUs, end
+from quarterdeck.tmux.version import LEAST_VERSION, version
 
 __all__ = ["LEAST_VERSION", "PaneChanged", "PaneSeen", "Tmux", "TmuxError", "version"]
 
-log = logging.getLogger("quarterdeck.panes")
+log = logging.getLogger("quarterdeck.tmux")
 ENTER_AFTER_SECONDS = 0.12
 """An agent takes what comes in one piece for one paste, an Enter at its end included: that one must come apart."""
 TEXT_MAX = 256 * 1024
@@ -193,7 +193,7 @@ class Tmux:
         await self._see_gone(seen)
 
     async def _end_in(self, seen: PaneSeen) -> None:
-        root = (await asyncio.to_thread(processes.take)).get(seen.pid)
+        root = (await asyncio.to_thread(process_table.take)).get(seen.pid)
         # Not a child of this tmux server: the pid is somebody else's here, whoever it was.
         if seen.is_dead or root is None or root.is_gone or root.parent != seen.server_pid:
             return

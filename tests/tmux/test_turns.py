@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.panes import turns
-from quarterdeck.panes.errors import TmuxError
-from quarterdeck.panes.turns import turn
+from quarterdeck.tmux import pane_lock
+from quarterdeck.tmux.errors import TmuxError
+from quarterdeck.tmux.pane_lock import turn
 
 
 async def test_one_who_is_cut_in_the_moment_of_their_turn_gives_it_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    socket, entered = str(tmp_path / "tmux"), turns._entered
+    socket, entered = str(tmp_path / "tmux"), pane_lock._entered
 
     async def types() -> None:
         async with turn(socket, "%1", 5):
@@ -25,7 +25,7 @@ async def test_one_who_is_cut_in_the_moment_of_their_turn_gives_it_back(
         entered(locked, file)
         cut.cancel()
 
-    monkeypatch.setattr(turns, "_entered", entered_and_cut)
+    monkeypatch.setattr(pane_lock, "_entered", entered_and_cut)
     cut = asyncio.create_task(types())
     with pytest.raises(asyncio.CancelledError):
         await cut

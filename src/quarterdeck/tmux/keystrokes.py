@@ -14,12 +14,12 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from quarterdeck.core.clock import SECOND, Millis
-from quarterdeck.panes import processes
-from quarterdeck.panes.coding import CodingAgent, found_in, is_called
-from quarterdeck.panes.errors import PaneChanged
-from quarterdeck.panes.host import Host
-from quarterdeck.panes.processes import Process, Processes
-from quarterdeck.panes.tmux import PaneSeen, Tmux
+from quarterdeck.tmux import process_table
+from quarterdeck.tmux.coding_agents import CodingAgent, found_in, is_called
+from quarterdeck.tmux.errors import PaneChanged
+from quarterdeck.tmux.host import Host
+from quarterdeck.tmux.panes import PaneSeen, Tmux
+from quarterdeck.tmux.process_table import Process, Processes
 
 Hindrance = Literal["no_pane", "other_host", "other_tmux", "pane_gone", "not_the_agent"]
 CLOCKS_DIFFER = 60 * SECOND
@@ -64,19 +64,19 @@ class Ready:
     def still(self) -> bool:
         """Whether the agent is still in front. A few small files of /proc: cheap enough to ask before each Enter. Where
         there are none, tmux's own comparison must do."""
-        if not processes.has_proc():
+        if not process_table.has_proc():
             return True
-        now, root = processes.of_pid(self.process.pid), processes.of_pid(self.seen.pid)
+        now, root = process_table.of_pid(self.process.pid), process_table.of_pid(self.seen.pid)
         if now is None or root is None or not now.is_same(self.process) or now.is_gone:
             return False
         # Whoever executes a shell in its own place keeps its pid, its start and its group.
-        is_agent = is_called(self.agent, now) and not processes.is_prompt(now)
+        is_agent = is_called(self.agent, now) and not process_table.is_prompt(now)
         return is_agent and root.front == now.group
 
 
 async def look(tmux: Tmux) -> Look:
     panes = await tmux.panes()
-    return Look(tmux.socket, panes, await asyncio.to_thread(processes.take))
+    return Look(tmux.socket, panes, await asyncio.to_thread(process_table.take))
 
 
 def judge(looked: Look, placement: Placed, host: Host, agent: CodingAgent | None) -> Ready | Hindrance:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from quarterdeck.client.http import Unreachable
 from quarterdeck.client.server import Document, Server, path_of
 from quarterdeck.monitor.model import Watch, read
-from quarterdeck.panes import processes
-from quarterdeck.panes.host import Host
+from quarterdeck.tmux import process_table
+from quarterdeck.tmux.host import Host
 
 Reach = Callable[[], Server | None]
 """The server, if it is there; never started."""
@@ -70,8 +70,8 @@ class Desk:
 
 def is_alive(pid: int) -> bool:
     """Of a process on this host. One that has ended and that nobody has buried yet is not."""
-    if processes.has_proc():
-        found = processes.of_pid(pid)
+    if process_table.has_proc():
+        found = process_table.of_pid(pid)
         return found is not None and not found.is_gone
     try:
         os.kill(pid, 0)

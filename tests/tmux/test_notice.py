@@ -7,7 +7,7 @@ import unicodedata
 import pytest
 from hypothesis import given, strategies as st
 
-from quarterdeck.panes.notice import default_prompt, line_of, one_line
+from quarterdeck.tmux.notice_text import default_prompt, line_of, one_line
 
 HEADER = "[7 | from:1 | 2026-01-02T03:04:05.678Z]"
 

@@ -9,12 +9,12 @@ from itertools import chain
 import pytest
 
 from quarterdeck.core.clock import Millis, iso, system_now
-from quarterdeck.panes import processes
-from quarterdeck.panes.checking import Hindrance, Ready, elsewhere, judge, look, type_to
-from quarterdeck.panes.coding import DEFAULTS
-from quarterdeck.panes.host import this_host
-from quarterdeck.panes.processes import Process, of_pid
-from quarterdeck.panes.tmux import Tmux
+from quarterdeck.tmux import process_table
+from quarterdeck.tmux.coding_agents import DEFAULTS
+from quarterdeck.tmux.host import this_host
+from quarterdeck.tmux.keystrokes import Hindrance, Ready, elsewhere, judge, look, type_to
+from quarterdeck.tmux.panes import Tmux
+from quarterdeck.tmux.process_table import Process, of_pid
 from tests.support.eventually import eventually, eventually_sync
 from tests.support.tmux import TmuxServer, needs_tmux
 
@@ -142,7 +142,7 @@ async def test_an_agent_that_leaves_between_text_and_enter_is_sent_no_enter(
     def then_another(pid: int) -> Process | None:
         return next(answers)
 
-    monkeypatch.setattr(processes, "of_pid", then_another)
+    monkeypatch.setattr(process_table, "of_pid", then_another)
     assert await type_to(tmux, ready, "hello") == "not_the_agent"
 
     async def has_heard() -> bool:

@@ -9,10 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.panes import processes
-from quarterdeck.panes.coding import DEFAULTS, CodingAgent, CodingError, argv_of, coding_agents_of, found_in, has_left
-from quarterdeck.panes.processes import Process, Processes
-from quarterdeck.panes.tmux import PaneSeen, Tmux
+from quarterdeck.tmux import process_table
+from quarterdeck.tmux.coding_agents import (
+    DEFAULTS,
+    CodingAgent,
+    CodingError,
+    argv_of,
+    coding_agents_of,
+    found_in,
+    has_left,
+)
+from quarterdeck.tmux.panes import PaneSeen, Tmux
+from quarterdeck.tmux.process_table import Process, Processes
 from tests.support.eventually import eventually, eventually_sync
 from tests.support.tmux import TmuxServer, needs_tmux, type_line
 
@@ -108,7 +116,7 @@ def test_an_agent_without_a_command_or_known_by_a_shell_is_refused() -> None:
     ],
 )
 def test_a_shell_is_a_prompt_unless_it_runs_something_of_its_own(argv: list[str], is_one: bool) -> None:
-    assert processes.is_prompt(shown(argv)) is is_one
+    assert process_table.is_prompt(shown(argv)) is is_one
 
 
 @pytest.mark.parametrize(
@@ -123,7 +131,7 @@ def test_a_shell_is_a_prompt_unless_it_runs_something_of_its_own(argv: list[str]
     ],
 )
 def test_a_process_is_known_by_its_program_or_the_file_it_runs(argv: list[str], names: set[str]) -> None:
-    assert processes.names_of(shown(argv)) == names
+    assert process_table.names_of(shown(argv)) == names
 
 
 def shown(argv: list[str]) -> Process:
@@ -175,7 +183,7 @@ async def test_an_agent_is_in_front_until_a_shell_is(
     shared_tmux: TmuxServer, tmux: Tmux, by: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if by == "ps":
-        monkeypatch.setattr(processes, "PROC", tmp_path)
+        monkeypatch.setattr(process_table, "PROC", tmp_path)
     pane = shared_tmux.new_pane(fake="shell")
     shared_tmux.ready(pane)
     assert await front(tmux, pane, CLAUDE)
@@ -226,7 +234,7 @@ async def test_a_pane_whose_process_is_not_of_its_tmux_server_runs_nothing_we_kn
     pane = shared_tmux.new_pane()
     shared_tmux.ready(pane)
     seen = await of(tmux, pane)
-    now = processes.take()
+    now = process_table.take()
     assert found_in(CLAUDE, seen, now) is not None
     for other in (
         replace(seen, server_pid=os.getpid()),
@@ -243,7 +251,7 @@ async def of(tmux: Tmux, pane: str) -> PaneSeen:
 
 
 async def front(tmux: Tmux, pane: str, agent: CodingAgent) -> bool:
-    return found_in(agent, await of(tmux, pane), processes.take()) is not None
+    return found_in(agent, await of(tmux, pane), process_table.take()) is not None
 
 
 async def eventually_so(tmux: Tmux, pane: str, agent: CodingAgent) -> None:

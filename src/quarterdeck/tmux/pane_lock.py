@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import AsyncIterator
 
-from quarterdeck.panes.errors import TmuxError
+from quarterdeck.tmux.errors import TmuxError
 
 
 @contextlib.asynccontextmanager

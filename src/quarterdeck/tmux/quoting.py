@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from quarterdeck.panes.errors import TmuxError
+from quarterdeck.tmux.errors import TmuxError
 
 _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=@%+,- ")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -8,10 +8,10 @@ import subprocess
 
 import pytest
 
-from quarterdeck.panes import ending, processes
-from quarterdeck.panes.ending import Family, HoldsUs, end, send
-from quarterdeck.panes.processes import Process, Processes, of_pid
-from quarterdeck.panes.tmux import Tmux, TmuxError
+from quarterdeck.tmux import process_table, terminate
+from quarterdeck.tmux.panes import Tmux, TmuxError
+from quarterdeck.tmux.process_table import Process, Processes, of_pid
+from quarterdeck.tmux.terminate import Family, HoldsUs, end, send
 from tests.support.eventually import eventually_sync
 from tests.support.tmux import TmuxServer, needs_tmux
 
@@ -58,7 +58,7 @@ def test_a_signal_reaches_the_process_that_was_seen_and_nobody_who_has_its_pid(
     by_handle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not by_handle:
-        monkeypatch.setattr(ending, "_by_handle", lambda *_: False)
+        monkeypatch.setattr(terminate, "_by_handle", lambda *_: False)
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     assert child.stdin is not None
     seen = of_pid(child.pid)
@@ -98,9 +98,9 @@ async def test_without_proc_a_pane_is_killed_all_the_same(
     pid = shared_tmux.ready(pane)
     eventually_sync(lambda: len(shared_tmux.heard_by(pid).children) == 2, "the agent had two children")
     family = [pid, *shared_tmux.heard_by(pid).children]
-    monkeypatch.setattr(processes, "PROC", shared_tmux.home)
-    monkeypatch.setattr(ending, "_by_handle", lambda *_: False)
-    monkeypatch.setattr(ending, "ASKED_SECONDS", 0.1)
+    monkeypatch.setattr(process_table, "PROC", shared_tmux.home)
+    monkeypatch.setattr(terminate, "_by_handle", lambda *_: False)
+    monkeypatch.setattr(terminate, "ASKED_SECONDS", 0.1)
     await tmux.kill(pane)
     monkeypatch.undo()
     assert [each for each in map(of_pid, family) if each is not None and not each.is_gone] == []

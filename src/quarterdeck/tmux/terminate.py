@@ -15,8 +15,8 @@ import os
 import signal
 import sys
 
-from quarterdeck.panes import processes
-from quarterdeck.panes.processes import Process, Processes
+from quarterdeck.tmux import process_table
+from quarterdeck.tmux.process_table import Process, Processes
 
 ASKED_SECONDS = 2.0
 """Between asking and ending."""
@@ -64,7 +64,7 @@ async def end(root: Process) -> list[Process]:
         told: set[tuple[int, str]] = set()
         pause = PAUSE_SECONDS
         until = asyncio.get_running_loop().time() + seconds
-        while alive := family.alive(await asyncio.to_thread(processes.take)):
+        while alive := family.alive(await asyncio.to_thread(process_table.take)):
             if any(each.pid == os.getpid() for each in alive):
                 raise HoldsUs
             for each in alive:
@@ -90,7 +90,7 @@ def send(process: Process, number: signal.Signals) -> None:
 
 def is_it(process: Process) -> bool:
     """Whether that pid is still this process's; taken on trust where only a whole look could tell."""
-    return not processes.has_proc() or process.is_same(processes.of_pid(process.pid))
+    return not process_table.has_proc() or process.is_same(process_table.of_pid(process.pid))
 
 
 def _by_handle(process: Process, number: signal.Signals) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from quarterdeck.panes.seen import PaneSeen
-from quarterdeck.panes.tmux import Tmux
+from quarterdeck.tmux.pane_info import PaneSeen
+from quarterdeck.tmux.panes import Tmux
 
 LOOK_SECONDS = 0.1
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from quarterdeck.panes import leaving
-from quarterdeck.panes.leaving import Leaving
-from quarterdeck.panes.tmux import PaneSeen, Tmux, TmuxError
+from quarterdeck.tmux import wait_closed
+from quarterdeck.tmux.panes import PaneSeen, Tmux, TmuxError
+from quarterdeck.tmux.wait_closed import Leaving
 
 SEEN = PaneSeen("%1", "main", "@1", 10, "claude", False, 1)
 Shown = Sequence[PaneSeen] | TmuxError
@@ -34,7 +34,7 @@ class Shows(Tmux):
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaving, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(wait_closed, "LOOK_SECONDS", 0.001)
 
 
 async def test_all_who_wait_are_answered_by_the_same_looks() -> None:

@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from quarterdeck.panes import processes as looking
-from quarterdeck.panes.processes import SHELLS, Process, Processes
-from quarterdeck.panes.tmux import PaneSeen
+from quarterdeck.tmux import process_table as looking
+from quarterdeck.tmux.panes import PaneSeen
+from quarterdeck.tmux.process_table import SHELLS, Process, Processes
 
 EXIT = "/exit"
 _PLACEHOLDER = re.compile(r"\{(name|model|prompt)\}")

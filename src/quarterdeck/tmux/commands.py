@@ -10,10 +10,10 @@ import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from quarterdeck.panes.errors import PaneChanged, TmuxError
-from quarterdeck.panes.notice import one_line
-from quarterdeck.panes.running import ProgramError, Ran, run
-from quarterdeck.panes.seen import Pin
+from quarterdeck.tmux.errors import PaneChanged, TmuxError
+from quarterdeck.tmux.notice_text import one_line
+from quarterdeck.tmux.pane_info import Pin
+from quarterdeck.tmux.subprocess_run import ProgramError, Ran, run
 
 CALLS_MAX = 16
 """At once, of one server: more only wait for each other."""

@@ -15,9 +15,9 @@ from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import Conflict, Fault, NotFound, Problem, Unauthenticated
 from quarterdeck.core.ping_policy import Sight, is_worth_a_ping, stale_after
 from quarterdeck.monitor.config import coding_agents
-from quarterdeck.monitor.desk import Desk
-from quarterdeck.monitor.eyes import Eyes
 from quarterdeck.monitor.model import Watch, Watched
+from quarterdeck.monitor.pane_observer import Eyes
+from quarterdeck.monitor.server_api import Desk
 
 FLEET_IS_OVER = ("fleet_deleted", "fleet_not_found")
 ALWAYS = "seed"

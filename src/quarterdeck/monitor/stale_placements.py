@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import NamedTuple
 
 from quarterdeck.monitor.model import Placed
-from quarterdeck.panes import checking
-from quarterdeck.panes.checking import Look
-from quarterdeck.panes.errors import TmuxError
-from quarterdeck.panes.host import Host
-from quarterdeck.panes.tmux import Tmux
+from quarterdeck.tmux import keystrokes
+from quarterdeck.tmux.errors import TmuxError
+from quarterdeck.tmux.host import Host
+from quarterdeck.tmux.keystrokes import Look
+from quarterdeck.tmux.panes import Tmux
 
 PENDING_SECONDS = 60.0
 """How long a pane may take to be there, from when its member was registered."""
@@ -33,7 +33,7 @@ class Stale(NamedTuple):
 
 async def stale(placements: Sequence[Placed], host: Host, now: float) -> Stale:
     """With one look at each tmux server of this host and user."""
-    here = {each.tmux_socket for each in placements if checking.elsewhere(each, host) is None}
+    here = {each.tmux_socket for each in placements if keystrokes.elsewhere(each, host) is None}
     looks = dict(zip(sorted(here), await asyncio.gather(*map(_look, sorted(here))), strict=True))
     return Stale(
         [_why(each, host, looks.get(each.tmux_socket), now) for each in placements],
@@ -43,7 +43,7 @@ async def stale(placements: Sequence[Placed], host: Host, now: float) -> Stale:
 
 async def _look(socket: str) -> Look | TmuxError:
     try:
-        return await checking.look(Tmux(socket))
+        return await keystrokes.look(Tmux(socket))
     except TmuxError as error:
         return error
 
@@ -55,7 +55,7 @@ def _why(placement: Placed, host: Host, looked: Look | TmuxError | None, now: fl
     if not isinstance(looked, Look):
         # What did not answer may be well: nobody is to be told to delete what only could not be seen.
         return None
-    match checking.judge(looked, placement, host, None):
+    match keystrokes.judge(looked, placement, host, None):
         case "pane_gone":
             return f"its pane {placement.tmux_pane_id} is gone"
         case "other_tmux":

@@ -9,13 +9,13 @@ from quarterdeck.core.clock import SECOND
 from quarterdeck.core.ping_policy import Sight
 from quarterdeck.monitor.model import Placed, Watched
 from quarterdeck.monitor.quiet import Quiet
-from quarterdeck.panes import checking
-from quarterdeck.panes.checking import Hindrance, Look, Ready
-from quarterdeck.panes.coding import CodingAgent
-from quarterdeck.panes.errors import TmuxError
-from quarterdeck.panes.host import Host
-from quarterdeck.panes.notice import PING
-from quarterdeck.panes.tmux import Tmux
+from quarterdeck.tmux import keystrokes
+from quarterdeck.tmux.coding_agents import CodingAgent
+from quarterdeck.tmux.errors import TmuxError
+from quarterdeck.tmux.host import Host
+from quarterdeck.tmux.keystrokes import Hindrance, Look, Ready
+from quarterdeck.tmux.notice_text import PING
+from quarterdeck.tmux.panes import Tmux
 
 SHOWN_LINES = 200
 """What a pane shows, and no more: a screen is hardly taller."""
@@ -40,7 +40,7 @@ class Eyes:
         by_socket: dict[str, list[tuple[Watched, Placed]]] = {}
         for member in members:
             placement = member.placement
-            why = "no_pane" if placement is None else checking.elsewhere(placement, self._host)
+            why = "no_pane" if placement is None else keystrokes.elsewhere(placement, self._host)
             if placement is None or why is not None:
                 self._note(member, why)
             else:
@@ -56,7 +56,7 @@ class Eyes:
         if not is_ours():
             return LATE
         try:
-            return await checking.type_to(tmux, ready, line(member.unread))
+            return await keystrokes.type_to(tmux, ready, line(member.unread))
         except TmuxError as error:
             return str(error)
 
@@ -64,7 +64,7 @@ class Eyes:
         self, tmux: Tmux, placed: Sequence[tuple[Watched, Placed]], now: float
     ) -> list[tuple[int, Sight]]:
         try:
-            looked = await checking.look(tmux)
+            looked = await keystrokes.look(tmux)
         except TmuxError as error:
             for member, _ in placed:
                 self._note(member, str(error))
@@ -83,7 +83,7 @@ class Eyes:
     def _judge(self, looked: Look, placements: Sequence[Placed]) -> list[Ready | Hindrance]:
         """Blocks: what runs in a pane is asked of the kernel."""
         agents = self._coding_agents
-        return [checking.judge(looked, each, self._host, agents.get(each.coding_agent)) for each in placements]
+        return [keystrokes.judge(looked, each, self._host, agents.get(each.coding_agent)) for each in placements]
 
     async def _sight(self, tmux: Tmux, member: Watched, ready: Ready, now: float) -> tuple[int, Sight] | None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quarterdeck.panes.tmux import Tmux
+from quarterdeck.tmux.panes import Tmux
 from tests.support.tmux import TmuxServer, shared_tmux, tmux_server
 
 __all__ = ["shared_tmux", "tmux_server"]

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from quarterdeck.panes.words import COMMAND_FORMAT, command_word
+from quarterdeck.tmux.quoting import COMMAND_FORMAT, command_word
 
 _FIELDS = (
     *("pane_id", "window_id", "pane_pid", "pid", "start_time", "pane_dead", "pane_input_off", "pane_tty"),
