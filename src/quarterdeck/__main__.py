@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from quarterdeck.client.place import place_of
+from quarterdeck.client.data_dir import place_of
 from quarterdeck.core.errors import EXIT_FAILED, Problem
 from quarterdeck.core.routing import Role
 from quarterdeck.http.auth import KeyFileError

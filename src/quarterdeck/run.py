@@ -16,7 +16,7 @@ import uvloop
 
 from quarterdeck import __version__
 from quarterdeck.app import build
-from quarterdeck.client import place
+from quarterdeck.client import data_dir
 from quarterdeck.core.clock import DAY, iso, system_now
 from quarterdeck.engine.sweeps import Sweep, SweepRunner
 from quarterdeck.http import json_logging, server as serve
@@ -165,7 +165,7 @@ def open_issuer(settings: Settings) -> LocalIssuer:
 
 
 def socket_path(data: Path) -> Path:
-    return Path(place.socket_path(place.Place(str(data)), environment()))
+    return Path(data_dir.socket_path(data_dir.Place(str(data)), environment()))
 
 
 def take_lock(path: Path) -> int:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from quarterdeck.client.place import Place
+from quarterdeck.client.data_dir import Place
 from tests.support.children import plain_environment
 from tests.support.eventually import eventually_sync
 from tests.support.source import SRC

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from quarterdeck import __version__
-from quarterdeck.client.place import Place
+from quarterdeck.client.data_dir import Place
 from tests.cli.cli_support import Qd, answer, peer
 
 ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")

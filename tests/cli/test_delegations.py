@@ -11,7 +11,7 @@ import pytest
 from quarterdeck.cli.graph import draw
 from quarterdeck.cli.output import Paint
 from quarterdeck.cli.tree import PLAIN
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 from tests.cli.cli_support import Qd
 from tests.support.engines import ON_BOTH
 

@@ -13,7 +13,7 @@ from quarterdeck.cli.lines import line_of
 from quarterdeck.cli.output import Paint, clip, width
 from quarterdeck.cli.rates import Rates, sparkline
 from quarterdeck.cli.tree import PLAIN
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 
 NOW = 1_767_323_045.0  # 2026-01-02T03:04:05Z
 PLAINLY = Paint(on=False)

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import pytest
 
-from quarterdeck.client.place import Place
+from quarterdeck.client.data_dir import Place
 from tests.cli.cli_support import RUN_LIMIT, Qd, answer
 from tests.support.eventually import eventually_sync
 

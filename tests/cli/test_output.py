@@ -7,7 +7,7 @@ import pytest
 from quarterdeck.cli.failing import sentence
 from quarterdeck.cli.output import Paint, cell, fields, span, table, width
 from quarterdeck.cli.tree import BOX, PLAIN, draw, life, lines_for
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 from quarterdeck.core.errors import Invalid, LimitReached, NotFound, Unavailable
 
 PLAINLY = Paint(False)

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.client import find, locks, start
-from quarterdeck.client.find import Where
-from quarterdeck.client.http import Address, Connection, Unreachable, parse_address
-from quarterdeck.client.place import Place, place_of, socket_path
-from quarterdeck.client.process import listener_pid, listener_uid
-from quarterdeck.client.server import Server
+from quarterdeck.client import autostart, discovery, file_locks
+from quarterdeck.client.api import Server
+from quarterdeck.client.data_dir import Place, place_of, socket_path
+from quarterdeck.client.discovery import Where
+from quarterdeck.client.http_sync import Address, Connection, Unreachable, parse_address
+from quarterdeck.client.socket_peer import listener_pid, listener_uid
 from quarterdeck.core.errors import Unauthenticated
 from quarterdeck.run import socket_path as socket_of_server
 from tests.cli.cli_support import Qd, answer, peer, stand_in
@@ -141,13 +141,13 @@ def test_only_the_lock_says_whether_a_server_runs(place: Place) -> None:
 
 def test_waiting_for_a_lock_ends_when_its_holder_ends(place: Place) -> None:
     with holder(place.server_lock) as process:
-        assert not locks.wait_until_free(place.server_lock, 0.05)
+        assert not file_locks.wait_until_free(place.server_lock, 0.05)
         process.kill()
-        assert locks.wait_until_free(place.server_lock, 10)
+        assert file_locks.wait_until_free(place.server_lock, 10)
 
 
 def test_a_lock_that_cannot_be_had_in_time_is_a_timeout(place: Place) -> None:
-    with held(place.start_lock), pytest.raises(TimeoutError), locks.exclusive(place.start_lock, 0.05):
+    with held(place.start_lock), pytest.raises(TimeoutError), file_locks.exclusive(place.start_lock, 0.05):
         raise AssertionError("it was held")
 
 
@@ -155,7 +155,7 @@ def test_waiting_for_a_lock_puts_back_the_timer_that_was_there(place: Place) -> 
     handler = signal.getsignal(signal.SIGALRM)
     left, interval = signal.setitimer(signal.ITIMER_REAL, 1000)
     try:
-        with locks.exclusive(place.start_lock, 5):
+        with file_locks.exclusive(place.start_lock, 5):
             pass
         assert 900 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
         assert signal.getsignal(signal.SIGALRM) is handler
@@ -164,9 +164,9 @@ def test_waiting_for_a_lock_puts_back_the_timer_that_was_there(place: Place) -> 
 
 
 def test_an_address_that_was_given_is_used_and_nothing_is_started(place: Place) -> None:
-    server = find.reach(Where(data=place.path, url="http://127.0.0.1:9"), {}, refuse_to_speak)
+    server = discovery.reach(Where(data=place.path, url="http://127.0.0.1:9"), {}, refuse_to_speak)
     assert str(server.address) == "http://127.0.0.1:9"
-    server = find.reach(Where(data=place.path), {"QD_URL": "http://127.0.0.1:9"}, refuse_to_speak)
+    server = discovery.reach(Where(data=place.path), {"QD_URL": "http://127.0.0.1:9"}, refuse_to_speak)
     assert str(server.address) == "http://127.0.0.1:9"
 
 
@@ -187,7 +187,7 @@ def test_the_admin_token_goes_to_its_own_server_or_where_it_was_sent_on_purpose(
     Path(place.path, "admin-token").write_text("secret\n")
     where = Where(url=url, data=place.path if named else None)
     with peer(answer(200, {})) as listening:
-        server = find.at_address(where, {"QD_DATA": place.path}, url)
+        server = discovery.at_address(where, {"QD_DATA": place.path}, url)
         redirect(server, listening.url)
         if sent:
             server.get("/zones")
@@ -201,7 +201,7 @@ def test_the_admin_token_goes_to_its_own_server_or_where_it_was_sent_on_purpose(
 def test_a_token_that_was_given_is_used_everywhere(place: Place) -> None:
     for where, environ in ((Where(token="t"), {}), (Where(), {"QD_TOKEN": "t"})):
         with peer(answer(200, {})) as listening:
-            server = find.at_address(where, environ, "https://quarterdeck.example")
+            server = discovery.at_address(where, environ, "https://quarterdeck.example")
             redirect(server, listening.url)
             server.get("/zones")
             assert b"Authorization: Bearer t\r\n" in listening.requests[0]
@@ -224,11 +224,11 @@ def test_a_socket_of_another_user_is_told_of_and_sent_nothing(
     with listening_at(short / "qd.sock") as listener:
         write_record(place, pid=1, url="", socket=str(short / "qd.sock"))
         Path(place.path, "admin-token").write_text("secret\n")
-        assert find.of_place(Where(), {}, place) is not None, "it is our own"
+        assert discovery.of_place(Where(), {}, place) is not None, "it is our own"
         listener.accept()[0].close()
-        monkeypatch.setattr(find, "listener_uid", lambda connection: SOMEBODY_ELSE)
+        monkeypatch.setattr(discovery, "listener_uid", lambda connection: SOMEBODY_ELSE)
         with pytest.raises(Unreachable, match=rf"another user \(uid {SOMEBODY_ELSE}\)") as told:
-            find.reach(Where(data=place.path), {}, refuse_to_speak)
+            discovery.reach(Where(data=place.path), {}, refuse_to_speak)
         assert str(short / "qd.sock") in told.value.detail
         connection = listener.accept()[0]
         connection.settimeout(10)
@@ -244,17 +244,17 @@ def test_a_socket_of_root_or_of_the_directorys_owner_is_trusted(
         owner = Path(place.path).stat().st_uid
         monkeypatch.setattr(os, "getuid", lambda: SOMEBODY_ELSE)
         for uid in (0, owner, SOMEBODY_ELSE):
-            monkeypatch.setattr(find, "listener_uid", lambda connection, uid=uid: uid)
-            assert find.of_place(Where(), {}, place) is not None
+            monkeypatch.setattr(discovery, "listener_uid", lambda connection, uid=uid: uid)
+            assert discovery.of_place(Where(), {}, place) is not None
 
 
 def test_beside_a_socket_of_another_user_the_port_of_a_living_server_still_serves(
     place: Place, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(find, "listener_uid", lambda connection: SOMEBODY_ELSE)
+    monkeypatch.setattr(discovery, "listener_uid", lambda connection: SOMEBODY_ELSE)
     with listening_at(short / "qd.sock"), peer(answer(200, {})) as ours, held(place.server_lock):
         write_record(place, pid=os.getpid(), url=ours.url, socket=str(short / "qd.sock"))
-        found = find.of_place(Where(), {}, place)
+        found = discovery.of_place(Where(), {}, place)
         assert found is not None
         assert str(found.address) == ours.url
 
@@ -263,29 +263,29 @@ def test_beside_a_socket_of_another_user_the_port_of_a_living_server_still_serve
 def test_where_the_kernel_does_not_tell_who_listens_the_sockets_directory_must_be_ours_alone(
     place: Place, short: Path, monkeypatch: pytest.MonkeyPatch, mode: int, trusted: bool
 ) -> None:
-    monkeypatch.setattr(find, "listener_uid", lambda connection: None)
+    monkeypatch.setattr(discovery, "listener_uid", lambda connection: None)
     short.chmod(mode)
     with listening_at(short / "qd.sock"):
         write_record(place, pid=1, url="", socket=str(short / "qd.sock"))
         if trusted:
-            assert find.of_place(Where(), {}, place) is not None
+            assert discovery.of_place(Where(), {}, place) is not None
         else:
             with pytest.raises(Unreachable, match="another user"):
-                find.of_place(Where(), {}, place)
+                discovery.of_place(Where(), {}, place)
 
 
 def test_a_tcp_port_of_an_old_record_is_not_trusted_while_nobody_holds_the_directory(place: Place) -> None:
     with peer(answer(200, {})) as stranger:
         write_record(place, pid=os.getpid(), url=stranger.url, socket="/nowhere")
-        assert find.of_place(Where(), {}, place) is None
+        assert discovery.of_place(Where(), {}, place) is None
         with held(place.server_lock):
-            assert find.of_place(Where(), {}, place) is not None
+            assert discovery.of_place(Where(), {}, place) is not None
 
 
 def test_a_directory_of_postgresql_is_never_started_automatically(place: Place) -> None:
     write_record(place, pid=1, url="http://127.0.0.1:1", socket="/nowhere", database="postgresql")
     with pytest.raises(Unreachable, match="PostgreSQL") as told:
-        find.reach(Where(data=place.path), {}, refuse_to_speak)
+        discovery.reach(Where(data=place.path), {}, refuse_to_speak)
     assert "qd up" in told.value.detail
 
 
@@ -293,7 +293,7 @@ def test_a_server_that_starts_elsewhere_is_waited_for_and_not_doubled(place: Pla
     server = Server(Address("unix", "/nowhere"), None, 1)
     answers = iter([None, None, server])
     with held(place.server_lock):
-        assert start.ensure(place, refuse_to_speak, lambda: next(answers)) is server
+        assert autostart.ensure(place, refuse_to_speak, lambda: next(answers)) is server
 
 
 def test_a_long_log_is_put_aside_at_the_next_start(qd: Qd) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from quarterdeck.cli.output import Paint
 from quarterdeck.cli.tree import draw
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 from tests.cli.cli_support import Qd, answer, peer
 from tests.cli.test_speed import HEAVY
 from tests.support.engines import ON_BOTH

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from quarterdeck.client.place import Place
+from quarterdeck.client.data_dir import Place
 from tests.cli.cli_support import RUN_LIMIT, Qd
 from tests.support.eventually import eventually_sync
 from tests.support.tmux import TmuxServer, needs_tmux

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quarterdeck.client.find import Stranger
-from quarterdeck.client.http import Answer
+from quarterdeck.client.discovery import Stranger
+from quarterdeck.client.http_sync import Answer
 from quarterdeck.client.problems import from_answer
 from quarterdeck.core.errors import leaves
 from quarterdeck.sdk.errors import (

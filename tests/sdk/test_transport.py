@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.client.find import Where
-from quarterdeck.client.http import parse_address
-from quarterdeck.client.wires import BACKLOG_MAX
+from quarterdeck.client.discovery import Where
+from quarterdeck.client.http_async import BACKLOG_MAX
+from quarterdeck.client.http_sync import parse_address
 from quarterdeck.sdk import Options, Quarterdeck
 from quarterdeck.sdk.errors import Lost, TimedOut, Unavailable, Unreachable
 from quarterdeck.sdk.remote import Ask, Remote

@@ -14,7 +14,7 @@ from quarterdeck.cli.given import GIVEN, document, key_or_fresh, read, without_n
 from quarterdeck.cli.moments import LATER, later
 from quarterdeck.cli.output import as_json, cell
 from quarterdeck.cli.table import DURATION, FILE, ID, NUMBER, OBJECT, TEXT, Argument, Command, Option, choice
-from quarterdeck.client.server import Document, items_of
+from quarterdeck.client.api import Document, items_of
 from quarterdeck.core.errors import EXIT_FAILED, Problem
 
 _BATCH = 1_000

@@ -15,7 +15,7 @@ from quarterdeck.cli.given import GIVEN, document, without_nothing
 from quarterdeck.cli.output import cell, fields, table
 from quarterdeck.cli.pages import PAGES, ago, in_full, show_list
 from quarterdeck.cli.table import DURATION, ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, any_case, choice
-from quarterdeck.client.server import Document, items_of
+from quarterdeck.client.api import Document, items_of
 from quarterdeck.core.errors import EXIT_FAILED
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from quarterdeck.cli.output import cell, clip, pad
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 
 _WIDE = 24
 """Columns of a bar, if the terminal has as many to spare."""

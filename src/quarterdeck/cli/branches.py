@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from quarterdeck.cli.output import Paint, cell, clip, pad, width
 from quarterdeck.cli.tree import BOX, Lines, lines_for, under
-from quarterdeck.client.server import Document, items_of
+from quarterdeck.client.api import Document, items_of
 
 __all__ = ["draw", "lines_for"]
 AGAIN = "(also above)"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.given import milliseconds, without_nothing
 from quarterdeck.cli.table import DURATION, NUMBER, Option
-from quarterdeck.client.server import Document, items_of
+from quarterdeck.client.api import Document, items_of
 
 WAIT = Option("--wait", "How long to wait for work if there is none: 20, 1m.", DURATION)
 

@@ -15,7 +15,7 @@ from quarterdeck.cli.envelope import COLUMNS
 from quarterdeck.cli.fleetwise import agent_or_none, fleet_or_none, fleets
 from quarterdeck.cli.table import Ask, Command
 from quarterdeck.cli.thin import blank
-from quarterdeck.client.server import Document, Query, Server, items_of
+from quarterdeck.client.api import Document, Query, Server, items_of
 from quarterdeck.core.errors import Problem
 
 _SECONDS = 2.0

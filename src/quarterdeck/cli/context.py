@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 from quarterdeck.cli.output import Paint
 from quarterdeck.cli.table import Ask
-from quarterdeck.client.find import Where, again, reach
-from quarterdeck.client.place import Place
-from quarterdeck.client.server import Document, Server, path_of
+from quarterdeck.client.api import Document, Server, path_of
+from quarterdeck.client.data_dir import Place
+from quarterdeck.client.discovery import Where, again, reach
 
 
 class Context:

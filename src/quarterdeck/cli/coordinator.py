@@ -8,7 +8,7 @@ from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, fields, table
 from quarterdeck.cli.pages import PAGES, ago, show_list
 from quarterdeck.cli.table import Argument, Command, Noun, Option, any_case, choice
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 from quarterdeck.core.errors import EXIT_FAILED
 
 

@@ -11,7 +11,7 @@ from quarterdeck.cli.moments import DAY, day
 from quarterdeck.cli.output import cell, instant, table
 from quarterdeck.cli.pages import PAGES, show_list, when
 from quarterdeck.cli.table import NUMBER, TEXT, Command, Kind, Noun, Option, choice
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 
 
 def noun() -> Noun:

@@ -9,7 +9,7 @@ from quarterdeck.cli.failing import Usage
 from quarterdeck.cli.fleetwise import AGENT, PANES_SECONDS, agent_or_none, fleet, fleets, picked, plainly, tell, worded
 from quarterdeck.cli.output import cell, fields
 from quarterdeck.cli.table import MEMBER, Kind, Option
-from quarterdeck.client.server import Document, Server, items_of
+from quarterdeck.client.api import Document, Server, items_of
 
 
 def _array(text: str) -> list[object]:

@@ -13,7 +13,7 @@ from quarterdeck.cli.pages import PAGES, show_list, show_one
 from quarterdeck.cli.receipt import sessions
 from quarterdeck.cli.table import DURATION, ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.cli.tree import lines_for
-from quarterdeck.client.server import Document, items_of
+from quarterdeck.client.api import Document, items_of
 from quarterdeck.core.errors import NotFound
 
 

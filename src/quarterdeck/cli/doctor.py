@@ -13,7 +13,7 @@ from quarterdeck.cli.fleetwise import fleets
 from quarterdeck.cli.monitor import is_live
 from quarterdeck.cli.output import cell, instant, pad, width
 from quarterdeck.cli.table import Command, Noun
-from quarterdeck.client.server import Document, Server, items_of
+from quarterdeck.client.api import Document, Server, items_of
 from quarterdeck.core.errors import EXIT_FAILED, NotFound, Problem
 
 CLOCKS_MAY_DIFFER = 5.0

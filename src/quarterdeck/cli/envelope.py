@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.fleetwise import clipped, harmless, picked
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 
 COLUMNS = (
     *("task_id", "context_id", "from_agent_id", "to_agent_id", "type", "created_at"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, table
 from quarterdeck.cli.table import NUMBER, TEXT, Command, Noun, Option
-from quarterdeck.client.server import Document, items_of
+from quarterdeck.client.api import Document, items_of
 
 
 def noun() -> Noun:

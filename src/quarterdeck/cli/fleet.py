@@ -9,7 +9,7 @@ from quarterdeck.cli.fleetwise import CODING_AGENTS, FULL, PANES_SECONDS, fleet,
 from quarterdeck.cli.given import without_nothing
 from quarterdeck.cli.output import cell, fields, table
 from quarterdeck.cli.table import FLEET, TEXT, Argument, Command, Noun, Option
-from quarterdeck.client.server import Document, items_of
+from quarterdeck.client.api import Document, items_of
 
 
 def noun() -> Noun:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.failing import Usage
 from quarterdeck.cli.table import MEMBER, Kind, Option
-from quarterdeck.client.server import Document, path_of
+from quarterdeck.client.api import Document, path_of
 from quarterdeck.core.errors import EXIT_FAILED, Invalid, Problem
 
 AGENT = Option("--agent-id", "The member who acts [env QD_AGENT_ID].", MEMBER)

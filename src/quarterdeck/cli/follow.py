@@ -7,9 +7,9 @@ import sys
 
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import NOTHING, cell, pad
-from quarterdeck.client.find import again
-from quarterdeck.client.server import Document, Query
-from quarterdeck.client.stream import Follower, Message, NobodyReads
+from quarterdeck.client.api import Document, Query
+from quarterdeck.client.discovery import again
+from quarterdeck.client.event_stream import Follower, Message, NobodyReads
 
 _COLUMNS = (("pos", 6), ("at", 24), ("type", 17), ("subject", 36), ("actor", 1))
 """As wide as they usually are: a line must be printed before the next is known."""

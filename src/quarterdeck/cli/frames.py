@@ -9,7 +9,7 @@ from quarterdeck.cli.agent import standing
 from quarterdeck.cli.output import Paint, cell, clip, instant, pad, span, width
 from quarterdeck.cli.pages import ago
 from quarterdeck.cli.rates import Rates, sparkline
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 
 RATES = (("task.created", "added"), ("task.started", "begun"), ("task.completed", "completed"))
 FAILURES = ("task.failed", "task.aborted")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.failing import Usage
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 
 GIVEN = "JSON, @FILE, or - for standard input"
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from quarterdeck.cli.output import Paint, cell, instant, pad, span, width
 from quarterdeck.cli.tree import BOX, Lines, under
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 
 AGAIN = "(also above)"
 

@@ -10,7 +10,7 @@ from quarterdeck.cli.given import GIVEN, document, key_or_fresh, milliseconds, w
 from quarterdeck.cli.output import as_json, cell, instant, span, table
 from quarterdeck.cli.pages import PAGES, show_list, show_one
 from quarterdeck.cli.table import DURATION, ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, choice
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 from quarterdeck.core.errors import EXIT_FAILED
 
 

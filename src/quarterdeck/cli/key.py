@@ -8,7 +8,7 @@ from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, instant, span, table
 from quarterdeck.cli.pages import PAGES, show_list
 from quarterdeck.cli.table import DURATION, ID, TEXT, Argument, Command, Noun, Option
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 
 
 def noun() -> Noun:

@@ -13,7 +13,7 @@ from quarterdeck.cli.lines import LEVELS
 from quarterdeck.cli.output import as_json, cell, instant, table
 from quarterdeck.cli.pages import when
 from quarterdeck.cli.table import ID, NUMBER, OBJECT, TEXT, Argument, Command, Option, any_case
-from quarterdeck.client.server import Document, items_of
+from quarterdeck.client.api import Document, items_of
 
 
 def commands() -> tuple[Command, ...]:

@@ -10,7 +10,7 @@ from quarterdeck.cli.context import Context
 from quarterdeck.cli.moments import EARLIER, earlier
 from quarterdeck.cli.output import Paint, as_json, cell, instant, pad
 from quarterdeck.cli.table import ID, NUMBER, TEXT, Argument, Command, Option, any_case
-from quarterdeck.client.server import Document, Query, Server, cursor_of, items_of
+from quarterdeck.client.api import Document, Query, Server, cursor_of, items_of
 
 LEVELS = ("DEBUG", "INFO", "WARN", "ERROR", "CRITICAL")
 _PAGE = 500

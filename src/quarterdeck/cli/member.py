@@ -30,7 +30,7 @@ from quarterdeck.cli.fleetwise import (
 from quarterdeck.cli.given import without_nothing
 from quarterdeck.cli.output import cell, instant, span, table
 from quarterdeck.cli.table import FILE, NUMBER, TEXT, Argument, Command, Noun, Option
-from quarterdeck.client.server import Document, Query, Server, items_of
+from quarterdeck.client.api import Document, Query, Server, items_of
 from quarterdeck.core.errors import EXIT_USAGE, Invalid, Problem
 
 

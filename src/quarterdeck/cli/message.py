@@ -23,7 +23,7 @@ from quarterdeck.cli.fleetwise import (
     tell,
 )
 from quarterdeck.cli.table import DURATION, FILE, MEMBER, MESSAGE, NUMBER, TEXT, Argument, Command, Noun, Option, choice
-from quarterdeck.client.server import Document, Query, Server, items_of
+from quarterdeck.client.api import Document, Query, Server, items_of
 from quarterdeck.core.errors import NotFound
 
 _TELLING_MS = 3_000

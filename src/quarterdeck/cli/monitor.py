@@ -12,7 +12,7 @@ from quarterdeck.cli.failing import Usage
 from quarterdeck.cli.given import without_nothing
 from quarterdeck.cli.output import cell, instant, span
 from quarterdeck.cli.table import DURATION, MEMBER, NUMBER, Command, Noun, Option, choice
-from quarterdeck.client.server import Document, items_of
+from quarterdeck.client.api import Document, items_of
 
 TICK_SECONDS, TICK_MAX = 5, 3_600
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, fields, instant, span
 from quarterdeck.cli.table import NUMBER, TEXT, Option
-from quarterdeck.client.server import Document, Query, cursor_of, items_of
+from quarterdeck.client.api import Document, Query, cursor_of, items_of
 
 PAGES = (
     Option("--limit", "How many on a page, 1 to 500 [default: 100].", NUMBER),

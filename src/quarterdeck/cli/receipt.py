@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, fields, table
-from quarterdeck.client.server import Document, items_of
+from quarterdeck.client.api import Document, items_of
 from quarterdeck.core.errors import EXIT_FAILED
 
 LEFT_EXITS = "Exits 1 if the receipt names anything that is left."

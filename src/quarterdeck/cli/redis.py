@@ -5,7 +5,7 @@ from __future__ import annotations
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import fields
 from quarterdeck.cli.table import Command, Noun
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 from quarterdeck.core.errors import EXIT_FAILED
 
 

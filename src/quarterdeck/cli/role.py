@@ -8,7 +8,7 @@ from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, table
 from quarterdeck.cli.pages import PAGES, ago, show_list, show_one
 from quarterdeck.cli.table import TEXT, Argument, Command, Noun, Option, any_case
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 
 
 def noun() -> Noun:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, fields, table
 from quarterdeck.cli.table import ID, Argument, Command, Noun
-from quarterdeck.client.server import Document, Server, path_of
+from quarterdeck.client.api import Document, Server, path_of
 from quarterdeck.core.errors import EXIT_FAILED
 
 

@@ -12,11 +12,11 @@ from quarterdeck.cli.logs import LOGS, logs
 from quarterdeck.cli.output import cell, fields, instant, span
 from quarterdeck.cli.table import NUMBER, TEXT, Command, Noun, Option
 from quarterdeck.cli.upkeep import DATABASE, PLAIN_ENVIRONMENT, hand_over
-from quarterdeck.client import find, locks
-from quarterdeck.client.http import Lost, TimedOut, Unreachable
-from quarterdeck.client.place import Place
-from quarterdeck.client.process import listener_pid
-from quarterdeck.client.server import Document, Server
+from quarterdeck.client import discovery, file_locks
+from quarterdeck.client.api import Document, Server
+from quarterdeck.client.data_dir import Place
+from quarterdeck.client.http_sync import Lost, TimedOut, Unreachable
+from quarterdeck.client.socket_peer import listener_pid
 from quarterdeck.core.errors import EXIT_FAILED, Invalid
 
 
@@ -55,11 +55,11 @@ def stop(context: Context) -> int:
         told: Document = {"stopped": False, "running": False, "data": place.path}
         context.show(told, lambda document: f"no server runs for {place.path}")
         return 0
-    seconds = context.where.timeout or find.TIMEOUT
+    seconds = context.where.timeout or discovery.TIMEOUT
     # It may have ended by itself since; then the wait is short.
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    if not locks.wait_until_free(place.server_lock, seconds):
+    if not file_locks.wait_until_free(place.server_lock, seconds):
         raise TimedOut(
             "stop_timeout", f"The server (pid {pid}) was told to stop and still drains after {seconds:g} s.", pid=pid
         )
@@ -69,7 +69,7 @@ def stop(context: Context) -> int:
 
 
 def _status_at(context: Context, url: str) -> Document:
-    server = find.at_address(context.where, context.environ, url)
+    server = discovery.at_address(context.where, context.environ, url)
     ready, why = _readiness(server)
     return {"running": why is None, "ready": ready, "url": url, "why": why}
 
@@ -77,7 +77,7 @@ def _status_at(context: Context, url: str) -> Document:
 def _status_here(context: Context, place: Place) -> Document:
     if not place.is_served():
         return {"running": False, "ready": False, "data": place.path, "why": "no server runs"}
-    record, server = place.record(), find.of_place(context.where, context.environ, place)
+    record, server = place.record(), discovery.of_place(context.where, context.environ, place)
     told: Document = {"running": True, "ready": False, "data": place.path}
     if record is None or server is None:
         # The lock is taken first and the record written last, so a record without an answer is an earlier
@@ -109,7 +109,7 @@ def _described(context: Context, told: Document) -> str:
 
 def _running_pid(context: Context, place: Place) -> int | None:
     """The process to stop: who listens on the directory's socket, which no reused pid can do."""
-    server = find.awaited(context.where, context.environ, place)
+    server = discovery.awaited(context.where, context.environ, place)
     record = place.record()
     if server is None or record is None:
         return None

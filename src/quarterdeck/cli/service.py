@@ -10,7 +10,7 @@ from quarterdeck.cli.given import without_nothing
 from quarterdeck.cli.output import cell, fields, table
 from quarterdeck.cli.pages import PAGES, ago, show_list, show_one
 from quarterdeck.cli.table import ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, choice
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 
 
 def noun() -> Noun:

@@ -11,7 +11,7 @@ from quarterdeck.cli.pages import PAGES, show_list, show_one
 from quarterdeck.cli.receipt import LEFT_EXITS, hand_out, sessions
 from quarterdeck.cli.table import DURATION, ID, OBJECT, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.cli.tree import draw, life, lines_for
-from quarterdeck.client.server import Document, items_of
+from quarterdeck.client.api import Document, items_of
 from quarterdeck.core.errors import Conflict
 
 

@@ -6,7 +6,7 @@ from quarterdeck.cli.context import Context
 from quarterdeck.cli.failing import Usage
 from quarterdeck.cli.output import cell, fields, table
 from quarterdeck.cli.table import ID, NUMBER, Argument, Command, Noun, Option
-from quarterdeck.client.server import Document, items_of, path_of
+from quarterdeck.client.api import Document, items_of, path_of
 
 
 def noun() -> Noun:

@@ -14,7 +14,7 @@ from quarterdeck.cli.moments import EARLIER, LATER, earlier, later
 from quarterdeck.cli.output import as_json, cell, fields, instant, span, table
 from quarterdeck.cli.pages import PAGES, in_full, show_list
 from quarterdeck.cli.table import ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, any_case
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 from quarterdeck.core.errors import EXIT_FAILED
 
 

@@ -21,8 +21,8 @@ from quarterdeck.cli.frames import Frame, Seen, Size, draw
 from quarterdeck.cli.monitor import is_live
 from quarterdeck.cli.rates import Rates
 from quarterdeck.cli.table import Command, Noun, Option
-from quarterdeck.client.server import Document, Query, Server, cursor_of, items_of
-from quarterdeck.client.stream import Follower
+from quarterdeck.client.api import Document, Query, Server, cursor_of, items_of
+from quarterdeck.client.event_stream import Follower
 from quarterdeck.core.errors import Fault, Forbidden
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 
 from quarterdeck.cli.context import Context
-from quarterdeck.client.find import TIMEOUT
-from quarterdeck.client.http import Lost, TimedOut, Unreachable
-from quarterdeck.client.server import Server
+from quarterdeck.client.api import Server
+from quarterdeck.client.discovery import TIMEOUT
+from quarterdeck.client.http_sync import Lost, TimedOut, Unreachable
 from quarterdeck.core.errors import Unavailable
 
 WAIT_MS = 20_000

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from quarterdeck.cli.output import Paint, cell, instant, pad, span, width
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
 
 T = TypeVar("T")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from quarterdeck.cli.context import Context
-from quarterdeck.client.find import again
-from quarterdeck.client.http import TimedOut
-from quarterdeck.client.server import Document
-from quarterdeck.client.stream import Follower, Late
+from quarterdeck.client.api import Document
+from quarterdeck.client.discovery import again
+from quarterdeck.client.event_stream import Follower, Late
+from quarterdeck.client.http_sync import TimedOut
 
 ENDS = ("succeeded", "failed", "timed_out", "canceled", "dead")
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from quarterdeck.cli.bars import Bars, is_over, on_stderr
 from quarterdeck.cli.context import Context
-from quarterdeck.client.http import TimedOut
-from quarterdeck.client.server import Document
-from quarterdeck.client.stream import Follower, Late, Message
+from quarterdeck.client.api import Document
+from quarterdeck.client.event_stream import Follower, Late, Message
+from quarterdeck.client.http_sync import TimedOut
 
 MOVES = ("assigned", "started", "progressed", "paused", "resumed", "requeued", "unblocked", "released")
 _PROGRESS = ("progressPercent", "currentStep")

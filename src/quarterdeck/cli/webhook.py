@@ -10,7 +10,7 @@ from quarterdeck.cli.given import key_or_fresh, without_nothing
 from quarterdeck.cli.output import cell, fields, table
 from quarterdeck.cli.pages import PAGES, ago, show_list, show_one
 from quarterdeck.cli.table import ID, TEXT, Argument, Command, Noun, Option, choice
-from quarterdeck.client.server import Document, items_of
+from quarterdeck.client.api import Document, items_of
 
 
 def noun() -> Noun:

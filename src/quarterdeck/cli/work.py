@@ -11,8 +11,8 @@ from quarterdeck.cli.given import GIVEN, document, text_or_document, without_not
 from quarterdeck.cli.output import as_json, cell, instant, table
 from quarterdeck.cli.pages import when
 from quarterdeck.cli.table import ID, TEXT, Argument, Command, Option, choice
+from quarterdeck.client.api import Document, items_of
 from quarterdeck.client.problems import from_document
-from quarterdeck.client.server import Document, items_of
 from quarterdeck.core.errors import EXIT_FAILED
 
 

@@ -10,7 +10,7 @@ from quarterdeck.cli.failing import Usage
 from quarterdeck.cli.output import fields, table
 from quarterdeck.cli.receipt import LEFT_EXITS, hand_out, sessions
 from quarterdeck.cli.table import ID, LIMIT, TEXT, Argument, Command, Noun, Option
-from quarterdeck.client.server import Document, items_of, path_of
+from quarterdeck.client.api import Document, items_of, path_of
 from quarterdeck.core.errors import Invalid
 
 _PAGE = 500

@@ -10,12 +10,12 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from quarterdeck.client import find
-from quarterdeck.client.find import Where
-from quarterdeck.client.http import Address
-from quarterdeck.client.place import Place
+from quarterdeck.client import discovery
+from quarterdeck.client.api import Server
+from quarterdeck.client.data_dir import Place
+from quarterdeck.client.discovery import Where
+from quarterdeck.client.http_sync import Address
 from quarterdeck.client.pool import Check
-from quarterdeck.client.server import Server
 
 DEFAULT_ZONE = "default"
 
@@ -31,15 +31,15 @@ class Located(NamedTuple):
 def locate(where: Where, say: Callable[[str], None]) -> Located:
     """The server asked for, started first where none runs and that is allowed. Blocks."""
     if (url := where.address(os.environ)) is not None:
-        return _of(find.at_address(where, os.environ, url), None)
-    return _of(find.reach(where, os.environ, say), where.place(os.environ))
+        return _of(discovery.at_address(where, os.environ, url), None)
+    return _of(discovery.reach(where, os.environ, say), where.place(os.environ))
 
 
 def locate_again(where: Where) -> Located | None:
     """The same, if it is there: never started, because whoever stopped it may have meant to. Blocks."""
     if where.address(os.environ) is not None:
         return locate(where, lambda _: None)
-    found = find.again(where, os.environ)
+    found = discovery.again(where, os.environ)
     return None if found is None else _of(found, where.place(os.environ))
 
 
@@ -56,4 +56,4 @@ def _of(server: Server, place: Place | None) -> Located:
 def _trusting(place: Place, address: Address) -> Check | None:
     if address.scheme != "unix":
         return None
-    return lambda connection: find.refuse_stranger(connection, address.host, place)
+    return lambda connection: discovery.refuse_stranger(connection, address.host, place)

@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
-from quarterdeck.client.find import Where
-from quarterdeck.client.http import Answer, Lost, TimedOut, Unreachable
+from quarterdeck.client.api import with_query
+from quarterdeck.client.discovery import Where
+from quarterdeck.client.http_sync import Answer, Lost, TimedOut, Unreachable
 from quarterdeck.client.problems import from_answer
-from quarterdeck.client.server import with_query
 from quarterdeck.http.connection import target_of
 from quarterdeck.http.dispatcher import Shell
 from quarterdeck.http.request import Headers, Request

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import msgspec
 
-from quarterdeck.client.http import Lost
-from quarterdeck.client.server import Document
+from quarterdeck.client.api import Document
+from quarterdeck.client.http_sync import Lost
 
 T = TypeVar("T", bound=msgspec.Struct)
 

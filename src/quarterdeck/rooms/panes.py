@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-from quarterdeck.client import place
+from quarterdeck.client import data_dir
 from quarterdeck.core.clock import DAY, SECOND
 from quarterdeck.core.routing import Role
 from quarterdeck.domain.fleets import notifying, stationing
@@ -68,4 +68,4 @@ def coding_agents(told: FleetSettings) -> Mapping[str, CodingAgent]:
 
 def _address(settings: Settings) -> dict[str, str]:
     """The socket, whose name follows from the directory: it is the same when the server is started again."""
-    return {"QD_URL": f"unix:{place.socket_path(place.Place(str(settings.data)), environment())}"}
+    return {"QD_URL": f"unix:{data_dir.socket_path(data_dir.Place(str(settings.data)), environment())}"}

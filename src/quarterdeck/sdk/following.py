@@ -13,8 +13,8 @@ import logging
 import random
 from collections.abc import AsyncGenerator, Callable
 
-from quarterdeck.client.server import Query
-from quarterdeck.client.stream import PAUSE_MAX_MS, Message, Reading
+from quarterdeck.client.api import Query
+from quarterdeck.client.event_stream import PAUSE_MAX_MS, Message, Reading
 from quarterdeck.core.errors import Fault, Problem, Unauthenticated
 from quarterdeck.core.retry import Policy, delay
 from quarterdeck.sdk import retrying

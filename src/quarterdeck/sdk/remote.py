@@ -18,12 +18,12 @@ from typing import TypeVar
 import msgspec
 
 from quarterdeck import __version__
-from quarterdeck.client.find import Where
-from quarterdeck.client.http import Answer, Lost, Request, Unreachable, encode, reason_of
+from quarterdeck.client.api import Query, with_query
+from quarterdeck.client.discovery import Where
+from quarterdeck.client.http_sync import Answer, Lost, Request, Unreachable, encode, reason_of
 from quarterdeck.client.locate import Located, locate, locate_again
 from quarterdeck.client.pool import Pool, Way
 from quarterdeck.client.problems import from_answer
-from quarterdeck.client.server import Query, with_query
 from quarterdeck.core.errors import Fault, Problem, Unauthenticated
 from quarterdeck.sdk import retrying
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quarterdeck.client.find import Stranger
-from quarterdeck.client.http import Lost, TimedOut, Unreachable
+from quarterdeck.client.discovery import Stranger
+from quarterdeck.client.http_sync import Lost, TimedOut, Unreachable
 from quarterdeck.core.errors import Internal, LimitReached, OutcomeUnknown, Problem, Unavailable
 from quarterdeck.core.retry import Policy, delay
 

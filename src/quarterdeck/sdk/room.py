@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import TypeVar
 
-from quarterdeck.client.server import Query, path_of
+from quarterdeck.client.api import Query, path_of
 from quarterdeck.core.ids import new_id
 from quarterdeck.sdk.model import Page
 from quarterdeck.sdk.remote import Ask, Remote

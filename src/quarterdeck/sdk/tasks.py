@@ -9,8 +9,8 @@ from typing import TypeVar, Unpack
 
 import msgspec
 
+from quarterdeck.client.api import Query
 from quarterdeck.client.problems import from_document
-from quarterdeck.client.server import Query
 from quarterdeck.core.ids import new_id
 from quarterdeck.sdk.asks import NewTask, TaskChanges, TaskFilter, TaskOptions, told, told_in_camel
 from quarterdeck.sdk.errors import Problem, TimedOut

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from quarterdeck import __version__
-from quarterdeck.client.server import path_of
+from quarterdeck.client.api import path_of
 from quarterdeck.sdk.asks import ServiceOptions
 from quarterdeck.sdk.client import Quarterdeck
 from quarterdeck.sdk.errors import Problem

@@ -10,10 +10,10 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from quarterdeck.client.http import Address, TimedOut, Unreachable, parse_address
-from quarterdeck.client.place import Place, Record, place_of
-from quarterdeck.client.process import listener_uid
-from quarterdeck.client.server import Server
+from quarterdeck.client.api import Server
+from quarterdeck.client.data_dir import Place, Record, place_of
+from quarterdeck.client.http_sync import Address, TimedOut, Unreachable, parse_address
+from quarterdeck.client.socket_peer import listener_uid
 
 TIMEOUT = 30.0
 
@@ -122,15 +122,15 @@ def _addresses(place: Place, record: Record) -> Iterator[Address]:
 def awaited(where: Where, environ: Mapping[str, str], place: Place) -> Server | None:
     """The server of a directory, also one that is just starting; None when none holds the directory (any
     more)."""
-    from quarterdeck.client import start
+    from quarterdeck.client import autostart
 
-    return start.await_other(place, lambda: of_place(where, environ, place))
+    return autostart.await_other(place, lambda: of_place(where, environ, place))
 
 
 def _started(where: Where, environ: Mapping[str, str], place: Place, say: Callable[[str], None]) -> Server:
-    from quarterdeck.client import start  # only where no server answered
+    from quarterdeck.client import autostart  # only where no server answered
 
-    server = start.ensure(place, say, lambda: of_place(where, environ, place))
+    server = autostart.ensure(place, say, lambda: of_place(where, environ, place))
     if server is None:
         raise Unreachable(
             "server_unreachable", f"The server of {place.path} was ready and does not answer; see {place.log}."

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from quarterdeck.client.http import Lost, TimedOut, Unreachable
-from quarterdeck.client.server import Query, Server
+from quarterdeck.client.api import Query, Server
+from quarterdeck.client.http_sync import Lost, TimedOut, Unreachable
 from quarterdeck.core.errors import Fault, Problem
 
 SILENCE_SECONDS = 90.0

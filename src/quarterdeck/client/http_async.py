@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from quarterdeck.client.framing import Framing
-from quarterdeck.client.http import Address, Answer, Lost, TimedOut, reason_of
+from quarterdeck.client.http_parser import Framing
+from quarterdeck.client.http_sync import Address, Answer, Lost, TimedOut, reason_of
 
 BACKLOG_MAX = 1024 * 1024
 """Of a stream whose reader is slower than the server: beyond this the server has to wait."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from quarterdeck.client.http import Address, Answer, Connection, Lost, Readable, Request
+from quarterdeck.client.http_sync import Address, Answer, Connection, Lost, Readable, Request
 from quarterdeck.client.problems import from_answer
 from quarterdeck.core.errors import Unauthenticated
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from quarterdeck.client import locks
+from quarterdeck.client import file_locks
 
 _SMALL = 64 * 1024
 
@@ -71,7 +71,7 @@ class Place:
 
     def is_served(self) -> bool:
         """Whether a server runs on this directory: its flock says so, whatever the record says."""
-        return locks.is_held(self.server_lock)
+        return file_locks.is_held(self.server_lock)
 
 
 def place_of(given: str | None, environ: Mapping[str, str]) -> Place:

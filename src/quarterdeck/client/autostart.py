@@ -16,10 +16,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from quarterdeck.client import locks
-from quarterdeck.client.http import TimedOut, Unreachable
-from quarterdeck.client.place import Place
-from quarterdeck.client.server import Server
+from quarterdeck.client import file_locks
+from quarterdeck.client.api import Server
+from quarterdeck.client.data_dir import Place
+from quarterdeck.client.http_sync import TimedOut, Unreachable
 from quarterdeck.core.errors import Fault
 
 READY_WITHIN = 60.0
@@ -44,7 +44,7 @@ def ensure(place: Place, say: Callable[[str], None], answering: Answering) -> Se
     """The server of this directory, started if need be; None if it was ready and then did not answer."""
     os.makedirs(place.path, mode=0o700, exist_ok=True)
     try:
-        with locks.exclusive(place.start_lock, READY_WITHIN):
+        with file_locks.exclusive(place.start_lock, READY_WITHIN):
             # Whoever held the lock before us may have started it; else somebody may be starting one by hand.
             found = answering() or await_other(place, answering)
             if found is not None:
