@@ -15,8 +15,8 @@ import pytest
 from msgspec.structs import fields
 
 from quarterdeck.app import App, build
-from quarterdeck.cli import full
-from quarterdeck.cli.words import MODULES, commands_of
+from quarterdeck.cli import click_parser
+from quarterdeck.cli.registry import MODULES, commands_of
 from quarterdeck.run import open_issuer
 from quarterdeck.settings import SECTIONS, SHARED_NAMES, load
 from quarterdeck.store.sql import Statement
@@ -64,7 +64,7 @@ def test_help_of_every_command(capsys: pytest.CaptureFixture[str], monkeypatch: 
     groups = sorted({command.words[0] for command in COMMANDS if len(command.words) > 1})
     found = []
     for words in [(), *((group,) for group in groups), *(command.words for command in COMMANDS)]:
-        full.parse([*words, "--help"])
+        click_parser.parse([*words, "--help"])
         found.append(f"$ qd {' '.join([*words, '--help'])}\n{capsys.readouterr().out}")
     check("help.txt", "\n".join(found))
 

@@ -25,7 +25,7 @@ RUN_LIMIT = 90.0
 _PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(SRC.parent)!r})
-from quarterdeck.cli.entry import main
+from quarterdeck.cli.main import main
 sys.exit(main())
 """
 

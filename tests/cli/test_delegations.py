@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from quarterdeck.cli.graph import draw
+from quarterdeck.cli.delegation_graph import draw
 from quarterdeck.cli.output import Paint
-from quarterdeck.cli.tree import PLAIN
+from quarterdeck.cli.session_tree import PLAIN
 from quarterdeck.client.api import Document
 from tests.cli.cli_support import Qd
 from tests.support.engines import ON_BOTH

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.cli import full
-from quarterdeck.cli.table import Ask
+from quarterdeck.cli import click_parser
+from quarterdeck.cli.command_table import Ask
 from quarterdeck.core.errors import Problem
 from tests.support.source import ROOT
 
@@ -52,7 +52,7 @@ def test_every_command_in_a_document_is_one_that_qd_understands(document: Path) 
             continue  # a quoted body goes on in the next line: not one of ours
         for command in commands(line):
             try:
-                outcome = full.parse(command)
+                outcome = click_parser.parse(command)
             except Problem as problem:
                 wrong.append(f"qd {shlex.join(command)}: {problem.detail}")
             else:

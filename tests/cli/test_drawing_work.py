@@ -7,12 +7,12 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from quarterdeck.cli import bars, branches, frames, moments
-from quarterdeck.cli.adding import Line, batches
-from quarterdeck.cli.lines import line_of
+from quarterdeck.cli import progress_bars, task_tree, time_args, top_view
 from quarterdeck.cli.output import Paint, clip, width
 from quarterdeck.cli.rates import Rates, sparkline
-from quarterdeck.cli.tree import PLAIN
+from quarterdeck.cli.session_tree import PLAIN
+from quarterdeck.cli.task_add import Line, batches
+from quarterdeck.cli.task_logs import line_of
 from quarterdeck.client.api import Document
 
 NOW = 1_767_323_045.0  # 2026-01-02T03:04:05Z
@@ -29,7 +29,7 @@ def task(name: str, status: str = "PENDING", **more: object) -> Document:
 
 @given(st.floats(-1, 2), st.integers(3, 60))
 def test_a_bar_is_as_wide_as_it_was_told_to_be_and_full_only_at_the_end(share: float, columns: int) -> None:
-    drawn = bars.bar(share, columns)
+    drawn = progress_bars.bar(share, columns)
     assert len(drawn) == columns
     assert (" " not in drawn[1:-1]) == (round(max(0.0, min(1.0, share)) * (columns - 2)) == columns - 2)
 
@@ -41,17 +41,17 @@ def test_few_tasks_have_a_line_each_and_many_share_one() -> None:
         task("c", "FAILED", progressPercent=0, isFinal=True),
         task("d", "FAILED", progressPercent=0, isFinal=False),
     ]
-    first, second, *_ = bars.lines(tasks, 10, 100)
+    first, second, *_ = progress_bars.lines(tasks, 10, 100)
     assert "100%  completed  the a" in first
     assert second.startswith("[==========>           ]  50%  running    the b · testing")
-    [whole] = bars.lines(tasks, 3, 100)
+    [whole] = progress_bars.lines(tasks, 3, 100)
     assert whole.endswith("2/4 ended: 1 completed, 2 failed, 1 running")
 
 
 def test_no_line_is_wider_than_the_terminal_nor_moves_its_cursor() -> None:
     tasks = [task("a", "RUNNING", title=EVIL * 9, currentStep=EVIL * 9, progressPercent=5)]
     for columns in (20, 40, 80):
-        [line] = bars.lines(tasks, 5, columns)
+        [line] = progress_bars.lines(tasks, 5, columns)
         assert width(line) <= columns
         assert "\x1b" not in line
 
@@ -76,7 +76,7 @@ def test_a_task_is_drawn_with_both_sides_and_what_two_ways_lead_to_once() -> Non
             task("announce", dependsOn=["ship"]),
         ]
     }
-    assert branches.draw(told, "ship", PLAINLY, PLAIN).splitlines() == [
+    assert task_tree.draw(told, "ship", PLAINLY, PLAIN).splitlines() == [
         "ship            PENDING      the ship",
         "|- depends on",
         "|  |- test      RUNNING 40%  the test",
@@ -86,14 +86,14 @@ def test_a_task_is_drawn_with_both_sides_and_what_two_ways_lead_to_once() -> Non
         "`- blocks",
         "   `- announce  PENDING      the announce",
     ]
-    assert branches.draw({"items": [task("alone")]}, "alone", PLAINLY) == "alone  PENDING  the alone"
+    assert task_tree.draw({"items": [task("alone")]}, "alone", PLAINLY) == "alone  PENDING  the alone"
 
 
 def test_a_long_chain_and_a_cycle_are_drawn_to_their_end() -> None:
     chain = [task(f"t{at}", dependsOn=[f"t{at + 1}"] if at < 1_200 else []) for at in range(1_201)]
-    assert len(branches.draw({"items": chain}, "t0", PLAINLY).splitlines()) == 1_202
+    assert len(task_tree.draw({"items": chain}, "t0", PLAINLY).splitlines()) == 1_202
     cycle = [task("a", dependsOn=["b"]), task("b", dependsOn=["a"])]
-    assert branches.draw({"items": cycle}, "a", PLAINLY).count("(also above)") == 2
+    assert task_tree.draw({"items": cycle}, "a", PLAINLY).count("(also above)") == 2
 
 
 # -- the log -------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_a_line_of_the_log_tells_the_move_and_below_it_where_something_failed() 
 # -- the picture ---------------------------------------------------------------------------------------------------
 
 
-def seen() -> frames.Seen:
+def seen() -> top_view.Seen:
     stats: Document = {"pendingTasks": 120, "runningTasks": 8, "healthyAgents": 9, "staleAgents": 1}
     agents: list[Document] = [
         {"id": f"agent-{at}", "status": status, "heldTasks": 1, "maxConcurrentTasks": 2}
@@ -128,7 +128,7 @@ def seen() -> frames.Seen:
     created = "2026-01-02T03:03:05.000Z"
     pending = [task(f"p{at}", createdAt=created, dependsOn=[]) for at in range(3)]
     running = [task(EVIL, "RUNNING", agentId="agent-2", progressPercent=40, startedAt=created)]
-    return frames.Seen(stats, agents, False, running, False, pending, False)
+    return top_view.Seen(stats, agents, False, running, False, pending, False)
 
 
 def test_a_picture_tells_who_watches_over_the_fleets_and_whom_nobody_has_heard_of() -> None:
@@ -138,12 +138,12 @@ def test_a_picture_tells_who_watches_over_the_fleets_and_whom_nobody_has_heard_o
         {"fleet_id": 1, "pid": None, "is_live": False, "last_tick_at": None},
     ]
     watched = seen()._replace(monitors=monitors)
-    lines = frames.draw(frames.Frame("z", watched, NOW, PLAINLY), frames.Size(100, None))
+    lines = top_view.draw(top_view.Frame("z", watched, NOW, PLAINLY), top_view.Size(100, None))
     assert lines[2] == "monitors: fleet 3 running, fleet 2 stale (last tick 1m ago), fleet 1 stopped"
 
 
 def test_a_picture_tells_counts_queues_agents_and_what_they_do() -> None:
-    lines = frames.draw(frames.Frame("z", seen(), NOW, PLAINLY), frames.Size(100, None))
+    lines = top_view.draw(top_view.Frame("z", seen(), NOW, PLAINLY), top_view.Size(100, None))
     assert lines[0].startswith("qd top, zone z  ")
     assert lines[1] == "tasks: 120 pending, 8 running   agents: 9 alive, 1 lost"
     assert "build  3        1m      0" in lines
@@ -153,17 +153,17 @@ def test_a_picture_tells_counts_queues_agents_and_what_they_do() -> None:
 
 
 def test_who_may_not_ask_the_coordinator_is_told_what_was_counted() -> None:
-    frame = frames.Frame("z", seen()._replace(stats=None, more_pending=True), NOW, PLAINLY)
-    assert frames.draw(frame, frames.Size(100, None))[1] == "tasks: 3+ pending, 1 running   agents: 2 alive, 1 lost"
+    frame = top_view.Frame("z", seen()._replace(stats=None, more_pending=True), NOW, PLAINLY)
+    assert top_view.draw(frame, top_view.Size(100, None))[1] == "tasks: 3+ pending, 1 running   agents: 2 alive, 1 lost"
 
 
 @pytest.mark.parametrize("rows", [3, 8, 24])
 def test_a_picture_fits_the_screen_whatever_there_is_to_see(rows: int) -> None:
     agents: list[Document] = [{"id": f"agent-{at}", "status": "IDLE"} for at in range(100)]
-    frame = frames.Frame(
+    frame = top_view.Frame(
         "z", seen()._replace(agents=agents), NOW, PLAINLY, Rates(NOW - 60), "the server does not answer"
     )
-    lines = frames.draw(frame, frames.Size(60, rows))
+    lines = top_view.draw(frame, top_view.Size(60, rows))
     assert len(lines) <= rows
     assert all(width(line) <= 60 for line in lines)
     if rows == 24:
@@ -203,19 +203,19 @@ def test_a_sparkline_is_as_high_as_the_highest_and_empty_where_nothing_happens()
 
 
 def test_a_moment_is_an_instant_or_so_long_from_now() -> None:
-    assert moments.later("+10m", NOW) == "2026-01-02T03:14:05.000+00:00"
-    assert moments.earlier("10m", NOW) == "2026-01-02T02:54:05.000+00:00"
-    assert moments.later("2026-01-02T03:04:05+02:00", NOW).startswith("2026-01-0")
-    assert moments.day("7d", NOW) == "2025-12-26"
-    assert moments.day("2026-01-31", NOW) == "2026-01-31"
+    assert time_args.later("+10m", NOW) == "2026-01-02T03:14:05.000+00:00"
+    assert time_args.earlier("10m", NOW) == "2026-01-02T02:54:05.000+00:00"
+    assert time_args.later("2026-01-02T03:04:05+02:00", NOW).startswith("2026-01-0")
+    assert time_args.day("7d", NOW) == "2025-12-26"
+    assert time_args.day("2026-01-31", NOW) == "2026-01-31"
     # Without an offset it is meant as the clock on the wall shows it.
     local = time.strftime("%z", time.localtime(NOW))
-    assert moments.later("2026-01-02T03:04:05", NOW).replace(":", "").endswith(local)
+    assert time_args.later("2026-01-02T03:04:05", NOW).replace(":", "").endswith(local)
 
 
 @pytest.mark.parametrize("text", ["soon", "+soon", "+999999999999999d", "2026-13-01", ""])
 def test_what_is_no_moment_is_said_to_be_none(text: str) -> None:
-    for kind in (moments.LATER, moments.EARLIER, moments.DAY):
+    for kind in (time_args.LATER, time_args.EARLIER, time_args.DAY):
         with pytest.raises(ValueError):
             kind.convert(text)
 

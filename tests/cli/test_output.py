@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quarterdeck.cli.failing import sentence
+from quarterdeck.cli.errors import sentence
 from quarterdeck.cli.output import Paint, cell, fields, span, table, width
-from quarterdeck.cli.tree import BOX, PLAIN, draw, life, lines_for
+from quarterdeck.cli.session_tree import BOX, PLAIN, draw, life, lines_for
 from quarterdeck.client.api import Document
 from quarterdeck.core.errors import Invalid, LimitReached, NotFound, Unavailable
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from quarterdeck.cli import full, thin
-from quarterdeck.cli.table import GLOBALS, Ask, Command
-from quarterdeck.cli.words import MODULES, commands_of
+from quarterdeck.cli import click_parser, fast_parser
+from quarterdeck.cli.command_table import GLOBALS, Ask, Command
+from quarterdeck.cli.registry import MODULES, commands_of
 from quarterdeck.core.errors import Problem
 
 
 def thinly(*argv: str) -> Ask | None:
-    found = thin.walk(argv)
-    return thin.parse(found.command, found.rest) if found else None
+    found = fast_parser.walk(argv)
+    return fast_parser.parse(found.command, found.rest) if found else None
 
 
 def fully(*argv: str) -> Ask:
-    ask = full.parse(argv)
+    ask = click_parser.parse(argv)
     assert isinstance(ask, Ask)
     return ask
 
@@ -25,7 +25,7 @@ def fully(*argv: str) -> Ask:
 def mistake(*argv: str) -> str:
     assert thinly(*argv) is None, "the thin parser never judges a mistake"
     with pytest.raises(Problem) as told:
-        full.parse(argv)
+        click_parser.parse(argv)
     assert told.value.exit_code == 2
     return told.value.detail
 
@@ -135,13 +135,13 @@ def test_a_mistake_is_told_in_a_sentence_that_helps(argv: tuple[str, ...], said:
 
 @pytest.mark.parametrize("argv", [(), ("--help",), ("-h",), ("help",), ("session", "-h"), ("help", "session", "show")])
 def test_help_is_printed_and_is_no_failure(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert full.parse(argv) == 0
+    assert click_parser.parse(argv) == 0
     assert "Usage: qd" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", every_command(), ids=lambda command: " ".join(command.words))
 def test_every_command_has_help_that_names_its_options(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    assert full.parse([*command.words, "--help"]) == 0
+    assert click_parser.parse([*command.words, "--help"]) == 0
     told = capsys.readouterr().out
     assert command.summary.split()[0] in told
     assert all(option.name in told for option in (*command.options, *GLOBALS))
@@ -187,7 +187,7 @@ def lines(draw: st.DrawFn) -> list[str]:
 def test_what_the_thin_parser_understands_click_understands_the_same(argv: list[str]) -> None:
     ask = thinly(*argv)
     if ask is not None:
-        told = full.parse(argv)
+        told = click_parser.parse(argv)
         assert isinstance(told, Ask)
         assert told.command.words == ask.command.words
         assert dict(told.values) == dict(ask.values)
@@ -197,7 +197,7 @@ def test_what_the_thin_parser_understands_click_understands_the_same(argv: list[
 @given(lines())
 def test_whatever_is_typed_ends_in_a_command_or_in_a_sentence(argv: list[str]) -> None:
     try:
-        outcome = full.parse(argv)
+        outcome = click_parser.parse(argv)
     except Problem as problem:
         assert problem.exit_code == 2
         assert problem.detail

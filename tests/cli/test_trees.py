@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from quarterdeck.cli.output import Paint
-from quarterdeck.cli.tree import draw
+from quarterdeck.cli.session_tree import draw
 from quarterdeck.client.api import Document
 from tests.cli.cli_support import Qd, answer, peer
 from tests.cli.test_speed import HEAVY

@@ -7,14 +7,26 @@ from __future__ import annotations
 
 import time
 
-from quarterdeck.cli import crew, labour
+from quarterdeck.cli import fleet_agents, task_work
+from quarterdeck.cli.command_table import (
+    DURATION,
+    ID,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    Argument,
+    Command,
+    Noun,
+    Option,
+    any_case,
+    choice,
+)
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.fleetwise import AGENT, FULL, fleet_or_none
-from quarterdeck.cli.given import GIVEN, document, without_nothing
+from quarterdeck.cli.errors import Usage
+from quarterdeck.cli.fleet_common import AGENT, FULL, fleet_or_none
+from quarterdeck.cli.input import GIVEN, document, without_nothing
+from quarterdeck.cli.list_output import PAGES, ago, in_full, show_list
 from quarterdeck.cli.output import cell, fields, table
-from quarterdeck.cli.pages import PAGES, ago, in_full, show_list
-from quarterdeck.cli.table import DURATION, ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, any_case, choice
 from quarterdeck.client.api import Document, items_of
 from quarterdeck.core.errors import EXIT_FAILED
 
@@ -43,7 +55,7 @@ def noun() -> Noun:
             ),
             Command(("agent", "health"), "Show how an agent fares; fails if it is lost.", health, one),
             Command(("agent", "heartbeat"), "Tell that an agent lives.", heartbeat, one, _BEAT, _BEATING),
-            labour.claim_command(),
+            task_work.claim_command(),
             Command(("agent", "terminate"), "End an agent.", terminate, one, _TERMINATE, _ENDING),
             Command(("agent", "token"), "Print a token that speaks as an agent.", token, one, _TOKEN),
         ),
@@ -63,7 +75,7 @@ _REGISTER = (
     Option("--launcher", "A launcher of the server's configuration, which starts it for each task.", ID),
     Option("--pool", "The pool it belongs to.", TEXT),
     Option("--labels", "A JSON object of words to keep with it.", OBJECT),
-    crew.SKILLS,
+    fleet_agents.SKILLS,
 )
 _REGISTERING = """Prints its id. What is not said stays as it is. A terminated one begins anew. With a fleet id there is
 no ID, which the fleet gives out: --name and --description say who it is, and --skills what it can do."""
@@ -101,8 +113,8 @@ _TOKEN = (
 
 def register(context: Context) -> int:
     if fleet_or_none(context) is not None:
-        return crew.register(context)
-    crew.require_none(context)
+        return fleet_agents.register(context)
+    fleet_agents.require_none(context)
     coordinator = context.text("coordinator")
     body = without_nothing(
         {
@@ -126,7 +138,7 @@ def register(context: Context) -> int:
 
 def list_(context: Context) -> int:
     if fleet_or_none(context) is not None:
-        return crew.list_(context)
+        return fleet_agents.list_(context)
     coordinator = context.text("coordinator")
     query = {
         "status": context.text("status"),
@@ -139,8 +151,8 @@ def list_(context: Context) -> int:
 
 def show(context: Context) -> int:
     if fleet_or_none(context) is not None:
-        return crew.show(context)
-    crew.require_none(context)
+        return fleet_agents.show(context)
+    fleet_agents.require_none(context)
     found = context.server().get(_path(context))
     told = {name: value for name, value in found.items() if value not in ([], {})}
     context.show(found, lambda _: fields(in_full(told, time.time()), context.paint))
@@ -174,8 +186,8 @@ def heartbeat(context: Context) -> int:
 
 def deregister(context: Context) -> int:
     if fleet_or_none(context) is not None:
-        return crew.deregister(context)
-    crew.require_none(context)
+        return fleet_agents.deregister(context)
+    fleet_agents.require_none(context)
     return terminate(context)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from quarterdeck.cli.command_table import DURATION, NUMBER, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.given import milliseconds, without_nothing
-from quarterdeck.cli.table import DURATION, NUMBER, Option
+from quarterdeck.cli.input import milliseconds, without_nothing
 from quarterdeck.client.api import Document, items_of
 
 WAIT = Option("--wait", "How long to wait for work if there is none: 20, 1m.", DURATION)

@@ -6,8 +6,8 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 
+from quarterdeck.cli.command_table import Ask
 from quarterdeck.cli.output import Paint
-from quarterdeck.cli.table import Ask
 from quarterdeck.client.api import Document, Server, path_of
 from quarterdeck.client.data_dir import Place
 from quarterdeck.client.discovery import Where, again, reach
@@ -61,7 +61,7 @@ class Context:
         """The data directory, for what can only be done where a server runs."""
         url = self.where.address(self.environ)
         if url is not None:
-            from quarterdeck.cli.failing import Usage
+            from quarterdeck.cli.errors import Usage
 
             verb = " ".join(self.ask.command.words)
             raise Usage("usage", f"`qd {verb}` works on a data directory of this machine, and {url} was given.")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
+from quarterdeck.cli.command_table import Argument, Command, Noun, Option, any_case, choice
 from quarterdeck.cli.context import Context
+from quarterdeck.cli.list_output import PAGES, ago, show_list
 from quarterdeck.cli.output import cell, fields, table
-from quarterdeck.cli.pages import PAGES, ago, show_list
-from quarterdeck.cli.table import Argument, Command, Noun, Option, any_case, choice
 from quarterdeck.client.api import Document
 from quarterdeck.core.errors import EXIT_FAILED
 

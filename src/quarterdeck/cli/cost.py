@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
+from quarterdeck.cli.command_table import NUMBER, TEXT, Command, Kind, Noun, Option, choice
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.given import without_nothing
-from quarterdeck.cli.moments import DAY, day
+from quarterdeck.cli.errors import Usage
+from quarterdeck.cli.input import without_nothing
+from quarterdeck.cli.list_output import PAGES, show_list, when
 from quarterdeck.cli.output import cell, instant, table
-from quarterdeck.cli.pages import PAGES, show_list, when
-from quarterdeck.cli.table import NUMBER, TEXT, Command, Kind, Noun, Option, choice
+from quarterdeck.cli.time_args import DAY, day
 from quarterdeck.client.api import Document
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 import time
 
+from quarterdeck.cli.command_table import DURATION, ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.given import without_nothing
-from quarterdeck.cli.graph import draw, hops, life
+from quarterdeck.cli.delegation_graph import draw, hops, life
+from quarterdeck.cli.input import without_nothing
+from quarterdeck.cli.list_output import PAGES, show_list, show_one
 from quarterdeck.cli.output import cell, fields, table
-from quarterdeck.cli.pages import PAGES, show_list, show_one
 from quarterdeck.cli.receipt import sessions
-from quarterdeck.cli.table import DURATION, ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, choice
-from quarterdeck.cli.tree import lines_for
+from quarterdeck.cli.session_tree import lines_for
 from quarterdeck.client.api import Document, items_of
 from quarterdeck.core.errors import NotFound
 

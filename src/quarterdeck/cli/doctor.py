@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from quarterdeck import __version__
+from quarterdeck.cli.command_table import Command, Noun
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.fleetwise import fleets
+from quarterdeck.cli.fleet_common import fleets
 from quarterdeck.cli.monitor import is_live
 from quarterdeck.cli.output import cell, instant, pad, width
-from quarterdeck.cli.table import Command, Noun
 from quarterdeck.client.api import Document, Server, items_of
 from quarterdeck.core.errors import EXIT_FAILED, NotFound, Problem
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.fleetwise import clipped, harmless, picked
+from quarterdeck.cli.fleet_common import clipped, harmless, picked
 from quarterdeck.client.api import Document
 
 COLUMNS = (

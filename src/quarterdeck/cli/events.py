@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from quarterdeck.cli.command_table import NUMBER, TEXT, Command, Noun, Option
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, table
-from quarterdeck.cli.table import NUMBER, TEXT, Command, Noun, Option
 from quarterdeck.client.api import Document, items_of
 
 

@@ -6,9 +6,9 @@ import os
 import sys
 import time
 
+from quarterdeck.cli.command_table import ID, Argument, Command, Noun, Option
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, fields, instant, span, table
-from quarterdeck.cli.table import ID, Argument, Command, Noun, Option
 from quarterdeck.client.api import Document, items_of
 from quarterdeck.core.errors import EXIT_REFUSED
 

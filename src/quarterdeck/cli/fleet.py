@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
+from quarterdeck.cli.command_table import FLEET, TEXT, Argument, Command, Noun, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.fleetwise import CODING_AGENTS, FULL, PANES_SECONDS, fleet, fleets, pane, picked, plainly, tell
-from quarterdeck.cli.given import without_nothing
+from quarterdeck.cli.fleet_common import CODING_AGENTS, FULL, PANES_SECONDS, fleet, fleets, pane, picked, plainly, tell
+from quarterdeck.cli.input import without_nothing
 from quarterdeck.cli.output import cell, fields, table
-from quarterdeck.cli.table import FLEET, TEXT, Argument, Command, Noun, Option
 from quarterdeck.client.api import Document, items_of
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from quarterdeck.cli import work
+from quarterdeck.cli import invocation_work
+from quarterdeck.cli.command_table import DURATION, ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.given import GIVEN, document, key_or_fresh, milliseconds, without_nothing
+from quarterdeck.cli.input import GIVEN, document, key_or_fresh, milliseconds, without_nothing
+from quarterdeck.cli.list_output import PAGES, show_list, show_one
 from quarterdeck.cli.output import as_json, cell, instant, span, table
-from quarterdeck.cli.pages import PAGES, show_list, show_one
-from quarterdeck.cli.table import DURATION, ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.client.api import Document
 from quarterdeck.core.errors import EXIT_FAILED
 
@@ -29,7 +29,7 @@ def noun() -> Noun:
             Command(("invocation", "show"), "Show one invocation.", show, one),
             Command(("invocation", "wait"), "Wait for the end and print the result.", wait, one, (), _WAITING),
             Command(("invocation", "cancel"), "Ask for an invocation to be canceled.", cancel, one, _CANCEL),
-            *work.commands(),
+            *invocation_work.commands(),
         ),
         {"invocation": "Durable calls to a service."},
     )

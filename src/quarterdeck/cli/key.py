@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
+from quarterdeck.cli.command_table import DURATION, ID, TEXT, Argument, Command, Noun, Option
 from quarterdeck.cli.context import Context
+from quarterdeck.cli.list_output import PAGES, show_list
 from quarterdeck.cli.output import cell, instant, span, table
-from quarterdeck.cli.pages import PAGES, show_list
-from quarterdeck.cli.table import DURATION, ID, TEXT, Argument, Command, Noun, Option
 from quarterdeck.client.api import Document
 
 

@@ -6,10 +6,11 @@ import os
 import sys
 import time
 
+from quarterdeck.cli.command_table import FILE, NUMBER, TEXT, Argument, Command, Noun, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.crew import members
-from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.fleetwise import (
+from quarterdeck.cli.errors import Usage
+from quarterdeck.cli.fleet_agents import members
+from quarterdeck.cli.fleet_common import (
     AGENT,
     CODING_AGENTS,
     PANES_SECONDS,
@@ -27,9 +28,8 @@ from quarterdeck.cli.fleetwise import (
     tell,
     worded,
 )
-from quarterdeck.cli.given import without_nothing
+from quarterdeck.cli.input import without_nothing
 from quarterdeck.cli.output import cell, instant, span, table
-from quarterdeck.cli.table import FILE, NUMBER, TEXT, Argument, Command, Noun, Option
 from quarterdeck.client.api import Document, Query, Server, items_of
 from quarterdeck.core.errors import EXIT_USAGE, Invalid, Problem
 
@@ -175,7 +175,7 @@ def _fate(told: Document) -> str:
 
 def _still_there(context: Context, problem: Problem) -> int:
     """The member stays. What its pane shows says what it waits for."""
-    from quarterdeck.cli.failing import tell as tell_problem
+    from quarterdeck.cli.errors import tell as tell_problem
 
     tail = problem.members.get("tail")
     tell_problem(problem, as_json=context.as_json, opening="Error")

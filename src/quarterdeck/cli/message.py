@@ -7,10 +7,23 @@ import sys
 import time
 from collections.abc import Callable
 
+from quarterdeck.cli.command_table import (
+    DURATION,
+    FILE,
+    MEMBER,
+    MESSAGE,
+    NUMBER,
+    TEXT,
+    Argument,
+    Command,
+    Noun,
+    Option,
+    choice,
+)
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.envelope import block, document
-from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.fleetwise import (
+from quarterdeck.cli.errors import Usage
+from quarterdeck.cli.fleet_common import (
     AGENT,
     FULL,
     agent,
@@ -22,7 +35,6 @@ from quarterdeck.cli.fleetwise import (
     plainly,
     tell,
 )
-from quarterdeck.cli.table import DURATION, FILE, MEMBER, MESSAGE, NUMBER, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.client.api import Document, Query, Server, items_of
 from quarterdeck.core.errors import NotFound
 
@@ -238,7 +250,7 @@ class _Inbox:
         return found
 
     def trail(self, taken: Callable[[list[Document]], bool], end: float | None = None) -> None:
-        from quarterdeck.cli.trailing import WAIT_MS, trail  # whoever does not wait does not pay for it
+        from quarterdeck.cli.long_poll import WAIT_MS, trail  # whoever does not wait does not pay for it
 
         def step(server: Server) -> bool:
             left = WAIT_MS if end is None else min(WAIT_MS, max(round((end - time.monotonic()) * 1000), 0))

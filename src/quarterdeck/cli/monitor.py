@@ -6,12 +6,12 @@ import os
 import time
 from collections.abc import Callable
 
-from quarterdeck.cli import fleetwise
+from quarterdeck.cli import fleet_common
+from quarterdeck.cli.command_table import DURATION, MEMBER, NUMBER, Command, Noun, Option, choice
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.given import without_nothing
+from quarterdeck.cli.errors import Usage
+from quarterdeck.cli.input import without_nothing
 from quarterdeck.cli.output import cell, instant, span
-from quarterdeck.cli.table import DURATION, MEMBER, NUMBER, Command, Noun, Option, choice
 from quarterdeck.client.api import Document, items_of
 
 TICK_SECONDS, TICK_MAX = 5, 3_600
@@ -23,19 +23,19 @@ def noun() -> Noun:
             Command(
                 ("monitor", "start"),
                 "Watch over a fleet until told to stop.",
-                fleetwise.plainly(start),
+                fleet_common.plainly(start),
                 options=_START,
                 description=_STARTING,
             ),
             Command(
                 ("monitor", "status"),
                 "Tell whether a monitor watches over the fleet, and over whom.",
-                fleetwise.plainly(status),
+                fleet_common.plainly(status),
             ),
             Command(
                 ("monitor", "config"),
                 "Show or set how closely a member is watched over.",
-                fleetwise.plainly(config),
+                fleet_common.plainly(config),
                 options=_CONFIG,
             ),
         ),
@@ -67,7 +67,7 @@ _CONFIG = (
 def start(context: Context) -> int:
     from pathlib import Path  # a monitor stays for days, and may take its time to begin
 
-    fleet_id, tick = fleetwise.fleet(context), _tick(context)
+    fleet_id, tick = fleet_common.fleet(context), _tick(context)
     context.server().connection.close()  # started where that is allowed: a monitor itself starts none
     from quarterdeck.monitor.daemonize import begin
     from quarterdeck.monitor.loop import Told, watch_over
@@ -106,14 +106,14 @@ def _tick(context: Context) -> int:
 def _begun(context: Context, fleet_id: int, pid: int, tick: int, log: str | None = None) -> None:
     told: Document = without_nothing({"fleet_id": fleet_id, "pid": pid, "tick_seconds": tick, "log": log})
     now = time.time()
-    fleetwise.tell(context, told, lambda: standing({**told, "is_recent": True}, now, now))
+    fleet_common.tell(context, told, lambda: standing({**told, "is_recent": True}, now, now))
     _flush()
 
 
 def _say(context: Context, line: str) -> None:
     """What happens, for people: of a program's answer there is one line."""
     moment = time.strftime("%Y-%m-%d %H:%M:%S")
-    (context.note if context.as_json else context.write)(f"{moment} {fleetwise.harmless(line)}")
+    (context.note if context.as_json else context.write)(f"{moment} {fleet_common.harmless(line)}")
     _flush()
 
 
@@ -128,7 +128,7 @@ def _flush() -> None:
 
 
 def status(context: Context) -> int:
-    found = context.server().get(fleetwise.fleets(fleetwise.fleet(context), "monitor"))
+    found = context.server().get(fleet_common.fleets(fleet_common.fleet(context), "monitor"))
     live = is_live(found)
     now = time.time()
 
@@ -136,7 +136,7 @@ def status(context: Context) -> int:
         lines = [standing({**found, "is_recent": live}, instant(found.get("last_tick_at")), now)]
         return "\n".join([*lines, *(_watched(member, now) for member in items_of(found, "members"))])
 
-    fleetwise.tell(context, {**found, "is_live": live}, text)
+    fleet_common.tell(context, {**found, "is_live": live}, text)
     return 0
 
 
@@ -171,9 +171,9 @@ def config(context: Context) -> int:
         raise Usage("usage", "--enable and --disable exclude each other.")
     enabled = True if context.flag("enable") else False if context.flag("disable") else None
     body = without_nothing({"interval_seconds": context.number("interval"), "enabled": enabled})
-    path = fleetwise.fleets(fleetwise.fleet(context), "members", fleetwise.agent(context), "monitor")
+    path = fleet_common.fleets(fleet_common.fleet(context), "members", fleet_common.agent(context), "monitor")
     found = context.server().call("PATCH" if body else "GET", path, body=body or None).document
-    fleetwise.tell(context, found, lambda: _watched(found, time.time()))
+    fleet_common.tell(context, found, lambda: _watched(found, time.time()))
     return 0
 
 

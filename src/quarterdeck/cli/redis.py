@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from quarterdeck.cli.command_table import Command, Noun
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import fields
-from quarterdeck.cli.table import Command, Noun
 from quarterdeck.client.api import Document
 from quarterdeck.core.errors import EXIT_FAILED
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
+from quarterdeck.cli.command_table import TEXT, Argument, Command, Noun, Option, any_case
 from quarterdeck.cli.context import Context
+from quarterdeck.cli.list_output import PAGES, ago, show_list, show_one
 from quarterdeck.cli.output import cell, table
-from quarterdeck.cli.pages import PAGES, ago, show_list, show_one
-from quarterdeck.cli.table import TEXT, Argument, Command, Noun, Option, any_case
 from quarterdeck.client.api import Document
 
 

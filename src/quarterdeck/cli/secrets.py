@@ -7,9 +7,9 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 
+from quarterdeck.cli.command_table import ID, Argument, Command, Noun
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, fields, table
-from quarterdeck.cli.table import ID, Argument, Command, Noun
 from quarterdeck.client.api import Document, Server, path_of
 from quarterdeck.core.errors import EXIT_FAILED
 

@@ -7,11 +7,11 @@ import signal
 import time
 from contextlib import suppress
 
+from quarterdeck.cli.admin import DATABASE, PLAIN_ENVIRONMENT, hand_over
+from quarterdeck.cli.command_table import NUMBER, TEXT, Command, Noun, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.logs import LOGS, logs
 from quarterdeck.cli.output import cell, fields, instant, span
-from quarterdeck.cli.table import NUMBER, TEXT, Command, Noun, Option
-from quarterdeck.cli.upkeep import DATABASE, PLAIN_ENVIRONMENT, hand_over
+from quarterdeck.cli.server_logs import LOGS, logs
 from quarterdeck.client import discovery, file_locks
 from quarterdeck.client.api import Document, Server
 from quarterdeck.client.data_dir import Place

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
+from quarterdeck.cli.command_table import ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.given import without_nothing
+from quarterdeck.cli.errors import Usage
+from quarterdeck.cli.input import without_nothing
+from quarterdeck.cli.list_output import PAGES, ago, show_list, show_one
 from quarterdeck.cli.output import cell, fields, table
-from quarterdeck.cli.pages import PAGES, ago, show_list, show_one
-from quarterdeck.cli.table import ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.client.api import Document
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import time
 
+from quarterdeck.cli.command_table import DURATION, ID, OBJECT, TEXT, Argument, Command, Noun, Option, choice
 from quarterdeck.cli.context import Context
+from quarterdeck.cli.list_output import PAGES, show_list, show_one
 from quarterdeck.cli.output import cell, table
-from quarterdeck.cli.pages import PAGES, show_list, show_one
 from quarterdeck.cli.receipt import LEFT_EXITS, hand_out, sessions
-from quarterdeck.cli.table import DURATION, ID, OBJECT, TEXT, Argument, Command, Noun, Option, choice
-from quarterdeck.cli.tree import draw, life, lines_for
+from quarterdeck.cli.session_tree import draw, life, lines_for
 from quarterdeck.client.api import Document, items_of
 from quarterdeck.core.errors import Conflict
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from quarterdeck.cli.command_table import ID, NUMBER, Argument, Command, Noun, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.failing import Usage
+from quarterdeck.cli.errors import Usage
 from quarterdeck.cli.output import cell, fields, table
-from quarterdeck.cli.table import ID, NUMBER, Argument, Command, Noun, Option
 from quarterdeck.client.api import Document, items_of, path_of
 
 

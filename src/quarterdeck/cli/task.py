@@ -6,14 +6,14 @@ import sys
 import time
 from collections.abc import Sequence
 
-from quarterdeck.cli import adding, labour, lines
+from quarterdeck.cli import task_add, task_logs, task_work
+from quarterdeck.cli.command_table import ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, any_case
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.given import without_nothing
-from quarterdeck.cli.moments import EARLIER, LATER, earlier, later
+from quarterdeck.cli.errors import Usage
+from quarterdeck.cli.input import without_nothing
+from quarterdeck.cli.list_output import PAGES, in_full, show_list
 from quarterdeck.cli.output import as_json, cell, fields, instant, span, table
-from quarterdeck.cli.pages import PAGES, in_full, show_list
-from quarterdeck.cli.table import ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, any_case
+from quarterdeck.cli.time_args import EARLIER, LATER, earlier, later
 from quarterdeck.client.api import Document
 from quarterdeck.core.errors import EXIT_FAILED
 
@@ -22,12 +22,12 @@ def noun() -> Noun:
     one, some = (Argument("id", "ID", ID),), (Argument("ids", "ID", ID, many=True),)
     return Noun(
         (
-            adding.command(),
+            task_add.command(),
             Command(("task", "list"), "List tasks, newest first.", list_, options=_LIST),
             Command(("task", "show"), "Show one task.", show, one),
             Command(("task", "wait"), "Wait for the end and print the result.", wait, some, (), _WAITING),
             Command(("task", "tree"), "Draw a task, what it depends on and what it blocks.", tree, one, _TREE),
-            lines.command(),
+            task_logs.command(),
             Command(("task", "explain"), "Why a task is as it is.", explain, one, (), _EXPLAINING),
             Command(("task", "set"), "Change a task that is not over.", set_, one, _SET),
             Command(("task", "cancel"), "Cancel tasks for good.", cancel, some, _CANCEL, _CANCELING),
@@ -35,7 +35,7 @@ def noun() -> Noun:
             Command(("task", "pause"), "Take tasks from their agents until resumed.", pause, some),
             Command(("task", "resume"), "Let paused tasks go on.", resume, some),
             Command(("task", "archive"), "Put tasks away that are over.", archive, some),
-            *labour.commands(),
+            *task_work.commands(),
         ),
         {"task": "Durable units of work, for agents to take."},
     )
@@ -92,7 +92,7 @@ def wait(context: Context) -> int:
 
 
 def wait_for(context: Context, ids: Sequence[str]) -> int:
-    from quarterdeck.cli.watching import until_ended  # whoever only looks does not pay for it
+    from quarterdeck.cli.wait import until_ended  # whoever only looks does not pay for it
 
     ended = until_ended(context, ids)
     good = [task for task in ended if task.get("completedAt") is not None]
@@ -106,7 +106,7 @@ def wait_for(context: Context, ids: Sequence[str]) -> int:
 
 
 def tree(context: Context) -> int:
-    from quarterdeck.cli.branches import draw, lines_for  # whoever only looks does not pay for it
+    from quarterdeck.cli.task_tree import draw, lines_for  # whoever only looks does not pay for it
 
     target = context.given("id")
     told = context.server().get(_path(context, target, "tree"), {"depth": context.number("depth")})
@@ -170,7 +170,7 @@ def _each(context: Context, method: str, verb: str | None, body: Document) -> in
         path = _path(context, one, *([] if verb is None else [verb]))
         moved.append(server.call(method, path, body=body).document)
         if not context.as_json:
-            context.write(labour.stands(moved[-1]))
+            context.write(task_work.stands(moved[-1]))
     if context.as_json:
         context.show(moved[0] if len(moved) == 1 else {"items": [*moved]}, lambda _: "")
     return 0

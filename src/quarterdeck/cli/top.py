@@ -16,17 +16,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from quarterdeck.cli.command_table import Command, Noun, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.frames import Frame, Seen, Size, draw
 from quarterdeck.cli.monitor import is_live
 from quarterdeck.cli.rates import Rates
-from quarterdeck.cli.table import Command, Noun, Option
+from quarterdeck.cli.top_view import Frame, Seen, Size, draw
 from quarterdeck.client.api import Document, Query, Server, cursor_of, items_of
 from quarterdeck.client.event_stream import Follower
 from quarterdeck.core.errors import Fault, Forbidden
 
 if TYPE_CHECKING:
-    from quarterdeck.cli.screen import Screen
+    from quarterdeck.cli.terminal import Screen
 
 _KINDS = ("created", "assigned", "started", "paused", "resumed", "completed", "failed", "aborted")
 _OF_AGENTS = ("registered", "changed", "degraded", "recovered", "stale", "revived", "terminated")
@@ -137,7 +137,7 @@ class _Live:
         self._seen = look(context, context.server())
 
     def run(self) -> None:
-        from quarterdeck.cli.screen import Screen
+        from quarterdeck.cli.terminal import Screen
 
         with Screen() as screen:
             for work in (self._follow, self._look_again):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
+from quarterdeck.cli.command_table import ID, LIMIT, TEXT, Argument, Command, Noun, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.failing import Usage
+from quarterdeck.cli.errors import Usage
 from quarterdeck.cli.output import fields, table
 from quarterdeck.cli.receipt import LEFT_EXITS, hand_out, sessions
-from quarterdeck.cli.table import ID, LIMIT, TEXT, Argument, Command, Noun, Option
 from quarterdeck.client.api import Document, items_of, path_of
 from quarterdeck.core.errors import Invalid
 

@@ -7,9 +7,9 @@ import os
 import time
 from collections.abc import Iterator
 
+from quarterdeck.cli.command_table import NUMBER, Option
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell
-from quarterdeck.cli.table import NUMBER, Option
 from quarterdeck.core.errors import NotFound
 
 LOGS = (

@@ -13,10 +13,10 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from quarterdeck import __version__
-from quarterdeck.cli import thin
-from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.table import GLOBALS, Argument, Ask, Command, Kind, Option
-from quarterdeck.cli.words import MODULES, commands_of, noun_of
+from quarterdeck.cli import fast_parser
+from quarterdeck.cli.command_table import GLOBALS, Argument, Ask, Command, Kind, Option
+from quarterdeck.cli.errors import Usage
+from quarterdeck.cli.registry import MODULES, commands_of, noun_of
 
 COMPLETE_VARIABLE = "_QD_COMPLETE"
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -29,7 +29,7 @@ that --url names. The options below may stand before or after the command.
 
 def parse(argv: Sequence[str]) -> Ask | int:
     """The command that is meant, or the exit code where help was all that was wanted."""
-    found = thin.walk(argv)
+    found = fast_parser.walk(argv)
     args = [*found.command.words, *found.rest] if found else list(argv) or ["--help"]
     if args[0] == "help":
         args = [*args[1:], "--help"]
@@ -129,7 +129,7 @@ class _Twig(_Branch):
 
 def _leaf(command: Command) -> click.Command:
     def understood(**values: object) -> Ask:
-        return Ask(command, thin.blank(command) | values)
+        return Ask(command, fast_parser.blank(command) | values)
 
     return _Sections(
         command.words[-1],
@@ -167,7 +167,7 @@ class _Type(click.ParamType[object]):
 
 def _known(ctx: click.Context, source: str, incomplete: str) -> list[CompletionItem]:
     """What the server knows, by what has been typed so far: options may stand before every word."""
-    from quarterdeck.cli.completing import offers
+    from quarterdeck.cli.shell_completion import offers
 
     typed: dict[str, object] = {}
     step: click.Context | None = ctx

@@ -6,11 +6,11 @@ import secrets
 import time
 
 from quarterdeck.cli import claiming
+from quarterdeck.cli.command_table import ID, TEXT, Argument, Command, Option, choice
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.given import GIVEN, document, text_or_document, without_nothing
+from quarterdeck.cli.input import GIVEN, document, text_or_document, without_nothing
+from quarterdeck.cli.list_output import when
 from quarterdeck.cli.output import as_json, cell, instant, table
-from quarterdeck.cli.pages import when
-from quarterdeck.cli.table import ID, TEXT, Argument, Command, Option, choice
 from quarterdeck.client.api import Document, items_of
 from quarterdeck.client.problems import from_document
 from quarterdeck.core.errors import EXIT_FAILED

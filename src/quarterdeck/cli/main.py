@@ -20,10 +20,10 @@ def main() -> int:
     except BrokenPipeError:
         return _end_by("SIGPIPE")
     except OSError as wrong:
-        from quarterdeck.cli import failing
+        from quarterdeck.cli import errors
 
         _let_go_of_stdout()
-        return failing.tell(failing.of_system(wrong), as_json="--json" in argv)
+        return errors.tell(errors.of_system(wrong), as_json="--json" in argv)
     return code
 
 
@@ -42,26 +42,26 @@ def _ended(argv: list[str]) -> int:
     try:
         return _run(argv)
     except Problem as problem:
-        from quarterdeck.cli import failing
+        from quarterdeck.cli import errors
 
-        return failing.tell(problem, as_json="--json" in argv)
+        return errors.tell(problem, as_json="--json" in argv)
 
 
 def _run(argv: list[str]) -> int:
-    from quarterdeck.cli import thin
+    from quarterdeck.cli import fast_parser
     from quarterdeck.cli.context import Context
 
     instruction = os.environ.get("_QD_COMPLETE")
     if instruction:
-        from quarterdeck.cli import full
+        from quarterdeck.cli import click_parser
 
-        return full.complete(instruction)
-    found = thin.walk(argv)
-    ask = thin.parse(found.command, found.rest) if found else None
+        return click_parser.complete(instruction)
+    found = fast_parser.walk(argv)
+    ask = fast_parser.parse(found.command, found.rest) if found else None
     if ask is None:
-        from quarterdeck.cli import full
+        from quarterdeck.cli import click_parser
 
-        outcome = full.parse(argv)
+        outcome = click_parser.parse(argv)
         if isinstance(outcome, int):
             return outcome
         ask = outcome

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from quarterdeck import __version__
+from quarterdeck.cli.command_table import Argument, Command, Noun, choice
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.table import Argument, Command, Noun, choice
 
 
 def noun() -> Noun:
@@ -36,7 +36,7 @@ def version(context: Context) -> int:
 
 
 def completion(context: Context) -> int:
-    from quarterdeck.cli.full import completion_script
+    from quarterdeck.cli.click_parser import completion_script
 
     script = completion_script(context.given("shell"))
     context.show({"script": script}, lambda document: script)

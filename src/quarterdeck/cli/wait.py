@@ -6,8 +6,8 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 
-from quarterdeck.cli.bars import Bars, is_over, on_stderr
 from quarterdeck.cli.context import Context
+from quarterdeck.cli.progress_bars import Bars, is_over, on_stderr
 from quarterdeck.client.api import Document
 from quarterdeck.client.event_stream import Follower, Late, Message
 from quarterdeck.client.http_sync import TimedOut

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quarterdeck.cli.table import Kind, seconds
+from quarterdeck.cli.command_table import Kind, seconds
 
 
 def later(text: str, now: float) -> str:

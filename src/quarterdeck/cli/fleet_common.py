@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from quarterdeck.cli.command_table import MEMBER, Kind, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.table import MEMBER, Kind, Option
+from quarterdeck.cli.errors import Usage
 from quarterdeck.client.api import Document, path_of
 from quarterdeck.core.errors import EXIT_FAILED, Invalid, Problem
 
@@ -38,7 +38,7 @@ def plainly(run: Run) -> Run:
         except Usage:
             raise
         except Problem as problem:
-            from quarterdeck.cli.failing import tell
+            from quarterdeck.cli.errors import tell
 
             tell(problem, as_json=context.as_json, opening="Error")
             return EXIT_FAILED

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from quarterdeck.cli.output import Paint, cell, clip, pad, width
-from quarterdeck.cli.tree import BOX, Lines, lines_for, under
+from quarterdeck.cli.session_tree import BOX, Lines, lines_for, under
 from quarterdeck.client.api import Document, items_of
 
 __all__ = ["draw", "lines_for"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from quarterdeck.cli.table import Command, Noun
+from quarterdeck.cli.command_table import Command, Noun
 
 MODULES = {
     "up": "server",
@@ -33,16 +33,16 @@ MODULES = {
     "sink": "sink",
     "redis": "redis",
     "secrets": "secrets",
-    "sweep": "upkeep",
-    "token": "upkeep",
-    "db": "upkeep",
-    "audit": "upkeep",
-    "check": "upkeep",
-    "config": "upkeep",
+    "sweep": "admin",
+    "token": "admin",
+    "db": "admin",
+    "audit": "admin",
+    "check": "admin",
+    "config": "admin",
     "monitor": "monitor",
     "doctor": "doctor",
-    "completion": "about",
-    "version": "about",
+    "completion": "version",
+    "version": "version",
 }
 
 

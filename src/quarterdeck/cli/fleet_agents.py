@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 
+from quarterdeck.cli.command_table import MEMBER, Kind, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.fleetwise import AGENT, PANES_SECONDS, agent_or_none, fleet, fleets, picked, plainly, tell, worded
+from quarterdeck.cli.errors import Usage
+from quarterdeck.cli.fleet_common import (
+    AGENT,
+    PANES_SECONDS,
+    agent_or_none,
+    fleet,
+    fleets,
+    picked,
+    plainly,
+    tell,
+    worded,
+)
 from quarterdeck.cli.output import cell, fields
-from quarterdeck.cli.table import MEMBER, Kind, Option
 from quarterdeck.client.api import Document, Server, items_of
 
 

@@ -10,8 +10,20 @@ import os
 import sys
 from collections.abc import Sequence
 
+from quarterdeck.cli.command_table import (
+    DURATION,
+    FILE,
+    GLOBALS,
+    ID,
+    NUMBER,
+    TEXT,
+    Argument,
+    Command,
+    Noun,
+    Option,
+    any_case,
+)
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.table import DURATION, FILE, GLOBALS, ID, NUMBER, TEXT, Argument, Command, Noun, Option, any_case
 
 
 def noun() -> Noun:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from quarterdeck.cli.command_table import NUMBER, TEXT, Option
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, fields, instant, span
-from quarterdeck.cli.table import NUMBER, TEXT, Option
 from quarterdeck.client.api import Document, Query, cursor_of, items_of
 
 PAGES = (

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from quarterdeck.cli.agent import standing
+from quarterdeck.cli.list_output import ago
 from quarterdeck.cli.output import Paint, cell, clip, instant, pad, span, width
-from quarterdeck.cli.pages import ago
 from quarterdeck.cli.rates import Rates, sparkline
 from quarterdeck.client.api import Document
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.failing import Usage
+from quarterdeck.cli.errors import Usage
 from quarterdeck.client.api import Document
 
 GIVEN = "JSON, @FILE, or - for standard input"

@@ -8,12 +8,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from quarterdeck.cli.command_table import DURATION, FILE, ID, NUMBER, OBJECT, TEXT, Argument, Command, Option, choice
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.given import GIVEN, document, key_or_fresh, read, without_nothing
-from quarterdeck.cli.moments import LATER, later
+from quarterdeck.cli.errors import Usage
+from quarterdeck.cli.input import GIVEN, document, key_or_fresh, read, without_nothing
 from quarterdeck.cli.output import as_json, cell
-from quarterdeck.cli.table import DURATION, FILE, ID, NUMBER, OBJECT, TEXT, Argument, Command, Option, choice
+from quarterdeck.cli.time_args import LATER, later
 from quarterdeck.client.api import Document, items_of
 from quarterdeck.core.errors import EXIT_FAILED, Problem
 
@@ -174,7 +174,7 @@ class _Made:
         self._whole = whole
         self._server = context.server()
         self._key = key_or_fresh(context)
-        from quarterdeck.cli.bars import on_stderr  # whoever adds one does not pay for it
+        from quarterdeck.cli.progress_bars import on_stderr  # whoever adds one does not pay for it
 
         self.bars = on_stderr(not context.as_json)
         self.outcomes: list[Document] = []

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from quarterdeck.cli.output import Paint, cell, instant, pad, span, width
-from quarterdeck.cli.tree import BOX, Lines, under
+from quarterdeck.cli.session_tree import BOX, Lines, under
 from quarterdeck.client.api import Document
 
 AGAIN = "(also above)"

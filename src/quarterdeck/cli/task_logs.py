@@ -6,10 +6,10 @@ import sys
 import time
 from collections.abc import Iterator
 
+from quarterdeck.cli.command_table import ID, NUMBER, TEXT, Argument, Command, Option, any_case
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.moments import EARLIER, earlier
 from quarterdeck.cli.output import Paint, as_json, cell, instant, pad
-from quarterdeck.cli.table import ID, NUMBER, TEXT, Argument, Command, Option, any_case
+from quarterdeck.cli.time_args import EARLIER, earlier
 from quarterdeck.client.api import Document, Query, Server, cursor_of, items_of
 
 LEVELS = ("DEBUG", "INFO", "WARN", "ERROR", "CRITICAL")
@@ -73,7 +73,7 @@ class _Log:
 
     def follow(self) -> None:
         """Until Ctrl-C. The server answers when there is something, or when it has waited for long enough."""
-        from quarterdeck.cli.trailing import WAIT_MS, trail  # whoever only looks does not pay for it
+        from quarterdeck.cli.long_poll import WAIT_MS, trail  # whoever only looks does not pay for it
 
         def next_lines(server: Server) -> bool:
             for line in self._more(server, WAIT_MS):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from quarterdeck.cli.table import GLOBALS, Ask, Command, Option
-from quarterdeck.cli.words import commands_of
+from quarterdeck.cli.command_table import GLOBALS, Ask, Command, Option
+from quarterdeck.cli.registry import commands_of
 
 _HELP = ("--help", "-h")
 

@@ -10,11 +10,11 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from quarterdeck.cli.command_table import Ask, Command
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.envelope import COLUMNS
-from quarterdeck.cli.fleetwise import agent_or_none, fleet_or_none, fleets
-from quarterdeck.cli.table import Ask, Command
-from quarterdeck.cli.thin import blank
+from quarterdeck.cli.fast_parser import blank
+from quarterdeck.cli.fleet_common import agent_or_none, fleet_or_none, fleets
 from quarterdeck.client.api import Document, Query, Server, items_of
 from quarterdeck.core.errors import Problem
 

@@ -6,13 +6,13 @@ import os
 import time
 
 from quarterdeck.cli import claiming
+from quarterdeck.cli.command_table import ID, NUMBER, OBJECT, TEXT, Argument, Command, Option, any_case
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.failing import Usage
-from quarterdeck.cli.given import GIVEN, document, text_or_document, without_nothing
-from quarterdeck.cli.lines import LEVELS
+from quarterdeck.cli.errors import Usage
+from quarterdeck.cli.input import GIVEN, document, text_or_document, without_nothing
+from quarterdeck.cli.list_output import when
 from quarterdeck.cli.output import as_json, cell, instant, table
-from quarterdeck.cli.pages import when
-from quarterdeck.cli.table import ID, NUMBER, OBJECT, TEXT, Argument, Command, Option, any_case
+from quarterdeck.cli.task_logs import LEVELS
 from quarterdeck.client.api import Document, items_of
 
 
