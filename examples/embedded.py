@@ -7,7 +7,7 @@ import asyncio
 import quarterdeck
 from quarterdeck.core.ids import new_id
 from quarterdeck.sdk import Attempt, Done, TaskWorker
-from quarterdeck.sdk.asks import NewTask
+from quarterdeck.sdk.options import NewTask
 
 
 async def main() -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 from quarterdeck.sdk import Quarterdeck
 from quarterdeck.sdk.errors import NotFound
-from quarterdeck.sdk.model import Session
+from quarterdeck.sdk.types import Session
 
 
 async def main() -> None:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from bench.peers.contract import Put, Started
 from quarterdeck.sdk import Attempt, Problem, Quarterdeck, TaskWorker
-from quarterdeck.sdk.asks import NewTask
+from quarterdeck.sdk.options import NewTask
 
 AGENT = "bench"
 CONCURRENCY = 64

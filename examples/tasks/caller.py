@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quarterdeck.sdk.sync import Quarterdeck
-from quarterdeck.sdk.work import Task
+from quarterdeck.sdk.work_types import Task
 
 TIMEOUT = 60.0
 

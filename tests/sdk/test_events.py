@@ -11,7 +11,7 @@ import pytest
 
 from quarterdeck.sdk import LogReset, NotSucceeded, Quarterdeck
 from quarterdeck.sdk.errors import TimedOut, Unauthenticated
-from quarterdeck.sdk.model import Completion, Event, Lease
+from quarterdeck.sdk.types import Completion, Event, Lease
 from tests.sdk.sdk_support import all_of, answer, client_of, cutting, scripted
 from tests.support.engines import STARTED_ON_SQLITE
 from tests.support.eventually import eventually

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from quarterdeck.sdk import gathering
+from quarterdeck.sdk import batching
+from quarterdeck.sdk.batching import CALLS, Gatherer
 from quarterdeck.sdk.errors import Conflict, Invalid, Problem, Unavailable
-from quarterdeck.sdk.gathering import CALLS, Gatherer
 from tests.support.eventually import eventually
 
 BAD = "bad"
@@ -102,8 +102,8 @@ async def test_who_gives_up_waiting_takes_nobody_along() -> None:
 
 
 async def test_no_call_is_larger_than_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "TOGETHER_MAX", 3)
-    monkeypatch.setattr(gathering, "BYTES_MAX", 30)
+    monkeypatch.setattr(batching, "TOGETHER_MAX", 3)
+    monkeypatch.setattr(batching, "BYTES_MAX", 30)
     wire = Wire()
     long = "x" * 40
     assert len(await asked(wire, *FIRST, *"cdef", long, "g")) == CALLS + 6

@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 
 from quarterdeck.sdk.client import Quarterdeck
+from quarterdeck.sdk.invocation_worker import in_flight
+from quarterdeck.sdk.invocation_worker.in_flight import Held, Holdings, Limits
+from quarterdeck.sdk.invocation_worker.methods import Context
 from quarterdeck.sdk.invocations import Invocations
-from quarterdeck.sdk.model import Item, ItemProblem, Lease, Token
-from quarterdeck.sdk.worker import holding
-from quarterdeck.sdk.worker.holding import Held, Holdings, Limits
-from quarterdeck.sdk.worker.methods import Context
+from quarterdeck.sdk.types import Item, ItemProblem, Lease, Token
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -152,7 +152,7 @@ async def test_a_lease_that_is_given_twice_is_held_once() -> None:
 async def test_everything_held_is_prolonged_in_one_call_and_what_waited_for_a_whole_beat_goes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(holding, "LEAST_BEAT_SECONDS", 0.0)
+    monkeypatch.setattr(in_flight, "LEAST_BEAT_SECONDS", 0.0)
     running, wire = Running(1, 8), Wire()
     running.all.take([held("a", 0.03), held("b", 0.03)])
     beating = asyncio.create_task(running.all.keep_alive(wire.as_invocations))

@@ -13,7 +13,7 @@ from quarterdeck.domain.services import model as services
 from quarterdeck.domain.sessions import model as sessions
 from quarterdeck.domain.zones import model as zones
 from quarterdeck.engine.event_log import EventView
-from quarterdeck.sdk import asks, model
+from quarterdeck.sdk import options, types
 
 SECOND_NAMES = {"agent_session_id", "delegation_edge_id", "source_agent_id", "target_agent_id"}
 """On the wire for those who know the seed's other spelling."""
@@ -22,22 +22,22 @@ SECOND_NAMES = {"agent_session_id", "delegation_edge_id", "source_agent_id", "ta
 @pytest.mark.parametrize(
     ("shown", "served"),
     [
-        (model.Zone, zones.ZoneView),
-        (model.Quotas, zones.QuotasView),
-        (model.Used, zones.Used),
-        (model.Session, sessions.SessionView),
-        (model.Receipt, sessions.Receipt),
-        (model.Left, sessions.Left),
-        (model.Service, services.ServiceView),
-        (model.Invocation, invocations.InvocationView),
-        (model.Lease, invocations.LeaseView),
-        (model.Item, invocations.ItemView),
-        (model.Completion, invocations.CompleteItem),
-        (model.Token, invocations.TokenItem),
-        (model.Delegation, delegations.EdgeView),
-        (model.Revoked, delegations.RevokedView),
-        (model.Authority, delegations.Authority),
-        (model.Event, EventView),
+        (types.Zone, zones.ZoneView),
+        (types.Quotas, zones.QuotasView),
+        (types.Used, zones.Used),
+        (types.Session, sessions.SessionView),
+        (types.Receipt, sessions.Receipt),
+        (types.Left, sessions.Left),
+        (types.Service, services.ServiceView),
+        (types.Invocation, invocations.InvocationView),
+        (types.Lease, invocations.LeaseView),
+        (types.Item, invocations.ItemView),
+        (types.Completion, invocations.CompleteItem),
+        (types.Token, invocations.TokenItem),
+        (types.Delegation, delegations.EdgeView),
+        (types.Revoked, delegations.RevokedView),
+        (types.Authority, delegations.Authority),
+        (types.Event, EventView),
     ],
 )
 def test_a_struct_of_the_sdk_has_the_fields_of_its_view(
@@ -49,11 +49,11 @@ def test_a_struct_of_the_sdk_has_the_fields_of_its_view(
 @pytest.mark.parametrize(
     ("told", "body"),
     [
-        (asks.SpawnOptions, sessions.SpawnBody),
-        (asks.ServiceOptions, services.RegisterServiceBody),
-        (asks.EnqueueOptions, invocations.EnqueueBody),
-        (asks.RetryPolicy, invocations.RetryPolicy),
-        (asks.DelegateOptions, delegations.DelegateBody),
+        (options.SpawnOptions, sessions.SpawnBody),
+        (options.ServiceOptions, services.RegisterServiceBody),
+        (options.EnqueueOptions, invocations.EnqueueBody),
+        (options.RetryPolicy, invocations.RetryPolicy),
+        (options.DelegateOptions, delegations.DelegateBody),
     ],
 )
 def test_every_option_is_one_the_server_knows(told: type, body: type[msgspec.Struct]) -> None:
@@ -61,20 +61,20 @@ def test_every_option_is_one_the_server_knows(told: type, body: type[msgspec.Str
 
 
 def test_the_states_are_those_of_the_rooms() -> None:
-    assert {*model.OVER, "pending", "running"} == set(invocations.State)
-    assert set(get_args(model.SessionStatus)) == set(sessions.State)
-    assert set(get_args(model.InvocationStatus)) == set(invocations.State)
-    assert set(get_args(model.DelegationStatus)) == set(delegations.EdgeState)
-    assert set(get_args(model.Health)) == set(services.Health)
-    assert set(get_args(model.Delivery)) == set(services.Delivery)
+    assert {*types.OVER, "pending", "running"} == set(invocations.State)
+    assert set(get_args(types.SessionStatus)) == set(sessions.State)
+    assert set(get_args(types.InvocationStatus)) == set(invocations.State)
+    assert set(get_args(types.DelegationStatus)) == set(delegations.EdgeState)
+    assert set(get_args(types.Health)) == set(services.Health)
+    assert set(get_args(types.Delivery)) == set(services.Delivery)
 
 
 def test_as_many_are_spoken_of_at_once_as_the_server_takes() -> None:
-    assert model.BULK_MAX == invocations.BULK_MAX
+    assert types.BULK_MAX == invocations.BULK_MAX
 
 
 def test_fields_that_a_later_server_adds_are_ignored() -> None:
     told = msgspec.json.decode(
-        b'{"revoked_edges":1,"affected_sessions":2,"terminated_agents":3,"news":4}', type=model.Revoked
+        b'{"revoked_edges":1,"affected_sessions":2,"terminated_agents":3,"news":4}', type=types.Revoked
     )
-    assert told == model.Revoked(1, 2, 3)
+    assert told == types.Revoked(1, 2, 3)

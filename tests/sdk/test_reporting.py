@@ -10,10 +10,10 @@ import pytest
 
 from quarterdeck.core.retry import Policy
 from quarterdeck.sdk.errors import Problem, Unauthenticated, Unavailable
+from quarterdeck.sdk.invocation_worker import reports
+from quarterdeck.sdk.invocation_worker.reports import Reporter
 from quarterdeck.sdk.invocations import Invocations
-from quarterdeck.sdk.model import Completion, Item
-from quarterdeck.sdk.worker import reporting
-from quarterdeck.sdk.worker.reporting import Reporter
+from quarterdeck.sdk.types import Completion, Item
 
 DONE = Completion("a", "token", "succeeded")
 EXPIRED = Unauthenticated("token_expired", "Its time is over.")
@@ -48,7 +48,7 @@ async def told(wire: Wire) -> list[Completion]:
 
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "AGAIN", Policy(max_attempts=0, base_ms=1, cap_ms=1))
+    monkeypatch.setattr(reports, "AGAIN", Policy(max_attempts=0, base_ms=1, cap_ms=1))
 
 
 @pytest.mark.parametrize("refusals", [[EXPIRED], [AWAY, EXPIRED, AWAY]], ids=["expired", "both"])

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from quarterdeck.sdk.errors import Invalid, Problem, TooLarge
-from quarterdeck.sdk.model import ItemProblem
-from quarterdeck.sdk.tasking.reporting import Outbox, Ways
-from quarterdeck.sdk.work import TaskItem
+from quarterdeck.sdk.task_worker.reports import Outbox, Ways
+from quarterdeck.sdk.types import ItemProblem
+from quarterdeck.sdk.work_types import TaskItem
 
 
 class Server:

@@ -23,10 +23,10 @@ from quarterdeck.sdk import (
     ThreadAttempt,
     WorkerOptions,
 )
-from quarterdeck.sdk.asks import AgentOptions, NewTask
 from quarterdeck.sdk.errors import Conflict
-from quarterdeck.sdk.tasking import claiming
-from quarterdeck.sdk.work import Task
+from quarterdeck.sdk.options import AgentOptions, NewTask
+from quarterdeck.sdk.task_worker import claims
+from quarterdeck.sdk.work_types import Task
 from quarterdeck.testing import Server
 from tests.sdk.sdk_support import all_of, client_of, cutting
 from tests.sdk.worker_support import LIMIT, calls
@@ -372,7 +372,7 @@ def _two_events() -> tuple[asyncio.Event, asyncio.Event]:
 
 
 async def test_hundreds_of_tasks_take_few_calls(zone: FreshZone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claiming, "MOST", 50)
+    monkeypatch.setattr(claims, "MOST", 50)
     async with cutting(zone.server.url) as way, client_of(zone, way.url) as qd:
         worker = TaskWorker(qd, "dev-1", concurrency=4)
 

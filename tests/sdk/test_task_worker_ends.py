@@ -10,8 +10,8 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 
 from quarterdeck.sdk import Quarterdeck
-from quarterdeck.sdk.asks import NewTask
-from quarterdeck.sdk.work import Task
+from quarterdeck.sdk.options import NewTask
+from quarterdeck.sdk.work_types import Task
 from tests.sdk.sdk_support import client_of
 from tests.support.children import plain_environment
 from tests.support.zone import FreshZone

@@ -10,10 +10,10 @@ import pytest
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.routing import ADMIN, COORDINATOR_ADMIN, LIFECYCLE
 from quarterdeck.sdk import Quarterdeck
-from quarterdeck.sdk.asks import NewTask
 from quarterdeck.sdk.errors import Conflict, Invalid, NotFound, Problem, TimedOut
+from quarterdeck.sdk.options import NewTask
 from quarterdeck.sdk.sync import Quarterdeck as Plain
-from quarterdeck.sdk.work import Cost, Task, TaskCompletion, TaskFailure, TaskProgress, TaskReturn
+from quarterdeck.sdk.work_types import Cost, Task, TaskCompletion, TaskFailure, TaskProgress, TaskReturn
 from tests.sdk.sdk_support import PATIENT, all_of, client_of, cutting
 from tests.sdk.worker_support import calls
 from tests.support.zone import FreshZone

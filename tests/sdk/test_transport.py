@@ -15,7 +15,7 @@ from quarterdeck.client.http_async import BACKLOG_MAX
 from quarterdeck.client.http_sync import parse_address
 from quarterdeck.sdk import Options, Quarterdeck
 from quarterdeck.sdk.errors import Lost, TimedOut, Unavailable, Unreachable
-from quarterdeck.sdk.remote import Ask, Remote
+from quarterdeck.sdk.transport import Ask, Remote
 from tests.sdk.sdk_support import CUT, HANG, Scripted, answer, listening, scripted
 from tests.support.certificates import certificate
 

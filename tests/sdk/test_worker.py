@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from quarterdeck.sdk import Context, Fatal, Offer, Quarterdeck, Worker
-from quarterdeck.sdk.asks import RetryPolicy
 from quarterdeck.sdk.errors import Forbidden
-from quarterdeck.sdk.worker import claiming
+from quarterdeck.sdk.invocation_worker import claims
+from quarterdeck.sdk.options import RetryPolicy
 from tests.sdk.sdk_support import all_of, client_of, cutting
 from tests.sdk.worker_support import LIMIT, calls, over, serving
 from tests.support.eventually import eventually
@@ -320,7 +320,7 @@ async def test_a_service_that_was_taken_back_is_registered_again_by_whoever_stil
     zone: FreshZone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Whoever waits for work is not told, and hears of it with the next claim.
-    monkeypatch.setattr(claiming, "WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(claims, "WAIT_SECONDS", 0.5)
     async with client_of(zone) as qd:
         worker = Worker(qd, APP)
         worker.method("ping")(lambda: "pong")

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from quarterdeck.sdk import Canceled, Context, Quarterdeck, Worker
-from quarterdeck.sdk.asks import RetryPolicy
 from quarterdeck.sdk.errors import Unauthenticated
+from quarterdeck.sdk.options import RetryPolicy
 from tests.sdk.sdk_support import PATIENT, client_of, cutting
 from tests.sdk.worker_support import LIMIT, calls, over, serving
 from tests.support.engines import STARTED_ON_SQLITE

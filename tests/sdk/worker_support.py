@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from quarterdeck.sdk import NotSucceeded, Quarterdeck, Worker
-from quarterdeck.sdk.model import Invocation, Service
+from quarterdeck.sdk.types import Invocation, Service
 
 LIMIT = 60.0
 

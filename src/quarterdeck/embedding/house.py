@@ -17,7 +17,7 @@ from quarterdeck.embedding.inward import Inward
 from quarterdeck.http.auth import AuthSettings, LocalIssuer
 from quarterdeck.run import check_schema, open_issuer, take_lock
 from quarterdeck.sdk.client import Quarterdeck
-from quarterdeck.sdk.remote import Options
+from quarterdeck.sdk.transport import Options
 from quarterdeck.settings import Settings, load
 
 POSTGRES = ("postgresql://", "postgres://")

@@ -18,7 +18,7 @@ from quarterdeck.client.problems import from_answer
 from quarterdeck.http.connection import target_of
 from quarterdeck.http.dispatcher import Shell
 from quarterdeck.http.request import Headers, Request
-from quarterdeck.sdk.remote import Ask, Options, Remote, headers_of, headers_with
+from quarterdeck.sdk.transport import Ask, Options, Remote, headers_of, headers_with
 
 STREAM_AHEAD = 64
 """Pieces of a stream that may wait for their reader; beyond them the server waits, too."""

@@ -35,10 +35,10 @@ a full queue — is tried again by itself within `Options.patience`.
 
 from quarterdeck.sdk.client import Quarterdeck
 from quarterdeck.sdk.errors import Canceled, Fail, Fatal, LogReset, NotSucceeded, Problem, Release
-from quarterdeck.sdk.remote import Options
-from quarterdeck.sdk.tasking import Attempt, Done, TaskWorker, ThreadAttempt, WorkerOptions
-from quarterdeck.sdk.work import Cost
-from quarterdeck.sdk.worker import Context, Offer, Worker
+from quarterdeck.sdk.invocation_worker import Context, Offer, Worker
+from quarterdeck.sdk.task_worker import Attempt, Done, TaskWorker, ThreadAttempt, WorkerOptions
+from quarterdeck.sdk.transport import Options
+from quarterdeck.sdk.work_types import Cost
 
 __all__ = [
     "Attempt",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Unpack
 
-from quarterdeck.sdk.asks import AgentFilter, AgentOptions, BeatOptions, told_in_camel
-from quarterdeck.sdk.remote import Ask
-from quarterdeck.sdk.room import WorkRoom
-from quarterdeck.sdk.work import Agent, AgentBeaten, AgentHealth, AgentToken, Task, TaskStatus, WorkPage
+from quarterdeck.sdk.options import AgentFilter, AgentOptions, BeatOptions, told_in_camel
+from quarterdeck.sdk.resource import WorkRoom
+from quarterdeck.sdk.transport import Ask
+from quarterdeck.sdk.work_types import Agent, AgentBeaten, AgentHealth, AgentToken, Task, TaskStatus, WorkPage
 
 
 class Agents(WorkRoom):

@@ -14,10 +14,10 @@ from quarterdeck.sdk.delegations import Delegations
 from quarterdeck.sdk.events import Events
 from quarterdeck.sdk.invocations import Invocations
 from quarterdeck.sdk.members import Members
-from quarterdeck.sdk.remote import Options, Remote, TokenSource
 from quarterdeck.sdk.services import Services
 from quarterdeck.sdk.sessions import Sessions
 from quarterdeck.sdk.tasks import Tasks
+from quarterdeck.sdk.transport import Options, Remote, TokenSource
 from quarterdeck.sdk.webhooks import Webhooks
 from quarterdeck.sdk.zones import Zones
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from quarterdeck.sdk.remote import Ask
-from quarterdeck.sdk.room import WorkRoom
-from quarterdeck.sdk.work import (
+from quarterdeck.sdk.resource import WorkRoom
+from quarterdeck.sdk.transport import Ask
+from quarterdeck.sdk.work_types import (
     CoordinatorLine,
     CoordinatorStatus,
     Level,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import date
 
-from quarterdeck.sdk.remote import Ask
-from quarterdeck.sdk.room import WorkRoom
-from quarterdeck.sdk.work import Budget, CostSum, GroupBy, Period, Scope, WorkPage
+from quarterdeck.sdk.resource import WorkRoom
+from quarterdeck.sdk.transport import Ask
+from quarterdeck.sdk.work_types import Budget, CostSum, GroupBy, Period, Scope, WorkPage
 
 
 class Costs(WorkRoom):

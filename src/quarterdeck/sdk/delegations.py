@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Unpack
 
-from quarterdeck.sdk.asks import DelegateOptions, told
-from quarterdeck.sdk.model import Authority, Delegation, DelegationStatus, Page, Revoked
-from quarterdeck.sdk.remote import Ask
-from quarterdeck.sdk.room import Room, own_key
+from quarterdeck.sdk.options import DelegateOptions, told
+from quarterdeck.sdk.resource import Room, own_key
+from quarterdeck.sdk.transport import Ask
+from quarterdeck.sdk.types import Authority, Delegation, DelegationStatus, Page, Revoked
 
 
 class Delegations(Room):

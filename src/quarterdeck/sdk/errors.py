@@ -42,8 +42,8 @@ from quarterdeck.core.errors import (
     Unauthenticated,
     Unavailable,
 )
-from quarterdeck.sdk.model import Invocation
-from quarterdeck.sdk.work import Cost
+from quarterdeck.sdk.types import Invocation
+from quarterdeck.sdk.work_types import Cost
 
 __all__ = [
     "Canceled",

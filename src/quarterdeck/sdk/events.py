@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from quarterdeck.sdk.errors import LogReset
-from quarterdeck.sdk.following import Following
-from quarterdeck.sdk.model import Event, EventPage
-from quarterdeck.sdk.remote import Ask
-from quarterdeck.sdk.room import Room
+from quarterdeck.sdk.event_stream import Following
+from quarterdeck.sdk.resource import Room
+from quarterdeck.sdk.transport import Ask
+from quarterdeck.sdk.types import Event, EventPage
 
 PAGE = 500
 _decoder = msgspec.json.Decoder(Event)

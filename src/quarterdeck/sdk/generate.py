@@ -213,7 +213,7 @@ def _imports(name: str, tree: ast.Module, body: str, own_names: set[str]) -> str
     """What the text of the classes names, from where their source has it; of the classes of other sources, those that
     were made of them."""
     named = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)} - own_names
-    found: dict[str, set[str]] = {"quarterdeck.sdk": {name}, "quarterdeck.sdk.background": {"Background"}}
+    found: dict[str, set[str]] = {"quarterdeck.sdk": {name}, "quarterdeck.sdk.loop_thread": {"Background"}}
     if "Iterator" in named:
         found["collections.abc"] = {"Iterator"}
     for node in tree.body:

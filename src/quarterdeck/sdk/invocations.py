@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar, Unpack
 
-from quarterdeck.sdk.asks import EnqueueOptions, told
 from quarterdeck.sdk.errors import NotSucceeded, TimedOut
-from quarterdeck.sdk.model import OVER, Completion, Invocation, InvocationStatus, Item, Items, Lease, Page, Token
-from quarterdeck.sdk.remote import Ask, Remote
-from quarterdeck.sdk.room import Room, own_key
-from quarterdeck.sdk.waiting import Endings
+from quarterdeck.sdk.options import EnqueueOptions, told
+from quarterdeck.sdk.resource import Room, own_key
+from quarterdeck.sdk.transport import Ask, Remote
+from quarterdeck.sdk.types import OVER, Completion, Invocation, InvocationStatus, Item, Items, Lease, Page, Token
+from quarterdeck.sdk.wait import Endings
 
 T = TypeVar("T")
 

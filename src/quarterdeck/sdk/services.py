@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Unpack
 
-from quarterdeck.sdk.asks import ServiceOptions, told
 from quarterdeck.sdk.errors import NotFound
-from quarterdeck.sdk.model import Health, Page, Service
-from quarterdeck.sdk.remote import Ask
-from quarterdeck.sdk.room import Room
+from quarterdeck.sdk.options import ServiceOptions, told
+from quarterdeck.sdk.resource import Room
+from quarterdeck.sdk.transport import Ask
+from quarterdeck.sdk.types import Health, Page, Service
 
 
 class Services(Room):

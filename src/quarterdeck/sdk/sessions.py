@@ -7,10 +7,10 @@ from typing import Unpack
 
 import msgspec
 
-from quarterdeck.sdk.asks import SpawnOptions, told
-from quarterdeck.sdk.model import Items, Page, Receipt, Session, SessionStatus
-from quarterdeck.sdk.remote import Ask
-from quarterdeck.sdk.room import Room, own_key
+from quarterdeck.sdk.options import SpawnOptions, told
+from quarterdeck.sdk.resource import Room, own_key
+from quarterdeck.sdk.transport import Ask
+from quarterdeck.sdk.types import Items, Page, Receipt, Session, SessionStatus
 
 
 class Sessions(Room):

@@ -12,14 +12,14 @@ import msgspec
 from quarterdeck.client.api import Query
 from quarterdeck.client.problems import from_document
 from quarterdeck.core.ids import new_id
-from quarterdeck.sdk.asks import NewTask, TaskChanges, TaskFilter, TaskOptions, told, told_in_camel
+from quarterdeck.sdk.batching import Gatherer
 from quarterdeck.sdk.errors import Problem, TimedOut
-from quarterdeck.sdk.gathering import Gatherer
-from quarterdeck.sdk.model import Items
-from quarterdeck.sdk.remote import Ask, Remote
-from quarterdeck.sdk.room import Room, WorkRoom, own_key
-from quarterdeck.sdk.waiting import Endings
-from quarterdeck.sdk.work import (
+from quarterdeck.sdk.options import NewTask, TaskChanges, TaskFilter, TaskOptions, told, told_in_camel
+from quarterdeck.sdk.resource import Room, WorkRoom, own_key
+from quarterdeck.sdk.transport import Ask, Remote
+from quarterdeck.sdk.types import Items
+from quarterdeck.sdk.wait import Endings
+from quarterdeck.sdk.work_types import (
     Level,
     LogLine,
     Task,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Literal, Unpack
 
-from quarterdeck.sdk.asks import WebhookChanges, WebhookOptions, told_in_camel
-from quarterdeck.sdk.remote import Ask
-from quarterdeck.sdk.room import WorkRoom, own_key
-from quarterdeck.sdk.work import Webhook, WebhookDelivery, WorkPage
+from quarterdeck.sdk.options import WebhookChanges, WebhookOptions, told_in_camel
+from quarterdeck.sdk.resource import WorkRoom, own_key
+from quarterdeck.sdk.transport import Ask
+from quarterdeck.sdk.work_types import Webhook, WebhookDelivery, WorkPage
 
 
 class Webhooks(WorkRoom):

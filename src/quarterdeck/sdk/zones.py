@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quarterdeck.sdk.model import Quotas, Receipt, Zone
-from quarterdeck.sdk.remote import Ask
-from quarterdeck.sdk.room import Room
+from quarterdeck.sdk.resource import Room
+from quarterdeck.sdk.transport import Ask
+from quarterdeck.sdk.types import Quotas, Receipt, Zone
 
 
 class Zones(Room):

@@ -13,7 +13,7 @@ from quarterdeck.embedding import Embedded, Told
 from quarterdeck.engine.event_log import bounds
 from quarterdeck.engine.leader_loop import Duty
 from quarterdeck.sdk.client import Quarterdeck
-from quarterdeck.sdk.tasking import TaskWorker
+from quarterdeck.sdk.task_worker import TaskWorker
 from quarterdeck.testing import blank
 from quarterdeck.testing.clock import Clock
 

@@ -13,11 +13,11 @@ import msgspec
 
 from quarterdeck.sdk import Quarterdeck
 from quarterdeck.sdk.errors import Fail, Problem, Refusal
-from quarterdeck.sdk.remote import Options
-from quarterdeck.sdk.tasking import Attempt, TaskWorker, WorkerOptions
+from quarterdeck.sdk.task_worker import Attempt, TaskWorker, WorkerOptions
 from quarterdeck.sdk.tasks import Tasks
-from quarterdeck.sdk.work import TaskCompletion, TaskFailure, TaskItem, TaskLease, TaskProgress, TaskReturn
-from quarterdeck.sdk.worker.signals import until_signalled
+from quarterdeck.sdk.transport import Options
+from quarterdeck.sdk.work_types import TaskCompletion, TaskFailure, TaskItem, TaskLease, TaskProgress, TaskReturn
+from quarterdeck.sdk.worker_core.signals import until_signalled
 from tests.support.labouring.agent import Post
 from tests.support.labouring.labour import Broken, Job, Saved, labour
 from tests.support.labouring.ledger import Entry, Ledger

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from quarterdeck.sdk import agents
-from quarterdeck.sdk.asks import AgentFilter, AgentOptions, BeatOptions
-from quarterdeck.sdk.background import Background
-from quarterdeck.sdk.work import Agent, AgentBeaten, AgentHealth, AgentToken, Task, TaskStatus
+from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.options import AgentFilter, AgentOptions, BeatOptions
+from quarterdeck.sdk.work_types import Agent, AgentBeaten, AgentHealth, AgentToken, Task, TaskStatus
 
 
 class Agents:

@@ -6,8 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from quarterdeck.sdk import client
-from quarterdeck.sdk.background import Background
-from quarterdeck.sdk.remote import Options, TokenSource
+from quarterdeck.sdk.loop_thread import Background
 from quarterdeck.sdk.sync.agents import Agents
 from quarterdeck.sdk.sync.coordinator import Coordinator
 from quarterdeck.sdk.sync.costs import Budgets, Costs
@@ -20,6 +19,7 @@ from quarterdeck.sdk.sync.sessions import Sessions
 from quarterdeck.sdk.sync.tasks import Tasks
 from quarterdeck.sdk.sync.webhooks import Webhooks
 from quarterdeck.sdk.sync.zones import Zones
+from quarterdeck.sdk.transport import Options, TokenSource
 
 
 class Quarterdeck:

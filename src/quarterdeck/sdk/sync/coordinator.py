@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quarterdeck.sdk import coordinator
-from quarterdeck.sdk.background import Background
-from quarterdeck.sdk.work import CoordinatorLine, CoordinatorStatus, Level, Recovered, Strategy
+from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.work_types import CoordinatorLine, CoordinatorStatus, Level, Recovered, Strategy
 
 
 class Coordinator:

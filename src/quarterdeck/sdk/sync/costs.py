@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from datetime import date
 
 from quarterdeck.sdk import costs
-from quarterdeck.sdk.background import Background
-from quarterdeck.sdk.work import Budget, CostSum, GroupBy, Period, Scope
+from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.work_types import Budget, CostSum, GroupBy, Period, Scope
 
 
 class Costs:

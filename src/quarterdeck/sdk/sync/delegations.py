@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from quarterdeck.sdk import delegations
-from quarterdeck.sdk.asks import DelegateOptions
-from quarterdeck.sdk.background import Background
-from quarterdeck.sdk.model import Authority, Delegation, DelegationStatus, Revoked
+from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.options import DelegateOptions
+from quarterdeck.sdk.types import Authority, Delegation, DelegationStatus, Revoked
 
 
 class Delegations:

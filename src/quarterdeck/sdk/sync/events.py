@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from quarterdeck.sdk import events
-from quarterdeck.sdk.background import Background
-from quarterdeck.sdk.model import Event
+from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.types import Event
 
 
 class Events:

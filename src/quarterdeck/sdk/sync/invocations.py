@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Unpack
 
 from quarterdeck.sdk import invocations
-from quarterdeck.sdk.asks import EnqueueOptions
-from quarterdeck.sdk.background import Background
-from quarterdeck.sdk.model import Completion, Invocation, InvocationStatus, Item, Lease, Token
+from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.options import EnqueueOptions
+from quarterdeck.sdk.types import Completion, Invocation, InvocationStatus, Item, Lease, Token
 
 
 class Invocations:

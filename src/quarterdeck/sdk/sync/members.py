@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quarterdeck.sdk import members
-from quarterdeck.sdk.background import Background
-from quarterdeck.sdk.work import Member, Role
+from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.work_types import Member, Role
 
 
 class Members:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Unpack
 
 from quarterdeck.sdk import services
-from quarterdeck.sdk.asks import ServiceOptions
-from quarterdeck.sdk.background import Background
-from quarterdeck.sdk.model import Health, Service
+from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.options import ServiceOptions
+from quarterdeck.sdk.types import Health, Service
 
 
 class Services:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from quarterdeck.sdk import sessions
-from quarterdeck.sdk.asks import SpawnOptions
-from quarterdeck.sdk.background import Background
-from quarterdeck.sdk.model import Receipt, Session, SessionStatus
+from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.options import SpawnOptions
+from quarterdeck.sdk.types import Receipt, Session, SessionStatus
 
 
 class Sessions:

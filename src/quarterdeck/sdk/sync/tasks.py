@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Unpack
 
 from quarterdeck.sdk import tasks
-from quarterdeck.sdk.asks import NewTask, TaskChanges, TaskFilter, TaskOptions
-from quarterdeck.sdk.background import Background
 from quarterdeck.sdk.errors import Problem
-from quarterdeck.sdk.work import (
+from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.options import NewTask, TaskChanges, TaskFilter, TaskOptions
+from quarterdeck.sdk.work_types import (
     Level,
     LogLine,
     Task,

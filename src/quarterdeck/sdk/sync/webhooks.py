@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Literal, Unpack
 
 from quarterdeck.sdk import webhooks
-from quarterdeck.sdk.asks import WebhookChanges, WebhookOptions
-from quarterdeck.sdk.background import Background
-from quarterdeck.sdk.work import Webhook, WebhookDelivery
+from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.options import WebhookChanges, WebhookOptions
+from quarterdeck.sdk.work_types import Webhook, WebhookDelivery
 
 
 class Webhooks:

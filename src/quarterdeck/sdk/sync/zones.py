@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quarterdeck.sdk import zones
-from quarterdeck.sdk.background import Background
-from quarterdeck.sdk.model import Quotas, Receipt, Zone
+from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.types import Quotas, Receipt, Zone
 
 
 class Zones:

@@ -11,18 +11,18 @@ from typing import TypeVar
 
 from quarterdeck import __version__
 from quarterdeck.client.api import path_of
-from quarterdeck.sdk.asks import ServiceOptions
 from quarterdeck.sdk.client import Quarterdeck
 from quarterdeck.sdk.errors import Problem
-from quarterdeck.sdk.model import Completion, Lease, Service, Token
-from quarterdeck.sdk.worker.claiming import Claimer
-from quarterdeck.sdk.worker.holding import Held, Holdings, Limits, parts
-from quarterdeck.sdk.worker.methods import Context, Function, Methods, failed
-from quarterdeck.sdk.worker.reporting import Reporter
-from quarterdeck.sdk.worker.signals import until_signalled
-from quarterdeck.sdk.worker.threads import Threads
+from quarterdeck.sdk.invocation_worker.claims import Claimer
+from quarterdeck.sdk.invocation_worker.in_flight import Held, Holdings, Limits, parts
+from quarterdeck.sdk.invocation_worker.methods import Context, Function, Methods, failed
+from quarterdeck.sdk.invocation_worker.reports import Reporter
+from quarterdeck.sdk.options import ServiceOptions
+from quarterdeck.sdk.types import Completion, Lease, Service, Token
+from quarterdeck.sdk.worker_core.signals import until_signalled
+from quarterdeck.sdk.worker_core.threads import Threads
 
-log = logging.getLogger("quarterdeck.sdk.worker")
+log = logging.getLogger("quarterdeck.sdk.invocation_worker")
 F = TypeVar("F", bound=Function)
 ALIVE_SECONDS = 30.0
 LAST_WORDS_SECONDS = 5.0

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable
 
 from quarterdeck.sdk.agents import Agents
 from quarterdeck.sdk.errors import Fault, NotFound
-from quarterdeck.sdk.tasking.holding import Holdings
+from quarterdeck.sdk.task_worker.in_flight import Holdings
 
-log = logging.getLogger("quarterdeck.sdk.worker")
+log = logging.getLogger("quarterdeck.sdk.invocation_worker")
 RETRY_SECONDS = 1.0
 NAMED_MAX = 1_000
 """Tasks that one heartbeat may name."""

@@ -18,7 +18,7 @@ from quarterdeck.client.event_stream import PAUSE_MAX_MS, Message, Reading
 from quarterdeck.core.errors import Fault, Problem, Unauthenticated
 from quarterdeck.core.retry import Policy, delay
 from quarterdeck.sdk import retrying
-from quarterdeck.sdk.remote import Ask, Remote
+from quarterdeck.sdk.transport import Ask, Remote
 
 log = logging.getLogger("quarterdeck.sdk")
 

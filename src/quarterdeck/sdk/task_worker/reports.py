@@ -20,10 +20,10 @@ from typing import Generic, TypeVar
 
 from quarterdeck.core.retry import Policy, delay
 from quarterdeck.sdk.errors import Fault, Invalid, Problem, TooLarge, Unauthenticated
-from quarterdeck.sdk.model import ItemProblem
-from quarterdeck.sdk.work import TaskItem
+from quarterdeck.sdk.types import ItemProblem
+from quarterdeck.sdk.work_types import TaskItem
 
-log = logging.getLogger("quarterdeck.sdk.worker")
+log = logging.getLogger("quarterdeck.sdk.invocation_worker")
 E = TypeVar("E")
 AGAIN = Policy(max_attempts=0, base_ms=100, cap_ms=10_000)
 BATCH_MAX = 500

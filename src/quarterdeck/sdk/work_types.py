@@ -13,7 +13,7 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from quarterdeck.sdk.model import ItemProblem
+from quarterdeck.sdk.types import ItemProblem
 
 T = TypeVar("T")
 TaskStatus = Literal["PENDING", "ASSIGNED", "RUNNING", "PAUSED", "COMPLETED", "FAILED", "ABORTED", "ARCHIVED"]

@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.retry import Policy, delay
 from quarterdeck.sdk.errors import Fault, NotFound, Problem, Refusal
-from quarterdeck.sdk.tasking.holding import Holdings
+from quarterdeck.sdk.task_worker.in_flight import Holdings
 from quarterdeck.sdk.tasks import Tasks
-from quarterdeck.sdk.work import TaskLease, TaskReturn
+from quarterdeck.sdk.work_types import TaskLease, TaskReturn
 
-log = logging.getLogger("quarterdeck.sdk.worker")
+log = logging.getLogger("quarterdeck.sdk.invocation_worker")
 WAIT_SECONDS = 30.0
 MOST = 250
 CLAIMS = 2

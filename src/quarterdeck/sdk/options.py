@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, TypedDict
 
-from quarterdeck.sdk.model import Delivery, Health
-from quarterdeck.sdk.work import AgentStatus, TaskStatus
+from quarterdeck.sdk.types import Delivery, Health
+from quarterdeck.sdk.work_types import AgentStatus, TaskStatus
 
 
 class SpawnOptions(TypedDict, total=False):

@@ -21,9 +21,9 @@ import msgspec
 from quarterdeck.core.retry import Policy, delay
 from quarterdeck.sdk.errors import Fault, Invalid, Problem, TooLarge, Unauthenticated
 from quarterdeck.sdk.invocations import Invocations
-from quarterdeck.sdk.model import BULK_MAX, Completion, Item
+from quarterdeck.sdk.types import BULK_MAX, Completion, Item
 
-log = logging.getLogger("quarterdeck.sdk.worker")
+log = logging.getLogger("quarterdeck.sdk.invocation_worker")
 BYTES_MAX = 220 * 1024
 AGAIN = Policy(max_attempts=0, base_ms=100, cap_ms=10_000)
 REFUSED = "result_refused"

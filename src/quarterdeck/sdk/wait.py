@@ -17,8 +17,8 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from quarterdeck.sdk.errors import Problem
-from quarterdeck.sdk.following import Following
-from quarterdeck.sdk.remote import Remote
+from quarterdeck.sdk.event_stream import Following
+from quarterdeck.sdk.transport import Remote
 
 log = logging.getLogger("quarterdeck.sdk")
 LOOK_SECONDS = 30.0

@@ -28,7 +28,7 @@ refuses the worker itself (its token is no longer good), it winds down and raise
 once where that was terminated, with the last task where it is draining.
 """
 
-from quarterdeck.sdk.tasking.attempts import Attempt, Done, ThreadAttempt
-from quarterdeck.sdk.tasking.serving import TaskWorker, WorkerOptions
+from quarterdeck.sdk.task_worker.attempt import Attempt, Done, ThreadAttempt
+from quarterdeck.sdk.task_worker.worker import TaskWorker, WorkerOptions
 
 __all__ = ["Attempt", "Done", "TaskWorker", "ThreadAttempt", "WorkerOptions"]

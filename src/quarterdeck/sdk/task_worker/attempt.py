@@ -15,7 +15,7 @@ import msgspec
 
 from quarterdeck.core.ids import new_id
 from quarterdeck.sdk.errors import Canceled
-from quarterdeck.sdk.work import Cost, Level, TaskLease, TaskProgress
+from quarterdeck.sdk.work_types import Cost, Level, TaskLease, TaskProgress
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ good, its session has ended), it winds down and raises that; outcomes are told a
 may help. A plain function that does not return keeps nobody: its thread ends with the program.
 """
 
-from quarterdeck.sdk.worker.methods import Context
-from quarterdeck.sdk.worker.serving import Offer, Worker
+from quarterdeck.sdk.invocation_worker.methods import Context
+from quarterdeck.sdk.invocation_worker.worker import Offer, Worker
 
 __all__ = ["Context", "Offer", "Worker"]

@@ -12,20 +12,20 @@ from typing import TypeVar
 
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.retry import delay
-from quarterdeck.sdk.asks import AgentOptions
 from quarterdeck.sdk.client import Quarterdeck
 from quarterdeck.sdk.errors import Canceled, Fault, Problem
-from quarterdeck.sdk.model import ItemProblem
-from quarterdeck.sdk.tasking.beating import NAMED_MAX, Beater
-from quarterdeck.sdk.tasking.claiming import AGAIN, CLAIMS, Claimer, ends_it
-from quarterdeck.sdk.tasking.handlers import Function, Handlers, Outcome, failed
-from quarterdeck.sdk.tasking.holding import Held, Holdings, Limits
-from quarterdeck.sdk.tasking.reporting import Outbox, Ways
-from quarterdeck.sdk.work import Agent, TaskCompletion, TaskFailure, TaskItem, TaskLease, TaskProgress, TaskReturn
-from quarterdeck.sdk.worker.signals import until_signalled
-from quarterdeck.sdk.worker.threads import Threads
+from quarterdeck.sdk.options import AgentOptions
+from quarterdeck.sdk.task_worker.claims import AGAIN, CLAIMS, Claimer, ends_it
+from quarterdeck.sdk.task_worker.handlers import Function, Handlers, Outcome, failed
+from quarterdeck.sdk.task_worker.heartbeat import NAMED_MAX, Beater
+from quarterdeck.sdk.task_worker.in_flight import Held, Holdings, Limits
+from quarterdeck.sdk.task_worker.reports import Outbox, Ways
+from quarterdeck.sdk.types import ItemProblem
+from quarterdeck.sdk.work_types import Agent, TaskCompletion, TaskFailure, TaskItem, TaskLease, TaskProgress, TaskReturn
+from quarterdeck.sdk.worker_core.signals import until_signalled
+from quarterdeck.sdk.worker_core.threads import Threads
 
-log = logging.getLogger("quarterdeck.sdk.worker")
+log = logging.getLogger("quarterdeck.sdk.invocation_worker")
 F = TypeVar("F", bound=Function)
 LAST_WORDS_SECONDS = 5.0
 """For giving back and telling what the grace was too short for."""

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from quarterdeck.client.api import Query, path_of
 from quarterdeck.core.ids import new_id
-from quarterdeck.sdk.model import Page
-from quarterdeck.sdk.remote import Ask, Remote
-from quarterdeck.sdk.work import WorkPage
+from quarterdeck.sdk.transport import Ask, Remote
+from quarterdeck.sdk.types import Page
+from quarterdeck.sdk.work_types import WorkPage
 
 T = TypeVar("T")
 PAGE = 100

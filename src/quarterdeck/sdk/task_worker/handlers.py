@@ -12,9 +12,9 @@ import msgspec
 from msgspec import UNSET
 
 from quarterdeck.sdk.errors import Canceled, Fail, Fatal, Release
-from quarterdeck.sdk.tasking.attempts import Attempt, Desk, Done, ThreadAttempt
-from quarterdeck.sdk.work import TaskCompletion, TaskFailure, TaskLease, TaskReturn
-from quarterdeck.sdk.worker.threads import Threads
+from quarterdeck.sdk.task_worker.attempt import Attempt, Desk, Done, ThreadAttempt
+from quarterdeck.sdk.work_types import TaskCompletion, TaskFailure, TaskLease, TaskReturn
+from quarterdeck.sdk.worker_core.threads import Threads
 
 Function = Callable[..., object]
 Outcome = TaskCompletion | TaskFailure | TaskReturn | None

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from quarterdeck.sdk.errors import Fault
+from quarterdeck.sdk.invocation_worker.methods import Context
 from quarterdeck.sdk.invocations import Invocations
-from quarterdeck.sdk.model import BULK_MAX, Item, Lease, Token
-from quarterdeck.sdk.worker.methods import Context
+from quarterdeck.sdk.types import BULK_MAX, Item, Lease, Token
 
-log = logging.getLogger("quarterdeck.sdk.worker")
+log = logging.getLogger("quarterdeck.sdk.invocation_worker")
 AHEAD_SECONDS = 0.25
 """How soon what is taken ahead should begin."""
 SHARE = 0.2

@@ -12,8 +12,8 @@ import msgspec
 
 from quarterdeck.sdk.client import Quarterdeck
 from quarterdeck.sdk.errors import Canceled, Fatal
-from quarterdeck.sdk.model import Completion, Lease
-from quarterdeck.sdk.worker.threads import Threads
+from quarterdeck.sdk.types import Completion, Lease
+from quarterdeck.sdk.worker_core.threads import Threads
 
 RESULT_MAX = 200 * 1024
 """The server takes 256 KiB at once, and a result does not travel alone."""

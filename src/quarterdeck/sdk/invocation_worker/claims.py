@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.retry import Policy, delay
 from quarterdeck.sdk.errors import Conflict, Fault, NotFound, Problem, Refusal
+from quarterdeck.sdk.invocation_worker.in_flight import Holdings
 from quarterdeck.sdk.invocations import Invocations
-from quarterdeck.sdk.model import BULK_MAX, Lease, Token
-from quarterdeck.sdk.worker.holding import Holdings
+from quarterdeck.sdk.types import BULK_MAX, Lease, Token
 
-log = logging.getLogger("quarterdeck.sdk.worker")
+log = logging.getLogger("quarterdeck.sdk.invocation_worker")
 WAIT_SECONDS = 30.0
 AGAIN = Policy(max_attempts=0, base_ms=200, cap_ms=15_000)
 SUSPENDED = "agent_suspended"

@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from quarterdeck.sdk.tasking.attempts import Attempt, ThreadAttempt
-from quarterdeck.sdk.tasking.handlers import Handler, Outcome, failed
-from quarterdeck.sdk.work import TaskReturn
+from quarterdeck.sdk.task_worker.attempt import Attempt, ThreadAttempt
+from quarterdeck.sdk.task_worker.handlers import Handler, Outcome, failed
+from quarterdeck.sdk.work_types import TaskReturn
 
 AHEAD_SECONDS = 0.25
 """How soon what is taken ahead should begin."""

@@ -1,0 +1,7 @@
+"""What both workers share: a bounded pool of threads for plain functions, and signal handling for `run()`.
+
+| module  | what it holds                                                                       |
+|---------|-------------------------------------------------------------------------------------|
+| threads | runs handlers that are not coroutines, without blocking the event loop                |
+| signals | runs a worker until SIGINT or SIGTERM; a second signal stops it without waiting         |
+"""
