@@ -182,7 +182,7 @@ def _db_status(asked: argparse.Namespace, settings: Settings) -> int:
 
 
 def _db_backup(asked: argparse.Namespace, settings: Settings) -> int:
-    from quarterdeck.upkeep import backup
+    from quarterdeck.maintenance import backup
 
     copied = backup.copy(settings.database_url, asked.file)
     _show(asked, msgspec.to_builtins(copied), copied.text())
@@ -190,7 +190,7 @@ def _db_backup(asked: argparse.Namespace, settings: Settings) -> int:
 
 
 def _audit_verify(asked: argparse.Namespace, settings: Settings) -> int:
-    from quarterdeck.upkeep import audit
+    from quarterdeck.maintenance import audit
 
     trusted = audit.keys_to_trust(asked.key, settings.signing_key)
     verdict = audit.judge(settings.database_url, trusted, audit.anchors_of(asked.anchor))
@@ -199,7 +199,7 @@ def _audit_verify(asked: argparse.Namespace, settings: Settings) -> int:
 
 
 def _audit_anchor(asked: argparse.Namespace, settings: Settings) -> int:
-    from quarterdeck.upkeep import audit
+    from quarterdeck.maintenance import audit
 
     anchor = audit.newest_anchor(settings.database_url)
     _show(asked, {"anchor": anchor}, anchor)
@@ -207,9 +207,9 @@ def _audit_anchor(asked: argparse.Namespace, settings: Settings) -> int:
 
 
 def _check(asked: argparse.Namespace, settings: Settings) -> int:
-    from quarterdeck.upkeep import check
+    from quarterdeck.maintenance import consistency
 
-    report = check.look(settings.database_url, asked.history)
+    report = consistency.look(settings.database_url, asked.history)
     _show(asked, report.document(), report.text())
     return 0 if report.well else EXIT_FAILED
 

@@ -15,9 +15,9 @@ import pytest
 from quarterdeck.core.audit_verify import Altered, anchor_of, verify
 from quarterdeck.core.errors import Invalid, NotFound
 from quarterdeck.http.auth import KeyFileError, LocalIssuer
+from quarterdeck.maintenance.audit import Verdict, anchors_of, judge, keys_to_trust, newest_anchor
 from quarterdeck.store.interface import StoreError
 from quarterdeck.store.postgres_roles import SERVER, SWEEP
-from quarterdeck.upkeep.audit import Verdict, anchors_of, judge, keys_to_trust, newest_anchor
 from tests.cli.cli_support import Qd
 from tests.support.eventually import eventually
 from tests.support.keel import Side, keel_on

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 
 from quarterdeck.core.errors import Conflict
+from quarterdeck.maintenance import backup
 from quarterdeck.store.interface import StoreError
 from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.store.postgres_roles import creation
-from quarterdeck.upkeep import backup
 from tests.cli.cli_support import Qd
 from tests.support.children import plain_environment
 from tests.support.eventually import eventually

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from quarterdeck.domain.sessions.model import Session, Terminate
+from quarterdeck.maintenance.consistency import CHECKS, SHOWN_MAX, Report, look
 from quarterdeck.store.migrate import sqlite_path
-from quarterdeck.upkeep.check import CHECKS, SHOWN_MAX, Report, look
 from tests.acceptance.test_check_fleets import FLEET_CHECKS
 from tests.cli.cli_support import Qd
 from tests.support.asking import ZONE, admin

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from quarterdeck.maintenance.consistency import CHECKS, Check, look
+from quarterdeck.maintenance.queries import FLEETS
 from quarterdeck.store.migrate import sqlite_path
-from quarterdeck.upkeep.check import CHECKS, Check, look
-from quarterdeck.upkeep.queries import FLEETS
 from tests.support.asking import ZONE
 from tests.support.fleeting import ADMINISTRATOR, ALICE, BOB, DIRECTOR, Fleeting, claiming, place
 from tests.support.keel import Side, keel_on

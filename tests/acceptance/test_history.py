@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from quarterdeck.maintenance.consistency import Report, look
+from quarterdeck.maintenance.history_checker.invariants import PROMISES
 from quarterdeck.store.migrate import sqlite_path
-from quarterdeck.upkeep.check import Report, look
-from quarterdeck.upkeep.history.promises import PROMISES
 from tests.cli.cli_support import Qd
 from tests.support.eventually import eventually
 from tests.support.keel import Cell, Side

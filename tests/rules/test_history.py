@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Invalid
-from quarterdeck.upkeep.history.judging import judged
-from quarterdeck.upkeep.history.model import Finding, Outcome
-from quarterdeck.upkeep.history.promises import PROMISES
-from quarterdeck.upkeep.history.reading import read
+from quarterdeck.maintenance.history_checker.invariants import PROMISES
+from quarterdeck.maintenance.history_checker.model import Finding, Outcome
+from quarterdeck.maintenance.history_checker.reader import read
+from quarterdeck.maintenance.history_checker.run import judged
 from tests.support.histories import ZONE, Plant, Written, a_true_history
 from tests.support.planted import PLANTED
 from tests.support.planted_calls import a_refused_key_bound

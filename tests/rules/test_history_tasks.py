@@ -11,10 +11,10 @@ import pytest
 
 from quarterdeck.core.errors import Invalid
 from quarterdeck.domain.tasks.rules.lives import TASK
-from quarterdeck.upkeep.history.judging import judged
-from quarterdeck.upkeep.history.model import Finding, Outcome
-from quarterdeck.upkeep.history.reading import read
-from quarterdeck.upkeep.history.task_replay import ARROWS
+from quarterdeck.maintenance.history_checker.model import Finding, Outcome
+from quarterdeck.maintenance.history_checker.reader import read
+from quarterdeck.maintenance.history_checker.run import judged
+from quarterdeck.maintenance.history_checker.task_replay import ARROWS
 from tests.support.histories import ZONE
 from tests.support.histories_tasks import Labour, TaskPlant, a_true_history_of_tasks
 from tests.support.planted_tasks import PLANTED_TASKS, given

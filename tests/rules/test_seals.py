@@ -26,7 +26,7 @@ from quarterdeck.core.audit_seal import (
 )
 from quarterdeck.core.audit_verify import Altered, Anchor, Proof, Trust, anchor_of, verify
 from quarterdeck.http.auth import LocalIssuer
-from quarterdeck.http.auth.trusted import TrustedKeys
+from quarterdeck.maintenance.audit_keys import TrustedKeys
 from tests.support.tampering import WAYS, Log, first_difference
 
 OWN, OTHER = (generate_private_key(SECP256R1()) for _ in range(2))

@@ -19,10 +19,10 @@ from quarterdeck.domain.zones.model import Zone
 from quarterdeck.domain.zones.queries import Q as ZONES
 from quarterdeck.engine.event_log import Event
 from quarterdeck.engine.queries import Q as ENGINE
+from quarterdeck.maintenance.history_checker.queries import Q as HISTORY
+from quarterdeck.maintenance.queries import FLEETS as UPKEEP_FLEETS, Q as UPKEEP
 from quarterdeck.store.postgres import BEGIN, COMMIT, MARK, PING, ROLLBACK
 from quarterdeck.store.sql import Statement, Statements, parse
-from quarterdeck.upkeep.history.queries import Q as HISTORY
-from quarterdeck.upkeep.queries import FLEETS as UPKEEP_FLEETS, Q as UPKEEP
 
 ALL = {
     "engine": ENGINE,

@@ -27,12 +27,12 @@ from quarterdeck.domain.tasks.queries import COORDINATING, LINES, LISTS, MONEY, 
 from quarterdeck.domain.webhooks.queries import Q as WEBHOOKS
 from quarterdeck.domain.zones.queries import Q as ZONE_ROOM
 from quarterdeck.engine.queries import Q as ENGINE
+from quarterdeck.maintenance.history_checker.queries import Q as HISTORY
+from quarterdeck.maintenance.queries import FLEETS as UPKEEP_FLEETS, Q as UPKEEP
 from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.store.postgres import BEGIN, COMMIT, MARK, PING, ROLLBACK, ZONES
 from quarterdeck.store.postgres_roles import ROLES, SERVER, SWEEP, Role
 from quarterdeck.store.sql import Bound, Statement
-from quarterdeck.upkeep.history.queries import Q as HISTORY
-from quarterdeck.upkeep.queries import FLEETS as UPKEEP_FLEETS, Q as UPKEEP
 from tests.support.asking import APP, ZONE
 from tests.support.day import Day, day_on
 from tests.support.fleet_day import grow_fleets

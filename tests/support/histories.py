@@ -11,7 +11,7 @@ import msgspec
 
 from quarterdeck.core.clock import iso
 from quarterdeck.engine.event_log import Event
-from quarterdeck.upkeep.history.model import (
+from quarterdeck.maintenance.history_checker.model import (
     Answer,
     Asked,
     Call,
@@ -24,7 +24,7 @@ from quarterdeck.upkeep.history.model import (
     Rows,
     SessionRow,
 )
-from quarterdeck.upkeep.history.task_model import DependencyRow, TaskRow
+from quarterdeck.maintenance.history_checker.task_model import DependencyRow, TaskRow
 
 ZONE = "z"
 APP = "app"

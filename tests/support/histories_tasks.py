@@ -10,8 +10,15 @@ from collections.abc import Callable
 import msgspec
 
 from quarterdeck.engine.event_log import Event
-from quarterdeck.upkeep.history.model import Call
-from quarterdeck.upkeep.history.task_model import DependencyRow, TaskAnswer, TaskAsked, TaskLease, TaskRow, Work
+from quarterdeck.maintenance.history_checker.model import Call
+from quarterdeck.maintenance.history_checker.task_model import (
+    DependencyRow,
+    TaskAnswer,
+    TaskAsked,
+    TaskLease,
+    TaskRow,
+    Work,
+)
 from tests.support.histories import OWN, ZONE, Written
 
 LATER = 2**60

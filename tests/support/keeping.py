@@ -11,7 +11,7 @@ from quarterdeck.engine.log_sealer import Sealer
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.transaction import Tx
 from quarterdeck.http.auth import LocalIssuer
-from quarterdeck.http.auth.trusted import trusted_keys
+from quarterdeck.maintenance.audit_keys import trusted_keys
 from tests.support.asking import ZONE
 from tests.support.keel import Keel
 from tests.support.tampering import Log, read_log

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from quarterdeck.upkeep.history.model import CascadeRow, KeyRow, SessionRow
+from quarterdeck.maintenance.history_checker.model import CascadeRow, KeyRow, SessionRow
 from tests.support.histories import APP, LIMITS, START, ZONE, Plant, Written
 from tests.support.planted_calls import HOLDERS, LOST, ORDER, REFUSED, STALE
 

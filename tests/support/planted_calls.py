@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from quarterdeck.upkeep.history.model import KeyRow
+from quarterdeck.maintenance.history_checker.model import KeyRow
 from tests.support.histories import APP, ZONE, Plant, Written
 
 replace = msgspec.structs.replace

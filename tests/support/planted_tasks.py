@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from quarterdeck.upkeep.history.task_model import DependencyRow
+from quarterdeck.maintenance.history_checker.task_model import DependencyRow
 from tests.support.histories_tasks import Labour, TaskPlant
 
 replace = msgspec.structs.replace

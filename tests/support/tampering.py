@@ -17,9 +17,9 @@ import psycopg
 
 from quarterdeck.core.audit_seal import Row, pos_of
 from quarterdeck.core.audit_verify import Evidence
+from quarterdeck.maintenance.queries import Q
+from quarterdeck.maintenance.snapshot import first, rows, snapshot_of
 from quarterdeck.store.migrate import sqlite_path
-from quarterdeck.upkeep.queries import Q
-from quarterdeck.upkeep.snapshot import first, rows, snapshot_of
 
 EVENT = ["pos", "id", "zone_id", "type", "subject", "actor", "from_state", "to_state", "data", "trace", "at"]
 SEAL = ["number", "first_pos", "last_pos", "floor", "digest", "leaves", "previous", "hash", "kid", "signature", "at"]

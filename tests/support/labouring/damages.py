@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from quarterdeck.upkeep.check import look
+from quarterdeck.maintenance.consistency import look
 from tests.support.keel import Cell, Side
 from tests.support.labouring.overlaps import lines
 

@@ -1,0 +1,111 @@
+"""`qd db backup`: a copy of a SQLite database, consistent, taken while its server works.
+
+SQLite's own online backup reads the pages of one moment; writers are not held up. The copy gets its name only when it
+is whole, synced and has passed SQLite's own check: a backup that was interrupted leaves none behind. Nothing is
+overwritten. PostgreSQL has tools of its own for this, and the sentence that is given there says which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from quarterdeck.core.errors import Conflict, Invalid
+from quarterdeck.maintenance.snapshot import open_read_only
+from quarterdeck.store.interface import StoreError
+from quarterdeck.store.migrate import sqlite_path
+
+POSTGRESQL = (
+    "PostgreSQL is backed up with its own tools, by the owner of the tables or a superuser, whom row-level security "
+    "does not hold: pg_dump --format=custom --file=FILE URL. docs/operations.md has it step by step."
+)
+
+
+class Copied(msgspec.Struct, frozen=True):
+    file: str
+    bytes: int
+    position: int
+    """The last position of the log that is in the copy."""
+    anchor: str | None
+    """The newest seal in it, to be noted elsewhere."""
+
+    def text(self) -> str:
+        sealed = f", newest seal {self.anchor}" if self.anchor else ""
+        return f"{self.file}: {self.bytes:,} bytes, log position {self.position}{sealed}"
+
+
+def copy(url: str, file: Path) -> Copied:
+    """Raises with a sentence, and leaves nothing behind, if the copy cannot be made whole."""
+    source = sqlite_path(url)
+    if source is None:
+        raise Invalid("use_pg_dump", POSTGRESQL)
+    if not source.is_file():
+        raise StoreError("missing", f"There is no database at {source}.")
+    if file.exists():
+        raise _taken(file)
+    with _beside(file) as unfinished:
+        position, anchor = _fill(source, unfinished)
+        _give_name(unfinished, file)
+    return Copied(str(file), file.stat().st_size, position, anchor)
+
+
+@contextlib.contextmanager
+def _beside(file: Path) -> Iterator[Path]:
+    """An empty file of our own in the same directory, gone afterwards whatever happens."""
+    unfinished = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    try:
+        yield unfinished
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _fill(source: Path, unfinished: Path) -> tuple[int, str | None]:
+    try:
+        with (
+            contextlib.closing(open_read_only(source)) as original,
+            contextlib.closing(sqlite3.connect(unfinished, isolation_level=None)) as made,
+        ):
+            original.backup(made)
+            # A copy for keeping is one file: the server that opens it makes a log of its own again.
+            made.execute("pragma journal_mode = delete")
+            return _what_is_in(made)
+    except sqlite3.Error as error:
+        raise StoreError("sqlite", f"The copy could not be made: {error}.") from error
+
+
+def _what_is_in(made: sqlite3.Connection) -> tuple[int, str | None]:
+    [[verdict]] = made.execute("pragma quick_check(1)").fetchall()
+    if verdict != "ok":
+        raise StoreError("sqlite", f"The copy does not pass SQLite's own check: {verdict}.")
+    [[position]] = made.execute("select pos from log_head").fetchall()
+    newest = made.execute("select number || ':' || hash from seals order by number desc limit 1").fetchone()
+    return int(position), str(newest[0]) if newest else None
+
+
+def _give_name(unfinished: Path, file: Path) -> None:
+    """By a link, which fails if somebody took the name meanwhile; a rename would overwrite."""
+    _sync(unfinished)
+    try:
+        os.link(unfinished, file)
+    except FileExistsError:
+        raise _taken(file) from None
+    _sync(file.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _taken(file: Path) -> Conflict:
+    return Conflict("file_exists", f"{file} is there already, and nothing is overwritten.")

@@ -1,0 +1,196 @@
+"""`qd check`: counters against rows, sessions against parents, flags against states, cascades, zones, what belongs to
+sessions against whether they live, tasks against those they wait for and who holds them, fleets against their members
+and messages, the log, leases.
+
+Each check is one statement over whole tables that finds what differs, and a sentence for each row it finds. All of
+them read one snapshot, so a server under load looks as consistent as it is. `docs/operations.md` says of each what it
+means and what to do. Where clients kept histories, those are held against the same snapshot (`upkeep.history`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from quarterdeck.maintenance.history_checker.reader import read
+from quarterdeck.maintenance.history_checker.run import Verdict, verdict
+from quarterdeck.maintenance.queries import FLEETS, Q
+from quarterdeck.maintenance.snapshot import Snapshot, first, rows, snapshot_of
+from quarterdeck.store.interface import Row
+from quarterdeck.store.sql import Statement
+
+SHOWN_MAX = 100
+"""Lines of one check. Whoever has more has one cause, and needs a number rather than a list."""
+
+
+class Check(msgspec.Struct, frozen=True):
+    """Its rows begin with the zone and the id of what differs; the sentence takes values by their place."""
+
+    name: str
+    statement: Statement
+    sentence: str
+    is_note: bool = False
+    """Worth knowing, and not wrong."""
+
+
+CHECKS = (
+    Check("counts", Q.check_counts, "the counter {2} {1} says {3}, and {4} are live"),
+    Check("counts-left", Q.check_counts_left, "the counter {2} {1} ({3}) is of a session that has ended or is gone"),
+    Check("counts-ever", Q.check_counts_ever, "the tree {1} is said to have had {2} sessions, and has {3}"),
+    Check("parents", Q.check_parents, "the session {1} lives, and its parent {2} {3}"),
+    Check("places", Q.check_places, "the session {1} says depth {2}, root {3}; by its parent it is {4}, {5}"),
+    Check("cycles", Q.check_cycles, "the session {1} is its own ancestor"),
+    Check("expiries", Q.check_expiries, "the session {1} expires at {2}, after its parent {3} at {4}"),
+    Check("states", Q.check_states, "the session {1} is {2}, and has no instant of its end, or no such state is known"),
+    Check("suspensions", Q.check_suspensions, "the session {1} is {2}, and {3} is on it or above it"),
+    Check("stamps", Q.check_stamps, "the session {1} waits to be settled by the cascade {2}, which {3}"),
+    Check("cascades", Q.check_cascades, "the cascade {1} stamped {2} and settled {3}, and {4} wait"),
+    Check("cascades-slow", Q.check_cascades_slow, "the cascade {1} has {2} left after {3} s"),
+    Check("zones", Q.check_zones, "the session {1} lives in a zone that {2}"),
+    Check("invocations", Q.check_invocations, "the invocation {1} is {2}, and its session {3} {4}"),
+    Check("attempts", Q.check_attempts, "the invocation {1} is {2} in attempt {3} of {4}, and its row cannot be"),
+    Check("parked", Q.check_parked, "the waiting invocation {1} is put aside, and no session of it sleeps"),
+    Check("delegations", Q.check_delegations, "the delegation {1} is active, and its session {2} {3}"),
+    Check(
+        "delegation-lines",
+        Q.check_delegation_lines,
+        "the delegation {1} goes further than {2}, which it was lent out of and which is {3}",
+    ),
+    Check(
+        "delegation-order",
+        Q.check_delegation_order,
+        "the delegation {1} leads from {2} to {3}, which do not stand in that order",
+    ),
+    Check("services", Q.check_services, "the service {1} is {2}"),
+    Check("tasks", Q.check_tasks, "the task {1} is {2} in attempt {3}, and its row cannot be"),
+    Check(
+        "tasks-waiting", Q.check_tasks_waiting, "the task {1} is said to wait for {2} others ({4}), and waits for {3}"
+    ),
+    Check("tasks-forgotten", Q.check_tasks_forgotten, "the task {1} waits for {2}, which is {3}"),
+    Check("tasks-held", Q.check_tasks_held, "the agent {1} is said to hold {2} tasks, and holds {3}"),
+    Check("tasks-lost", Q.check_tasks_lost, "the task {1} is held by the agent {2}, which is {3}"),
+    Check(
+        "fleets",
+        FLEETS.check_fleets,
+        "the fleet {1} is {2}, and has {3} administrators, {4} directors and {5} active members",
+    ),
+    Check("fleet-members", FLEETS.check_fleet_members, "the member {1} of fleet {2} is {3}, and its row cannot be"),
+    Check(
+        "fleet-registry",
+        FLEETS.check_fleet_registry,
+        "the member {1} of fleet {2} is {3}, and in the registry {4} is {5}",
+    ),
+    Check("fleet-panes", FLEETS.check_fleet_panes, "the member {1} {2}"),
+    Check(
+        "fleet-monitors",
+        FLEETS.check_fleet_monitors,
+        "the monitor of fleet {1} has the pid {2}; the fleet is {3}, or the monitor's row cannot be",
+    ),
+    Check("fleet-ids", FLEETS.check_fleet_ids, "the counter of {1} says {2}, and the highest id is {3}"),
+    Check("messages", FLEETS.check_messages, "the message {1} is a {2} and {3}, and its row cannot be"),
+    Check(
+        "message-ends",
+        FLEETS.check_message_ends,
+        "the message {1} of fleet {2} is {3} {4}, who is not of that fleet, or is its administrator",
+    ),
+    Check(
+        "broadcasts",
+        FLEETS.check_broadcasts,
+        "the broadcast {1} says {2!r}, and has {3} deliveries to {4} members, up to {5}",
+    ),
+    Check("deliveries", FLEETS.check_deliveries, "the message {1} was delivered of {2}, which {3}"),
+    Check("log-head", Q.check_log_head, "{1} has position {2} and floor {3}, and the last event is {4}"),
+    Check("log-gaps", Q.check_log_gaps, "the {1} at positions {2} to {3} are gone"),
+    Check("leases", Q.check_leases, "the lease {1} of {2} ends in {3} s, or has a term that cannot be"),
+    Check("keys", Q.check_keys, "the key {3!r} of {2} stands for {1}, which is gone", is_note=True),
+)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    check: str
+    zone_id: str | None
+    id: str
+    detail: str
+
+    def text(self) -> str:
+        where = f"zone {self.zone_id}: " if self.zone_id else ""
+        return f"{self.check}: {where}{self.detail}"
+
+
+class Totals(msgspec.Struct, frozen=True, array_like=True):
+    zones: int
+    sessions: int
+    live: int
+    counters: int
+    cascades: int
+    events: int
+
+    def text(self) -> str:
+        named = msgspec.structs.asdict(self)
+        return ", ".join(f"{count:,} {noun.removesuffix('s') if count == 1 else noun}" for noun, count in named.items())
+
+
+class Report(msgspec.Struct):
+    totals: Totals
+    findings: list[Finding] = []
+    notes: list[Finding] = []
+    counts: dict[str, int] = {}
+    """By check: how many rows it found, shown or not."""
+    history: Verdict | None = None
+    """What became of the histories, if any were given."""
+
+    @property
+    def well(self) -> bool:
+        return not self.findings and (self.history is None or self.history.well)
+
+    def document(self) -> dict[str, object]:
+        told: dict[str, object] = msgspec.to_builtins(self)
+        if self.history is None:
+            del told["history"]
+        return {"well": self.well, **told, "totals": msgspec.structs.asdict(self.totals)}
+
+    def text(self) -> str:
+        lines = [finding.text() for finding in self.findings]
+        lines += [f"(note) {note.text()}" for note in self.notes]
+        lines += [f"{name}: {count - SHOWN_MAX:,} more" for name, count in self.counts.items() if count > SHOWN_MAX]
+        wrong = sum(self.counts.get(check.name, 0) for check in CHECKS if not check.is_note)
+        says = f"{wrong:,} {'row differs' if wrong == 1 else 'rows differ'}" if wrong else "all is well"
+        lines.append(f"{says}: {self.totals.text()}")
+        return "\n".join([*lines, self.history.text()] if self.history else lines)
+
+
+def look(url: str, histories: Sequence[Path] = ()) -> Report:
+    calls = read(histories)
+    with snapshot_of(url) as snapshot:
+        found = report(snapshot)
+        if histories:
+            found.history = verdict(snapshot, calls)
+        return found
+
+
+def report(snapshot: Snapshot) -> Report:
+    totals = first(snapshot, Q.check_totals())
+    found = Report(msgspec.convert(totals, Totals))
+    for check in CHECKS:
+        for finding in _findings(snapshot, check):
+            count = found.counts[check.name] = found.counts.get(check.name, 0) + 1
+            if count <= SHOWN_MAX:
+                (found.notes if check.is_note else found.findings).append(finding)
+    return found
+
+
+def _findings(snapshot: Snapshot, check: Check) -> Iterator[Finding]:
+    return (_finding(check, row) for row in rows(snapshot, check.statement()))
+
+
+def _finding(check: Check, row: Row) -> Finding:
+    # Names are chosen by strangers: as one line that cannot move a cursor.
+    plain = [value if isinstance(value, int) else _one_line(str(value)) for value in row]
+    zone_id = str(row[0]) or None
+    return Finding(check.name, zone_id, str(row[1]), check.sentence.format(*plain))
+
+
+def _one_line(text: str) -> str:
+    return text if text.isprintable() else ascii(text)[1:-1]

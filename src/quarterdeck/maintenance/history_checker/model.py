@@ -1,0 +1,333 @@
+"""What the judging is given: what clients wrote down, what the log says, what the tables hold. And what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from quarterdeck.core.clock import SECOND, Millis
+from quarterdeck.engine.event_log import Event
+from quarterdeck.maintenance.history_checker.task_model import DependencyRow, TaskRow, Work
+
+# -- what clients wrote down -------------------------------------------------------------------------------------
+
+
+class Op(StrEnum):
+    """The calls that promises are about. A line of any other kind is read and passed over."""
+
+    SPAWN = "spawn"
+    TERMINATE = "terminate"
+    SUSPEND = "suspend"
+    RESUME = "resume"
+    REGISTER = "register"
+    INVOKE = "invoke"
+    CLAIM = "claim"
+    START = "start"
+    HEARTBEAT = "heartbeat"
+    COMPLETE = "complete"
+    RELEASE = "release"
+    CANCEL = "cancel"
+    DELEGATE = "delegate"
+    REVOKE = "revoke"
+    TASK_CREATE = "task.create"
+    TASK_CLAIM = "task.claim"
+    TASK_PROGRESS = "task.progress"
+    TASK_COMPLETE = "task.complete"
+    TASK_FAIL = "task.fail"
+    TASK_RELEASE = "task.release"
+    TASK_CANCEL = "task.cancel"
+
+
+class Outcome(StrEnum):
+    DONE = "done"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+class Asked(msgspec.Struct, frozen=True, gc=False):
+    """Of what was asked, only what a promise needs: whatever else a client noted is not kept."""
+
+    id: str | None = None
+    """What the path names: the session, the invocation, the edge, the task."""
+    application_id: str | None = None
+    parent_id: str | None = None
+    idempotency_key: str | None = None
+    service_id: str | None = None
+    claim_id: str | None = None
+    source_session_id: str | None = None
+    target_session_id: str | None = None
+    attempt_token: str | None = None
+    status: str | None = None
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """An invocation or a task, handed to whoever claimed or started it."""
+
+    id: str
+    attempt: int
+    attempt_token: str
+
+
+class Answer(msgspec.Struct, frozen=True):
+    id: str | None = None
+    status: str | int | None = None
+    """Of an invocation or a session its state; of a problem its number, which the line has by itself."""
+    error: object = None
+    """Of a problem its code; an invocation has one, too, of any shape."""
+    items: list[Lease] = []
+    attempt: int | None = None
+    attempt_token: str | None = None
+
+
+Instant = Annotated[float, Meta(ge=0)]
+NOTHING_ASKED = Asked()
+NOTHING_ANSWERED = Answer()
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line as it stands in a file. What was asked and answered is looked at only where a promise is about it."""
+
+    client: Annotated[str, Meta(min_length=1, max_length=256)]
+    seq: Annotated[int, Meta(ge=0)]
+    started: Instant
+    ended: Instant
+    op: Annotated[str, Meta(min_length=1, max_length=64)]
+    zone: Annotated[str, Meta(min_length=1, max_length=128)]
+    status: Annotated[int, Meta(ge=100, le=599)] | None
+    """None: no answer came."""
+    asked: msgspec.Raw = msgspec.Raw(b"{}")
+    answer: msgspec.Raw = msgspec.Raw(b"null")
+    session: str | None = None
+    """The session that the caller's credential spoke for, if it spoke for one."""
+    before: bool = False
+    """Written before the request was sent, by a client that may be killed before its answer: the line that follows
+    under the same number stands in for it."""
+
+
+class Call(msgspec.Struct, gc=False):
+    """One call that a client made, and what became of it as far as the client knows."""
+
+    client: str
+    seq: int
+    started: float
+    ended: float
+    op: str
+    zone: str
+    status: int | None
+    asked: Asked = NOTHING_ASKED
+    answer: Answer | None = None
+    session: str | None = None
+    file: str = ""
+    line: int = 0
+    work: Work | None = None
+    """Of calls about tasks."""
+    before: bool = False
+
+    @property
+    def said(self) -> Answer:
+        return self.answer or NOTHING_ANSWERED
+
+    @property
+    def outcome(self) -> Outcome:
+        """A 503 that has a code says that nothing was done, unless the code is that nobody knows. Any other fault, and
+        silence, may have been either."""
+        if self.status is None:
+            return Outcome.UNKNOWN
+        if self.status < 300:
+            return Outcome.DONE
+        told = self.said.error
+        if self.status < 500 or (self.status == 503 and isinstance(told, str) and told != "outcome_unknown"):
+            return Outcome.REFUSED
+        return Outcome.UNKNOWN
+
+    @property
+    def created(self) -> bool:
+        return self.status == 201
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    def leases(self) -> Iterator[Lease]:
+        """What the answer handed over."""
+        if self.outcome is not Outcome.DONE:
+            return
+        yield from self.said.items
+        if self.op == Op.TASK_CLAIM and self.work is not None:
+            for lease in self.work.leases:
+                yield Lease(lease.id, lease.attempt, lease.attempt_token)
+        told = self.said
+        if self.op == Op.START and self.asked.id and told.attempt is not None and told.attempt_token:
+            yield Lease(self.asked.id, told.attempt, told.attempt_token)
+
+
+# -- what the tables hold ----------------------------------------------------------------------------------------
+
+TERMINATED = "terminated"
+ENDED_STATES = frozenset({"succeeded", "failed", "timed_out", "canceled", "dead"})
+"""Of an invocation: nothing leaves these."""
+
+
+class SessionRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    zone_id: str
+    id: str
+    application_id: str
+    parent_id: str | None
+    root_id: str
+    depth: int
+    status: str
+    limits: str
+    spawned_at: Millis
+    expires_at: Millis
+    terminated_at: Millis | None
+
+
+class KeyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    zone_id: str
+    application_id: str
+    key: str
+    subject_id: str
+
+
+class InvocationRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    zone_id: str
+    id: str
+    service_id: str
+    idempotency_key: str
+    status: str
+    source_session_id: str | None
+    target_session_id: str | None
+    deadline_at: Millis | None
+    lease_expires_at: Millis | None
+    completed_at: Millis | None
+
+
+class EdgeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    zone_id: str
+    id: str
+    source_session_id: str
+    target_session_id: str
+    status: str
+    expires_at: Millis
+    ended_at: Millis | None
+
+
+class ServiceRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    zone_id: str
+    id: str
+
+
+class CascadeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    zone_id: str
+    id: str
+    target_id: str | None
+    left: int
+    finished_at: Millis | None
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """Each can be walked as often as somebody wants to."""
+
+    now: Millis
+    """The database's clock when they were read."""
+    floor: int = 0
+    """Up to here retention may have removed events."""
+    sessions: Iterable[SessionRow] = ()
+    keys: Iterable[KeyRow] = ()
+    """What the idempotency keys of spawns stand for."""
+    invocations: Iterable[InvocationRow] = ()
+    edges: Iterable[EdgeRow] = ()
+    services: Iterable[ServiceRow] = ()
+    cascades: Iterable[CascadeRow] = ()
+    tasks: Iterable[TaskRow] = ()
+    dependencies: Iterable[DependencyRow] = ()
+    """What each task depends on."""
+
+
+# -- the log -----------------------------------------------------------------------------------------------------
+
+
+class Told(msgspec.Struct, frozen=True):
+    """Of an event's data, what a promise needs."""
+
+    application_id: str | None = None
+    parent_id: str | None = None
+    root_id: str | None = None
+    depth: int = 0
+    expires_at: datetime | int | None = None
+    cause: str | None = None
+    cascade_id: str | None = None
+    reason: str | None = None
+    agent_id: str | None = None
+    quotas: dict[str, int | None] = {}
+    attempt: int | None = None
+    service_id: str | None = None
+    source_session_id: str | None = None
+    target_session_id: str | None = None
+    parent_edge_id: str | None = None
+    scopes: list[str] = []
+
+    @property
+    def expires(self) -> Millis | None:
+        told = self.expires_at
+        return round(told.timestamp() * SECOND) if isinstance(told, datetime) else told
+
+
+_decode = msgspec.json.Decoder(Told).decode
+NOTHING_TOLD = Told()
+
+
+def told_by(event: Event) -> Told | None:
+    """None where the data cannot be read as what such an event says."""
+    try:
+        return _decode(event.data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+# -- judging -----------------------------------------------------------------------------------------------------
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    log: Iterable[Event]
+    """In the order of positions; can be walked as often as somebody wants to."""
+    history: Sequence[Call]
+    rows: Rows
+
+    def done(self, *ops: Op) -> Iterator[Call]:
+        return (call for call in self.history if call.op in ops and call.outcome is Outcome.DONE)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the log is there from its beginning."""
+        return self.rows.floor == 0
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One breach of a promise: where it is seen, of what, and in a sentence."""
+
+    promise: str
+    zone_id: str
+    subject: str
+    detail: str
+    pos: int | None = None
+    """The position in the log where it happened."""
+    call: str | None = None
+    """The line of a history that shows it."""
+
+    def text(self) -> str:
+        at = f" at {self.pos}" if self.pos is not None else ""
+        by = f" ({self.call})" if self.call else ""
+        line = f"{self.promise}{at}: zone {self.zone_id}: {self.detail}{by}"
+        # Names are chosen by strangers: as one line that cannot move a cursor.
+        return line if line.isprintable() else ascii(line)[1:-1]
+
+
+Promise = Callable[[Evidence], Iterable[Finding]]
+Ref = tuple[str, str]
+"""(zone, id)"""
