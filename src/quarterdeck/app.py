@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from quarterdeck import __version__, outside, safekeeping
 from quarterdeck.core.routing import METRICS, Caller
 from quarterdeck.domain.agents.rules import AGENT
+from quarterdeck.domain.api_keys import operations as keys
 from quarterdeck.domain.delegations import operations as delegations
 from quarterdeck.domain.delegations.rules import DELEGATION
 from quarterdeck.domain.invocations import operations as invocations
 from quarterdeck.domain.invocations.rules import INVOCATION
-from quarterdeck.domain.keys import operations as keys
 from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.rules import SESSION

@@ -15,9 +15,9 @@ from quarterdeck.core.api_key import ShownKey
 from quarterdeck.core.errors import LimitReached, Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.routing import Bearer, Caller
-from quarterdeck.domain.keys import operations as keys
-from quarterdeck.domain.keys.model import KEYS_MAX, ApiKey, CreateKey, KeyFilter, RevokeKey
-from quarterdeck.domain.keys.queries import Q
+from quarterdeck.domain.api_keys import operations as keys
+from quarterdeck.domain.api_keys.model import KEYS_MAX, ApiKey, CreateKey, KeyFilter, RevokeKey
+from quarterdeck.domain.api_keys.queries import Q
 from quarterdeck.domain.sessions.model import StopZone
 from quarterdeck.domain.sessions.operations import Ender
 from quarterdeck.engine.lanes import Lanes, zones_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NoReturn, cast
 
 from quarterdeck.core.routing import Route
+from quarterdeck.domain.api_keys import routes as keys
 from quarterdeck.domain.delegations import routes as delegations
-from quarterdeck.domain.keys import routes as keys
 from quarterdeck.domain.services import routes as services
 from quarterdeck.domain.sessions import operations, routes as sessions
 from quarterdeck.domain.zones import routes as zones

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from quarterdeck.core.errors import Forbidden, NotFound
 from quarterdeck.core.routing import Caller
 from quarterdeck.domain.sessions.model import Cascade, Ended, Member, Session, State, StopZone, Terminate
-from quarterdeck.domain.sessions.rules.ending import Ask, Endings, Known, left_over, post_order
+from quarterdeck.domain.sessions.rules.cascade import Ask, Endings, Known, left_over, post_order
 from tests.support.asking import APP, NOW, ZONE, admin, caller, session
 from tests.support.making import struct_of
 from tests.support.members import below, cascade, member_of, parents_first, rows, shapes

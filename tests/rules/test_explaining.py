@@ -13,7 +13,7 @@ from quarterdeck.core.errors import LimitReached, Problem
 from quarterdeck.core.routing import Caller
 from quarterdeck.domain.sessions.model import Member, Session, Spawned, State
 from quarterdeck.domain.sessions.rules import BOUNDS, Count, Known, admit
-from quarterdeck.domain.sessions.rules.explaining import holders, spawn_explained, state_explained
+from quarterdeck.domain.sessions.rules.explain import holders, spawn_explained, state_explained
 from quarterdeck.domain.zones.model import Limits, Terms
 from tests.support.asking import APP, NOW, WIDE, ZONE, admin, ask, caller, known, session
 from tests.support.members import cascade, member_of

@@ -12,9 +12,9 @@ from quarterdeck.core import api_key, trace_context
 from quarterdeck.core.errors import Invalid, LimitReached, NotFound, Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.routing import ADMIN, Caller
-from quarterdeck.domain.keys import rules
-from quarterdeck.domain.keys.model import KEYS_MAX, ApiKey, CreateKey, CreateKeyBody
-from quarterdeck.domain.keys.rules import Known
+from quarterdeck.domain.api_keys import rules
+from quarterdeck.domain.api_keys.model import KEYS_MAX, ApiKey, CreateKey, CreateKeyBody
+from quarterdeck.domain.api_keys.rules import Known
 from quarterdeck.domain.zones.rules import has_ended
 
 NOW = 1_000_000

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from quarterdeck.core.audit_seal import Seal
+from quarterdeck.domain.api_keys.queries import Q as KEYS
 from quarterdeck.domain.delegations.model import Edge, Link
 from quarterdeck.domain.delegations.queries import Q as DELEGATIONS
-from quarterdeck.domain.keys.queries import Q as KEYS
 from quarterdeck.domain.services.queries import Q as SERVICES
 from quarterdeck.domain.sessions.model import Cascade, Member, Session
 from quarterdeck.domain.sessions.queries import Q as SESSIONS

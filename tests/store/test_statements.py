@@ -17,10 +17,10 @@ import pytest
 from quarterdeck.core.clock import system_now
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.agents.queries import Q as AGENTS
+from quarterdeck.domain.api_keys.queries import Q as KEYS
 from quarterdeck.domain.delegations.queries import Q as DELEGATIONS
 from quarterdeck.domain.fleets.queries import LISTS as FLEET_LISTS, Q as FLEETS
 from quarterdeck.domain.invocations.queries import Q as INVOCATIONS
-from quarterdeck.domain.keys.queries import Q as KEYS
 from quarterdeck.domain.services.queries import Q as SERVICES
 from quarterdeck.domain.sessions.queries import Q as SESSIONS
 from quarterdeck.domain.tasks.queries import COORDINATING, LINES, LISTS, MONEY, Q as TASKS

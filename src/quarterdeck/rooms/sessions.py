@@ -7,6 +7,8 @@ from functools import partial
 
 from quarterdeck.core.pushkeys import Secrets, secrets_from
 from quarterdeck.core.routing import Caller
+from quarterdeck.domain.api_keys import operations as keys, routes as key_routes
+from quarterdeck.domain.api_keys.routes import KeyDesk
 from quarterdeck.domain.delegations import operations as delegations, routes as delegation_routes
 from quarterdeck.domain.delegations.model import DelegationSettings
 from quarterdeck.domain.delegations.routes import DelegationDesk
@@ -17,8 +19,6 @@ from quarterdeck.domain.invocations.pushing import Means, Pusher
 from quarterdeck.domain.invocations.routes import InvocationDesk
 from quarterdeck.domain.invocations.rules.pushing import CODES
 from quarterdeck.domain.invocations.sweeps import sweeps as invocation_sweeps
-from quarterdeck.domain.keys import operations as keys, routes as key_routes
-from quarterdeck.domain.keys.routes import KeyDesk
 from quarterdeck.domain.services import operations as services, routes as service_routes
 from quarterdeck.domain.services.model import ServiceSettings
 from quarterdeck.domain.services.routes import ServiceDesk

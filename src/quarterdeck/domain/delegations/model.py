@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.routing import Bearer, Caller, PathId
-from quarterdeck.domain.keys.model import Scope
+from quarterdeck.domain.api_keys.model import Scope
 
 SCOPES_MAX = 64
 RESOURCES_MAX = 64

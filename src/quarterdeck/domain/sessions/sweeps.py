@@ -23,7 +23,7 @@ from quarterdeck.core.errors import NotFound
 from quarterdeck.domain.sessions import operations, rules
 from quarterdeck.domain.sessions.model import Recount, Recounted, SessionSettings, Terminate
 from quarterdeck.domain.sessions.operations import Finisher
-from quarterdeck.domain.sessions.rules.ending import Ref
+from quarterdeck.domain.sessions.rules.cascade import Ref
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine, Tx

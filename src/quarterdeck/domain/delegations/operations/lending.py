@@ -19,7 +19,7 @@ from quarterdeck.domain.delegations.rules import Known, Ledger, Ref
 from quarterdeck.domain.delegations.rules.lending import key_of
 from quarterdeck.domain.delegations.rules.order import Crowded, Walk
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.sessions.operations.bearers import bearers_of
+from quarterdeck.domain.sessions.operations.caller_session import bearers_of
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.lanes import Busy, zones_of

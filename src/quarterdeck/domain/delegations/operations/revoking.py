@@ -18,7 +18,7 @@ from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import DELEGATION_REVOKED, Falling, Fell, Ref
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Ended, Terminate
-from quarterdeck.domain.sessions.operations.bearers import bearers_of
+from quarterdeck.domain.sessions.operations.caller_session import bearers_of
 from quarterdeck.domain.sessions.rules import bearer_problem, ownership_required
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of

@@ -14,16 +14,23 @@
 | slots    | how many places of children are taken, for others to read                                   |
 """
 
-from quarterdeck.domain.sessions.operations.bearers import bearers_of, by_ref, get, guarded, held_up, require_bearer
-from quarterdeck.domain.sessions.operations.ending import Ender
-from quarterdeck.domain.sessions.operations.explaining import Explainer
+from quarterdeck.domain.sessions.operations.caller_session import (
+    bearers_of,
+    by_ref,
+    get,
+    guarded,
+    held_up,
+    require_bearer,
+)
+from quarterdeck.domain.sessions.operations.explain import Explainer
 from quarterdeck.domain.sessions.operations.finishing import Finisher
-from quarterdeck.domain.sessions.operations.forgetting import forget
-from quarterdeck.domain.sessions.operations.holding import hold
-from quarterdeck.domain.sessions.operations.looking import expired, orphaned, page, receipt, show, subtree, unfinished
-from quarterdeck.domain.sessions.operations.recounting import is_miscounted, recount
-from quarterdeck.domain.sessions.operations.slots import SlotCounts
-from quarterdeck.domain.sessions.operations.spawning import Spawner
+from quarterdeck.domain.sessions.operations.reads import expired, orphaned, page, receipt, show, subtree, unfinished
+from quarterdeck.domain.sessions.operations.repair_counts import is_miscounted, recount
+from quarterdeck.domain.sessions.operations.retention import forget
+from quarterdeck.domain.sessions.operations.slot_counts import SlotCounts
+from quarterdeck.domain.sessions.operations.spawn import Spawner
+from quarterdeck.domain.sessions.operations.suspend import hold
+from quarterdeck.domain.sessions.operations.terminate import Ender
 
 __all__ = [
     "Ender",

@@ -23,7 +23,7 @@ from quarterdeck.domain.sessions.rules.admission import (
     tally,
     without,
 )
-from quarterdeck.domain.sessions.rules.lives import (
+from quarterdeck.domain.sessions.rules.states import (
     EXPIRED,
     SESSION,
     as_read,

@@ -17,7 +17,7 @@ from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Forbidden, Frozen, LimitReached, NotFound, Problem
 from quarterdeck.core.idempotency import Binding, Key, conflict
 from quarterdeck.domain.sessions.model import Member, Session, Spawn, Spawned, State
-from quarterdeck.domain.sessions.rules.lives import SESSION, asleep, bearer_problem, is_live
+from quarterdeck.domain.sessions.rules.states import SESSION, asleep, bearer_problem, is_live
 from quarterdeck.domain.zones.model import CEILINGS, Limits, Terms
 
 SPAWN = "spawn"

@@ -14,8 +14,8 @@ import msgspec
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Moved, Problem
 from quarterdeck.domain.sessions.model import Hold, Member, State, Verb
-from quarterdeck.domain.sessions.rules.ending import Ref
-from quarterdeck.domain.sessions.rules.lives import SESSION, is_live
+from quarterdeck.domain.sessions.rules.cascade import Ref
+from quarterdeck.domain.sessions.rules.states import SESSION, is_live
 
 
 class Move(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from quarterdeck.domain.zones.rules.limits import (
     terms,
     view,
 )
-from quarterdeck.domain.zones.rules.members import Counted, Roster, member_not_found, member_view
+from quarterdeck.domain.zones.rules.role_assignments import Counted, Roster, member_not_found, member_view
 from quarterdeck.domain.zones.rules.roles import (
     POWERS,
     forbidden_role,

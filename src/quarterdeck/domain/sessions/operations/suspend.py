@@ -9,9 +9,9 @@ import msgspec
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Held, Hold, Member, State
-from quarterdeck.domain.sessions.operations.bearers import bearers_of, by_ref, held_up
+from quarterdeck.domain.sessions.operations.caller_session import bearers_of, by_ref, held_up
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.domain.sessions.rules.ending import Ref
+from quarterdeck.domain.sessions.rules.cascade import Ref
 from quarterdeck.domain.sessions.rules.suspension import Grove, Move
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.event_log import NewEvent

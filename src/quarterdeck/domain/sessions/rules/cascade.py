@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.sessions.model import Cascade, Ended, Member, Session, State, StopZone, Terminate
-from quarterdeck.domain.sessions.rules.lives import EXPIRED, is_live, not_found, ownership_required
+from quarterdeck.domain.sessions.rules.states import EXPIRED, is_live, not_found, ownership_required
 
 Ref = tuple[str, str]
 """(zone, session)"""

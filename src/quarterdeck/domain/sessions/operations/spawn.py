@@ -12,7 +12,7 @@ from quarterdeck.core.errors import LimitReached, Problem
 from quarterdeck.core.idempotency import Binding, Key
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned
-from quarterdeck.domain.sessions.operations.bearers import bearers_of, held_up
+from quarterdeck.domain.sessions.operations.caller_session import bearers_of, held_up
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules import SPAWN, Count, CountKey, Known
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules

@@ -10,8 +10,8 @@ from quarterdeck.core import api_key, paging
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.routing import ADMIN, Call, Reply, Route
-from quarterdeck.domain.keys import operations, rules
-from quarterdeck.domain.keys.model import (
+from quarterdeck.domain.api_keys import operations, rules
+from quarterdeck.domain.api_keys.model import (
     ApiKey,
     CreateKey,
     CreateKeyBody,

@@ -15,9 +15,9 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Cascade, Ended, Member, Settle, Settled, State, StopZone, Terminate
-from quarterdeck.domain.sessions.operations.bearers import bearers_of, by_ref, held_up
+from quarterdeck.domain.sessions.operations.caller_session import bearers_of, by_ref, held_up
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.domain.sessions.rules.ending import Ask, Endings, Known, Leaving, Ref
+from quarterdeck.domain.sessions.rules.cascade import Ask, Endings, Known, Leaving, Ref
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones.model import Zone
 from quarterdeck.engine.event_log import NewEvent

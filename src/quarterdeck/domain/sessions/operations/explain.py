@@ -19,10 +19,10 @@ from quarterdeck.domain.sessions.model import (
     SpawnExplanation,
     State,
 )
-from quarterdeck.domain.sessions.operations.bearers import by_ref, require_bearer
-from quarterdeck.domain.sessions.operations.spawning import Spawner
+from quarterdeck.domain.sessions.operations.caller_session import by_ref, require_bearer
+from quarterdeck.domain.sessions.operations.spawn import Spawner
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.domain.sessions.rules.explaining import holders, spawn_explained, state_explained
+from quarterdeck.domain.sessions.rules.explain import holders, spawn_explained, state_explained
 from quarterdeck.engine import event_log as log
 from quarterdeck.engine.event_log import EventFilter
 from quarterdeck.engine.transaction import Tx

@@ -10,7 +10,7 @@ from quarterdeck.core import api_key
 from quarterdeck.core.clock import SECOND, Millis, iso, iso_or_none
 from quarterdeck.core.errors import Invalid, LimitReached, NotFound, Problem, Unauthenticated
 from quarterdeck.core.routing import ADMIN, Caller
-from quarterdeck.domain.keys.model import KEYS_MAX, ApiKey, CreateKey, KeyView, NewKeyView
+from quarterdeck.domain.api_keys.model import KEYS_MAX, ApiKey, CreateKey, KeyView, NewKeyView
 
 LIVE, REVOKED, EXPIRED = "live", "revoked", "expired"
 NO_DIGEST = "0" * 64

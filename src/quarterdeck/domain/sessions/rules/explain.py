@@ -10,7 +10,7 @@ from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.sessions.model import BoundUse, Cascade, Member, Session, Spawn, SpawnExplanation, State, WhyNot
 from quarterdeck.domain.sessions.rules.admission import Known, Ledger, closed_door, exceeded
-from quarterdeck.domain.sessions.rules.lives import EXPIRED, as_read, ownership_required
+from quarterdeck.domain.sessions.rules.states import EXPIRED, as_read, ownership_required
 
 
 def spawn_explained(ask: Spawn, known: Known) -> SpawnExplanation:

@@ -10,10 +10,10 @@ from quarterdeck.core.api_key import ShownKey
 from quarterdeck.core.clock import iso_or_none
 from quarterdeck.core.errors import Problem, Unauthenticated
 from quarterdeck.core.routing import Bearer, Caller
-from quarterdeck.domain.keys import rules
-from quarterdeck.domain.keys.model import ApiKey, CreateKey, KeyFilter, RevokeKey
-from quarterdeck.domain.keys.queries import Q
-from quarterdeck.domain.keys.rules import Known
+from quarterdeck.domain.api_keys import rules
+from quarterdeck.domain.api_keys.model import ApiKey, CreateKey, KeyFilter, RevokeKey
+from quarterdeck.domain.api_keys.queries import Q
+from quarterdeck.domain.api_keys.rules import Known
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Session, SessionRef, State
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Ended, Left, Member, Receipt, Session, SessionFilter, SessionRef, State
-from quarterdeck.domain.sessions.operations.bearers import bearers_of, by_ref, require_bearer
+from quarterdeck.domain.sessions.operations.caller_session import bearers_of, by_ref, require_bearer
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.domain.sessions.rules.ending import Ref, left_over
+from quarterdeck.domain.sessions.rules.cascade import Ref, left_over
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Tx
