@@ -8,8 +8,8 @@ from collections.abc import Awaitable
 import pytest
 
 from quarterdeck.core.errors import Problem
+from quarterdeck.domain.agents.heartbeat_port import Reported, Tells, Working
 from quarterdeck.domain.agents.model import State as AgentState
-from quarterdeck.domain.agents.words import Reported, Tells, Working
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.commands import Abort, Cancel, Claim, Pause, Progress, Warn
 from quarterdeck.domain.tasks.model.rows import Leased, State, Task

@@ -12,8 +12,8 @@ import pytest
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.routing import COORDINATOR_ADMIN, Bearer, Caller, Role
-from quarterdeck.domain.agents.operations import members as operations
-from quarterdeck.domain.agents.operations.speaking import Speakers, require_power
+from quarterdeck.domain.agents.operations import role_assignments as operations
+from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
 from quarterdeck.domain.zones.model import MEMBERS_MAX, ChangeMember, Member, MemberChange, MemberFilter, MemberRef
 from quarterdeck.engine.lanes import Busy, Lane
 from quarterdeck.engine.transaction import Tx

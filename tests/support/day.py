@@ -12,8 +12,8 @@ from pathlib import Path
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.routing import Caller, Role
-from quarterdeck.domain.agents.operations import members
-from quarterdeck.domain.agents.operations.speaking import require_power
+from quarterdeck.domain.agents.operations import role_assignments
+from quarterdeck.domain.agents.operations.authorization import require_power
 from quarterdeck.domain.invocations import operations as invocations
 from quarterdeck.domain.invocations.model import InvocationFilter, InvocationRef, Kind, State as InvocationState
 from quarterdeck.domain.invocations.operations.waiting import ready, waiter_of
@@ -112,11 +112,11 @@ async def spawning(keel: Keel) -> Session:
 
 async def belonging(keel: Keel) -> None:
     """Members come, change and go, and an agent asks who they are."""
-    change = keel.lanes.writing("member", members.change_members)
+    change = keel.lanes.writing("member", role_assignments.change_members)
     for subject, role in (("a", Role.MEMBER), ("b", Role.MEMBER), ("a", Role.ADMIN), ("b", None)):
         await change.submit(ChangeMember(ZONE, subject, role, admin()))
     wanted = MemberFilter(ZONE, admin(), 10)
-    await keel.engine.read(lambda tx: members.page_of_members(tx, wanted), zones=[ZONE])
+    await keel.engine.read(lambda tx: role_assignments.page_of_members(tx, wanted), zones=[ZONE])
     agent = Caller("agent", APP, ZONE, frozenset(), agent_id="agent")
     await keel.engine.read(lambda tx: require_power(tx, agent, ZONE, "tasks.read"), zones=[ZONE])
 

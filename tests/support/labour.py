@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.words import Working as Heartbeating
+from quarterdeck.domain.agents.heartbeat_port import Working as Heartbeating
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.commands import Cancel, Create, Patch, Retry
 from quarterdeck.domain.tasks.model.rows import Strategy, TaskSettings

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.routing import Caller, Role
-from quarterdeck.domain.agents import member_routes, operations as agents, routes as agent_routes
-from quarterdeck.domain.agents.member_routes import MemberDesk
+from quarterdeck.domain.agents import operations as agents, role_routes, routes as agent_routes
+from quarterdeck.domain.agents.heartbeat_port import Keep, Reported, Tells, Working
 from quarterdeck.domain.agents.model import Look, Standing
-from quarterdeck.domain.agents.operations import members
-from quarterdeck.domain.agents.operations.speaking import AsAgent
+from quarterdeck.domain.agents.operations import role_assignments
+from quarterdeck.domain.agents.operations.authorization import AsAgent
+from quarterdeck.domain.agents.role_routes import MemberDesk
 from quarterdeck.domain.agents.routes import AgentDesk, AgentLanes, Mint
 from quarterdeck.domain.agents.sweeps import AgentRetention, sweeps as agent_sweeps
-from quarterdeck.domain.agents.words import Keep, Reported, Tells, Working
 from quarterdeck.domain.tasks import operations as tasks, records as task_records, routes as task_routes
 from quarterdeck.domain.tasks.model import commands as task_commands
 from quarterdeck.domain.tasks.model.rows import TaskSettings
@@ -35,8 +35,8 @@ HEARTBEATS_GATHER_SECONDS = 0.02
 
 
 def the_members(keel: Keel) -> Room:
-    change = keel.lanes.writing("member", members.change_members)
-    return Room(member_routes.routes(MemberDesk(keel.engine, change.submit)))
+    change = keel.lanes.writing("member", role_assignments.change_members)
+    return Room(role_routes.routes(MemberDesk(keel.engine, change.submit)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from quarterdeck.core.clock import MINUTE, SECOND, Millis
 from quarterdeck.core.command import Asked
 from quarterdeck.core.routing import PathId
-from quarterdeck.domain.agents.words import Warned
+from quarterdeck.domain.agents.heartbeat_port import Warned
 
 Ref = tuple[str, str]
 """(zone, agent)"""

@@ -12,6 +12,7 @@ from quarterdeck.core import paging
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.agents import operations, rules
+from quarterdeck.domain.agents.heartbeat_port import Keep, Reported, Tells, Warned, Working
 from quarterdeck.domain.agents.model import (
     METADATA_MAX,
     Agent,
@@ -37,8 +38,7 @@ from quarterdeck.domain.agents.model import (
     TokenBody,
     TokenView,
 )
-from quarterdeck.domain.agents.rules import refusals
-from quarterdeck.domain.agents.words import Keep, Reported, Tells, Warned, Working
+from quarterdeck.domain.agents.rules import errors
 from quarterdeck.engine.lanes import zones_of
 from quarterdeck.engine.transaction import Engine
 
@@ -244,7 +244,7 @@ def _ref(call: Call) -> AgentRef:
 def _beat(call: Call, body: HeartbeatBody) -> Beat:
     metadata = msgspec.json.encode(body.metadata)
     if len(metadata) > METADATA_MAX:
-        raise refusals.metadata_too_large()
+        raise errors.metadata_too_large()
     return Beat(
         zone_id=call.zone,
         agent_id=call.params["id"],

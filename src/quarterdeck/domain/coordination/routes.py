@@ -11,7 +11,7 @@ from quarterdeck.core.errors import Invalid
 from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Shown
-from quarterdeck.domain.agents.operations.speaking import require_power
+from quarterdeck.domain.agents.operations.authorization import require_power
 from quarterdeck.domain.coordination.coordinator import COUNTED_MAX, Coordinator
 from quarterdeck.domain.coordination.health import CoordinationHealth
 from quarterdeck.domain.coordination.model import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from quarterdeck.core import paging
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.routing import FLEET_EXEC, LIFECYCLE, Call, Reply, Route
-from quarterdeck.domain.agents.operations.speaking import require_power
+from quarterdeck.domain.agents.operations.authorization import require_power
 from quarterdeck.domain.fleets import asking
 from quarterdeck.domain.fleets.asking import CHANGE, FLEET, READ, of_fleet
 from quarterdeck.domain.fleets.model.bodies import DeleteQuery, FleetBody, FleetsQuery

@@ -14,14 +14,9 @@
 | writing     | rows and events of what was decided                                                         |
 """
 
-from quarterdeck.domain.agents.operations.beating import Beater
-from quarterdeck.domain.agents.operations.forgetting import forget
-from quarterdeck.domain.agents.operations.holding import hold, revive
-from quarterdeck.domain.agents.operations.loading import by_ref, get, waiting
-from quarterdeck.domain.agents.operations.looking import counted, names, page, show, watch
-from quarterdeck.domain.agents.operations.registering import Registrar
-from quarterdeck.domain.agents.operations.speaking import still_speak
-from quarterdeck.domain.agents.operations.watching import (
+from quarterdeck.domain.agents.operations.authorization import still_speak
+from quarterdeck.domain.agents.operations.heartbeat import Beater
+from quarterdeck.domain.agents.operations.liveness import (
     issue,
     launch_zones,
     launchable_in,
@@ -31,6 +26,11 @@ from quarterdeck.domain.agents.operations.watching import (
     terminate,
     to_look_at,
 )
+from quarterdeck.domain.agents.operations.load import by_ref, get, waiting
+from quarterdeck.domain.agents.operations.reads import counted, names, page, show, watch
+from quarterdeck.domain.agents.operations.register import Registrar
+from quarterdeck.domain.agents.operations.retention import forget
+from quarterdeck.domain.agents.operations.task_slots import hold, revive
 from quarterdeck.domain.agents.rules import claim_problem, free_slots, is_unheard, was_just_heard
 
 __all__ = [

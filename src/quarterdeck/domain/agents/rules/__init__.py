@@ -8,7 +8,15 @@
 | showing     | what is shown of agents, and of how they fare                                               |
 """
 
-from quarterdeck.domain.agents.rules.lives import (
+from quarterdeck.domain.agents.rules.errors import (
+    acting_problem,
+    bearer_problem,
+    has_terminated,
+    not_found,
+    unknown_launcher,
+)
+from quarterdeck.domain.agents.rules.registration import Speaker, ending_problem, loses_all, register, said_of
+from quarterdeck.domain.agents.rules.states import (
     AGENT,
     Moved,
     beaten,
@@ -25,15 +33,7 @@ from quarterdeck.domain.agents.rules.lives import (
     terminated,
     was_just_heard,
 )
-from quarterdeck.domain.agents.rules.refusals import (
-    acting_problem,
-    bearer_problem,
-    has_terminated,
-    not_found,
-    unknown_launcher,
-)
-from quarterdeck.domain.agents.rules.registering import Speaker, ending_problem, loses_all, register, said_of
-from quarterdeck.domain.agents.rules.showing import health_view, view
+from quarterdeck.domain.agents.rules.views import health_view, view
 
 __all__ = [
     "AGENT",

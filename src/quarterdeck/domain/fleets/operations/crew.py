@@ -16,7 +16,7 @@ import msgspec
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Register, Registered, Said as AgentSaid, Terminate
-from quarterdeck.domain.agents.operations.speaking import Speakers
+from quarterdeck.domain.agents.operations.authorization import Speakers
 from quarterdeck.domain.fleets.model.commands import CreateFleet, FleetCommand, FleetOutcome, Fleetwide, RegisterMember
 from quarterdeck.domain.fleets.model.rows import Fleet, Member, MemberStatus, MonitorConfig, MonitorRuntime, Placement
 from quarterdeck.domain.fleets.queries import LISTS, Q

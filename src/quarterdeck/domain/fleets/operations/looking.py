@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.operations.speaking import Speakers, require_power
+from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
 from quarterdeck.domain.fleets.model.filters import (
     LAST,
     FleetsFilter,

@@ -9,7 +9,7 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Binding
-from quarterdeck.domain.agents.operations.speaking import Speakers
+from quarterdeck.domain.agents.operations.authorization import Speakers
 from quarterdeck.domain.fleets.model.commands import Acknowledge, Broadcast, Cancel, Send, SpokenCommand, SpokenOutcome
 from quarterdeck.domain.fleets.model.rows import MEMBERS_MAX, Fleet, Member, MemberStatus, Message, MessageType
 from quarterdeck.domain.fleets.queries import Q

@@ -8,7 +8,7 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.routing import Caller
-from quarterdeck.domain.agents.operations.speaking import Speakers, require_power
+from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.tasks.model.money import (
     BUDGETS_MAX,

@@ -9,7 +9,7 @@ import msgspec
 from quarterdeck.core.clock import SECOND
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Agent, AgentFilter, State as AgentState
-from quarterdeck.domain.agents.operations.speaking import require_power
+from quarterdeck.domain.agents.operations.authorization import require_power
 from quarterdeck.domain.tasks.model.insight import (
     NODES_MAX,
     Ahead,

@@ -12,7 +12,7 @@ from quarterdeck.core.clock import SECOND
 from quarterdeck.core.idempotency import Binding, Key
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import State as AgentState
-from quarterdeck.domain.agents.operations.speaking import Speakers
+from quarterdeck.domain.agents.operations.authorization import Speakers
 from quarterdeck.domain.tasks.model.commands import (
     Assign,
     Claim,

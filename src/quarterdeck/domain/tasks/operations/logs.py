@@ -20,7 +20,7 @@ import msgspec
 from quarterdeck.core import redaction
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
-from quarterdeck.domain.agents.operations.speaking import Speakers, require_power
+from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
 from quarterdeck.domain.tasks.model.lines import (
     LINES_MAX,
     PAGE_BYTES_MAX,

@@ -10,7 +10,7 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.routing import Bearer, Caller
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents.operations.speaking import Speakers, require_power
+from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
 from quarterdeck.domain.tasks.model.rows import Content, Ref, Task, Whole
 from quarterdeck.domain.tasks.operations import ties
 from quarterdeck.domain.tasks.queries import LISTS, Q

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.operations.speaking import Speakers, require_power
+from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.tasks.model.commands import Ask
 from quarterdeck.domain.tasks.model.rows import Strategy, Task

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from quarterdeck.core.clock import MINUTE, Millis
 from quarterdeck.core.errors import Conflict, NotFound
-from quarterdeck.domain.agents.operations.speaking import require_power
-from quarterdeck.domain.agents.words import Keep, Reported, Tells, Warned, Working
+from quarterdeck.domain.agents.heartbeat_port import Keep, Reported, Tells, Warned, Working
+from quarterdeck.domain.agents.operations.authorization import require_power
 from quarterdeck.domain.tasks import asking
 from quarterdeck.domain.tasks.model.commands import Abort, Command, Outcome, Progress
 from quarterdeck.domain.tasks.model.rows import State, Task

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.operations.speaking import Speakers
+from quarterdeck.domain.agents.operations.authorization import Speakers
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.webhooks.model import Changed, Command, Create, Delivery, Endpoint, Replay
 from quarterdeck.domain.webhooks.queries import Q

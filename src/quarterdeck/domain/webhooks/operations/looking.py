@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.domain.agents.operations.speaking import require_power
+from quarterdeck.domain.agents.operations.authorization import require_power
 from quarterdeck.domain.webhooks import rules
 from quarterdeck.domain.webhooks.model import Delivery, DeliveryFilter, Endpoint, EndpointFilter, Ref, State
 from quarterdeck.domain.webhooks.queries import Q

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.routing import Role
-from quarterdeck.domain.agents.operations.speaking import Heard, Speakers, require_power
+from quarterdeck.domain.agents.operations.authorization import Heard, Speakers, require_power
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.domain.zones.model import ChangeMember, Member, MemberChange, MemberFilter, MemberRef

@@ -6,7 +6,7 @@ import msgspec
 
 from quarterdeck.core.clock import SECOND, iso, iso_or_none
 from quarterdeck.domain.agents.model import Agent, AgentView, HealthView, Heartbeat, HeartbeatRowView, State, Watched
-from quarterdeck.domain.agents.rules import lives
+from quarterdeck.domain.agents.rules import states
 
 
 def view(agent: Agent) -> AgentView:
@@ -24,7 +24,7 @@ def view(agent: Agent) -> AgentView:
         launcher=agent.launcher,
         labels=msgspec.Raw(agent.labels.encode()),
         pool=agent.pool,
-        status=lives.shown(agent),
+        status=states.shown(agent),
         status_reason=agent.status_reason,
         draining=bool(agent.draining),
         held_tasks=agent.held,
@@ -41,14 +41,14 @@ def health_view(watched: Watched) -> HealthView:
     agent = watched.agent
     return HealthView(
         agent_id=agent.id,
-        status=lives.shown(agent),
+        status=states.shown(agent),
         status_reason=agent.status_reason,
         last_seen_at=iso(agent.last_seen_at),
-        next_expected_at=iso(agent.last_seen_at + lives.expected_within(agent) * SECOND),
+        next_expected_at=iso(agent.last_seen_at + states.expected_within(agent) * SECOND),
         age_seconds=max(0, watched.at - agent.last_seen_at) / SECOND,
         # Whether or not anybody has looked since.
         is_stale=agent.status is not State.TERMINATED
-        and (agent.status is State.ERROR or lives.is_silent(agent, watched.at)),
+        and (agent.status is State.ERROR or states.is_silent(agent, watched.at)),
         held_tasks=agent.held,
         current_task_id=agent.current_task_id,
         progress_percent=agent.progress_percent,

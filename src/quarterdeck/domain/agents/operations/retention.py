@@ -11,7 +11,7 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents.model import Forget, Forgotten
-from quarterdeck.domain.agents.operations.loading import Batch
+from quarterdeck.domain.agents.operations.load import Batch
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of

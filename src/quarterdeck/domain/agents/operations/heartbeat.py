@@ -13,9 +13,9 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Agent, Beat, Beaten, Ref, State
-from quarterdeck.domain.agents.operations import writing
-from quarterdeck.domain.agents.operations.loading import Batch, by_ref, refs_of
-from quarterdeck.domain.agents.operations.speaking import Heard, Speakers
+from quarterdeck.domain.agents.operations import persist
+from quarterdeck.domain.agents.operations.authorization import Heard, Speakers
+from quarterdeck.domain.agents.operations.load import Batch, by_ref, refs_of
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Tx
@@ -50,7 +50,7 @@ class Beater:
                 kept.append(_row(ask, agent, tx.now))
             known[ask.ref] = beaten[ask.ref] = agent = rules.beaten(agent, ask, tx.now)
             outcomes.append(Beaten(agent, rules.is_news(agent, tx.now)))
-        writing.pulses(tx, [beaten[ref] for ref in sorted(beaten)])
+        persist.pulses(tx, [beaten[ref] for ref in sorted(beaten)])
         if kept:
             tx.write(Q.agent_heartbeats_insert(batch=kept))
         if self.hears and beaten:

@@ -10,7 +10,7 @@ from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.state_machine import Machine
 from quarterdeck.domain.agents.model import KEPT_EVERY, Agent, Beat, Health, Shown, State, Verb, Waiting
-from quarterdeck.domain.agents.rules import refusals
+from quarterdeck.domain.agents.rules import errors
 
 STALE = "stale"
 JUST_HEARD = SECOND
@@ -205,5 +205,5 @@ def free_slots(agent: Agent, *, speaks: bool = False) -> int:
 def claim_problem(agent: Agent) -> Problem | None:
     """Why it may be given none, whatever it holds."""
     if agent.status is State.TERMINATED:
-        return refusals.has_terminated(agent.id)
-    return refusals.is_draining(agent.id) if agent.draining else None
+        return errors.has_terminated(agent.id)
+    return errors.is_draining(agent.id) if agent.draining else None

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from quarterdeck.core.command import Asked
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Ref
-from quarterdeck.domain.agents.operations import writing
-from quarterdeck.domain.agents.operations.loading import Batch, by_ref
+from quarterdeck.domain.agents.operations import persist
+from quarterdeck.domain.agents.operations.load import Batch, by_ref
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.sql import pieces
@@ -39,9 +39,9 @@ async def revive(tx: Tx, words: Mapping[Ref, Asked]) -> None:
     somebody looks whether they are there."""
     [rows] = await tx.read(Q.agents_get(batch=[*sorted(words)]))
     moves = {ref: rules.judged(agent, tx.now) for ref, agent in by_ref(rows).items()}
-    await writing.move(tx, {ref: (moved.before, moved.after) for ref, moved in moves.items()})
+    await persist.move(tx, {ref: (moved.before, moved.after) for ref, moved in moves.items()})
     for ref, moved in moves.items():
-        writing.tell(tx, moved, words[ref].actor, words[ref].trace)
+        persist.tell(tx, moved, words[ref].actor, words[ref].trace)
 
 
 async def _end(tx: Tx, refs: list[Ref]) -> None:
@@ -50,6 +50,6 @@ async def _end(tx: Tx, refs: list[Ref]) -> None:
     moves = {
         ref: rules.terminated(agent, agent.status_reason, tx.now, graceful=True) for ref, agent in by_ref(rows).items()
     }
-    await writing.move(tx, {ref: (moved.before, moved.after) for ref, moved in moves.items()})
+    await persist.move(tx, {ref: (moved.before, moved.after) for ref, moved in moves.items()})
     for moved in moves.values():
-        writing.tell(tx, moved, "server")
+        persist.tell(tx, moved, "server")

@@ -10,11 +10,11 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Key, bound
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Agent, Ref, Register, Registered, State
-from quarterdeck.domain.agents.operations import writing
-from quarterdeck.domain.agents.operations.loading import Batch, Loaded, load
+from quarterdeck.domain.agents.operations import persist
+from quarterdeck.domain.agents.operations.load import Batch, Loaded, load
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.agents.rules import Moved, Speaker
-from quarterdeck.domain.agents.rules.registering import registered_data
+from quarterdeck.domain.agents.rules.registration import registered_data
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
@@ -52,7 +52,7 @@ class Registrar:
         if isinstance(outcome, Problem):
             return outcome
         if isinstance(outcome, Moved):
-            writing.tell(tx, outcome, ask.actor, ask.trace)
+            persist.tell(tx, outcome, ask.actor, ask.trace)
             loaded.agents[ask.ref] = outcome.after
             return Registered(outcome.after, outcome.before.status is State.TERMINATED, tx.now)
         tx.emit(_made(outcome, ask))
@@ -101,7 +101,7 @@ async def _write(tx: Tx, moves: dict[Ref, tuple[Agent | None, Agent]]) -> None:
     if made:
         tx.write(Q.agents_insert(batch=[msgspec.structs.astuple(agent)[:OWN] for agent in made]))
         tx.write(Q.agent_pulses_insert(batch=[(*agent.ref, agent.pulse_status, agent.last_seen_at) for agent in made]))
-    writing.pulses(tx, [after for _, after in known])
+    persist.pulses(tx, [after for _, after in known])
     _say_capabilities(tx, moves)
     if known:
         [rows] = await tx.read(Q.agents_update(batch=[_updated(*pair) for pair in known]))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from quarterdeck.core import paging
 from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
-from quarterdeck.domain.agents.operations import members as operations
+from quarterdeck.domain.agents.operations import role_assignments as operations
 from quarterdeck.domain.zones import rules
 from quarterdeck.domain.zones.model import (
     ChangeMember,

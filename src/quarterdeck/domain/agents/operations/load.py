@@ -11,7 +11,7 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.routing import Bearer, Caller, Role
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Agent, Ref, Waiting
-from quarterdeck.domain.agents.operations.speaking import Heard, Speakers
+from quarterdeck.domain.agents.operations.authorization import Heard, Speakers
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules

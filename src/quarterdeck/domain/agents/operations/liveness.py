@@ -10,8 +10,8 @@ from quarterdeck.core.clock import SECOND, Millis, iso
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Agent, Issued, IssueToken, Look, Ref, Standing, State, Terminate, ToLookAt
-from quarterdeck.domain.agents.operations import writing
-from quarterdeck.domain.agents.operations.loading import Loaded, load
+from quarterdeck.domain.agents.operations import persist
+from quarterdeck.domain.agents.operations.load import Loaded, load
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.agents.rules import Moved
 from quarterdeck.domain.sessions import operations as sessions
@@ -34,7 +34,7 @@ async def look(tx: Tx, asks: Sequence[Look]) -> list[Standing | Problem | Busy]:
         if isinstance(agent, Agent):
             agent = _take(tx, loaded, moves, rules.judged(agent, tx.now), ask)
         outcomes.append(Standing(agent, tx.now) if isinstance(agent, Agent) else agent)
-    await writing.move(tx, moves)
+    await persist.move(tx, moves)
     return outcomes
 
 
@@ -52,7 +52,7 @@ async def terminate(tx: Tx, asks: Sequence[Terminate]) -> list[Standing | Proble
             moved = rules.terminated(agent, ask.reason, tx.now, graceful=ask.graceful)
             agent = _take(tx, loaded, moves, moved, ask)
         outcomes.append(Standing(agent, tx.now) if isinstance(agent, Agent) else agent)
-    await writing.move(tx, moves)
+    await persist.move(tx, moves)
     return outcomes
 
 
@@ -65,7 +65,7 @@ def _take(tx: Tx, loaded: Loaded, moves: dict[Ref, tuple[Agent, Agent]], moved: 
     first = moves.get(ask.ref, (moved.before, moved.before))[0]
     moves[ask.ref] = (first, moved.after)
     loaded.agents[ask.ref] = moved.after
-    writing.tell(tx, moved, ask.actor, ask.trace)
+    persist.tell(tx, moved, ask.actor, ask.trace)
     return moved.after
 
 

@@ -14,8 +14,8 @@ from quarterdeck.core.command import SERVER
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.routing import Caller, Role
 from quarterdeck.domain.agents.model import Agent, Health, Register, RegisterBody, Said, State, Terminate, Verb
-from quarterdeck.domain.agents.rules import refusals
-from quarterdeck.domain.agents.rules.lives import TOLD, Moved
+from quarterdeck.domain.agents.rules import errors
+from quarterdeck.domain.agents.rules.states import TOLD, Moved
 
 _names = msgspec.json.Decoder(list[str]).decode
 RESERVED = re.compile(r"fleet-[0-9]+-[0-9]+")
@@ -50,14 +50,14 @@ def said_of(body: RegisterBody) -> Said:
 def register(ask: Register, before: Agent | None, by: Speaker, now: Millis) -> Moved | Agent | Problem:
     """The agent that is made (an `Agent`), or what is changed of the one that is there (a `Moved`). To register is to
     be heard of: whoever registers an agent that was lost, or terminated, has it back."""
-    if problem := refusals.acting_problem(by.caller, by.role, ask.agent_id):
+    if problem := errors.acting_problem(by.caller, by.role, ask.agent_id):
         return problem
     if by.role is Role.AGENT and (before is None or before.status is State.TERMINATED):
         # A token that names an agent which nobody has registered: what it may do was never said.
-        return refusals.not_found(ask.agent_id)
+        return errors.not_found(ask.agent_id)
     is_new = before is None or before.status is State.TERMINATED
     if is_new and by.caller is not None and RESERVED.fullmatch(ask.agent_id):
-        return refusals.reserved(ask.agent_id)
+        return errors.reserved(ask.agent_id)
     known = _known(ask, before, now)
     if refusal := _refusal(ask.said, known, by):
         return refusal
@@ -89,7 +89,7 @@ def ending_problem(ask: Terminate, agent: Agent) -> Problem | None:
     is_member = RESERVED.fullmatch(agent.id) is not None and agent.created_by == SERVER
     if ask.caller is None or not is_member or agent.status is State.TERMINATED:
         return None
-    return refusals.is_member(agent.id)
+    return errors.is_member(agent.id)
 
 
 def registered_data(agent: Agent) -> tuple[tuple[str, object], ...]:
@@ -105,15 +105,15 @@ def registered_data(agent: Agent) -> tuple[tuple[str, object], ...]:
 def _refusal(said: Said, known: Agent, by: Speaker) -> Problem | None:
     if said.launcher is not UNSET and said.launcher != known.launcher:
         if by.role not in (None, Role.OWNER, Role.ADMIN):
-            return refusals.no_launcher_by(by.role)
+            return errors.no_launcher_by(by.role)
         if said.launcher is not None and said.launcher not in by.launchers:
-            return refusals.unknown_launcher(said.launcher, by.launchers)
+            return errors.unknown_launcher(said.launcher, by.launchers)
     if (
         by.role is Role.AGENT
         and said.capabilities is not UNSET
         and not {*_names(said.capabilities)} <= {*_names(known.capabilities)}
     ):
-        return refusals.raises_itself()
+        return errors.raises_itself()
     return None
 
 

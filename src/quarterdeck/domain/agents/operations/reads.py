@@ -16,8 +16,8 @@ from quarterdeck.domain.agents.model import (
     Standing,
     Watched,
 )
-from quarterdeck.domain.agents.operations.loading import by_ref, refs_of
-from quarterdeck.domain.agents.operations.speaking import Speakers, require_power
+from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
+from quarterdeck.domain.agents.operations.load import by_ref, refs_of
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
