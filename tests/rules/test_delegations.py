@@ -13,7 +13,7 @@ from quarterdeck.core.routing import ADMIN, COORDINATOR_ADMIN, Caller
 from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import FREELY, Delegate, DelegateBody, Delegated, Edge, EdgeState
 from quarterdeck.domain.delegations.rules import CREATE, DELEGATION, Known
-from quarterdeck.domain.delegations.rules.narrowing import until
+from quarterdeck.domain.delegations.rules.attenuation import until
 from quarterdeck.domain.sessions.model import State
 from tests.support.asking import APP, NOW, ZONE, caller, session
 from tests.support.lending import LATER, delegate, edge, known, lend

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from quarterdeck.domain.delegations.model import Above, Link
 from quarterdeck.domain.delegations.rules import Falling, Fell, hollow, levels
-from quarterdeck.domain.delegations.rules.lives import REQUESTED, WITH_PARENT, WITH_SESSION, Ref
+from quarterdeck.domain.delegations.rules.states import REQUESTED, WITH_PARENT, WITH_SESSION, Ref
 from tests.support.asking import NOW, ZONE
 from tests.support.lending import link
 

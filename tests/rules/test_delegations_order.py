@@ -6,7 +6,7 @@ import itertools
 
 from hypothesis import given, settings, strategies as st
 
-from quarterdeck.domain.delegations.rules.order import FARTHEST, FIRST_LOOK, SPACE, Order, ordered, spaced
+from quarterdeck.domain.delegations.rules.topological_order import FARTHEST, FIRST_LOOK, SPACE, Order, ordered, spaced
 from tests.support.asking import ZONE
 from tests.support.lending import Graph
 

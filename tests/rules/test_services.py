@@ -28,7 +28,7 @@ from quarterdeck.domain.services.model import (
     Service,
 )
 from quarterdeck.domain.services.rules import Known, Left, Registry, Seen, Shelf
-from quarterdeck.domain.services.rules.changes import changed
+from quarterdeck.domain.services.rules.update import changed
 from quarterdeck.domain.sessions.model import Session, State
 from quarterdeck.domain.zones.rules import has_ended
 from tests.support.asking import APP, NOW, ZONE, admin, caller, session

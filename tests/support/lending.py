@@ -29,7 +29,7 @@ from quarterdeck.domain.delegations.model import (
     Traversal,
 )
 from quarterdeck.domain.delegations.rules import Known, Ledger, Ref, holds
-from quarterdeck.domain.delegations.rules.order import SPACE, Crowded, Order, Region, Walk, ordered, spaced
+from quarterdeck.domain.delegations.rules.topological_order import SPACE, Crowded, Order, Region, Walk, ordered, spaced
 from quarterdeck.domain.delegations.sweeps import EXPIRY, sweeps as delegation_sweeps
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Session, SessionRef

@@ -12,11 +12,11 @@
 | looking    | show, list, traverse, authority, why                                                         |
 """
 
-from quarterdeck.domain.delegations.operations.expiring import expire, forget, past_their_time
-from quarterdeck.domain.delegations.operations.following import go_with_session
-from quarterdeck.domain.delegations.operations.lending import delegate
-from quarterdeck.domain.delegations.operations.looking import authority, edges_of, explain, page, show, traverse
-from quarterdeck.domain.delegations.operations.revoking import Revoker
+from quarterdeck.domain.delegations.operations.create import delegate
+from quarterdeck.domain.delegations.operations.expiry import expire, forget, past_their_time
+from quarterdeck.domain.delegations.operations.on_session_ended import go_with_session
+from quarterdeck.domain.delegations.operations.reads import authority, edges_of, explain, page, show, traverse
+from quarterdeck.domain.delegations.operations.revoke import Revoker
 
 __all__ = [
     "Revoker",

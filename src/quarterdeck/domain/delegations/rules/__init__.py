@@ -12,11 +12,11 @@
 | explaining | why an edge is as it is, and what it would refuse                                     |
 """
 
-from quarterdeck.domain.delegations.rules.asking import asked, defaulted
 from quarterdeck.domain.delegations.rules.authority import authority
+from quarterdeck.domain.delegations.rules.constraints import asked, defaulted
+from quarterdeck.domain.delegations.rules.creation import CREATE, Known, Ledger
 from quarterdeck.domain.delegations.rules.graph import Falling, Fell, hollow, levels
-from quarterdeck.domain.delegations.rules.lending import CREATE, Known, Ledger
-from quarterdeck.domain.delegations.rules.lives import (
+from quarterdeck.domain.delegations.rules.states import (
     DELEGATION,
     DELEGATION_REVOKED,
     TIME_IS_UP,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.domain.delegations.model import Authority, Edge
-from quarterdeck.domain.delegations.rules.lives import Ref, holds, view, words
+from quarterdeck.domain.delegations.rules.states import Ref, holds, view, words
 from quarterdeck.domain.sessions.model import Session, State
 
 

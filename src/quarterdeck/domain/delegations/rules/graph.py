@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.domain.delegations.model import Above, Link
-from quarterdeck.domain.delegations.rules.lives import REQUESTED, WITH_PARENT, WITH_SESSION, Ref
+from quarterdeck.domain.delegations.rules.states import REQUESTED, WITH_PARENT, WITH_SESSION, Ref
 
 
 @dataclass(slots=True)

@@ -11,10 +11,10 @@
 | writing     | rows and events of what was decided                                                          |
 """
 
-from quarterdeck.domain.services.operations.changing import Changer, beat
-from quarterdeck.domain.services.operations.forgetting import forget
-from quarterdeck.domain.services.operations.leaving import go_with_session, unregister
-from quarterdeck.domain.services.operations.looking import found, get, page, show
-from quarterdeck.domain.services.operations.registering import Registrar
+from quarterdeck.domain.services.operations.reads import found, get, page, show
+from quarterdeck.domain.services.operations.register import Registrar
+from quarterdeck.domain.services.operations.retention import forget
+from quarterdeck.domain.services.operations.unregister import go_with_session, unregister
+from quarterdeck.domain.services.operations.update import Changer, beat
 
 __all__ = ["Changer", "Registrar", "beat", "forget", "found", "get", "go_with_session", "page", "show", "unregister"]

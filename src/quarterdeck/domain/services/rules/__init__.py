@@ -10,10 +10,10 @@
 | leaving   | what becomes of a service when some of those who registered it are gone                      |
 """
 
-from quarterdeck.domain.services.rules.changes import apply, beat, change, said_of
-from quarterdeck.domain.services.rules.endpoints import endpoint_problem, push_problem
-from quarterdeck.domain.services.rules.leaving import Left, left_behind
-from quarterdeck.domain.services.rules.lives import (
+from quarterdeck.domain.services.rules.batch_changes import Shelf, Told
+from quarterdeck.domain.services.rules.endpoint_urls import endpoint_problem, push_problem
+from quarterdeck.domain.services.rules.registration import Known, Registry
+from quarterdeck.domain.services.rules.states import (
     Seen,
     is_registered,
     may_act,
@@ -22,8 +22,8 @@ from quarterdeck.domain.services.rules.lives import (
     reached,
     view,
 )
-from quarterdeck.domain.services.rules.registry import Known, Registry
-from quarterdeck.domain.services.rules.shelf import Shelf, Told
+from quarterdeck.domain.services.rules.unregister import Left, left_behind
+from quarterdeck.domain.services.rules.update import apply, beat, change, said_of
 
 __all__ = [
     "Known",

@@ -12,7 +12,7 @@ from quarterdeck.core import ssrf
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Conflict, Invalid, LimitReached, NotFound, Problem
 from quarterdeck.core.idempotency import Binding, Key, bound, conflict
-from quarterdeck.domain.services.rules.endpoints import endpoint_problem
+from quarterdeck.domain.services.rules.endpoint_urls import endpoint_problem
 from quarterdeck.domain.webhooks.model import (
     ENDPOINTS_MAX,
     Ask,

@@ -12,10 +12,10 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Forbidden, Invalid, Problem
 from quarterdeck.core.idempotency import Binding, Key, conflict
 from quarterdeck.domain.delegations.model import Delegate, Delegated, Edge
-from quarterdeck.domain.delegations.rules import lives
-from quarterdeck.domain.delegations.rules.lives import DELEGATION, Ref, stored
-from quarterdeck.domain.delegations.rules.narrowing import Terms, excess, narrowed, terms_of, terms_of_token, until
-from quarterdeck.domain.delegations.rules.order import Crowded, Order, Walk
+from quarterdeck.domain.delegations.rules import states
+from quarterdeck.domain.delegations.rules.attenuation import Terms, excess, narrowed, terms_of, terms_of_token, until
+from quarterdeck.domain.delegations.rules.states import DELEGATION, Ref, stored
+from quarterdeck.domain.delegations.rules.topological_order import Crowded, Order, Walk
 from quarterdeck.domain.sessions.model import Session, State
 from quarterdeck.domain.sessions.rules import asleep, bearer_problem, is_live, ownership_required
 
@@ -100,7 +100,7 @@ class Ledger:
         for name in (ask.source_session_id, ask.target_session_id):
             session = self._known.sessions.get((ask.zone_id, name))
             if session is None or not is_live(session, self._now):
-                return lives.endpoint_not_found(name)
+                return states.endpoint_not_found(name)
             found.append(session)
         return _Ends(*found)
 
@@ -112,7 +112,7 @@ class Ledger:
         found = self._bound.get(scope)
         if found is None and (binding := self._known.keys.get(scope)):
             edge = self._edges.get((ask.zone_id, binding.subject_id))
-            if edge is not None and lives.holds(edge, self._now):
+            if edge is not None and states.holds(edge, self._now):
                 found = (binding.digest, edge)
         if found is None:
             return None
@@ -126,15 +126,15 @@ class Ledger:
             return sleeping
         for session in (ends.source, ends.target):
             if session.status is not State.ACTIVE:
-                return lives.suspended(session.id)
+                return states.suspended(session.id)
         asked = until(ask, self._now)
         if asked is not None and asked <= self._now:
-            return lives.expired()
+            return states.expired()
         return None
 
     def _cycle(self, ask: Delegate) -> Problem | None:
         if self.order.closes(ask.zone_id, ask.source_session_id, ask.target_session_id):
-            return lives.cycle(ask.source_session_id, ask.target_session_id)
+            return states.cycle(ask.source_session_id, ask.target_session_id)
         return None
 
     # -- by what authority
@@ -147,13 +147,13 @@ class Ledger:
         if ask.parent_edge_id is not None:
             parent = self._edges.get((ask.zone_id, ask.parent_edge_id))
             if parent is None:
-                return lives.not_found(ask.parent_edge_id)
+                return states.not_found(ask.parent_edge_id)
             return self._by_named(ask, ends, parent)
         source = (ask.zone_id, ask.source_session_id)
         if source in self._led_to:
             return self._by_covering(ask, ends, self._into.get(source, ()))
         beyond = excess(self._wanted(ask, ends, None), terms_of_token(ask.caller))
-        return lives.exceeds("This goes beyond what the token may lend.", beyond) if beyond else None
+        return states.exceeds("This goes beyond what the token may lend.", beyond) if beyond else None
 
     def _by_token_edge(self, ask: Delegate, ends: _Ends, edge_id: str) -> Edge | Problem:
         """A token that names an edge speaks by that edge, and by no other."""
@@ -172,7 +172,7 @@ class Ledger:
                 field="parent_edge_id",
             )
         if beyond := self._beyond(ask, ends, parent):
-            return lives.exceeds(f"The delegation {parent.id!r} does not cover this.", beyond, parent.id)
+            return states.exceeds(f"The delegation {parent.id!r} does not cover this.", beyond, parent.id)
         return parent
 
     def _by_covering(self, ask: Delegate, ends: _Ends, into: Sequence[Edge]) -> Edge | Problem:
@@ -187,12 +187,12 @@ class Ledger:
                 nearest = (edge, beyond)
         if nearest is None:
             says = "What was lent to the source is over, and it lends nothing else."
-            return lives.exceeds(says, ["No active delegation leads to the source."])
-        return lives.exceeds("No delegation to the source covers this.", nearest[1], nearest[0].id)
+            return states.exceeds(says, ["No active delegation leads to the source."])
+        return states.exceeds("No delegation to the source covers this.", nearest[1], nearest[0].id)
 
     def _beyond(self, ask: Delegate, ends: _Ends, parent: Edge) -> list[str]:
-        if not lives.holds(parent, self._now):
-            return [f"It is {lives.as_read(parent, self._now).status}."]
+        if not states.holds(parent, self._now):
+            return [f"It is {states.as_read(parent, self._now).status}."]
         if (parent.zone_id, parent.id) in self._known.hollow:
             return ["A session that it was lent by has ended."]
         return excess(self._wanted(ask, ends, parent), terms_of(parent))
@@ -244,7 +244,7 @@ def _ownership(ask: Delegate, ends: _Ends) -> Problem | None:
 
 
 def _held_to(edge_id: str, why: str) -> Forbidden:
-    return lives.exceeds(f"The token is held to the delegation {edge_id!r}.", [why], edge_id)
+    return states.exceeds(f"The token is held to the delegation {edge_id!r}.", [why], edge_id)
 
 
 def _made(ask: Delegate, ends: _Ends, parent: Edge | None, terms: Terms, now: Millis) -> Edge:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from quarterdeck.domain.delegations.rules.lives import Ref
+from quarterdeck.domain.delegations.rules.states import Ref
 
 SPACE = 2**32
 STEP = 2**16

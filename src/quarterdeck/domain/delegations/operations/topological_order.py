@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules.order import Crowded, Order, Region, Walk, ordered, spaced
+from quarterdeck.domain.delegations.rules.topological_order import Crowded, Order, Region, Walk, ordered, spaced
 from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import pieces

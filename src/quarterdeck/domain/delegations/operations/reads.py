@@ -22,10 +22,10 @@ from quarterdeck.domain.delegations.model import (
     ReachedEdge,
     Traversal,
 )
-from quarterdeck.domain.delegations.operations.ending import PREFIX, link_of, load_zones, standings_of
+from quarterdeck.domain.delegations.operations.end_edges import PREFIX, link_of, load_zones, standings_of
 from quarterdeck.domain.delegations.operations.holding import hollow
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules.explaining import refusals_explained, state_explained
+from quarterdeck.domain.delegations.rules.explain import refusals_explained, state_explained
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Session, SessionRef
 from quarterdeck.domain.zones import operations as zones

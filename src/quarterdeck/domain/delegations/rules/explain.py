@@ -8,9 +8,9 @@ import msgspec
 
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.domain.delegations.model import HOPS_MAX, Edge, EdgeState
-from quarterdeck.domain.delegations.rules import lives
-from quarterdeck.domain.delegations.rules.lives import as_read
-from quarterdeck.domain.delegations.rules.narrowing import terms_of
+from quarterdeck.domain.delegations.rules import states
+from quarterdeck.domain.delegations.rules.attenuation import terms_of
+from quarterdeck.domain.delegations.rules.states import as_read
 
 
 def state_explained(edge: Edge, chain: Sequence[Edge], *, hollow: bool, truncated: bool, now: Millis) -> list[str]:
@@ -40,17 +40,17 @@ def _ended(edge: Edge, now: Millis) -> str:
         return f"Its time ran out at {iso(edge.expires_at)}; the next sweep writes that down."
     at = iso(edge.ended_at if edge.ended_at is not None else now)
     return {
-        lives.REQUESTED: f"It was revoked at {at}.",
-        lives.WITH_PARENT: f"It was revoked at {at}, with an edge it is derived from.",
-        lives.WITH_SESSION: f"It was revoked at {at}, because a session that it leads from or to has ended, or one of "
+        states.REQUESTED: f"It was revoked at {at}.",
+        states.WITH_PARENT: f"It was revoked at {at}, with an edge it is derived from.",
+        states.WITH_SESSION: f"It was revoked at {at}, because a session that it leads from or to has ended, or one of "
         "an edge it is derived from.",
-        lives.TIME_IS_UP: f"Its time ran out at {iso(edge.expires_at)}.",
+        states.TIME_IS_UP: f"Its time ran out at {iso(edge.expires_at)}.",
     }.get(edge.ended_reason or "", f"It was {edge.status} at {at}.")
 
 
 def refusals_explained(edge: Edge, hollow: bool, now: Millis) -> list[str]:
     """What could not be derived from an edge now."""
-    if not lives.holds(edge, now):
+    if not states.holds(edge, now):
         return [f"Everything: it is {as_read(edge, now).status}."]
     if hollow:
         return ["Everything: a session it was lent by has ended."]

@@ -12,7 +12,7 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.routing import ADMIN
 from quarterdeck.domain.delegations.model import Constraints, Delegate, DelegateBody
-from quarterdeck.domain.delegations.rules.lives import to_itself
+from quarterdeck.domain.delegations.rules.states import to_itself
 
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
 

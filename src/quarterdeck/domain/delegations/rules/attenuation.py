@@ -26,7 +26,7 @@ import msgspec
 from quarterdeck.core.clock import SECOND, Millis, iso
 from quarterdeck.core.routing import COORDINATOR_ADMIN, Caller
 from quarterdeck.domain.delegations.model import FREELY, Constraints, Delegate, Edge
-from quarterdeck.domain.delegations.rules.lives import words
+from quarterdeck.domain.delegations.rules.states import words
 
 FOR_EVER: Millis = 2**62
 _decode = msgspec.json.Decoder(Constraints).decode

@@ -8,7 +8,7 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import Edge, EdgeState, EdgeVerb, Expire
-from quarterdeck.domain.delegations.operations.ending import Leaving, end, link_of, load_zones, standings_of
+from quarterdeck.domain.delegations.operations.end_edges import Leaving, end, link_of, load_zones, standings_of
 from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import TIME_IS_UP, Ref
 from quarterdeck.domain.zones import operations as zones

@@ -11,13 +11,13 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Binding, Key
 from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import Delegate, Delegated, Edge, Standing
-from quarterdeck.domain.delegations.operations import ordering
-from quarterdeck.domain.delegations.operations.ending import created, load_zones, raise_epochs, standings_of
+from quarterdeck.domain.delegations.operations import topological_order
+from quarterdeck.domain.delegations.operations.end_edges import created, load_zones, raise_epochs, standings_of
 from quarterdeck.domain.delegations.operations.holding import hollow
 from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import Known, Ledger, Ref
-from quarterdeck.domain.delegations.rules.lending import key_of
-from quarterdeck.domain.delegations.rules.order import Crowded, Walk
+from quarterdeck.domain.delegations.rules.creation import key_of
+from quarterdeck.domain.delegations.rules.topological_order import Crowded, Walk
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.operations.caller_session import bearers_of
 from quarterdeck.domain.zones import operations as zones
@@ -61,7 +61,7 @@ async def delegate(tx: Tx, asks: Sequence[Delegate]) -> list[Delegated | Problem
     ledger = rules.Ledger(await _with_keys(tx, judged, known))
     for zone_id in sorted({ask.zone_id for ask in judged}):
         if standings[zone_id].ranked != standings[zone_id].epoch:
-            await ordering.make(tx, zone_id, ledger.order)
+            await topological_order.make(tx, zone_id, ledger.order)
     decided = iter([await _decide(tx, ledger, ask) for ask in judged])
     outcomes = [wait or next(decided) for wait in waiting]
     _write(tx, ledger)
@@ -73,7 +73,7 @@ async def _decide(tx: Tx, ledger: Ledger, ask: Delegate) -> Delegated | Problem:
     while isinstance(found := ledger.decide(ask), Walk | Crowded):
         # What was decided before it counts, so it must be there to be seen.
         _write(tx, ledger)
-        await ordering.supply(tx, ledger.order, found)
+        await topological_order.supply(tx, ledger.order, found)
     return found
 
 
@@ -116,7 +116,7 @@ def _write(tx: Tx, ledger: Ledger) -> None:
     """The edges that were made since the last time, and the order they stand in."""
     if made := ledger.take():
         tx.write(Q.delegations_insert(batch=[msgspec.structs.astuple(edge) for edge in made]))
-    ordering.write(tx, ledger.order)
+    topological_order.write(tx, ledger.order)
 
 
 def _tell(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.services.model import THE_APPLICATION, Register, Registered
-from quarterdeck.domain.services.operations import writing
-from quarterdeck.domain.services.operations.loading import Batch, services_of
+from quarterdeck.domain.services.operations import persist
+from quarterdeck.domain.services.operations.load import Batch, services_of
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import Known, Registry
 from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
@@ -72,8 +72,8 @@ class Registrar:
 async def _write(tx: Tx, registry: Registry) -> None:
     if registry.forgotten:
         tx.write(Q.registrations_of_services_end(batch=[*sorted(registry.forgotten)]))
-    await writing.write(tx, registry.shelf)
+    await persist.write(tx, registry.shelf)
     if registry.joined:
         tx.write(Q.registrations_insert(batch=[*registry.joined]))
     for ask, told in registry.told:
-        tx.emit(writing.event(told, ask.caller.subject, ask.trace))
+        tx.emit(persist.event(told, ask.caller.subject, ask.trace))

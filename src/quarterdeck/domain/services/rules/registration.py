@@ -15,10 +15,10 @@ import msgspec
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Invalid, Problem
 from quarterdeck.domain.services.model import THE_APPLICATION, Delivery, Health, Ref, Register, Registered, Service
-from quarterdeck.domain.services.rules.changes import apply, begins_push, changed, with_another_secret
-from quarterdeck.domain.services.rules.endpoints import push_problem
-from quarterdeck.domain.services.rules.lives import SPAWN_FOR, Registration, is_registered
-from quarterdeck.domain.services.rules.shelf import Shelf, Told
+from quarterdeck.domain.services.rules.batch_changes import Shelf, Told
+from quarterdeck.domain.services.rules.endpoint_urls import push_problem
+from quarterdeck.domain.services.rules.states import SPAWN_FOR, Registration, is_registered
+from quarterdeck.domain.services.rules.update import apply, begins_push, changed, with_another_secret
 from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.domain.sessions.model import Session, State
 

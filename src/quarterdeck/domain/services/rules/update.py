@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Invalid
 from quarterdeck.domain.services.model import Change, Delivery, Described, HeartbeatBody, Registered, Said, Service
-from quarterdeck.domain.services.rules.endpoints import push_problem
+from quarterdeck.domain.services.rules.endpoint_urls import push_problem
 
 T = TypeVar("T")
 

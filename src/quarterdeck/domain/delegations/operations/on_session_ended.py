@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quarterdeck.domain.delegations.model import EdgeVerb, Link
-from quarterdeck.domain.delegations.operations.ending import Leaving, end, load_zones, standings_of
+from quarterdeck.domain.delegations.operations.end_edges import Leaving, end, load_zones, standings_of
 from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import WITH_SESSION
 from quarterdeck.engine.event_log import NewEvent

@@ -12,7 +12,7 @@ from quarterdeck.core.clock import Millis, iso, iso_or_none
 from quarterdeck.core.errors import NotFound, Problem
 from quarterdeck.core.routing import Caller
 from quarterdeck.domain.services.model import Ref, Service, ServiceView
-from quarterdeck.domain.services.rules.shelf import Shelf
+from quarterdeck.domain.services.rules.batch_changes import Shelf
 from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.domain.sessions.model import Session
 

@@ -9,7 +9,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.domain.services.model import Service
-from quarterdeck.domain.services.rules.shelf import Told
+from quarterdeck.domain.services.rules.batch_changes import Told
 
 
 @dataclass(frozen=True, slots=True)

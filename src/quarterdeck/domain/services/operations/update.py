@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.services import rules
 from quarterdeck.domain.services.model import Beat, Beaten, Change, Registered, Service
-from quarterdeck.domain.services.operations import writing
-from quarterdeck.domain.services.operations.loading import Batch, Loaded, load
+from quarterdeck.domain.services.operations import persist
+from quarterdeck.domain.services.operations.load import Batch, Loaded, load
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import Shelf, Told
-from quarterdeck.domain.services.rules.changes import changed
+from quarterdeck.domain.services.rules.update import changed
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Tx
 
@@ -26,7 +26,7 @@ class Changer:
         """Changes services, in order of arrival."""
         loaded = await load(tx, asks, locks=True)
         outcomes = [loaded.refusal(ask) or self._change(tx, loaded, ask) for ask in asks]
-        await writing.write(tx, loaded.seen.shelf)
+        await persist.write(tx, loaded.seen.shelf)
         return outcomes
 
     def _change(self, tx: Tx, loaded: Loaded, ask: Change) -> Registered | Problem:
@@ -41,7 +41,7 @@ class Changer:
         if names := changed(service, outcome.service):
             loaded.seen.shelf.put(outcome.service)
             told = Told("change", outcome.service, service, names)
-            tx.emit(writing.event(told, ask.caller.subject, ask.trace))
+            tx.emit(persist.event(told, ask.caller.subject, ask.trace))
         return outcome
 
 
@@ -81,7 +81,7 @@ def _heard(tx: Tx, shelf: Shelf, ask: Beat, service: Service) -> Service:
     shelf.put(after)
     if after.health is not service.health:
         told = Told("change", after, service, ("health",))
-        tx.emit(writing.event(told, ask.caller.subject, ask.trace))
+        tx.emit(persist.event(told, ask.caller.subject, ask.trace))
     return after
 
 
@@ -95,5 +95,5 @@ async def _write(tx: Tx, shelf: Shelf) -> None:
         else:
             others.take(before, after)
     if only_heard:
-        await writing.moved(tx, Q.services_beat(batch=only_heard, now=tx.now), len(only_heard))
-    await writing.write(tx, others)
+        await persist.moved(tx, Q.services_beat(batch=only_heard, now=tx.now), len(only_heard))
+    await persist.write(tx, others)

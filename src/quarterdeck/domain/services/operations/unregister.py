@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.services import rules
 from quarterdeck.domain.services.model import THE_APPLICATION, Ref, Unregister, Unregistered
-from quarterdeck.domain.services.operations import writing
-from quarterdeck.domain.services.operations.loading import Batch, Loaded, load, services_of
+from quarterdeck.domain.services.operations import persist
+from quarterdeck.domain.services.operations.load import Batch, Loaded, load, services_of
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import Left, Shelf
-from quarterdeck.domain.services.rules.registry import SESSION_ENDED
+from quarterdeck.domain.services.rules.registration import SESSION_ENDED
 from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
@@ -109,5 +109,5 @@ async def _leave(tx: Tx, left: Mapping[Ref, set[str]], causes: Mapping[Ref, Caus
             after = Left(service, left[service.ref], bool(service.lives), heir)
             if told := rules.left_behind(after, cause.reason, tx.now):
                 shelf.put(told.service)
-                tx.emit(writing.event(told, cause.actor, cause.trace))
-        await writing.write(tx, shelf)
+                tx.emit(persist.event(told, cause.actor, cause.trace))
+        await persist.write(tx, shelf)

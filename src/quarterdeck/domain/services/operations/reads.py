@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.services import rules
 from quarterdeck.domain.services.model import Ref, Service, ServiceFilter, ServiceRef
-from quarterdeck.domain.services.operations.loading import load, services_of
+from quarterdeck.domain.services.operations.load import load, services_of
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import SessionRef
