@@ -14,7 +14,7 @@ from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.invocations.model import Claim, Command, Invocation, InvocationSettings, RetryPolicy, State
 from quarterdeck.domain.invocations.operations import Exchange
-from quarterdeck.domain.invocations.operations.waiting import Look, Waiters, wait_for_work, waiter_of
+from quarterdeck.domain.invocations.operations.long_poll import Look, Waiters, wait_for_work, waiter_of
 from quarterdeck.domain.invocations.rules import Board, Known
 from quarterdeck.domain.invocations.sweeps import DEADLINE, ORPHAN, RETENTION
 from quarterdeck.domain.sessions.model import Terminate
@@ -369,7 +369,7 @@ async def test_what_one_service_can_be_given_is_not_loaded_for_another(
         seen.append(known)
         return Board(known)
 
-    monkeypatch.setattr("quarterdeck.domain.invocations.operations.exchange.Board", board)
+    monkeypatch.setattr("quarterdeck.domain.invocations.operations.batch.Board", board)
     asks: list[Command] = [service.asking(1), other.asking(20)]
     await service.keel.engine.transact(lambda tx: exchange.run(tx, asks), zones=[ZONE])
     [known] = seen

@@ -9,8 +9,8 @@ import pytest
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.invocations.model import Command, Invocation, Release, State
-from quarterdeck.domain.invocations.operations.settling import MOST
-from quarterdeck.domain.invocations.rules import lives
+from quarterdeck.domain.invocations.operations.on_session_ended import MOST
+from quarterdeck.domain.invocations.rules import states
 from quarterdeck.domain.invocations.sweeps import ORPHAN, SETTLE
 from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.services.model import Register, Registered, Unregister
@@ -86,7 +86,7 @@ async def test_what_is_canceled_with_many_is_as_what_is_canceled_alone(keel: Kee
     before = await service.now(running)
     await keel.end(session)
     after = await service.now(running)
-    assert after == lives.canceled(before, "session_ended", after.updated_at)
+    assert after == states.canceled(before, "session_ended", after.updated_at)
     assert (after.cancel_reason, told(keel, "canceled")) == ("enough", 2)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from quarterdeck.domain.invocations.model import Command, Leases, Release, State
 from quarterdeck.domain.invocations.operations import Exchange, Waiters
-from quarterdeck.domain.invocations.operations.waiting import waiter_of
+from quarterdeck.domain.invocations.operations.long_poll import waiter_of
 from quarterdeck.domain.sessions.model import Terminate
 from tests.support.asking import ZONE
 from tests.support.calling import Calling, calling

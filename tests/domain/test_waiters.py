@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from quarterdeck.domain.invocations.model import Claim, Invocation
-from quarterdeck.domain.invocations.operations.waiting import Given, ServiceWaiter, Waiters, wait_for_work
+from quarterdeck.domain.invocations.operations.long_poll import Given, ServiceWaiter, Waiters, wait_for_work
 from quarterdeck.engine.long_poll import Waiter
 from tests.support.making import struct_of
 

@@ -28,8 +28,8 @@ from quarterdeck.domain.invocations.model import (
     Start,
     State,
 )
-from quarterdeck.domain.invocations.rules import INVOCATION, Board, Known, lives
-from quarterdeck.domain.invocations.rules.lives import Holding
+from quarterdeck.domain.invocations.rules import INVOCATION, Board, Known, states
+from quarterdeck.domain.invocations.rules.states import Holding
 from quarterdeck.domain.sessions.model import State as SessionState
 from tests.support.asking import NOW, ZONE, caller, session
 from tests.support.making import struct_of
@@ -84,11 +84,11 @@ def complete(
 
 
 def row(status: State = State.PENDING, **changed: object) -> Invocation:
-    made = lives.created(call(), "worker", "invoker", NOW - 10)
+    made = states.created(call(), "worker", "invoker", NOW - 10)
     if status is not State.PENDING:
-        made = lives.begun(made, Holding(Begun.CLAIM, "worker tester", "t", LEASE), NOW - 5)
+        made = states.begun(made, Holding(Begun.CLAIM, "worker tester", "t", LEASE), NOW - 5)
     if status not in (State.PENDING, State.RUNNING):
-        made = lives.ended(made, status, NOW - 1)
+        made = states.ended(made, status, NOW - 1)
     return msgspec.structs.replace(made, **changed)
 
 
@@ -374,7 +374,7 @@ def test_every_state_and_verb_follows_the_arrows(state: State, verb: str) -> Non
         assert each.before is not None
         arrows = {(s, t) for moves in INVOCATION.moves.values() for s, t in moves.items()}
         assert each.row.status is each.before or (each.before, each.row.status) in arrows
-    if state in lives.ENDED:
+    if state in states.ENDED:
         assert not on.changed, "what has ended stays as it is"
 
 
@@ -403,7 +403,7 @@ def test_whatever_is_asked_in_whatever_order_an_attempt_has_one_holder_and_nothi
             if each.type == "invocation.started":
                 assert each.before is State.PENDING
                 tokens.setdefault(each.row.id, []).append(each.row.attempt_token or "")
-            if each.row.status in lives.ENDED:
+            if each.row.status in states.ENDED:
                 ends[each.row.id] = ends.get(each.row.id, 0) + 1
         for ref in (*on.created, *on.changed):
             [now_row] = on.rows([ref])

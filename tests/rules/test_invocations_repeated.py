@@ -9,7 +9,7 @@ import pytest
 
 from quarterdeck.core.routing import Caller
 from quarterdeck.domain.invocations.model import Beat, Cancel, Enqueued, Release, Start, State
-from quarterdeck.domain.invocations.rules.board import _holder
+from quarterdeck.domain.invocations.rules.decider import _holder
 from quarterdeck.domain.sessions.model import State as SessionState
 from tests.rules.test_invocations import (
     INVOKER,

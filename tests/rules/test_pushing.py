@@ -16,9 +16,9 @@ from quarterdeck.core.clock import system_now
 from quarterdeck.core.pushkeys import secrets_from
 from quarterdeck.core.webhook_signing import signed
 from quarterdeck.domain.invocations.model import Begun, Enqueue, Invocation, RetryPolicy
-from quarterdeck.domain.invocations.rules import lives, pushing
-from quarterdeck.domain.invocations.rules.lives import Holding
-from quarterdeck.domain.invocations.rules.pushing import Verdict, answered, overflowed, pushed, value_of
+from quarterdeck.domain.invocations.rules import push_protocol, states
+from quarterdeck.domain.invocations.rules.push_protocol import Verdict, answered, overflowed, pushed, value_of
+from quarterdeck.domain.invocations.rules.states import Holding
 from tests.support.asking import NOW, ZONE, caller
 from tests.support.making import struct_of
 
@@ -46,7 +46,7 @@ def begun(now: int = NOW, **asked: object) -> Invocation:
         "policy": RetryPolicy(),
     }
     ask = struct_of(Enqueue, **(plain | asked))
-    return lives.begun(lives.created(ask, "app", "invoker", now), Holding(Begun.PUSH, "push", "t", 1), now)
+    return states.begun(states.created(ask, "app", "invoker", now), Holding(Begun.PUSH, "push", "t", 1), now)
 
 
 # -- what is said
@@ -98,8 +98,8 @@ def test_a_receiver_that_follows_the_standard_believes_it_and_nothing_that_was_c
 
 
 def test_while_a_secret_is_being_replaced_either_one_is_good() -> None:
-    assert pushing.secret_numbers(1) == (1,)
-    assert pushing.secret_numbers(7) == (7, 6)
+    assert push_protocol.secret_numbers(1) == (1,)
+    assert push_protocol.secret_numbers(7) == (7, 6)
     headers = dict(signed("i1", system_now(), b"{}", [SECRET, OLDER]))
     for secret in (SECRET, OLDER):
         assert Webhook(secret).verify("{}", headers) == {}

@@ -22,7 +22,7 @@ from quarterdeck.domain.invocations.model import (
     Release,
     RetryPolicy,
 )
-from quarterdeck.domain.invocations.operations.waiting import ServiceWaiter
+from quarterdeck.domain.invocations.operations.long_poll import ServiceWaiter
 from quarterdeck.domain.services.model import Register
 from quarterdeck.domain.services.operations import Registrar
 from tests.support.asking import ZONE, admin

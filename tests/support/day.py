@@ -16,7 +16,7 @@ from quarterdeck.domain.agents.operations import role_assignments
 from quarterdeck.domain.agents.operations.authorization import require_power
 from quarterdeck.domain.invocations import operations as invocations
 from quarterdeck.domain.invocations.model import InvocationFilter, InvocationRef, Kind, State as InvocationState
-from quarterdeck.domain.invocations.operations.waiting import ready, waiter_of
+from quarterdeck.domain.invocations.operations.long_poll import ready, waiter_of
 from quarterdeck.domain.invocations.sweeps import DEADLINE, ORPHAN as INVOCATION_ORPHAN, SETTLE
 from quarterdeck.domain.sessions.model import Session, SessionRef, State, StopZone, Terminate
 from quarterdeck.domain.sessions.operations import Explainer, forget

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from quarterdeck.core.pushkeys import secrets_from
 from quarterdeck.domain.invocations.model import Invocation, InvocationSettings
-from quarterdeck.domain.invocations.pushing import Means, Pusher
-from quarterdeck.domain.invocations.rules.lives import ENDED
+from quarterdeck.domain.invocations.push_delivery import Means, Pusher
+from quarterdeck.domain.invocations.rules.states import ENDED
 from quarterdeck.domain.services.model import Delivery, Said
 from quarterdeck.domain.services.operations import Registrar
 from quarterdeck.engine.outbound_http import LAB, Outward

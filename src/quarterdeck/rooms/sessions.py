@@ -15,9 +15,9 @@ from quarterdeck.domain.delegations.routes import DelegationDesk
 from quarterdeck.domain.delegations.sweeps import sweeps as delegation_sweeps
 from quarterdeck.domain.invocations import operations as invocations, routes as invocation_routes
 from quarterdeck.domain.invocations.model import Command, InvocationSettings, Outcome
-from quarterdeck.domain.invocations.pushing import Means, Pusher
+from quarterdeck.domain.invocations.push_delivery import Means, Pusher
 from quarterdeck.domain.invocations.routes import InvocationDesk
-from quarterdeck.domain.invocations.rules.pushing import CODES
+from quarterdeck.domain.invocations.rules.push_protocol import CODES
 from quarterdeck.domain.invocations.sweeps import sweeps as invocation_sweeps
 from quarterdeck.domain.services import operations as services, routes as service_routes
 from quarterdeck.domain.services.model import ServiceSettings

@@ -53,8 +53,8 @@ from quarterdeck.domain.invocations.model import (
     TokenItem,
     TokensBody,
 )
-from quarterdeck.domain.invocations.operations.waiting import Given, Waiters, wait_for_work
-from quarterdeck.domain.invocations.rules.refusals import key_required
+from quarterdeck.domain.invocations.operations.long_poll import Given, Waiters, wait_for_work
+from quarterdeck.domain.invocations.rules.errors import key_required
 from quarterdeck.engine.long_poll import leases_of
 from quarterdeck.engine.transaction import Engine, Tx
 

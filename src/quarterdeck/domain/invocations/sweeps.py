@@ -17,7 +17,7 @@ from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import NotFound
 from quarterdeck.domain.invocations import operations
 from quarterdeck.domain.invocations.model import InvocationSettings, Outcome, Overdue, Ref, Settle, Settled
-from quarterdeck.domain.invocations.operations.looking import Place
+from quarterdeck.domain.invocations.operations.reads import Place
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine, Tx
 

@@ -8,8 +8,16 @@
 | looking  | show, list, explain, and what sweeps look for                                                   |
 """
 
-from quarterdeck.domain.invocations.operations.exchange import Exchange
-from quarterdeck.domain.invocations.operations.looking import (
+from quarterdeck.domain.invocations.operations.batch import Exchange
+from quarterdeck.domain.invocations.operations.long_poll import Look, Waiters
+from quarterdeck.domain.invocations.operations.on_session_ended import (
+    go_with_service,
+    go_with_session,
+    note_backlogs,
+    oldest_backlogs,
+    settle,
+)
+from quarterdeck.domain.invocations.operations.reads import (
     BEGINNING,
     explain,
     forget,
@@ -20,14 +28,6 @@ from quarterdeck.domain.invocations.operations.looking import (
     show,
     to_push,
 )
-from quarterdeck.domain.invocations.operations.settling import (
-    go_with_service,
-    go_with_session,
-    note_backlogs,
-    oldest_backlogs,
-    settle,
-)
-from quarterdeck.domain.invocations.operations.waiting import Look, Waiters
 
 __all__ = [
     "BEGINNING",

@@ -9,9 +9,9 @@
 | pushing  | what is said to an endpoint that is pushed to, and what its answer means     |
 """
 
-from quarterdeck.domain.invocations.rules.board import Board, Known
-from quarterdeck.domain.invocations.rules.explaining import explain
-from quarterdeck.domain.invocations.rules.lives import INVOCATION, lease_view, view
-from quarterdeck.domain.invocations.rules.refusals import not_found
+from quarterdeck.domain.invocations.rules.decider import Board, Known
+from quarterdeck.domain.invocations.rules.errors import not_found
+from quarterdeck.domain.invocations.rules.explain import explain
+from quarterdeck.domain.invocations.rules.states import INVOCATION, lease_view, view
 
 __all__ = ["INVOCATION", "Board", "Known", "explain", "lease_view", "not_found", "view"]

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.invocations.model import Backlog, Kind, Open, Ref, Settle, Settled
-from quarterdeck.domain.invocations.operations import writing
+from quarterdeck.domain.invocations.operations import persist
 from quarterdeck.domain.invocations.queries import Q
 from quarterdeck.domain.invocations.rules import INVOCATION
-from quarterdeck.domain.invocations.rules.board import SERVICE_GONE, SESSION_ENDED
+from quarterdeck.domain.invocations.rules.decider import SERVICE_GONE, SESSION_ENDED
 from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.sessions.model import State as SessionState
 from quarterdeck.domain.zones import operations as zones
@@ -174,15 +174,15 @@ def _cause(row: Open, causes: Causes) -> Cause:
 async def _cancel(tx: Tx, rows: Sequence[Open], reason: str, cause_of: Callable[[Open], Cause]) -> None:
     in_order = sorted(rows, key=lambda row: row.id)
     for piece in pieces(_guarded(in_order)):
-        await writing.moved(tx, Q.invocations_cancel(batch=piece, reason=reason, now=tx.now), len(piece))
+        await persist.moved(tx, Q.invocations_cancel(batch=piece, reason=reason, now=tx.now), len(piece))
     for row in in_order:
         cause = cause_of(row)
-        tx.emit(writing.canceled(row, reason, cause.actor, cause.trace))
+        tx.emit(persist.canceled(row, reason, cause.actor, cause.trace))
 
 
 async def _park(tx: Tx, rows: Sequence[Open], parked: int) -> None:
     for piece in pieces(_guarded(rows)):
-        await writing.moved(tx, Q.invocations_park(batch=piece, parked=parked), len(piece))
+        await persist.moved(tx, Q.invocations_park(batch=piece, parked=parked), len(piece))
 
 
 def _guarded(rows: Sequence[Open]) -> Batch:

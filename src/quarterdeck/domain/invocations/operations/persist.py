@@ -8,7 +8,7 @@ import msgspec
 
 from quarterdeck.domain.invocations.model import Invocation, Open, State
 from quarterdeck.domain.invocations.queries import Q
-from quarterdeck.domain.invocations.rules.board import Told
+from quarterdeck.domain.invocations.rules.decider import Told
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.sql import Bound, pieces

@@ -18,7 +18,7 @@ from quarterdeck.domain.invocations.model import (
     Ref,
     State,
 )
-from quarterdeck.domain.invocations.operations.waiting import Ready
+from quarterdeck.domain.invocations.operations.long_poll import Ready
 from quarterdeck.domain.invocations.queries import Q
 from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.sessions.model import State as SessionState

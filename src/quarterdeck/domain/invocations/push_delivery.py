@@ -39,10 +39,10 @@ from quarterdeck.domain.invocations.model import (
     Overdue,
     Release,
 )
-from quarterdeck.domain.invocations.operations.looking import to_push
-from quarterdeck.domain.invocations.rules import pushing as rules
-from quarterdeck.domain.invocations.rules.board import ServiceKey
-from quarterdeck.domain.invocations.rules.pushing import Verdict
+from quarterdeck.domain.invocations.operations.reads import to_push
+from quarterdeck.domain.invocations.rules import push_protocol as rules
+from quarterdeck.domain.invocations.rules.decider import ServiceKey
+from quarterdeck.domain.invocations.rules.push_protocol import Verdict
 from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.services.model import Service
 from quarterdeck.engine.background import until_heard

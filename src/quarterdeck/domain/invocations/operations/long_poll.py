@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quarterdeck.core.clock import Millis
 from quarterdeck.domain.invocations.model import Claim, Invocation
 from quarterdeck.domain.invocations.queries import Q
-from quarterdeck.domain.invocations.rules.board import ServiceKey
+from quarterdeck.domain.invocations.rules.decider import ServiceKey
 from quarterdeck.engine import long_poll
 from quarterdeck.engine.transaction import Engine, Tx
 

@@ -18,11 +18,11 @@ from quarterdeck.domain.invocations.model import (
     Standing,
     State,
 )
-from quarterdeck.domain.invocations.operations import writing
-from quarterdeck.domain.invocations.operations.waiting import ServiceWaiter, Waiters
+from quarterdeck.domain.invocations.operations import persist
+from quarterdeck.domain.invocations.operations.long_poll import ServiceWaiter, Waiters
 from quarterdeck.domain.invocations.queries import Q
 from quarterdeck.domain.invocations.rules import Board, Known
-from quarterdeck.domain.invocations.rules.board import ServiceKey
+from quarterdeck.domain.invocations.rules.decider import ServiceKey
 from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
@@ -124,11 +124,11 @@ class Exchange:
     @staticmethod
     async def _write(tx: Tx, board: Board) -> None:
         if board.created:
-            writing.insert(tx, board.rows(board.created))
+            persist.insert(tx, board.rows(board.created))
         if board.changed:
-            await writing.move(tx, zip(board.changed.values(), board.rows(board.changed), strict=True))
+            await persist.move(tx, zip(board.changed.values(), board.rows(board.changed), strict=True))
         for told in board.told:
-            tx.emit(writing.event(told))
+            tx.emit(persist.event(told))
 
 
 def _services(calls: Iterable[Enqueue], claims: Iterable[Claim]) -> list[ServiceKey]:

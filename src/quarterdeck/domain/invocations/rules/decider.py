@@ -33,8 +33,8 @@ from quarterdeck.domain.invocations.model import (
     Start,
     State,
 )
-from quarterdeck.domain.invocations.rules import lives, refusals
-from quarterdeck.domain.invocations.rules.lives import Holding
+from quarterdeck.domain.invocations.rules import errors, states
+from quarterdeck.domain.invocations.rules.states import Holding
 from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.domain.sessions.model import Session, State as SessionState
 
@@ -164,7 +164,7 @@ class Board:
         if before := self._by_key.get((ask.zone_id, ask.service_id, ask.key)):
             # Decided before everything else: what was acknowledged once is acknowledged again.
             row = self._rows[before]
-            return Enqueued(row, False) if row.digest == ask.digest else refusals.key_conflict(ask.key)
+            return Enqueued(row, False) if row.digest == ask.digest else errors.key_conflict(ask.key)
         if over := self._known.zones.get(ask.zone_id):
             return over
         service = self._service(ask.zone_id, ask.service_id)
@@ -172,7 +172,7 @@ class Board:
             return service
         if problem := session_rules.asleep(ask.caller, self._known.sessions) or self._sessions_problem(ask):
             return problem
-        row = lives.created(ask, service.application_id, ask.caller.client_id, self._now)
+        row = states.created(ask, service.application_id, ask.caller.client_id, self._now)
         ref = self._learn(row)
         self.created[ref] = None
         self._tell("invocation.created", None, row, ask)
@@ -182,7 +182,7 @@ class Board:
     def _service(self, zone_id: str, service_id: str) -> Called | Problem:
         service = self._known.services.get((zone_id, service_id))
         if service is None or service.unregistered_at is not None or not service.lives:
-            return refusals.service_not_found(service_id)
+            return errors.service_not_found(service_id)
         return service
 
     def _sessions_problem(self, ask: Enqueue) -> Problem | None:
@@ -191,9 +191,9 @@ class Board:
                 continue
             session = self._known.sessions.get((ask.zone_id, session_id))
             if session is None or not session_rules.is_live(session, self._now):
-                return refusals.session_not_found(session_id)
+                return errors.session_not_found(session_id)
             if session_id == ask.source_session_id and not _may(ask.caller, session.application_id, "invoke_from"):
-                return refusals.invoker_required(session.application_id)
+                return errors.invoker_required(session.application_id)
             if session.status is SessionState.SUSPENDED:
                 return session_rules.suspended(session_id)
         return None
@@ -205,9 +205,9 @@ class Board:
         if isinstance(service, Problem):
             return service
         if not _may(ask.caller, service.application_id, SERVES):
-            return refusals.service_ownership_required(service.application_id)
+            return errors.service_ownership_required(service.application_id)
         if (service.delivery == PUSHED) is not ask.pushes:
-            return refusals.pushed(ask.service_id)
+            return errors.pushed(ask.service_id)
         if problem := session_rules.asleep(ask.caller, self._known.sessions):
             return problem
         return Leases(self._held_by(ask) or self.take(ask))
@@ -225,7 +225,7 @@ class Board:
             and row.claim_id == ask.claim_id
         ]
         for ref in held:
-            self._keep(ref, lives.held_again(self._rows[ref], self._known.lease_ms, self._now))
+            self._keep(ref, states.held_again(self._rows[ref], self._known.lease_ms, self._now))
         return tuple(self.rows(held))
 
     def take(self, ask: Claim) -> tuple[Invocation, ...]:
@@ -242,7 +242,7 @@ class Board:
                 self._drop(ref, over, ask)
                 continue
             if self._standing(ref).sleeps:
-                self._keep(ref, lives.put_aside(row))
+                self._keep(ref, states.put_aside(row))
                 continue
             by = Begun.PUSH if ask.pushes else Begun.CLAIM
             token = ask.tokens[len(taken)]
@@ -269,15 +269,15 @@ class Board:
 
     def _startable(self, row: Invocation) -> Problem | None:
         if row.status is not State.PENDING:
-            return refusals.not_startable(row, f"it is {row.status}")
+            return errors.not_startable(row, f"it is {row.status}")
         if self._standing((row.zone_id, row.id)).sleeps:
-            return refusals.not_startable(row, "a session it belongs to is suspended")
+            return errors.not_startable(row, "a session it belongs to is suspended")
         if row.available_at > self._now:
-            return refusals.not_startable(row, f"its backoff has {row.available_at - self._now} ms to go")
+            return errors.not_startable(row, f"its backoff has {row.available_at - self._now} ms to go")
         return None
 
     def _begin(self, ref: Ref, holding: Holding, ask: Command) -> Invocation:
-        row = lives.begun(self._rows[ref], holding, self._now)
+        row = states.begun(self._rows[ref], holding, self._now)
         self._move(ref, row, "invocation.started", ask)
         return row
 
@@ -291,19 +291,19 @@ class Board:
             return row if _said_before(row, ask) else problem
         ref = (row.zone_id, row.id)
         if row.cancel_requested_at is not None or ask.status == "canceled":
-            after = lives.ended(
-                lives.cancel_requested(row, "holder", self._now),
+            after = states.ended(
+                states.cancel_requested(row, "holder", self._now),
                 State.CANCELED,
                 self._now,
                 result=ask.result,
                 error=ask.error,
             )
         elif ask.status == "succeeded":
-            after = lives.ended(row, State.SUCCEEDED, self._now, result=ask.result)
+            after = states.ended(row, State.SUCCEEDED, self._now, result=ask.result)
         elif ask.retryable:
-            after = lives.after_failure(row, ask.error or "null", self._now)
+            after = states.after_failure(row, ask.error or "null", self._now)
         else:
-            after = lives.ended(row, State.FAILED, self._now, error=ask.error)
+            after = states.ended(row, State.FAILED, self._now, error=ask.error)
         self._moved_on(ref, after, ask)
         return after
 
@@ -311,14 +311,14 @@ class Board:
         """Whether this word about an attempt still counts."""
         if token is None:
             if row.status is not State.RUNNING:
-                return refusals.not_completable(row)
+                return errors.not_completable(row)
             own = row.begun_by is Begun.START and row.holder == _holder(caller)
-            return None if own else refusals.token_required()
+            return None if own else errors.token_required()
         if token != row.attempt_token:
-            return refusals.stale(row)
+            return errors.stale(row)
         if row.status is State.RUNNING:
             return None
-        return refusals.not_completable(row) if row.status in lives.ENDED else refusals.stale(row)
+        return errors.not_completable(row) if row.status in states.ENDED else errors.stale(row)
 
     def _beat(self, ask: Beat) -> Outcome | Problem:
         row = self._named(ask)
@@ -326,7 +326,7 @@ class Board:
             return row
         if problem := self._fenced(row, ask.token, ask.caller):
             return problem
-        after = lives.prolonged(row, self._known.lease_ms, self._now)
+        after = states.prolonged(row, self._known.lease_ms, self._now)
         self._keep((row.zone_id, row.id), after)
         return after
 
@@ -340,9 +340,9 @@ class Board:
             return row
         ref = (row.zone_id, row.id)
         if row.cancel_requested_at is not None:
-            after = lives.ended(row, State.CANCELED, self._now)
+            after = states.ended(row, State.CANCELED, self._now)
         else:
-            after = lives.released(row, self._now)
+            after = states.released(row, self._now)
         self._moved_on(ref, after, ask, "invocation.released")
         return after
 
@@ -351,29 +351,29 @@ class Board:
     def _cancel(self, ask: Cancel) -> Outcome | Problem:
         row = self._rows.get((ask.zone_id, ask.id))
         if row is None:
-            return refusals.not_found(ask.id)
+            return errors.not_found(ask.id)
         if not (_may(ask.caller, row.invoker, "invoke_from") or _may(ask.caller, row.application_id, SERVES)):
-            return refusals.invoker_required(row.invoker)
+            return errors.invoker_required(row.invoker)
         ref = (row.zone_id, row.id)
         if row.status is State.PENDING:
-            self._move(ref, lives.canceled(row, ask.reason, self._now), "invocation.canceled", ask, ask.reason)
+            self._move(ref, states.canceled(row, ask.reason, self._now), "invocation.canceled", ask, ask.reason)
         elif row.status is State.RUNNING:
             if row.cancel_requested_at is None:
-                after = lives.cancel_requested(row, ask.reason, self._now)
+                after = states.cancel_requested(row, ask.reason, self._now)
                 self._move(ref, after, "invocation.cancel_requested", ask, ask.reason)
         elif row.status is not State.CANCELED:
-            return refusals.not_cancelable(row)
+            return errors.not_cancelable(row)
         return self._rows[ref]
 
     def _overdue(self, ask: Overdue) -> Outcome | Problem:
         row = self._rows.get((ask.zone_id, ask.id))
         if row is None:
-            return refusals.not_found(ask.id)
+            return errors.not_found(ask.id)
         ref = (row.zone_id, row.id)
         if over := self._over(ref):
             self._drop(ref, over, ask)
-        elif lives.is_overdue(row, self._now):
-            self._moved_on(ref, lives.overdue(row, self._now), ask)
+        elif states.is_overdue(row, self._now):
+            self._moved_on(ref, states.overdue(row, self._now), ask)
         return self._rows[ref]
 
     def _standing(self, ref: Ref) -> Standing:
@@ -383,7 +383,7 @@ class Board:
         """Why one that waits or runs is canceled whoever asks for it: what it belongs to has ended, whether or not it
         was settled yet."""
         standing = self._standing(ref)
-        if self._rows[ref].status in lives.ENDED:
+        if self._rows[ref].status in states.ENDED:
             return None
         if standing.dropped:
             return SERVICE_GONE
@@ -391,7 +391,7 @@ class Board:
         return SESSION_ENDED if ended else None
 
     def _drop(self, ref: Ref, reason: str, ask: Command) -> None:
-        after = lives.canceled(self._rows[ref], reason, self._now)
+        after = states.canceled(self._rows[ref], reason, self._now)
         self._move(ref, after, "invocation.canceled", ask, reason)
 
     # -- what moved ----------------------------------------------------------------------------------------------
@@ -399,9 +399,9 @@ class Board:
     def _named(self, ask: Start | Complete | Beat | Release) -> Invocation | Problem:
         row = self._rows.get((ask.zone_id, ask.id))
         if row is None:
-            return refusals.not_found(ask.id)
+            return errors.not_found(ask.id)
         if not _may(ask.caller, row.application_id, SERVES):
-            return refusals.service_ownership_required(row.application_id)
+            return errors.service_ownership_required(row.application_id)
         ref = (row.zone_id, row.id)
         if over := self._over(ref):
             self._drop(ref, over, ask)

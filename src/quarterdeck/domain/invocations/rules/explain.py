@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.domain.invocations.model import Begun, Invocation, InvocationExplanation, State
-from quarterdeck.domain.invocations.rules import lives
+from quarterdeck.domain.invocations.rules import states
 
 _WAITS = {
     Begun.CLAIM: "was claimed",
@@ -20,12 +20,12 @@ def explain(
     if asleep is not None and row.status is State.PENDING:
         why.insert(0, f"Its session {asleep} is suspended, so it is not handed out.")
         following = ["Resume the session."]
-    if lost_session is not None and row.status not in lives.ENDED:
+    if lost_session is not None and row.status not in states.ENDED:
         why.insert(0, f"Its session {lost_session} has ended, so it can begin no more.")
         following = ["A sweep cancels it."]
     if row.error_json is not None and row.status is not State.SUCCEEDED:
         why.append(f"The last error was {row.error_json[:500]}.")
-    return InvocationExplanation(lives.view(row), why, following)
+    return InvocationExplanation(states.view(row), why, following)
 
 
 def _told(row: Invocation, now: Millis) -> tuple[list[str], list[str]]:
