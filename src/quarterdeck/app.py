@@ -21,7 +21,7 @@ from quarterdeck.domain.sessions.rules import SESSION
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.rows import TaskSettings
 from quarterdeck.domain.tasks.operations import resealing
-from quarterdeck.domain.tasks.rules.lives import TASK
+from quarterdeck.domain.tasks.rules.states import TASK
 from quarterdeck.domain.webhooks import operations as webhooks
 from quarterdeck.domain.webhooks.rules import DELIVERY
 from quarterdeck.engine.event_retention import EventRetention

@@ -19,7 +19,7 @@ from quarterdeck.core.clock import system_now
 from quarterdeck.core.routing import Route
 from quarterdeck.domain.agents.operations import Beater
 from quarterdeck.domain.sessions.operations import SlotCounts
-from quarterdeck.domain.tasks.operations import mirrored
+from quarterdeck.domain.tasks.operations import redis_rows
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leader_loop import Duty
@@ -141,7 +141,7 @@ async def lay(ground: Ground, beside: Beside | None, check_bearer: CheckBearer, 
 
 
 async def _keys(ground: Ground, board: KeyBoard, told: SinkSettings) -> tuple[Mirror, Duty]:
-    mirror = Mirror(ground.everywhere, mirrored.Rows(), board, told)
+    mirror = Mirror(ground.everywhere, redis_rows.Rows(), board, told)
     await mirror.sink.begin()
     _watch(ground.metrics, mirror.sink)
     ground.metrics.counter("quarterdeck_redis_keys_repairs", "Keys put right", "redis", lambda: mirror.repairs)
@@ -150,7 +150,7 @@ async def _keys(ground: Ground, board: KeyBoard, told: SinkSettings) -> tuple[Mi
 
 def _beats(metrics: Metrics, board: KeyBoard, beater: Beater) -> BeatWriter:
     writer = BeatWriter(board)
-    beater.hears.append(lambda agents: writer.heard(map(mirrored.pulse_of, agents)))
+    beater.hears.append(lambda agents: writer.heard(map(redis_rows.pulse_of, agents)))
     metrics.counter("quarterdeck_redis_beats_lost", "Heartbeats not shown", "redis", lambda: writer.lost)
     return writer
 

@@ -13,8 +13,8 @@ from quarterdeck.domain.agents.model import State as AgentState
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.commands import Abort, Cancel, Claim, Pause, Progress, Warn
 from quarterdeck.domain.tasks.model.rows import Leased, State, Task
-from quarterdeck.domain.tasks.operations.awaiting import Look
-from quarterdeck.domain.tasks.operations.telling import FORGOTTEN_MS
+from quarterdeck.domain.tasks.operations.claim_wakeups import Look
+from quarterdeck.domain.tasks.operations.heartbeat_feedback import FORGOTTEN_MS
 from quarterdeck.engine.long_poll import Lookout, wait_for_work
 from quarterdeck.engine.wakeups import Wakes
 from tests.support.agency import Agency

@@ -13,9 +13,9 @@ import pytest
 
 from quarterdeck.domain.coordination.launching.model import Start
 from quarterdeck.domain.coordination.model import HttpLauncher, Launcher, ProcessLauncher
-from quarterdeck.domain.tasks.asking import sealed
 from quarterdeck.domain.tasks.model.commands import Cancel, Create, Pause
 from quarterdeck.domain.tasks.model.rows import State
+from quarterdeck.domain.tasks.request_commands import sealed
 from tests.support.asking import ZONE, admin
 from tests.support.coordinating import Coordinating, coordinating
 from tests.support.endpoint import Endpoint, endpoint, json_answer

@@ -7,8 +7,8 @@ import pytest
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.routing import Caller
 from quarterdeck.domain.tasks.model.rows import Strategy
-from quarterdeck.domain.tasks.operations import ranking
-from quarterdeck.domain.tasks.operations.ranking import PutStrategy
+from quarterdeck.domain.tasks.operations import strategies
+from quarterdeck.domain.tasks.operations.strategies import PutStrategy
 from tests.support.asking import ZONE, admin, caller
 from tests.support.coordinating import Coordinating
 from tests.support.keel import Keel
@@ -16,7 +16,7 @@ from tests.support.keel import Keel
 
 @pytest.fixture
 async def here(keel: Keel, monkeypatch: pytest.MonkeyPatch) -> Coordinating:
-    monkeypatch.setattr(ranking, "SLICE", 3)
+    monkeypatch.setattr(strategies, "SLICE", 3)
     made = Coordinating(keel)
     await made.work.agent()
     return made

@@ -12,7 +12,7 @@ from quarterdeck.domain.agents.model import State as AgentState
 from quarterdeck.domain.coordination import coordinator as coordinators
 from quarterdeck.domain.tasks.model.commands import Assign, Launched, Progress
 from quarterdeck.domain.tasks.model.rows import State, Task
-from quarterdeck.domain.tasks.operations import loading
+from quarterdeck.domain.tasks.operations import load
 from quarterdeck.engine.leader_loop import Duty, Pace
 from quarterdeck.engine.leases import Fence, LeaseLost
 from quarterdeck.engine.wakeups import Wakes
@@ -335,7 +335,7 @@ async def test_backoff_survives_a_restart(engine_url: str) -> None:
 async def test_a_failure_reaches_all_that_depend_on_it_in_bounded_steps(
     here: Coordinating, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "BLOCKED_MAX", 20)
+    monkeypatch.setattr(load, "BLOCKED_MAX", 20)
     await here.work.make("root", max_retries=0)
     asks = [here.work.asking(f"d{number:04}", depends_on=("root",)) for number in range(50)]
     await here.work.make_many(asks)

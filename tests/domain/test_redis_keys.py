@@ -16,7 +16,7 @@ from quarterdeck.bus.redis.client import Errors
 from quarterdeck.bus.redis.interfaces import Away, Fenced
 from quarterdeck.core.routing import Caller
 from quarterdeck.domain.tasks.model.commands import Patch
-from quarterdeck.domain.tasks.operations.mirrored import pulse_of
+from quarterdeck.domain.tasks.operations.redis_rows import pulse_of
 from quarterdeck.engine.mirrors import heartbeats
 from quarterdeck.engine.mirrors.heartbeats import BeatWriter
 from tests.support.agency import Agency

@@ -10,8 +10,8 @@ import pytest
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.tasks.model.commands import Cost
-from quarterdeck.domain.tasks.model.money import BUDGETS_MAX, Period, Scope
-from quarterdeck.domain.tasks.rules import spending as rules
+from quarterdeck.domain.tasks.model.cost_types import BUDGETS_MAX, Period, Scope
+from quarterdeck.domain.tasks.rules import budgets as rules
 from quarterdeck.domain.tasks.sweeps import forget
 from tests.support.asking import ZONE, caller
 from tests.support.keel import Keel

@@ -8,7 +8,7 @@ import pytest
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.tasks.model.commands import Pause
-from quarterdeck.domain.tasks.model.insight import NODES_MAX
+from quarterdeck.domain.tasks.model.explain_types import NODES_MAX
 from tests.support.asking import ZONE
 from tests.support.keel import Keel
 from tests.support.recording import Recording, edges

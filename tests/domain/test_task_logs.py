@@ -12,9 +12,9 @@ import pytest
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.tasks.model.commands import Fail
-from quarterdeck.domain.tasks.model.lines import LINES_MAX, PAGE_BYTES_MAX, Level, LogPage
+from quarterdeck.domain.tasks.model.log_types import LINES_MAX, PAGE_BYTES_MAX, Level, LogPage
 from quarterdeck.domain.tasks.model.rows import Task
-from quarterdeck.domain.tasks.operations.following import Following, LogLook, Readers, readers
+from quarterdeck.domain.tasks.operations.log_long_poll import Following, LogLook, Readers, readers
 from quarterdeck.engine.long_poll import Lookout
 from quarterdeck.engine.wakeups import Wakes
 from tests.support.asking import ZONE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from quarterdeck.domain.tasks.model.rows import Whole
-from quarterdeck.domain.tasks.operations import looking, ties
-from quarterdeck.domain.tasks.operations.looking import TaskFilter, TaskRef
+from quarterdeck.domain.tasks.operations import dependency_reads, reads
+from quarterdeck.domain.tasks.operations.reads import TaskFilter, TaskRef
 from tests.support.asking import ZONE
 from tests.support.keel import Keel
 from tests.support.working import Working
@@ -16,15 +16,15 @@ from tests.support.working import Working
 async def test_each_shows_its_own_dependents_and_says_if_there_are_more(
     keel: Keel, monkeypatch: pytest.MonkeyPatch, gathered: int
 ) -> None:
-    monkeypatch.setattr(ties, "GATHERED_MAX", gathered)
-    monkeypatch.setattr(ties, "LISTED_MAX", 4)
+    monkeypatch.setattr(dependency_reads, "GATHERED_MAX", gathered)
+    monkeypatch.setattr(dependency_reads, "LISTED_MAX", 4)
     work = Working(keel)
     hubs = {"none": 0, "few": 3, "full": 4, "more": 9}
     await work.make_many([work.asking(name) for name in hubs])
     behind = [work.asking(depends_on=(name,)) for name, number in hubs.items() for _ in range(number)]
     await work.make_many(behind)
     wanted = TaskFilter(zone_id=ZONE, caller=work.caller, limit=100)
-    page = await keel.engine.read(lambda tx: looking.page(tx, wanted), zones=[ZONE])
+    page = await keel.engine.read(lambda tx: reads.page(tx, wanted), zones=[ZONE])
     listed = {whole.task.id: whole for whole in page.items}
     assert {name: (len(listed[name].blocks), listed[name].has_more_blocks) for name in hubs} == {
         "none": (0, False),
@@ -42,7 +42,7 @@ async def test_of_what_a_task_depends_on_as_much_is_shown_as_was_asked_for(keel:
     await work.make_many([work.asking(name) for name in names])
     await work.make_many([work.asking("all", depends_on=names), work.asking("two", depends_on=names[:2])])
     refs = [TaskRef(ZONE, "all", most=3), TaskRef(ZONE, "two", most=3), TaskRef(ZONE, "n0", most=0)]
-    found = await keel.engine.read(lambda tx: looking.show(tx, refs), zones=[ZONE])
+    found = await keel.engine.read(lambda tx: reads.show(tx, refs), zones=[ZONE])
     every, two, untied = (whole for whole in found if isinstance(whole, Whole))
     assert (len(every.depends_on), every.task.depends) == (3, 6)
     assert set(every.depends_on) < set(names)

@@ -11,7 +11,7 @@ import pytest
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.tasks.model.commands import Abort, Cancel, Claim, Patch, Progress, Retry
 from quarterdeck.domain.tasks.model.rows import Leased, State, Waits
-from quarterdeck.domain.tasks.operations.awaiting import AGENTS_SECONDS, Look
+from quarterdeck.domain.tasks.operations.claim_wakeups import AGENTS_SECONDS, Look
 from quarterdeck.engine.long_poll import Lookout, wait_for_work
 from quarterdeck.engine.wakeups import Wakes
 from tests.support.asking import ZONE, caller

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Invalid
-from quarterdeck.domain.tasks.rules.lives import TASK
+from quarterdeck.domain.tasks.rules.states import TASK
 from quarterdeck.maintenance.history_checker.model import Finding, Outcome
 from quarterdeck.maintenance.history_checker.reader import read
 from quarterdeck.maintenance.history_checker.run import judged

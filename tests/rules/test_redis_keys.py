@@ -12,7 +12,7 @@ from quarterdeck.bus.redis.key_layout import Family, Holder, Page, Strike, TaskM
 from quarterdeck.core.clock import system_now
 from quarterdeck.domain.agents.model import State as AgentState
 from quarterdeck.domain.tasks.model.rows import State
-from quarterdeck.domain.tasks.operations.mirrored import agent_mark, pulse_of, task_mark
+from quarterdeck.domain.tasks.operations.redis_rows import agent_mark, pulse_of, task_mark
 from quarterdeck.domain.zones.model import DEFAULT_ZONE
 from quarterdeck.engine.event_log import Event
 from quarterdeck.engine.mirrors.keys import asked_of, refuted

@@ -10,9 +10,9 @@ import pytest
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Invalid
 from quarterdeck.domain.tasks.model.commands import Cost
-from quarterdeck.domain.tasks.model.money import Budget, Period, PutBudget, Scope, Sum
-from quarterdeck.domain.tasks.rules import spending
-from quarterdeck.domain.tasks.rules.spending import SUM_MAX, Closed
+from quarterdeck.domain.tasks.model.cost_types import Budget, Period, PutBudget, Scope, Sum
+from quarterdeck.domain.tasks.rules import budgets
+from quarterdeck.domain.tasks.rules.budgets import SUM_MAX, Closed
 from tests.support.asking import ZONE, caller
 from tests.support.tasking import row
 
@@ -28,7 +28,7 @@ NOON = at("2026-03-18T12:00:00")
 
 
 def budget(period: Period = Period.DAY, now: int = NOON, **changed: object) -> Budget:
-    began, ends = spending.span(period, now)
+    began, ends = budgets.span(period, now)
     plain = Budget(ZONE, Scope.ZONE, "", period, 1_000, None, began, ends, 0, 0, "tester", 1, 1)
     return msgspec.structs.replace(plain, **changed)
 
@@ -46,33 +46,33 @@ def cost(usd_micros: int = 0, tokens: int = 0) -> Cost:
     ],
 )
 def test_periods_are_those_of_the_calendar(period: Period, began: str, ends: str) -> None:
-    assert spending.span(period, NOON) == (at(began), at(ends))
+    assert budgets.span(period, NOON) == (at(began), at(ends))
 
 
 @pytest.mark.parametrize("month", range(1, 13))
 def test_every_month_ends_where_the_next_begins(month: int) -> None:
-    _, ends = spending.span(Period.MONTH, at(f"2028-{month:02d}-28T23:59:59"))
+    _, ends = budgets.span(Period.MONTH, at(f"2028-{month:02d}-28T23:59:59"))
     following = f"2028-{month + 1:02d}-01" if month < 12 else "2029-01-01"
     assert ends == at(following)
 
 
 def test_a_total_never_ends() -> None:
-    assert spending.span(Period.TOTAL, NOON) == (0, None)
+    assert budgets.span(Period.TOTAL, NOON) == (0, None)
 
 
 def test_a_day_is_found_by_its_name_and_named_again() -> None:
-    assert spending.name_of_day(spending.day_named("2026-03-18", "since")) == "2026-03-18"
-    assert spending.day_named("2026-03-18", "since") == spending.day_of(NOON)
+    assert budgets.name_of_day(budgets.day_named("2026-03-18", "since")) == "2026-03-18"
+    assert budgets.day_named("2026-03-18", "since") == budgets.day_of(NOON)
     with pytest.raises(Invalid):
-        spending.day_named("2026-02-30", "since")
+        budgets.day_named("2026-02-30", "since")
 
 
 def test_a_budget_is_spent_when_either_of_its_limits_is_reached_and_not_before() -> None:
     both = budget(usd_micros=1_000, tokens=50)
-    assert not spending.is_spent(msgspec.structs.replace(both, spent_usd_micros=999, spent_tokens=49))
-    assert spending.is_spent(msgspec.structs.replace(both, spent_usd_micros=1_000))
-    assert spending.is_spent(msgspec.structs.replace(both, spent_tokens=50))
-    assert not spending.is_spent(budget(usd_micros=None, tokens=50, spent_usd_micros=10**9))
+    assert not budgets.is_spent(msgspec.structs.replace(both, spent_usd_micros=999, spent_tokens=49))
+    assert budgets.is_spent(msgspec.structs.replace(both, spent_usd_micros=1_000))
+    assert budgets.is_spent(msgspec.structs.replace(both, spent_tokens=50))
+    assert not budgets.is_spent(budget(usd_micros=None, tokens=50, spent_usd_micros=10**9))
 
 
 def test_a_budget_of_nothing_is_spent_from_the_beginning_and_in_every_period() -> None:
@@ -84,14 +84,14 @@ def test_a_budget_of_nothing_is_spent_from_the_beginning_and_in_every_period() -
 def test_a_new_period_begins_with_nothing_spent() -> None:
     spent = budget(spent_usd_micros=5_000)
     assert Closed([spent], NOON).spent(TASK)
-    tomorrow = spending.at(spent, NOON + DAY)
+    tomorrow = budgets.at(spent, NOON + DAY)
     assert (tomorrow.spent_usd_micros, tomorrow.began_at) == (0, spent.ends_at)
     assert not Closed([spent], NOON + DAY).spent(TASK)
 
 
 def test_a_clock_that_steps_back_opens_no_budget() -> None:
     spent = budget(spent_usd_micros=5_000)
-    assert spending.at(spent, NOON - DAY) == spent
+    assert budgets.at(spent, NOON - DAY) == spent
 
 
 @pytest.mark.parametrize(
@@ -136,25 +136,25 @@ def test_costs_are_charged_to_every_budget_they_draw_on_and_pass_a_limit_once() 
     zone = budget(spent_usd_micros=400)
     of_task = budget(Period.TOTAL, scope=Scope.TASK, scope_key="t", usd_micros=None, tokens=10)
     other = budget(scope=Scope.TASK, scope_key="u")
-    sums = spending.by_scope([(TASK, cost(500, 3)), (TASK, cost(200, 4))])
-    first, second = spending.charges([zone, of_task, other], sums, NOON)
+    sums = budgets.by_scope([(TASK, cost(500, 3)), (TASK, cost(200, 4))])
+    first, second = budgets.charges([zone, of_task, other], sums, NOON)
     assert (first.usd_micros, first.tokens, first.passes) == (700, 7, True)
     assert (first.budget.spent_usd_micros, second.budget.spent_tokens) == (1_100, 7)
     assert not second.passes
-    [again] = spending.charges([first.budget], spending.by_scope([(TASK, cost(1))]), NOON)
+    [again] = budgets.charges([first.budget], budgets.by_scope([(TASK, cost(1))]), NOON)
     assert not again.passes
 
 
 def test_a_charge_in_a_new_period_counts_from_nothing() -> None:
     old = budget(spent_usd_micros=5_000)
-    [charge] = spending.charges([old], spending.by_scope([(TASK, cost(10))]), NOON + DAY)
+    [charge] = budgets.charges([old], budgets.by_scope([(TASK, cost(10))]), NOON + DAY)
     assert charge.budget.spent_usd_micros == 10
     assert charge.budget.began_at == old.ends_at
     assert not charge.passes
 
 
 def test_sums_stop_where_numbers_would_be_rounded() -> None:
-    sums = spending.by_scope([(TASK, cost(SUM_MAX, SUM_MAX)), (TASK, cost(SUM_MAX, SUM_MAX))])
+    sums = budgets.by_scope([(TASK, cost(SUM_MAX, SUM_MAX)), (TASK, cost(SUM_MAX, SUM_MAX))])
     assert {(each.usd_micros, each.input_tokens) for each in sums.values()} == {(SUM_MAX, SUM_MAX)}
 
 
@@ -163,9 +163,9 @@ def test_a_budget_that_is_changed_goes_on_counting_and_a_new_one_counts_what_was
         zone_id=ZONE, caller=caller(), trace=None, scope=Scope.ZONE, scope_key="", period=Period.DAY,
         usd_micros=7_000, tokens=None,
     )  # fmt: skip
-    made = spending.put(ask, None, Sum(300, 2, 3), NOON)
+    made = budgets.put(ask, None, Sum(300, 2, 3), NOON)
     assert (made.usd_micros, made.spent_usd_micros, made.spent_tokens) == (7_000, 300, 5)
-    changed = spending.put(ask, budget(spent_usd_micros=999), Sum(), NOON)
+    changed = budgets.put(ask, budget(spent_usd_micros=999), Sum(), NOON)
     assert (changed.usd_micros, changed.spent_usd_micros) == (7_000, 999)
-    renewed = spending.put(ask, budget(spent_usd_micros=999), Sum(), NOON + DAY)
+    renewed = budgets.put(ask, budget(spent_usd_micros=999), Sum(), NOON + DAY)
     assert renewed.spent_usd_micros == 0

@@ -32,8 +32,8 @@ from quarterdeck.domain.tasks.model.commands import (
     Warn,
 )
 from quarterdeck.domain.tasks.model.rows import Created, Leases, State, Strategy, Task, Waits
-from quarterdeck.domain.tasks.rules.keyed import CREATING
-from quarterdeck.domain.tasks.rules.known import Standing
+from quarterdeck.domain.tasks.rules.batch_input import Standing
+from quarterdeck.domain.tasks.rules.idempotency import CREATING
 from tests.support.asking import NOW, ZONE, caller
 from tests.support.tasking import (
     AGENT,

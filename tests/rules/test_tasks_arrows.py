@@ -32,8 +32,8 @@ from quarterdeck.domain.tasks.model.commands import (
     Start,
 )
 from quarterdeck.domain.tasks.model.rows import State, Task, Verb, Waits
-from quarterdeck.domain.tasks.rules import lives
-from quarterdeck.domain.tasks.rules.board import Board
+from quarterdeck.domain.tasks.rules import states
+from quarterdeck.domain.tasks.rules.decider import Board
 from tests.support.asking import NOW, ZONE
 from tests.support.tasking import AGENT, CREATOR, WINDOWS, blocked, board, claim, complete, fail, row
 
@@ -63,8 +63,8 @@ def trying(status: State) -> Task:
     """What has failed, or was aborted, is tried again when its backoff is over."""
     if status is not State.ABORTED:
         return row(status)
-    why = lives.Setback("timeout", 0.0)
-    return lives.set_back(row(State.RUNNING), State.ABORTED, why, WINDOWS.backoff_cap_ms, NOW - 1)
+    why = states.Setback("timeout", 0.0)
+    return states.set_back(row(State.RUNNING), State.ABORTED, why, WINDOWS.backoff_cap_ms, NOW - 1)
 
 
 def blocked_by_another(status: State) -> Task:
@@ -129,7 +129,7 @@ def test_a_command_moves_a_task_where_its_verb_leads_and_nowhere_else(name: str,
     way = WAYS[name]
     task = way.stands(status)
     assert task.status is status
-    assert moved(knowing(task), task, way.ask(task)) is lives.TASK.target(way.verb, status)
+    assert moved(knowing(task), task, way.ask(task)) is states.TASK.target(way.verb, status)
 
 
 @pytest.mark.parametrize("status", State)
@@ -139,18 +139,18 @@ def test_what_an_agent_has_is_aborted_by_the_server_and_what_nobody_has_by_hand(
     aborted = Abort(**SERVER, token=task.attempt_token, reason="timeout", chance=0.0)
     by_server = moved(knowing(task), task, aborted)
     by_hand = moved(knowing(task), task, Cancel(**HAND, reason="r"))
-    target = lives.TASK.target(Verb.ABORT, status)
-    assert by_server is (target if status in lives.HELD else None)
+    target = states.TASK.target(Verb.ABORT, status)
+    assert by_server is (target if status in states.HELD else None)
     assert by_hand is target
 
 
 def test_every_verb_of_the_table_is_walked() -> None:
-    assert {way.verb for way in WAYS.values()} | {Verb.ABORT} == {*Verb} == {*lives.TASK.moves}
+    assert {way.verb for way in WAYS.values()} | {Verb.ABORT} == {*Verb} == {*states.TASK.moves}
 
 
 def test_an_agents_last_failure_is_where_a_failure_leads_too() -> None:
     """Without retries left an abort ends as FAILED: the arrow of a failure, from the same states."""
-    for status in lives.HELD:
+    for status in states.HELD:
         task = msgspec.structs.replace(row(status), max_retries=0)
         ask = Abort(**SERVER, token=task.attempt_token, reason="timeout", chance=0.0)
-        assert moved(knowing(task), task, ask) is lives.TASK.target(Verb.FAIL, status)
+        assert moved(knowing(task), task, ask) is states.TASK.target(Verb.FAIL, status)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from quarterdeck.domain.tasks.model.insight import Ahead, Candidate, Facts, Holder, TaskExplanation
-from quarterdeck.domain.tasks.model.money import Budget, Period, Scope
+from quarterdeck.domain.tasks.model.cost_types import Budget, Period, Scope
+from quarterdeck.domain.tasks.model.explain_types import Ahead, Candidate, Facts, Holder, TaskExplanation
 from quarterdeck.domain.tasks.model.rows import State, Task, Waits
-from quarterdeck.domain.tasks.rules import explaining, lives
-from quarterdeck.domain.tasks.rules.spending import spent_view
+from quarterdeck.domain.tasks.rules import explain, states
+from quarterdeck.domain.tasks.rules.budgets import spent_view
 from tests.support.asking import NOW, ZONE
 from tests.support.making import struct_of
 from tests.support.tasking import WINDOWS, row
@@ -17,7 +17,7 @@ from tests.support.tasking import WINDOWS, row
 
 def explained(task: Task, **facts: object) -> TaskExplanation:
     plain: dict[str, object] = {"title": "a task", "last_error": None, "required": frozenset(), "now": NOW}
-    return explaining.explain(struct_of(Facts, row=task, **(plain | facts)))
+    return explain.explain(struct_of(Facts, row=task, **(plain | facts)))
 
 
 def candidate(*capabilities: str, free: int = 1, lives: bool = True) -> Candidate:
@@ -101,15 +101,17 @@ def test_a_task_that_somebody_has_says_who_since_when_and_until_when() -> None:
 @pytest.mark.parametrize(
     ("ended", "says"),
     [
-        (lives.failed_by_dependency(row(), lives.DEPENDENCY_FAILED, NOW), "depends on"),
-        (lives.failed_by_dependency(row(), lives.DEPENDENCY_CYCLE, NOW), "waited for itself"),
-        (lives.canceled(row(), "no more", NOW), "no more"),
+        (states.failed_by_dependency(row(), states.DEPENDENCY_FAILED, NOW), "depends on"),
+        (states.failed_by_dependency(row(), states.DEPENDENCY_CYCLE, NOW), "waited for itself"),
+        (states.canceled(row(), "no more", NOW), "no more"),
         (
-            lives.set_back(row(State.RUNNING, retry_count=2), State.FAILED, lives.Setback("failed", 0.0), 1, NOW),
+            states.set_back(row(State.RUNNING, retry_count=2), State.FAILED, states.Setback("failed", 0.0), 1, NOW),
             "no retries are left",
         ),
         (
-            lives.set_back(row(State.RUNNING), State.FAILED, lives.Setback("failed", 0.0, False), WINDOWS.hung_ms, NOW),
+            states.set_back(
+                row(State.RUNNING), State.FAILED, states.Setback("failed", 0.0, False), WINDOWS.hung_ms, NOW
+            ),
             "must not be tried again",
         ),
     ],

@@ -18,7 +18,7 @@ from quarterdeck.domain.tasks.model.commands import (
     Start,
 )
 from quarterdeck.domain.tasks.model.rows import State
-from quarterdeck.domain.tasks.rules.known import Worker
+from quarterdeck.domain.tasks.rules.batch_input import Worker
 from tests.support.asking import ZONE
 from tests.support.tasking import AGENT, CREATOR, board, claim, code, complete, fail, given, row, worker
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from quarterdeck.domain.tasks.model.rows import Leases, State
-from quarterdeck.domain.tasks.rules.queues import GIVEN_MAX
+from quarterdeck.domain.tasks.rules.ready_queues import GIVEN_MAX
 from tests.support.asking import ZONE
 from tests.support.tasking import AGENT, board, claim, create, given, made, row, worker
 

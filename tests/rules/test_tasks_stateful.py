@@ -23,12 +23,12 @@ from quarterdeck.domain.tasks.model.commands import (
     Spread,
 )
 from quarterdeck.domain.tasks.model.rows import Leases, Ref, State, Task, Waits
-from quarterdeck.domain.tasks.rules import lives
-from quarterdeck.domain.tasks.rules.board import Board
-from quarterdeck.domain.tasks.rules.graph import in_cycles
-from quarterdeck.domain.tasks.rules.known import Kind, Known
-from quarterdeck.domain.tasks.rules.lives import HELD
-from quarterdeck.domain.tasks.rules.queues import is_ready
+from quarterdeck.domain.tasks.rules import states
+from quarterdeck.domain.tasks.rules.batch_input import Kind, Known
+from quarterdeck.domain.tasks.rules.decider import Board
+from quarterdeck.domain.tasks.rules.dependency_graph import in_cycles
+from quarterdeck.domain.tasks.rules.ready_queues import is_ready
+from quarterdeck.domain.tasks.rules.states import HELD
 from tests.support.asking import NOW, ZONE
 from tests.support.tasking import CREATOR, WINDOWS, claim, complete, create, fail, worker
 
@@ -36,7 +36,7 @@ AGENTS = ("a", "b")
 SLOTS = 2
 NAMES = st.integers(0, 9).map(str)
 TOKENS = st.integers(0, 30).map(str)
-ARROWS = {(source, target) for of in lives.TASK.moves.values() for source, target in of.items()}
+ARROWS = {(source, target) for of in states.TASK.moves.values() for source, target in of.items()}
 
 
 class Tasks(RuleBasedStateMachine):

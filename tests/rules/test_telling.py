@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Problem, TooLarge
-from quarterdeck.domain.tasks.model.lines import Entry, Level, LogItem, Place, SaidLine
+from quarterdeck.domain.tasks.model.log_types import Entry, Level, LogItem, Place, SaidLine
 from quarterdeck.domain.tasks.model.rows import State
-from quarterdeck.domain.tasks.rules import telling
-from quarterdeck.domain.tasks.rules.telling import KINDS, Half, Span, Transition
+from quarterdeck.domain.tasks.rules import log_rendering
+from quarterdeck.domain.tasks.rules.log_rendering import KINDS, Half, Span, Transition
 from tests.support.asking import caller
 from tests.support.source import SRC
 from tests.support.tasking import AGENT, row
@@ -52,7 +52,7 @@ def test_every_transition_that_a_task_makes_reads_as_a_line() -> None:
     ],
 )
 def test_how_grave_a_transition_is(kind: str, data: dict[str, object], level: str, event: str) -> None:
-    read = telling.read_as(transition(kind, **data))
+    read = log_rendering.read_as(transition(kind, **data))
     assert (read.level, read.event, read.agent_id) == (level, event, AGENT)
     assert (read.previous_status, read.new_status) == ("RUNNING", "FAILED")
     assert read.message
@@ -60,20 +60,20 @@ def test_how_grave_a_transition_is(kind: str, data: dict[str, object], level: st
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_transition_is_told_in_a_sentence(kind: str) -> None:
-    said = telling.read_as(transition(kind, progressPercent=3, currentStep="look", reason="why")).message
+    said = log_rendering.read_as(transition(kind, progressPercent=3, currentStep="look", reason="why")).message
     assert said
     assert said.endswith(".")
     assert "None" not in said
 
 
 def test_what_is_asked_for_by_level_and_event_is_found_by_the_types_of_events() -> None:
-    assert telling.wanted(None, None).types is None
-    assert telling.wanted(Level.WARN, None).types == ("task.warned",)
-    assert telling.wanted(Level.CRITICAL, None) == telling.Wanted(("task.failed",), True)
-    assert telling.wanted(Level.ERROR, None) == telling.Wanted(("task.failed", "task.aborted"), False)
-    assert telling.wanted(None, "progress_update").types == ("task.progressed",)
-    assert telling.wanted(Level.DEBUG, None).types == ()
-    assert telling.wanted(Level.WARN, "state_transition").types == ()
+    assert log_rendering.wanted(None, None).types is None
+    assert log_rendering.wanted(Level.WARN, None).types == ("task.warned",)
+    assert log_rendering.wanted(Level.CRITICAL, None) == log_rendering.Wanted(("task.failed",), True)
+    assert log_rendering.wanted(Level.ERROR, None) == log_rendering.Wanted(("task.failed", "task.aborted"), False)
+    assert log_rendering.wanted(None, "progress_update").types == ("task.progressed",)
+    assert log_rendering.wanted(Level.DEBUG, None).types == ()
+    assert log_rendering.wanted(Level.WARN, "state_transition").types == ()
 
 
 # -- saying something
@@ -87,13 +87,13 @@ def test_only_the_holder_of_the_present_attempt_says_something() -> None:
     running = row(State.RUNNING)
     own = msgspec.structs.replace(caller(), agent_id=AGENT)
     other = msgspec.structs.replace(caller(), agent_id="b")
-    assert refused(telling.may_say(own, running, "t", "k")) is None
-    assert refused(telling.may_say(caller(), running, "t", "k")) is None
-    assert refused(telling.may_say(caller(), running, "t", None)) == "attempt_token_required"
-    assert refused(telling.may_say(caller(), running, "t", "old")) == "stale_attempt"
-    assert refused(telling.may_say(other, running, "t", "k")) == "stale_attempt"
-    assert refused(telling.may_say(caller(), row(State.COMPLETED), "t", "k")) == "stale_attempt"
-    assert refused(telling.may_say(caller(), None, "t", "k")) == "task_not_found"
+    assert refused(log_rendering.may_say(own, running, "t", "k")) is None
+    assert refused(log_rendering.may_say(caller(), running, "t", "k")) is None
+    assert refused(log_rendering.may_say(caller(), running, "t", None)) == "attempt_token_required"
+    assert refused(log_rendering.may_say(caller(), running, "t", "old")) == "stale_attempt"
+    assert refused(log_rendering.may_say(other, running, "t", "k")) == "stale_attempt"
+    assert refused(log_rendering.may_say(caller(), row(State.COMPLETED), "t", "k")) == "stale_attempt"
+    assert refused(log_rendering.may_say(caller(), None, "t", "k")) == "task_not_found"
 
 
 def test_secrets_are_gone_before_a_line_is_anywhere() -> None:
@@ -102,21 +102,21 @@ def test_secrets_are_gone_before_a_line_is_anywhere() -> None:
         stack_trace="password=canary",
         details={"password": "canary", "deep": [{"$secret": "canary"}], "n": 1},
     )
-    said = telling.said(item, "l")
+    said = log_rendering.said(item, "l")
     assert "canary" not in f"{said.details} {said.message} {said.stack_trace}"
     assert msgspec.json.decode(said.details) == {"password": "***", "deep": ["***"], "n": 1}
 
 
 def test_what_is_known_to_be_secret_is_struck_out_of_every_text_and_leaves_json_behind() -> None:
     line = SaidLine("l", Level.INFO, "log", "it is 1234", '{"n":1234,"1234":["x1234"]}', "at 1234")
-    clean = telling.cleaned(line, lambda text: text.replace("1234", "***"))
+    clean = log_rendering.cleaned(line, lambda text: text.replace("1234", "***"))
     assert (clean.message, clean.stack_trace) == ("it is ***", "at ***")
     assert msgspec.json.decode(clean.details) == {"n": 1234, "***": ["x***"]}
 
 
 def test_details_have_a_bound() -> None:
     with pytest.raises(TooLarge):
-        telling.said(LogItem(details={"a": "x" * 70_000}), "l")
+        log_rendering.said(LogItem(details={"a": "x" * 70_000}), "l")
 
 
 # -- two halves
@@ -135,7 +135,7 @@ def pages(transitions: list[Entry], lines: list[Entry], limit: int, *, oldest_fi
             return Half(left[: limit + 1], len(left) > limit)
 
         span = Span(place, end, limit, oldest_first)
-        page = telling.merged(half(transitions, place.pos, "pos"), half(lines, place.number, "number"), span)
+        page = log_rendering.merged(half(transitions, place.pos, "pos"), half(lines, place.number, "number"), span)
         found.append([e.id for e in page.entries])
         if page.is_last:
             return found
@@ -167,6 +167,6 @@ def test_a_clock_that_was_set_back_loses_nothing() -> None:
 def test_where_a_half_was_cut_the_other_does_not_run_ahead() -> None:
     """A page that is full of long lines must not show what happened after those that did not fit."""
     span = Span(Place(0, 0), Place(99, 99), 10, True)
-    page = telling.merged(Half([entry(5, pos=1)], False), Half([entry(1, number=1)], True), span)
+    page = log_rendering.merged(Half([entry(5, pos=1)], False), Half([entry(1, number=1)], True), span)
     assert [e.id for e in page.entries] == ["-1"]
     assert (page.place, page.is_last) == (Place(0, 1), False)

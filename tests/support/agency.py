@@ -28,7 +28,7 @@ from quarterdeck.domain.agents.model import (
 )
 from quarterdeck.domain.agents.rules import said_of
 from quarterdeck.domain.agents.sweeps import RETENTION, AgentRetention, sweeps
-from quarterdeck.domain.tasks.operations import coordinating
+from quarterdeck.domain.tasks.operations import coordinator_queries
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.sweeps import SweepRunner
 from quarterdeck.engine.transaction import Tx
@@ -165,7 +165,7 @@ class Agency:
 
     async def forget(self, kept_for: int) -> int:
         """Removes those that were terminated so long ago, and no task names."""
-        retention = AgentRetention(self.keel.everywhere, self.forgets.submit, coordinating.naming, kept_for)
+        retention = AgentRetention(self.keel.everywhere, self.forgets.submit, coordinator_queries.naming, kept_for)
         return await retention.run_once(0)
 
     async def told(self, subject: str = AGENT) -> list[str]:

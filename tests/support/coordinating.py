@@ -14,7 +14,7 @@ from quarterdeck.domain.coordination.launching import Launching, Mandate
 from quarterdeck.domain.coordination.model import LEASE, CoordinationSettings, Launchers
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.rows import Task
-from quarterdeck.domain.tasks.operations import ranking
+from quarterdeck.domain.tasks.operations import strategies
 from quarterdeck.engine.leases import Fence, Lease
 from quarterdeck.engine.outbound_http import OWN, Outward
 from quarterdeck.engine.wakeups import Wakes
@@ -55,7 +55,7 @@ class Coordinating:
             server,
         )
         self.pad = Launching(means, settings, 10.0)
-        self.ranks = keel.lanes.writing("task-rank", ranking.rank)
+        self.ranks = keel.lanes.writing("task-rank", strategies.rank)
         self.figures = Figures()
         self.took: list[float] = []
         acts = coordinators.Means(

@@ -13,10 +13,10 @@ from quarterdeck.domain.agents.heartbeat_port import Working as Heartbeating
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.commands import Cancel, Create, Patch, Retry
 from quarterdeck.domain.tasks.model.rows import Strategy, TaskSettings
-from quarterdeck.domain.tasks.operations import coordinating, ranking
-from quarterdeck.domain.tasks.operations.awaiting import Look
-from quarterdeck.domain.tasks.operations.looking import TaskFilter
-from quarterdeck.domain.tasks.operations.ranking import PutStrategy, RankStep
+from quarterdeck.domain.tasks.operations import coordinator_queries, strategies
+from quarterdeck.domain.tasks.operations.claim_wakeups import Look
+from quarterdeck.domain.tasks.operations.reads import TaskFilter
+from quarterdeck.domain.tasks.operations.strategies import PutStrategy, RankStep
 from quarterdeck.domain.tasks.sweeps import TaskRetention
 from tests.support.asking import ZONE, admin
 from tests.support.keel import Keel
@@ -86,14 +86,14 @@ async def coordinated(keel: Keel) -> None:
     """What the coordinator looks for, and one step of ranking anew for each order."""
     await Working(keel).make(required=("nobody can",))
     look = keel.everywhere.read
-    await look(lambda tx: coordinating.unsettled(tx, 10))
-    kinds = await look(lambda tx: coordinating.ready_classes(tx, [ZONE]))
-    await look(lambda tx: coordinating.ready_of(tx, dict.fromkeys(kinds, 5)))
-    await look(lambda tx: coordinating.waiting_slice(tx, (ZONE, ""), 10))
-    await look(coordinating.anything_waits)
-    await look(lambda tx: coordinating.counted(tx, [ZONE], 100))
-    await look(lambda tx: coordinating.pending(tx, 100))
-    ranks = keel.lanes.writing("task-rank", ranking.rank)
+    await look(lambda tx: coordinator_queries.unsettled(tx, 10))
+    kinds = await look(lambda tx: coordinator_queries.ready_classes(tx, [ZONE]))
+    await look(lambda tx: coordinator_queries.ready_of(tx, dict.fromkeys(kinds, 5)))
+    await look(lambda tx: coordinator_queries.waiting_slice(tx, (ZONE, ""), 10))
+    await look(coordinator_queries.anything_waits)
+    await look(lambda tx: coordinator_queries.counted(tx, [ZONE], 100))
+    await look(lambda tx: coordinator_queries.pending(tx, 100))
+    ranks = keel.lanes.writing("task-rank", strategies.rank)
     for strategy in (Strategy.SJF, Strategy.FAIR):
         await ranks.submit(PutStrategy(zone_id=ZONE, caller=admin(), strategy=strategy))
         await ranks.submit(RankStep(zone_id=ZONE, fence=None))

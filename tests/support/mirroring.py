@@ -8,7 +8,7 @@ from quarterdeck.bus.redis import key_layout
 from quarterdeck.bus.redis.client import Errors, connect
 from quarterdeck.bus.redis.key_writer import RedisKeys
 from quarterdeck.core.ids import new_id
-from quarterdeck.domain.tasks.operations.mirrored import Rows
+from quarterdeck.domain.tasks.operations.redis_rows import Rows
 from quarterdeck.engine.leases import Fence, Lease
 from quarterdeck.engine.mirrors.keys import NAME, Mirror
 from quarterdeck.engine.settings import SinkSettings

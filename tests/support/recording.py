@@ -11,9 +11,7 @@ from quarterdeck.core.routing import Caller
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import AgentFilter
 from quarterdeck.domain.tasks.model.commands import Complete, Cost, Progress
-from quarterdeck.domain.tasks.model.insight import TaskExplanation, TaskTree
-from quarterdeck.domain.tasks.model.lines import AddLines, Level, LogFilter, LogPage, SaidLine
-from quarterdeck.domain.tasks.model.money import (
+from quarterdeck.domain.tasks.model.cost_types import (
     Budget,
     CostFilter,
     GroupBy,
@@ -23,9 +21,11 @@ from quarterdeck.domain.tasks.model.money import (
     RemoveBudget,
     Scope,
 )
+from quarterdeck.domain.tasks.model.explain_types import TaskExplanation, TaskTree
+from quarterdeck.domain.tasks.model.log_types import AddLines, Level, LogFilter, LogPage, SaidLine
 from quarterdeck.domain.tasks.model.rows import Task
-from quarterdeck.domain.tasks.operations import budgeting, insight, logs
-from quarterdeck.domain.tasks.operations.looking import TaskRef
+from quarterdeck.domain.tasks.operations import budgets as budgeting, explain as insight, logs
+from quarterdeck.domain.tasks.operations.reads import TaskRef
 from quarterdeck.engine.wakeups import Wakes
 from tests.support.keel import Keel, Side
 from tests.support.making import struct_of

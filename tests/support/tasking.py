@@ -10,11 +10,11 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.routing import Caller
 from quarterdeck.domain.tasks.model.commands import Claim, Complete, Create, Fail, Outcome
 from quarterdeck.domain.tasks.model.rows import Content, Created, Leases, Ref, State, Strategy, Task
-from quarterdeck.domain.tasks.rules import lives, turns
-from quarterdeck.domain.tasks.rules.board import Board
-from quarterdeck.domain.tasks.rules.known import Kind, Known, Standing, Windows, Worker
-from quarterdeck.domain.tasks.rules.lives import Holding, Rank
-from quarterdeck.domain.tasks.rules.queues import class_of, is_ready
+from quarterdeck.domain.tasks.rules import ranking, states
+from quarterdeck.domain.tasks.rules.batch_input import Kind, Known, Standing, Windows, Worker
+from quarterdeck.domain.tasks.rules.decider import Board
+from quarterdeck.domain.tasks.rules.ready_queues import class_of, is_ready
+from quarterdeck.domain.tasks.rules.states import Holding, Rank
 from tests.support.asking import NOW, ZONE, caller
 from tests.support.making import struct_of
 
@@ -76,21 +76,21 @@ def fail(task_id: str = "t", token: str | None = "k", *, retryable: bool = True)
 
 def row(status: State = State.PENDING, task_id: str = "t", **changed: object) -> Task:
     """A task as it is stored in a state, given to the agent `a` with the token `k` where somebody has or had it."""
-    made = lives.created(create(task_id), Rank(Strategy.PRIORITY, turns.by_priority(5, NOW - 10)), 0, NOW - 10)
+    made = states.created(create(task_id), Rank(Strategy.PRIORITY, ranking.by_priority(5, NOW - 10)), 0, NOW - 10)
     if status in (State.ASSIGNED, State.RUNNING, State.COMPLETED, State.ARCHIVED, State.FAILED):
-        made = lives.assigned(made, Holding(AGENT, "k"), NOW - 5)
+        made = states.assigned(made, Holding(AGENT, "k"), NOW - 5)
     if status in (State.RUNNING, State.COMPLETED, State.ARCHIVED, State.FAILED):
-        made = lives.started(made, WINDOWS.overdue_ms, NOW - 5)
+        made = states.started(made, WINDOWS.overdue_ms, NOW - 5)
     if status in (State.COMPLETED, State.ARCHIVED):
-        made = lives.completed(made, NOW - 1)
+        made = states.completed(made, NOW - 1)
     if status is State.ARCHIVED:
-        made = lives.archived(made, NOW - 1)
+        made = states.archived(made, NOW - 1)
     if status is State.FAILED:
-        made = lives.set_back(made, State.FAILED, lives.Setback("failed", 0.0), WINDOWS.backoff_cap_ms, NOW - 1)
+        made = states.set_back(made, State.FAILED, states.Setback("failed", 0.0), WINDOWS.backoff_cap_ms, NOW - 1)
     if status is State.PAUSED:
-        made = lives.paused(made, NOW - 1)
+        made = states.paused(made, NOW - 1)
     if status is State.ABORTED:
-        made = lives.canceled(made, "no more", NOW - 1)
+        made = states.canceled(made, "no more", NOW - 1)
     return msgspec.structs.replace(made, **changed)
 
 

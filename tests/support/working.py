@@ -14,7 +14,7 @@ from quarterdeck.domain.agents.model import Register, Said as AgentSaid, Termina
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.commands import Claim, Command, Complete, Create, Due, Fail, Release, Spread
 from quarterdeck.domain.tasks.model.rows import Created, Leased, Leases, Task, Whole
-from quarterdeck.domain.tasks.operations.looking import TaskRef
+from quarterdeck.domain.tasks.operations.reads import TaskRef
 from quarterdeck.engine.lanes import Lane
 from tests.support.asking import ZONE, admin
 from tests.support.keel import Keel

@@ -16,7 +16,7 @@ from quarterdeck.domain.coordination.launching import Launching, Mandate
 from quarterdeck.domain.coordination.model import LEASE, CoordinationSettings, HttpLauncher, launchers_of
 from quarterdeck.domain.coordination.routes import CoordinationDesk
 from quarterdeck.domain.tasks import operations as tasks
-from quarterdeck.domain.tasks.operations import ranking
+from quarterdeck.domain.tasks.operations import strategies
 from quarterdeck.engine.leader_loop import Duty, Pace
 from quarterdeck.engine.outbound_http import OWN, Outward, Request
 from quarterdeck.engine.secrets import Safe
@@ -57,7 +57,7 @@ def the_coordination(keel: Keel, beside: Beside, *, acts: bool) -> Room:
     told, figures, took = keel.settings.section(CoordinationSettings), Figures(), Histogram(BUCKETS)
     outward = Outward(OWN)
     pad = _pad(keel, beside, outward)
-    rank = keel.lanes.writing("task-rank", ranking.rank)
+    rank = keel.lanes.writing("task-rank", strategies.rank)
     means = coordinating.Means(
         keel.everywhere, beside.tasks.lane.submit, beside.agents.look.submit, rank.submit, took.observe
     )

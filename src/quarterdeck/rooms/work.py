@@ -15,11 +15,11 @@ from quarterdeck.domain.agents.operations.authorization import AsAgent
 from quarterdeck.domain.agents.role_routes import MemberDesk
 from quarterdeck.domain.agents.routes import AgentDesk, AgentLanes, Mint
 from quarterdeck.domain.agents.sweeps import AgentRetention, sweeps as agent_sweeps
-from quarterdeck.domain.tasks import operations as tasks, records as task_records, routes as task_routes
+from quarterdeck.domain.tasks import detail_routes as task_records, operations as tasks, routes as task_routes
+from quarterdeck.domain.tasks.detail_routes import RecordDesk
 from quarterdeck.domain.tasks.model import commands as task_commands
 from quarterdeck.domain.tasks.model.rows import TaskSettings
-from quarterdeck.domain.tasks.operations import budgeting, coordinating, following, logs
-from quarterdeck.domain.tasks.records import RecordDesk
+from quarterdeck.domain.tasks.operations import budgets, coordinator_queries, log_long_poll, logs
 from quarterdeck.domain.tasks.routes import TaskDesk
 from quarterdeck.domain.tasks.sweeps import TaskRetention
 from quarterdeck.engine.lanes import Lane
@@ -106,7 +106,7 @@ def _agent_retention(keel: Keel) -> Sweep:
     told = keel.settings.section(TaskSettings)
     kept_for = round((told.task_archive_days + told.task_retention_days) * DAY)
     forget = keel.lanes.writing("agent-forget", agents.forget)
-    retention = AgentRetention(keel.everywhere, forget.submit, coordinating.naming, kept_for)
+    retention = AgentRetention(keel.everywhere, forget.submit, coordinator_queries.naming, kept_for)
     return retention.sweep(keel.settings.section(LogSettings).retention_cleanup_interval_ms)
 
 
@@ -143,17 +143,17 @@ def the_tasks(keel: Keel, safe: Safe) -> Tasks:
 def the_records(keel: Keel, safe: Safe) -> Room:
     """What is known of tasks beside themselves: logs, explanations, costs and budgets."""
     poll_seconds = keel.settings.section(TaskSettings).task_claim_poll_ms / 1000
-    adder, readers = logs.LineAdder(safe, keel.wakes.committed), following.readers()
+    adder, readers = logs.LineAdder(safe, keel.wakes.committed), log_long_poll.readers()
     desk = RecordDesk(
         keel.engine,
         keel.lanes.writing("task-log", adder.add).submit,
-        keel.lanes.writing("budget", budgeting.change).submit,
-        following.Following(keel.engine, readers),
+        keel.lanes.writing("budget", budgets.change).submit,
+        log_long_poll.Following(keel.engine, readers),
     )
     keel.metrics.gauge(
         "quarterdeck_log_readers_waiting", "Readers that wait for a task's log to grow", "tasks", readers.__len__
     )
-    look = following.LogLook(keel.engine, readers, poll_seconds)
+    look = log_long_poll.LogLook(keel.engine, readers, poll_seconds)
     return Room(
         task_records.routes(desk),
         runs=[Lookout(keel.wakes, readers, look, poll_seconds, "task-log-lookout")],

@@ -23,8 +23,8 @@ from quarterdeck.domain.coordination.outcomes import sorted_out
 from quarterdeck.domain.coordination.rules.matching import Match, Queue, Seat, matched
 from quarterdeck.domain.tasks.model.commands import Assign, Command, Outcome
 from quarterdeck.domain.tasks.model.rows import Ref, Task
-from quarterdeck.domain.tasks.operations import coordinating
-from quarterdeck.domain.tasks.rules.known import ClassRef, Kind
+from quarterdeck.domain.tasks.operations import coordinator_queries
+from quarterdeck.domain.tasks.rules.batch_input import ClassRef, Kind
 from quarterdeck.engine.transaction import Engine, Tx
 
 log = logging.getLogger("quarterdeck.coordinator")
@@ -70,7 +70,7 @@ class Assigning:
             self._after = dict.fromkeys(self._after, "")
         else:
             self._after |= dict(sorted(found))
-        kinds = await coordinating.ready_classes(tx, {place.zone_id for place in found}) if found else {}
+        kinds = await coordinator_queries.ready_classes(tx, {place.zone_id for place in found}) if found else {}
         types: dict[str, set[str]] = {}
         for (zone_id, _), kind in kinds.items():
             types.setdefault(zone_id, set()).add(kind.task_type)
@@ -88,7 +88,7 @@ class Assigning:
         wanted = self._wanted(openings.kinds, free)
         if not wanted:
             return 0
-        ready = await self._everywhere.read(lambda tx: coordinating.ready_of(tx, wanted))
+        ready = await self._everywhere.read(lambda tx: coordinator_queries.ready_of(tx, wanted))
         asks = self._matched(openings.kinds, ready, free, fence)
         outcomes = sorted_out(await asyncio.gather(*(self._submit(ask) for ask in asks), return_exceptions=True))
         by_ref = {agent.ref: agent for agent in free}

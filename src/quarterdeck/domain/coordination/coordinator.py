@@ -27,9 +27,9 @@ from quarterdeck.domain.coordination.outcomes import sorted_out
 from quarterdeck.domain.coordination.rules import recovery
 from quarterdeck.domain.coordination.rules.recovery import Seen
 from quarterdeck.domain.tasks.model.commands import Command, Cut, Outcome
-from quarterdeck.domain.tasks.operations import coordinating
-from quarterdeck.domain.tasks.operations.coordinating import Unsettled
-from quarterdeck.domain.tasks.operations.ranking import Ranked, RankStep
+from quarterdeck.domain.tasks.operations import coordinator_queries
+from quarterdeck.domain.tasks.operations.coordinator_queries import Unsettled
+from quarterdeck.domain.tasks.operations.strategies import Ranked, RankStep
 from quarterdeck.engine.leases import Fence
 from quarterdeck.engine.transaction import Engine, Tx
 
@@ -148,16 +148,16 @@ class Coordinator:
 
     async def _look(self, tx: Tx) -> View:
         now = time.monotonic()
-        tasks = await coordinating.unsettled(tx, LIMIT)
+        tasks = await coordinator_queries.unsettled(tx, LIMIT)
         silent = await agents.to_look_at(tx, LOOK_LIMIT)
         next_look_ms = await agents.next_look(tx)
         openings = await self._assigning.openings(tx)
         is_time = self._checked_at is None or now - self._checked_at >= self._check_seconds
-        is_check_due = is_time and await coordinating.anything_waits(tx)
+        is_check_due = is_time and await coordinator_queries.anything_waits(tx)
         if self._counted_at is None or now - self._counted_at >= FIGURES_SECONDS:
             self._counted_at = now
             self._figures.stale_agents = await agents.stale_count(tx)
-            self._figures.tasks_pending = await coordinating.pending(tx, COUNTED_MAX)
+            self._figures.tasks_pending = await coordinator_queries.pending(tx, COUNTED_MAX)
         return View(tasks, silent, next_look_ms, openings, is_check_due)
 
     def _note(self) -> None:
@@ -210,7 +210,7 @@ class Coordinator:
 
 
 async def _lost(tx: Tx, zone_id: str | None) -> tuple[Seen, list[ToLookAt]]:
-    tasks = await coordinating.unsettled(tx, LIMIT, zone_id)
+    tasks = await coordinator_queries.unsettled(tx, LIMIT, zone_id)
     return _seen(tasks), await agents.to_look_at(tx, LOOK_LIMIT, zone_id)
 
 

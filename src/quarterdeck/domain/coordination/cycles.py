@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from quarterdeck.domain.tasks.model.rows import Ref
-from quarterdeck.domain.tasks.operations import coordinating
+from quarterdeck.domain.tasks.operations import coordinator_queries
 from quarterdeck.engine.transaction import Engine
 
 log = logging.getLogger("quarterdeck.coordinator")
@@ -37,7 +37,7 @@ async def walk(everywhere: Engine, after: Ref) -> Waiting:
     found: dict[str, dict[str, list[str]]] = {}
     number = 0
     while number < WAITING_MAX:
-        part = await everywhere.read(partial(coordinating.waiting_slice, after=after, limit=SLICE))
+        part = await everywhere.read(partial(coordinator_queries.waiting_slice, after=after, limit=SLICE))
         for (zone_id, task_id), ahead in part.depends_on.items():
             found.setdefault(zone_id, {})[task_id] = ahead
         number += len(part.depends_on)
@@ -56,7 +56,7 @@ async def walk_of_zone(everywhere: Engine, zone_id: str) -> Waiting:
     found: dict[str, list[str]] = {}
     after: Ref | None = (zone_id, "")
     while after is not None and after[0] == zone_id and len(found) < WAITING_MAX:
-        part = await everywhere.read(partial(coordinating.waiting_slice, after=after, limit=SLICE))
+        part = await everywhere.read(partial(coordinator_queries.waiting_slice, after=after, limit=SLICE))
         found |= {task_id: ahead for (zone, task_id), ahead in part.depends_on.items() if zone == zone_id}
         after = part.last
     return Waiting({zone_id: found}, after or BEGINNING)

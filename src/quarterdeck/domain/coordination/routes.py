@@ -29,8 +29,8 @@ from quarterdeck.domain.coordination.model import (
 )
 from quarterdeck.domain.coordination.rules import reading
 from quarterdeck.domain.tasks.model.commands import Ask
-from quarterdeck.domain.tasks.operations import coordinating, ranking
-from quarterdeck.domain.tasks.operations.ranking import PutStrategy, Ranked
+from quarterdeck.domain.tasks.operations import coordinator_queries, strategies
+from quarterdeck.domain.tasks.operations.strategies import PutStrategy, Ranked
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import event_log, leases
 from quarterdeck.engine.event_log import LAST, EventFilter
@@ -102,7 +102,7 @@ class CoordinationDesk:
     async def strategy(self, call: Call) -> StrategyView:
         ask = Ask(zone_id=call.zone, caller=call.caller)
         places = {call.zone, call.caller.zone_id}
-        return StrategyView(await self.engine.read(lambda tx: ranking.strategy_of(tx, ask), zones=places))
+        return StrategyView(await self.engine.read(lambda tx: strategies.strategy_of(tx, ask), zones=places))
 
     async def put_strategy(self, call: Call) -> StrategyView:
         body = call.body
@@ -129,7 +129,7 @@ class CoordinationDesk:
 
 
 async def _stats(tx: Tx, wanted: list[str]) -> StatsView:
-    tasks = await coordinating.counted(tx, wanted, COUNTED_MAX)
+    tasks = await coordinator_queries.counted(tx, wanted, COUNTED_MAX)
     healthy = stale = 0
     for zone_id in wanted:
         counts = await agents.counted(tx, zone_id)

@@ -15,8 +15,8 @@ from msgspec import UNSET
 from quarterdeck.core import idempotency, paging
 from quarterdeck.core.errors import Conflict, Invalid, NotFound, Problem
 from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
-from quarterdeck.domain.tasks import asking, bulk
-from quarterdeck.domain.tasks.asking import asker
+from quarterdeck.domain.tasks import bulk_responses, request_commands
+from quarterdeck.domain.tasks.error_redaction import Strike, strikes
 from quarterdeck.domain.tasks.model import bodies
 from quarterdeck.domain.tasks.model.commands import (
     Archive,
@@ -31,13 +31,13 @@ from quarterdeck.domain.tasks.model.commands import (
 )
 from quarterdeck.domain.tasks.model.rows import TABLE, Created, Leased, Leases, Task, TaskSettings, Whole
 from quarterdeck.domain.tasks.model.views import CreatedItems, TaskItem, TaskItems, TaskLeases, TaskList, TaskView
-from quarterdeck.domain.tasks.operations import looking, ties
-from quarterdeck.domain.tasks.operations.exchange import TaskWaiters
-from quarterdeck.domain.tasks.operations.looking import TaskFilter, TaskRef
-from quarterdeck.domain.tasks.rules import refusals
+from quarterdeck.domain.tasks.operations import dependency_reads, reads
+from quarterdeck.domain.tasks.operations.batch import TaskWaiters
+from quarterdeck.domain.tasks.operations.reads import TaskFilter, TaskRef
+from quarterdeck.domain.tasks.request_commands import asker
+from quarterdeck.domain.tasks.rules import errors
 from quarterdeck.domain.tasks.rules.arranging import arranged
-from quarterdeck.domain.tasks.rules.showing import lease_view, view
-from quarterdeck.domain.tasks.striking import Strike, strikes
+from quarterdeck.domain.tasks.rules.views import lease_view, view
 from quarterdeck.engine.long_poll import leases_of, wait_for_work
 from quarterdeck.engine.secrets import Safe
 from quarterdeck.engine.transaction import Engine, Tx
@@ -69,12 +69,12 @@ class TaskDesk:
         assert isinstance(body, bodies.CreateBody)
         key = idempotency.one_key(call.idempotency_key, None)
         if body.tasks is not UNSET:
-            asking.check_many(body, body.tasks)
+            request_commands.check_many(body, body.tasks)
             return Reply(await self._create_many(call, body.tasks, key), 201)
-        item = asking.one(body)
+        item = request_commands.one(body)
         if item.id is not None and item.id in item.depends_on:
-            raise refusals.cycle([item.id, item.id])
-        ask = asking.creation(call, item, key, self.safe)
+            raise errors.cycle([item.id, item.id])
+        ask = request_commands.creation(call, item, key, self.safe)
         done = await self.submit(ask)
         return Reply(await self._made(call, ask, done), 201 if isinstance(done, Created) and done.made else 200)
 
@@ -84,14 +84,14 @@ class TaskDesk:
         named = {ask.id: ask for ask in asks if isinstance(ask, Create)}
         order, cycles = arranged({task_id: ask.depends_on for task_id, ask in named.items()})
         futures = {task_id: self.submit(named[task_id]) for task_id in order}
-        answer = bulk.Answer()
+        answer = bulk_responses.Answer()
         try:
             for ask in asks:
                 # In order, and each as soon as it is made: while it is spelt out the database makes the next.
                 if isinstance(ask, Problem):
                     answer.refuse(ask)
                 elif ask.id in cycles:
-                    answer.refuse(refusals.cycle(cycles[ask.id]))
+                    answer.refuse(errors.cycle(cycles[ask.id]))
                 else:
                     await self._made_or_not(call, ask, futures[ask.id], answer)
         except Problem:
@@ -105,7 +105,7 @@ class TaskDesk:
         named: set[str] = set()
         for place, item in enumerate(items):
             own_key = None if key is None else f"{key}#{place}"
-            ask = bulk.attempted(partial(asking.creation, call, item, own_key, self.safe))
+            ask = bulk_responses.attempted(partial(request_commands.creation, call, item, own_key, self.safe))
             if isinstance(ask, Create):
                 if ask.id in named:
                     ask = Invalid("invalid_body", "An earlier task of the request has the same id.", field="$.id")
@@ -114,22 +114,26 @@ class TaskDesk:
             asks.append(ask)
         return asks
 
-    async def _made_or_not(self, call: Call, ask: Create, making: asyncio.Future[Outcome], answer: bulk.Answer) -> None:
+    async def _made_or_not(
+        self, call: Call, ask: Create, making: asyncio.Future[Outcome], answer: bulk_responses.Answer
+    ) -> None:
         try:
             answer.outcomes.append(await self._made(call, ask, await making, answer))
         except Problem as problem:
-            if bulk.is_for_all(problem):
+            if bulk_responses.is_for_all(problem):
                 raise
             answer.refuse(problem)
 
-    async def _made(self, call: Call, ask: Create, done: Outcome, answer: bulk.Answer | None = None) -> TaskView:
+    async def _made(
+        self, call: Call, ask: Create, done: Outcome, answer: bulk_responses.Answer | None = None
+    ) -> TaskView:
         """`answer` is the one in which it is one of many."""
         assert isinstance(done, Created)
         if not done.made:
-            most = ties.SHOWN_MAX if answer is None else ties.LISTED_MAX
+            most = dependency_reads.SHOWN_MAX if answer is None else dependency_reads.LISTED_MAX
             known = await self.submit_show(TaskRef(call.zone, done.task.id, call.caller, most))
             if answer is not None and not answer.has_room(known.content.size):
-                raise refusals.too_much_to_show(known.task.id)
+                raise errors.too_much_to_show(known.task.id)
             return view(known, self._masked)
         whole = Whole(done.task, done.content or ask.content, ask.depends_on)
         return view(whole, self._masked)
@@ -161,10 +165,10 @@ class TaskDesk:
             task_type=query.task_type,
             agent_id=agent_id or query.agent_id,
             names_agent=agent_id is not None,
-            created_after=None if query.created_after is None else asking.millis(query.created_after),
+            created_after=None if query.created_after is None else request_commands.millis(query.created_after),
             tags=tuple(tag for tag in (query.tags or "").split(",") if tag),
         )
-        page = await self._read(call, lambda tx: looking.page(tx, wanted))
+        page = await self._read(call, lambda tx: reads.page(tx, wanted))
         following = paging.encode(LISTING, page.following) if page.following else None
         body = TaskList([view(whole, self._masked) for whole in page.items], following)
         return Reply(body, 200, call.link_to_next(following))
@@ -174,7 +178,7 @@ class TaskDesk:
     async def patch(self, call: Call) -> TaskView:
         body = call.body
         assert isinstance(body, bodies.PatchBody)
-        return await self._moved(call, asking.patch(call, body))
+        return await self._moved(call, request_commands.patch(call, body))
 
     async def cancel(self, call: Call) -> TaskView:
         body = call.body
@@ -192,7 +196,7 @@ class TaskDesk:
     async def claim(self, call: Call) -> Reply:
         body = call.body
         assert isinstance(body, bodies.ClaimBody)
-        ask = asking.claim(call, body)
+        ask = request_commands.claim(call, body)
         wait_ms = min(body.wait_ms, self.settings.task_claim_wait_max_ms)
         if wait_ms:
             given = await wait_for_work(ask, call.zone, self._claim, self.waiters, wait_ms / 1000)
@@ -214,44 +218,44 @@ class TaskDesk:
     async def start(self, call: Call) -> TaskView:
         body = call.body
         assert isinstance(body, bodies.StartBody)
-        ask = Start(**asker(call), id=call.params["id"], token=asking.token(call, body.attempt_token))
+        ask = Start(**asker(call), id=call.params["id"], token=request_commands.token(call, body.attempt_token))
         return await self._moved(call, ask)
 
     async def release_one(self, call: Call) -> TaskView:
         body = call.body
         assert isinstance(body, bodies.StartBody)
-        return await self._moved(call, asking.release(call, call.params["id"], body))
+        return await self._moved(call, request_commands.release(call, call.params["id"], body))
 
     async def progress(self, call: Call) -> TaskView:
         body = call.body
         assert isinstance(body, bodies.ProgressBody)
         body = msgspec.structs.replace(body, progress_id=idempotency.one_key(call.idempotency_key, body.progress_id))
-        return await self._moved(call, asking.progress(call, call.params["id"], body, self.safe))
+        return await self._moved(call, request_commands.progress(call, call.params["id"], body, self.safe))
 
     async def complete(self, call: Call) -> TaskView:
         body = call.body
         assert isinstance(body, bodies.CompleteBody)
-        return await self._moved(call, asking.completion(call, call.params["id"], body, self.safe))
+        return await self._moved(call, request_commands.completion(call, call.params["id"], body, self.safe))
 
     async def fail(self, call: Call) -> TaskView:
         body = call.body
         assert isinstance(body, bodies.FailBody)
         task_id = call.params["id"]
         [strike] = await self._strikes(call, [task_id])
-        return await self._moved(call, asking.failure(call, task_id, body, strike))
+        return await self._moved(call, request_commands.failure(call, task_id, body, strike))
 
     async def progress_many(self, call: Call) -> TaskItems:
         body = call.body
         assert isinstance(body, bodies.ProgressManyBody)
         return await self._many(
-            [(item.id, partial(asking.progress, call, item.id, item, self.safe)) for item in body.items]
+            [(item.id, partial(request_commands.progress, call, item.id, item, self.safe)) for item in body.items]
         )
 
     async def complete_many(self, call: Call) -> TaskItems:
         body = call.body
         assert isinstance(body, bodies.CompleteManyBody)
         return await self._many(
-            [(item.id, partial(asking.completion, call, item.id, item, self.safe)) for item in body.items]
+            [(item.id, partial(request_commands.completion, call, item.id, item, self.safe)) for item in body.items]
         )
 
     async def fail_many(self, call: Call) -> TaskItems:
@@ -260,7 +264,7 @@ class TaskDesk:
         strikes = await self._strikes(call, [item.id for item in body.items])
         return await self._many(
             [
-                (item.id, partial(asking.failure, call, item.id, item, strike))
+                (item.id, partial(request_commands.failure, call, item.id, item, strike))
                 for item, strike in zip(body.items, strikes, strict=True)
             ]
         )
@@ -268,7 +272,9 @@ class TaskDesk:
     async def release_many(self, call: Call) -> TaskItems:
         body = call.body
         assert isinstance(body, bodies.ReleaseManyBody)
-        return await self._many([(item.id, partial(asking.release, call, item.id, item)) for item in body.items])
+        return await self._many(
+            [(item.id, partial(request_commands.release, call, item.id, item)) for item in body.items]
+        )
 
     # -- shared --------------------------------------------------------------------------------------------------
 
@@ -279,11 +285,11 @@ class TaskDesk:
     async def _many(self, words: Sequence[tuple[str, Callable[[], Command]]]) -> TaskItems:
         """Each its own outcome: one that is refused costs the others nothing. `words` are about these tasks, each yet
         to be made a command of."""
-        asks = [bulk.attempted(make) for _, make in words]
+        asks = [bulk_responses.attempted(make) for _, make in words]
         submitted = [self.submit(ask) for ask in asks if not isinstance(ask, Problem)]
         done = iter(await asyncio.gather(*submitted, return_exceptions=True))
         outcomes = [ask if isinstance(ask, Problem) else next(done) for ask in asks]
-        if answer := bulk.answer_to_all(outcomes):
+        if answer := bulk_responses.answer_to_all(outcomes):
             raise answer
         return TaskItems(
             [
@@ -321,7 +327,7 @@ def _released(done: asyncio.Future[Outcome]) -> None:
 
 def _item(task_id: str, outcome: Outcome | BaseException, where: str) -> TaskItem:
     if isinstance(outcome, Problem):
-        return TaskItem(task_id, error=bulk.document(outcome, where))
+        return TaskItem(task_id, error=bulk_responses.document(outcome, where))
     if isinstance(outcome, BaseException):
         raise outcome
     assert isinstance(outcome, Task)

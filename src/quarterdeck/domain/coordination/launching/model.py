@@ -12,10 +12,10 @@ from quarterdeck.core.errors import Problem, Unavailable
 from quarterdeck.core.redaction import redact_text
 from quarterdeck.core.retry import Policy
 from quarterdeck.domain.agents.model import Beat, Beaten
+from quarterdeck.domain.tasks.error_redaction import strikes
 from quarterdeck.domain.tasks.model.commands import Command, Outcome
 from quarterdeck.domain.tasks.model.rows import TABLE, Task, Whole
-from quarterdeck.domain.tasks.operations.looking import TaskRef
-from quarterdeck.domain.tasks.striking import strikes
+from quarterdeck.domain.tasks.operations.reads import TaskRef
 from quarterdeck.engine.background import until_heard
 from quarterdeck.engine.outbound_http import Outward
 from quarterdeck.engine.secrets import Safe

@@ -14,7 +14,7 @@ from quarterdeck.domain.coordination.launching.model import LaunchFailed, Means,
 from quarterdeck.domain.coordination.launching.processes import Processes
 from quarterdeck.domain.coordination.model import CoordinationSettings, HttpLauncher, launchers_of
 from quarterdeck.domain.tasks.model.commands import Fail
-from quarterdeck.domain.tasks.operations.looking import TaskRef
+from quarterdeck.domain.tasks.operations.reads import TaskRef
 from quarterdeck.engine.background import Errands
 
 log = logging.getLogger("quarterdeck.launching")

@@ -26,8 +26,8 @@ from quarterdeck.domain.coordination.model import ProcessLauncher
 from quarterdeck.domain.coordination.rules import launching as rules
 from quarterdeck.domain.tasks.model.commands import Fail, Launched, Release
 from quarterdeck.domain.tasks.model.rows import State, Task, Whole
-from quarterdeck.domain.tasks.operations import coordinating
-from quarterdeck.domain.tasks.rules.lives import HELD
+from quarterdeck.domain.tasks.operations import coordinator_queries
+from quarterdeck.domain.tasks.rules.states import HELD
 from quarterdeck.store.interface import StoreError
 
 log = logging.getLogger("quarterdeck.launching")
@@ -253,7 +253,7 @@ class Processes:
         if not watched:
             return
         refs = [running.ask.ref for running in watched]
-        rows = await self._means.everywhere.read(lambda tx: coordinating.named(tx, refs))
+        rows = await self._means.everywhere.read(lambda tx: coordinator_queries.named(tx, refs))
         now = asyncio.get_running_loop().time()
         for running in watched:
             row = rows.get(running.ask.ref)

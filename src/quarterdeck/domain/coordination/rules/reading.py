@@ -6,12 +6,12 @@ import msgspec
 
 from quarterdeck.core.clock import iso
 from quarterdeck.domain.coordination.model import CoordinatorLogView
-from quarterdeck.domain.tasks.model.lines import Level
-from quarterdeck.domain.tasks.rules import telling
+from quarterdeck.domain.tasks.model.log_types import Level
+from quarterdeck.domain.tasks.rules import log_rendering
 from quarterdeck.engine.event_log import Event
 
 KINDS: dict[str, Level] = {
-    **{name: level for name, (level, _) in telling.KINDS.items()},
+    **{name: level for name, (level, _) in log_rendering.KINDS.items()},
     "agent.stale": Level.ERROR,
     "agent.degraded": Level.WARN,
     "agent.revived": Level.INFO,
@@ -55,7 +55,7 @@ def view(event: Event) -> CoordinatorLogView:
     room, _, _ = event.type.partition(".")
     if room == "task":
         fields = (event.type, event.actor, event.from_state, event.to_state, event.data, event.at)
-        entry = telling.read_as(telling.Transition(event.pos, event.id, *fields))
+        entry = log_rendering.read_as(log_rendering.Transition(event.pos, event.id, *fields))
         level, message, agent_id = entry.level, entry.message or "", entry.agent_id
     else:
         level, message = KINDS.get(event.type, Level.INFO), SENTENCES.get(event.type, f"{event.type}.")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from quarterdeck.domain.tasks.model.commands import Abort, Cut, Due, Spread, Warn
 from quarterdeck.domain.tasks.model.rows import Attempt, Overdue, Ref, State
-from quarterdeck.domain.tasks.rules.graph import cycle_through, in_cycles
+from quarterdeck.domain.tasks.rules.dependency_graph import cycle_through, in_cycles
 
 TIMEOUT = "timeout"
 LAUNCH_LOST = "launch_lost"

@@ -17,10 +17,10 @@
 | insight  | why a task is as it is, and what it hangs together with                                      |
 """
 
-from quarterdeck.domain.tasks.operations.awaiting import Look
-from quarterdeck.domain.tasks.operations.exchange import Exchange, TaskWaiters, waiters, windows_of
-from quarterdeck.domain.tasks.operations.looking import page, show
-from quarterdeck.domain.tasks.operations.settling import Settler
-from quarterdeck.domain.tasks.operations.telling import Teller
+from quarterdeck.domain.tasks.operations.batch import Exchange, TaskWaiters, waiters, windows_of
+from quarterdeck.domain.tasks.operations.claim_wakeups import Look
+from quarterdeck.domain.tasks.operations.heartbeat_feedback import Teller
+from quarterdeck.domain.tasks.operations.on_agent_lost import Settler
+from quarterdeck.domain.tasks.operations.reads import page, show
 
 __all__ = ["Exchange", "Look", "Settler", "TaskWaiters", "Teller", "page", "show", "waiters", "windows_of"]

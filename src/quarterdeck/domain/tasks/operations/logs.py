@@ -21,7 +21,7 @@ from quarterdeck.core import redaction
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
-from quarterdeck.domain.tasks.model.lines import (
+from quarterdeck.domain.tasks.model.log_types import (
     LINES_MAX,
     PAGE_BYTES_MAX,
     AddLines,
@@ -34,8 +34,8 @@ from quarterdeck.domain.tasks.model.lines import (
 )
 from quarterdeck.domain.tasks.model.rows import TABLE, Ref, Task
 from quarterdeck.domain.tasks.queries import LINES, Q
-from quarterdeck.domain.tasks.rules import refusals, telling
-from quarterdeck.domain.tasks.rules.telling import Half, Span, Transition
+from quarterdeck.domain.tasks.rules import errors, log_rendering
+from quarterdeck.domain.tasks.rules.log_rendering import Half, Span, Transition
 from quarterdeck.engine.event_log import LAST
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.secrets import About, Safe
@@ -80,7 +80,7 @@ class LineAdder:
         outcomes: list[list[str] | Problem | Busy] = []
         for ask in asks:
             row = rows.get((ask.zone_id, ask.id))
-            problem = heard.problem(ask, WORK) or telling.may_say(ask.caller, row, ask.id, ask.token)
+            problem = heard.problem(ask, WORK) or log_rendering.may_say(ask.caller, row, ask.id, ask.token)
             if problem is None and row is not None:
                 problem = log.take(ask, row)
             outcomes.append(problem or [line.id for line in ask.lines])
@@ -88,7 +88,7 @@ class LineAdder:
             return outcomes
         refused = await self._write(tx, log)
         return [
-            telling.full(LINES_MAX) if (ask.zone_id, ask.id) in refused and isinstance(done, list) else done
+            log_rendering.full(LINES_MAX) if (ask.zone_id, ask.id) in refused and isinstance(done, list) else done
             for ask, done in zip(asks, outcomes, strict=True)
         ]
 
@@ -108,7 +108,7 @@ class LineAdder:
 
     def _cleaned(self, line: SaidLine, stored: Sequence[tuple[str, About]] | None) -> SaidLine:
         """Without the secrets of its own task. Most tasks have none, and what looks like one is gone already."""
-        return telling.cleaned(line, partial(self._safe.strike, stored=stored)) if stored else line
+        return log_rendering.cleaned(line, partial(self._safe.strike, stored=stored)) if stored else line
 
 
 class _Log:
@@ -135,7 +135,7 @@ class _Log:
         ref = (ask.zone_id, ask.id)
         used = self._used.get(ref, 0)
         if used + len(ask.lines) > LINES_MAX:
-            return telling.full(used)
+            return log_rendering.full(used)
         self._used[ref] = used + len(ask.lines)
         self.taken += [(row, line) for line in ask.lines]
         return None
@@ -145,7 +145,10 @@ def failed(tx: Tx, stack_traces: Sequence[tuple[Task, str]]) -> None:
     """Keeps where attempts failed, in the transaction in which they do. The bound on what an agent may say does not
     count: how often a task may fail is bounded already, and this is what somebody will look for."""
     said = [
-        (task, SaidLine(new_id(), Level.ERROR, telling.ERROR, _has_failed(task), "{}", redaction.redact_text(trace)))
+        (
+            task,
+            SaidLine(new_id(), Level.ERROR, log_rendering.ERROR, _has_failed(task), "{}", redaction.redact_text(trace)),
+        )
         for task, trace in stack_traces
     ]
     counts = Counter[Ref]((task.zone_id, task.id) for task, _ in said)
@@ -191,13 +194,13 @@ async def page(tx: Tx, wanted: LogFilter) -> LogPage:
         _said(wanted, begin),
     )
     if not found:
-        raise refusals.not_found(wanted.id)
-    transitions = Half([telling.read_as(each) for each in decode(events, Transition)], len(events) > wanted.limit)
+        raise errors.not_found(wanted.id)
+    transitions = Half([log_rendering.read_as(each) for each in decode(events, Transition)], len(events) > wanted.limit)
     lines = decode([row[1:] for row in rows], Line)
     there = int(str(rows[0][0])) if rows else 0
-    said = Half([telling.line_as(line) for line in lines], there > wanted.limit or there > len(lines))
+    said = Half([log_rendering.line_as(line) for line in lines], there > wanted.limit or there > len(lines))
     end = _end(begin, head, transitions, lines) if wanted.oldest_first else NOTHING_LEFT
-    return telling.merged(transitions, said, Span(begin, end, wanted.limit, wanted.oldest_first))
+    return log_rendering.merged(transitions, said, Span(begin, end, wanted.limit, wanted.oldest_first))
 
 
 def _end(begin: Place, head: Row, transitions: Half, lines: Sequence[Line]) -> Place:
@@ -210,7 +213,7 @@ def _end(begin: Place, head: Row, transitions: Half, lines: Sequence[Line]) -> P
 
 
 def _transitions(wanted: LogFilter, begin: Place) -> Bound:
-    kinds = telling.wanted(wanted.level, wanted.event)
+    kinds = log_rendering.wanted(wanted.level, wanted.event)
     types: Batch = [(name,) for name in kinds.types or ()]
     common: dict[str, str | int | Batch | None] = {
         "subject": wanted.id,

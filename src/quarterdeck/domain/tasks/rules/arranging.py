@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from quarterdeck.domain.tasks.rules.graph import in_cycles
+from quarterdeck.domain.tasks.rules.dependency_graph import in_cycles
 
 
 def arranged(depends_on: Mapping[str, Sequence[str]]) -> tuple[list[str], dict[str, list[str]]]:

@@ -16,7 +16,7 @@ import msgspec
 from quarterdeck.core.clock import DAY, SECOND, Millis, iso, iso_or_none
 from quarterdeck.core.errors import Invalid, LimitReached, NotFound
 from quarterdeck.domain.tasks.model.commands import Cost
-from quarterdeck.domain.tasks.model.money import (
+from quarterdeck.domain.tasks.model.cost_types import (
     BUDGETS_MAX,
     MICROS,
     Budget,

@@ -29,9 +29,9 @@ from quarterdeck.domain.tasks.model.bodies import (
     StartBody,
 )
 from quarterdeck.domain.tasks.model.commands import Claim, Complete, Cost, Create, Fail, Patch, Progress, Release
-from quarterdeck.domain.tasks.model.money import MICROS
+from quarterdeck.domain.tasks.model.cost_types import MICROS
 from quarterdeck.domain.tasks.model.rows import TABLE, Content
-from quarterdeck.domain.tasks.rules.queues import class_of
+from quarterdeck.domain.tasks.rules.ready_queues import class_of
 from quarterdeck.engine.secrets import Safe
 
 FIELD_MAX = 1 << 20

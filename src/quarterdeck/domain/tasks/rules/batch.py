@@ -10,10 +10,10 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Binding
 from quarterdeck.domain.tasks.model.commands import Ask, Claim, Complete, Cost, Fail, Outcome, Progress, Release, Start
 from quarterdeck.domain.tasks.model.rows import AgentRef, Content, Leases, Ref, Said, State, Task
-from quarterdeck.domain.tasks.rules import lives
-from quarterdeck.domain.tasks.rules.known import ClassRef, Known, Told
-from quarterdeck.domain.tasks.rules.lives import HELD
-from quarterdeck.domain.tasks.rules.queues import Queues, is_ready
+from quarterdeck.domain.tasks.rules import states
+from quarterdeck.domain.tasks.rules.batch_input import ClassRef, Known, Told
+from quarterdeck.domain.tasks.rules.ready_queues import Queues, is_ready
+from quarterdeck.domain.tasks.rules.states import HELD
 
 Step = tuple[Task, Task]
 """A task before and after."""
@@ -122,7 +122,7 @@ class Book:
 
     def _charge(self, row: Task, costs: tuple[Cost, ...]) -> Task:
         self.costs += [(row, cost) for cost in costs]
-        return lives.charged(row, costs) if costs else row
+        return states.charged(row, costs) if costs else row
 
     def _hold(self, row: Task, by: int) -> None:
         """What an agent holds is counted where it is given out and where it ends, and nowhere else."""

@@ -14,20 +14,8 @@ from quarterdeck.core import paging
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.ids import new_id
 from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
-from quarterdeck.domain.tasks import asking
-from quarterdeck.domain.tasks.model.insight import TaskExplanation, TaskTree, TreeQuery
-from quarterdeck.domain.tasks.model.lines import (
-    AddLines,
-    LogAdded,
-    LogBody,
-    LogFilter,
-    LogItem,
-    LogList,
-    LogPage,
-    LogQuery,
-    Place,
-)
-from quarterdeck.domain.tasks.model.money import (
+from quarterdeck.domain.tasks import request_commands
+from quarterdeck.domain.tasks.model.cost_types import (
     MICROS,
     Budget,
     BudgetBody,
@@ -44,10 +32,22 @@ from quarterdeck.domain.tasks.model.money import (
     RemoveBudget,
     Scope,
 )
-from quarterdeck.domain.tasks.operations import budgeting, insight, logs
-from quarterdeck.domain.tasks.operations.following import Following
-from quarterdeck.domain.tasks.operations.looking import TaskRef
-from quarterdeck.domain.tasks.rules import spending, telling
+from quarterdeck.domain.tasks.model.explain_types import TaskExplanation, TaskTree, TreeQuery
+from quarterdeck.domain.tasks.model.log_types import (
+    AddLines,
+    LogAdded,
+    LogBody,
+    LogFilter,
+    LogItem,
+    LogList,
+    LogPage,
+    LogQuery,
+    Place,
+)
+from quarterdeck.domain.tasks.operations import budgets as budgeting, explain as insight, logs
+from quarterdeck.domain.tasks.operations.log_long_poll import Following
+from quarterdeck.domain.tasks.operations.reads import TaskRef
+from quarterdeck.domain.tasks.rules import budgets as spending, log_rendering
 from quarterdeck.engine.transaction import Engine, Tx
 
 T = TypeVar("T")
@@ -76,8 +76,8 @@ class RecordDesk:
             zone_id=call.zone,
             caller=call.caller,
             id=call.params["id"],
-            token=asking.token(call, body.attempt_token),
-            lines=tuple(telling.said(item, new_id()) for item in items),
+            token=request_commands.token(call, body.attempt_token),
+            lines=tuple(log_rendering.said(item, new_id()) for item in items),
         )
         return Reply(LogAdded(await self.submit_lines(ask)), 201)
 
@@ -101,7 +101,7 @@ class RecordDesk:
         page = await self._page(call, wanted, query.wait_ms)
         # Oldest first there may always be more: the cursor says where to go on, also where nothing was found.
         cursor = None if page.is_last and not oldest_first else _cursor(listing, page.place)
-        body = LogList([telling.view(entry, wanted.id) for entry in page.entries], cursor)
+        body = LogList([log_rendering.view(entry, wanted.id) for entry in page.entries], cursor)
         return Reply(body, 200, call.link_to_next(cursor))
 
     async def _page(self, call: Call, wanted: LogFilter, wait_ms: int) -> LogPage:

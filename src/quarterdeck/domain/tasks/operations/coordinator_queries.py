@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.domain.tasks.model.rows import Attempt, Overdue, Ref, State, Task
-from quarterdeck.domain.tasks.operations.loading import kinds_of
+from quarterdeck.domain.tasks.operations.load import kinds_of
 from quarterdeck.domain.tasks.queries import COORDINATING, Q
-from quarterdeck.domain.tasks.rules.known import ClassRef, Kind
+from quarterdeck.domain.tasks.rules.batch_input import ClassRef, Kind
 from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
 

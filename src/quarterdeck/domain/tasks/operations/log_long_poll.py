@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from quarterdeck.domain.tasks.model.lines import LogFilter, LogPage
+from quarterdeck.domain.tasks.model.log_types import LogFilter, LogPage
 from quarterdeck.domain.tasks.model.rows import Ref
 from quarterdeck.domain.tasks.operations import logs
 from quarterdeck.engine import long_poll

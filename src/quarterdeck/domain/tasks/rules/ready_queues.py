@@ -10,7 +10,7 @@ from itertools import takewhile
 import msgspec
 
 from quarterdeck.domain.tasks.model.rows import Ref, State, Task, Waits
-from quarterdeck.domain.tasks.rules.known import ClassRef, Kind
+from quarterdeck.domain.tasks.rules.batch_input import ClassRef, Kind
 
 GIVEN_MAX = 16 << 20
 """Bytes of what tasks say that one batch gives out, to all who claim in it. The rest stays where it is, and is there

@@ -11,12 +11,12 @@ from quarterdeck.core.clock import MINUTE, Millis
 from quarterdeck.core.errors import Conflict, NotFound
 from quarterdeck.domain.agents.heartbeat_port import Keep, Reported, Tells, Warned, Working
 from quarterdeck.domain.agents.operations.authorization import require_power
-from quarterdeck.domain.tasks import asking
+from quarterdeck.domain.tasks import request_commands
 from quarterdeck.domain.tasks.model.commands import Abort, Command, Outcome, Progress
 from quarterdeck.domain.tasks.model.rows import State, Task
 from quarterdeck.domain.tasks.queries import LISTS, Q
-from quarterdeck.domain.tasks.rules import refusals
-from quarterdeck.domain.tasks.rules.lives import HELD
+from quarterdeck.domain.tasks.rules import errors
+from quarterdeck.domain.tasks.rules.states import HELD
 from quarterdeck.engine.secrets import Safe
 from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.store.interface import decode
@@ -96,7 +96,7 @@ class Teller:
 
         async def keep() -> Warned | None:
             if row.status not in HELD or row.agent_id != reported.agent_id:
-                return _over(refusals.stale(row), row.id)
+                return _over(errors.stale(row), row.id)
             if word.percent is None and word.step is None and word.checkpoint is None:
                 # That the agent is there is no progress of its task.
                 return None
@@ -120,7 +120,9 @@ class Teller:
             token=said.attempt_token or said.caller.attempt,
             percent=said.progress_percent,
             step=said.current_step,
-            checkpoint=asking.sealed(self._safe, said.zone_id, said.task_id, "checkpoint_data", said.checkpoint_data),
+            checkpoint=request_commands.sealed(
+                self._safe, said.zone_id, said.task_id, "checkpoint_data", said.checkpoint_data
+            ),
         )
 
 
@@ -142,7 +144,7 @@ async def _current(tx: Tx, reported: Reported) -> Task:
     await require_power(tx, reported.caller, reported.zone_id, "tasks.work")
     [rows] = await tx.read(Q.tasks_get(batch=[(reported.zone_id, reported.task_id)]))
     if not rows:
-        raise refusals.not_found(reported.task_id)
+        raise errors.not_found(reported.task_id)
     [row] = decode(rows, Task)
     return row
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.tasks.operations.exchange import TaskWaiters, wants
-from quarterdeck.domain.tasks.operations.loading import kinds_of
+from quarterdeck.domain.tasks.operations.batch import TaskWaiters, wants
+from quarterdeck.domain.tasks.operations.load import kinds_of
 from quarterdeck.domain.tasks.queries import Q
-from quarterdeck.domain.tasks.rules.known import ClassRef, Kind
+from quarterdeck.domain.tasks.rules.batch_input import ClassRef, Kind
 from quarterdeck.engine.transaction import Engine, Tx
 
 AGENTS_SECONDS = 0.5

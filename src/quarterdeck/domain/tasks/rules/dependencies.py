@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.tasks.model.commands import Ask, Cut, Patch, Retry, Spread
 from quarterdeck.domain.tasks.model.rows import Ref, Said, State, Strategy, Task
-from quarterdeck.domain.tasks.rules import lives, refusals, turns
-from quarterdeck.domain.tasks.rules.book import Book, Why
-from quarterdeck.domain.tasks.rules.graph import cycle_through
-from quarterdeck.domain.tasks.rules.known import Known, Standing, standing
-from quarterdeck.domain.tasks.rules.lives import Rank
+from quarterdeck.domain.tasks.rules import errors, ranking, states
+from quarterdeck.domain.tasks.rules.batch import Book, Why
+from quarterdeck.domain.tasks.rules.batch_input import Known, Standing, standing
+from quarterdeck.domain.tasks.rules.dependency_graph import cycle_through
+from quarterdeck.domain.tasks.rules.states import Rank
 
 
 class Dependencies(Book):
@@ -38,7 +38,7 @@ class Dependencies(Book):
         for task_id in depends_on:
             found = self._standing((zone_id, task_id))
             if found is None:
-                return refusals.unknown_dependency(task_id)
+                return errors.unknown_dependency(task_id)
             if found.has_failed:
                 failed = failed or task_id
             elif not found.is_done:
@@ -62,7 +62,7 @@ class Dependencies(Book):
             if waiting is not None and still:
                 self._get_out_of_the_way(waiting, row, ask)
         if bool(row.spreads) != self._known.blocked_cut:
-            self._keep(row, lives.spreading(row, spreads=self._known.blocked_cut))
+            self._keep(row, states.spreading(row, spreads=self._known.blocked_cut))
 
     def _get_out_of_the_way(self, waiting: Task, ended: Task, ask: Ask) -> None:
         dependency = ((waiting.zone_id, waiting.id), ended.id)
@@ -72,10 +72,10 @@ class Dependencies(Book):
             return
         if ended.final and waiting.on_dependency_failure == "fail":
             self._say(waiting, Said(last_error=because(ended.id)))
-            after = lives.failed_by_dependency(waiting, lives.DEPENDENCY_FAILED, self._now)
-            self._move(waiting, after, "task.failed", ask, Why(lives.DEPENDENCY_FAILED))
+            after = states.failed_by_dependency(waiting, states.DEPENDENCY_FAILED, self._now)
+            self._move(waiting, after, "task.failed", ask, Why(states.DEPENDENCY_FAILED))
             return
-        after = lives.unblocked(waiting, self._now)
+        after = states.unblocked(waiting, self._now)
         if after.unmet == 0 and waiting.unmet > 0:
             self._move(waiting, after, "task.unblocked", ask)
         else:
@@ -91,9 +91,9 @@ class Dependencies(Book):
         """One of those that wait for each other. That it waits at all is looked at again here."""
         if row.status not in (State.PENDING, State.PAUSED) or not row.unmet:
             return row
-        self._say(row, Said(last_error=f"These tasks wait for each other: {refusals.shown(ask.cycle)}."))
-        after = lives.failed_by_dependency(row, lives.DEPENDENCY_CYCLE, self._now)
-        self._move(row, after, "task.failed", ask, Why(lives.DEPENDENCY_CYCLE, cycle=ask.cycle))
+        self._say(row, Said(last_error=f"These tasks wait for each other: {errors.shown(ask.cycle)}."))
+        after = states.failed_by_dependency(row, states.DEPENDENCY_CYCLE, self._now)
+        self._move(row, after, "task.failed", ask, Why(states.DEPENDENCY_CYCLE, cycle=ask.cycle))
         return after
 
     # -- by hand -------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Dependencies(Book):
     def _retry(self, ask: Retry, row: Task) -> Task | Problem:
         """Begins anew, and waits anew for what it depends on, should that have been begun anew as well."""
         if row.status not in (State.FAILED, State.ABORTED):
-            return refusals.not_movable(row, "retried", f"it is {row.status}")
+            return errors.not_movable(row, "retried", f"it is {row.status}")
         ref = (row.zone_id, row.id)
         depends_on = self._known.ahead.get(ref, ())
         met = self._standings_of(row.zone_id, depends_on)
@@ -109,28 +109,28 @@ class Dependencies(Book):
             return met
         unmet, failed = met
         if failed is not None and row.on_dependency_failure == "fail":
-            return refusals.not_movable(row, "retried", f"it depends on {failed!r}, which has failed: retry that first")
+            return errors.not_movable(row, "retried", f"it depends on {failed!r}, which has failed: retry that first")
         again = {(ref, task_id) for task_id in unmet}
         self.reopened |= again
         self.met -= again
         for task_id in unmet:
             self._blocked.setdefault((row.zone_id, task_id), []).append(ref)
-        after = lives.waiting_for(lives.retried(row, self._now), row.depends, len(unmet), self._now)
+        after = states.waiting_for(states.retried(row, self._now), row.depends, len(unmet), self._now)
         self._move(row, after, "task.requeued", ask, Why("retry"))
         self._becomes_ready(after)
         return after
 
     def _change(self, ask: Patch, row: Task) -> Task | Problem:
         if row.status is State.ARCHIVED:
-            return refusals.not_movable(row, "changed", "it is ARCHIVED")
-        after = lives.patched(row, ask, self._known.windows.overdue_ms, self._now)
+            return errors.not_movable(row, "changed", "it is ARCHIVED")
+        after = states.patched(row, ask, self._known.windows.overdue_ms, self._now)
         if ask.depends_on is not None:
             changed = self._depend_anew(ask.depends_on, after)
             if isinstance(changed, Problem):
                 return changed
             after = changed
         if after.priority != row.priority and row.ranked_by is not Strategy.FAIR:
-            after = lives.ranked(after, Rank(row.ranked_by, turns.of(row.ranked_by, after)))
+            after = states.ranked(after, Rank(row.ranked_by, ranking.of(row.ranked_by, after)))
         if ask.metadata is not None or ask.tags is not None:
             self._say(row, Said(metadata_json=ask.metadata, tags=ask.tags_json))
         if ask.tags is not None:
@@ -144,7 +144,7 @@ class Dependencies(Book):
 
     def _depend_anew(self, depends_on: tuple[str, ...], row: Task) -> Task | Problem:
         if row.status not in (State.PENDING, State.PAUSED) or row.attempt:
-            return refusals.has_begun(row.id)
+            return errors.has_begun(row.id)
         met = self._standings_of(row.zone_id, depends_on)
         if isinstance(met, Problem):
             return met
@@ -152,12 +152,12 @@ class Dependencies(Book):
         ahead = {task_id: of for (zone_id, task_id), of in self._known.ahead.items() if zone_id == row.zone_id}
         changed = {task_id: of for (zone_id, task_id), of in self.depends.items() if zone_id == row.zone_id}
         if way := cycle_through(row.id, {**ahead, **changed, row.id: depends_on}):
-            return refusals.cycle(way)
+            return errors.cycle(way)
         ref = (row.zone_id, row.id)
         if failed is not None and row.on_dependency_failure == "fail":
-            return refusals.failed_dependency(failed)
+            return errors.failed_dependency(failed)
         self._wait_for(ref, depends_on, unmet)
-        return lives.waiting_for(row, len(depends_on), len(unmet), self._now)
+        return states.waiting_for(row, len(depends_on), len(unmet), self._now)
 
 
 def because(task_id: str) -> str:

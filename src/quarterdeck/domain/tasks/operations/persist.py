@@ -9,10 +9,10 @@ import msgspec
 from quarterdeck.core.clock import iso
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.tasks.model.rows import Content, Leased, Ref, Said, State, Task
-from quarterdeck.domain.tasks.operations import logs, spending, ties
+from quarterdeck.domain.tasks.operations import costs, dependency_reads, logs
 from quarterdeck.domain.tasks.queries import Q
-from quarterdeck.domain.tasks.rules.board import Board
-from quarterdeck.domain.tasks.rules.known import Told
+from quarterdeck.domain.tasks.rules.batch_input import Told
+from quarterdeck.domain.tasks.rules.decider import Board
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.transaction import Tx
@@ -38,7 +38,7 @@ async def write(tx: Tx, board: Board, given: Sequence[Leased]) -> Contents:
     if board.revived:
         await agents.revive(tx, board.revived)
     if board.costs:
-        await spending.write(tx, board.costs, tx.now)
+        await costs.write(tx, board.costs, tx.now)
     if board.bindings:
         tx.write(idempotency.store(board.bindings, tx.now))
     if board.stack_traces:
@@ -93,7 +93,7 @@ async def _move(tx: Tx, board: Board, given: Sequence[Leased]) -> Contents:
     refs = [(each.task.zone_id, each.task.id) for each in given]
     unread = sorted({ref for ref in refs if ref not in board.created})
     reads: list[Bound] = [Q.tasks_contents(batch=[*unread])] if unread else []
-    reads += ties.ahead(board.rows(unread), dict.fromkeys(unread, ties.LISTED_MAX))
+    reads += dependency_reads.ahead(board.rows(unread), dict.fromkeys(unread, dependency_reads.LISTED_MAX))
     if not moves and not reads:
         return _made(board, refs)
     answers = await tx.read(*moves, *reads)
@@ -101,7 +101,7 @@ async def _move(tx: Tx, board: Board, given: Sequence[Leased]) -> Contents:
     if moved != len(board.changed):
         raise RuntimeError("tasks moved under the zone's lock")
     said, *depends = answers[len(moves) :] if reads else [[]]
-    ahead = ties.gathered(row for rows in depends for row in rows)
+    ahead = dependency_reads.gathered(row for rows in depends for row in rows)
     contents = decode([row[2:] for row in said], Content)
     found: Contents = _made(board, refs)
     for row, content in zip(said, contents, strict=True):
@@ -131,7 +131,11 @@ def _moves(board: Board) -> list[Bound]:
 
 def _made(board: Board, refs: Iterable[Ref]) -> Contents:
     """What those say that were made and given out in the same batch."""
-    return {ref: (board.created[ref], board.depends[ref][: ties.LISTED_MAX]) for ref in refs if ref in board.created}
+    return {
+        ref: (board.created[ref], board.depends[ref][: dependency_reads.LISTED_MAX])
+        for ref in refs
+        if ref in board.created
+    }
 
 
 def _beginning(before: Task, row: Task) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from quarterdeck.core.clock import iso, iso_or_none
-from quarterdeck.domain.tasks.model.money import MICROS
+from quarterdeck.domain.tasks.model.cost_types import MICROS
 from quarterdeck.domain.tasks.model.rows import Leased, Whole
 from quarterdeck.domain.tasks.model.views import CostsView, TaskView
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quarterdeck.core.clock import iso, iso_or_none
-from quarterdeck.domain.tasks.model.insight import (
+from quarterdeck.domain.tasks.model.explain_types import (
     AgentsView,
     Ahead,
     AheadView,
@@ -13,7 +13,7 @@ from quarterdeck.domain.tasks.model.insight import (
     TaskExplanation,
 )
 from quarterdeck.domain.tasks.model.rows import State, Waits
-from quarterdeck.domain.tasks.rules import lives
+from quarterdeck.domain.tasks.rules import states
 
 NAMED_MAX = 5
 """How many tasks or capabilities a sentence names."""
@@ -21,7 +21,7 @@ NAMED_MAX = 5
 
 def explain(facts: Facts) -> TaskExplanation:
     row = facts.row
-    if row.status in lives.HELD:
+    if row.status in states.HELD:
         return _held(facts)
     if row.status is State.PENDING:
         return _pending(facts)
@@ -78,7 +78,7 @@ def _waits_for_others(facts: Facts) -> TaskExplanation:
 
 
 def _standing(each: Ahead) -> str:
-    if each.status in lives.HELD and each.agent_id is not None:
+    if each.status in states.HELD and each.agent_id is not None:
         return f"{each.status} by {each.agent_id}"
     if each.status is State.PENDING and each.waits == Waits.OTHERS:
         return "PENDING, waiting for others itself"
@@ -233,9 +233,9 @@ def _failed(facts: Facts) -> str:
     row = facts.row
     if row.status is State.ABORTED:
         return f"It was canceled for good: {row.reason or 'requested'}."
-    if row.reason == lives.DEPENDENCY_FAILED:
+    if row.reason == states.DEPENDENCY_FAILED:
         return "It has failed for good because a task it depends on has."
-    if row.reason == lives.DEPENDENCY_CYCLE:
+    if row.reason == states.DEPENDENCY_CYCLE:
         return "It has failed for good because it waited for itself."
     if row.retry_count >= row.max_retries:
         return f"It has failed for good: its last attempt ended ({row.reason}), and no retries are left."

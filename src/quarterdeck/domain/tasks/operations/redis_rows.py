@@ -11,7 +11,7 @@ from quarterdeck.domain.agents.model import Agent, Shown, State as AgentState
 from quarterdeck.domain.agents.rules import shown
 from quarterdeck.domain.tasks.model.rows import State, Task, Waits
 from quarterdeck.domain.tasks.queries import LISTS, Q
-from quarterdeck.domain.tasks.rules.lives import HELD
+from quarterdeck.domain.tasks.rules.states import HELD
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.mirrors.keys import Contents, Places
 from quarterdeck.engine.transaction import Tx

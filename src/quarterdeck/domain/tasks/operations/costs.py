@@ -8,10 +8,10 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.domain.tasks.model.commands import Cost
-from quarterdeck.domain.tasks.model.money import Budget, Scope, Sum
+from quarterdeck.domain.tasks.model.cost_types import Budget, Scope, Sum
 from quarterdeck.domain.tasks.model.rows import Task
 from quarterdeck.domain.tasks.queries import MONEY
-from quarterdeck.domain.tasks.rules import spending as rules
+from quarterdeck.domain.tasks.rules import budgets as rules
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode

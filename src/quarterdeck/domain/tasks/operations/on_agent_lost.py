@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.tasks.model.commands import Abort, Ask
 from quarterdeck.domain.tasks.model.rows import AgentRef, State, Task
-from quarterdeck.domain.tasks.operations import writing
+from quarterdeck.domain.tasks.operations import persist
 from quarterdeck.domain.tasks.queries import Q
-from quarterdeck.domain.tasks.rules.board import Board
-from quarterdeck.domain.tasks.rules.known import Known, Windows
+from quarterdeck.domain.tasks.rules.batch_input import Known, Windows
+from quarterdeck.domain.tasks.rules.decider import Board
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
@@ -44,7 +44,7 @@ class Settler:
                     chance=random.random(),
                 )
             )
-        await writing.write(tx, board, [])
+        await persist.write(tx, board, [])
 
 
 async def held_by(tx: Tx, agents: Sequence[AgentRef]) -> list[Task]:

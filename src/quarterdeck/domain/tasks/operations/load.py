@@ -26,10 +26,10 @@ from quarterdeck.domain.tasks.model.commands import (
     Spread,
 )
 from quarterdeck.domain.tasks.model.rows import AgentRef, Ref, State, Strategy, Task
-from quarterdeck.domain.tasks.operations import spending
+from quarterdeck.domain.tasks.operations import costs
 from quarterdeck.domain.tasks.queries import Q
-from quarterdeck.domain.tasks.rules.keyed import key_of, key_of_claim
-from quarterdeck.domain.tasks.rules.known import ClassRef, Kind, Known, Standing, Windows, Worker
+from quarterdeck.domain.tasks.rules.batch_input import ClassRef, Kind, Known, Standing, Windows, Worker
+from quarterdeck.domain.tasks.rules.idempotency import key_of, key_of_claim
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency, leases
 from quarterdeck.engine.lanes import zones_of
@@ -83,7 +83,7 @@ async def load(tx: Tx, asks: Sequence[Command], waiting: Sequence[Claim], window
     zone_rows = trip.ask(zones.lock(tx, wanted.zones))
     speakers = Speakers([*asks, *waiting])
     spoken = [trip.ask(statement) for statement in speakers.statements()]
-    budgeted = [trip.ask(statement) for statement in spending.statements(wanted.giving)]
+    budgeted = [trip.ask(statement) for statement in costs.statements(wanted.giving)]
     keys = trip.ask(idempotency.load(sorted(wanted.keys, key=str)), wanted.keys)
     named = trip.ask(Q.tasks_get(batch=_batch(wanted.named)), wanted.named)
     ahead_of = trip.ask(Q.tasks_standing(batch=_batch(wanted.ahead)), wanted.ahead)
@@ -104,7 +104,7 @@ async def load(tx: Tx, asks: Sequence[Command], waiting: Sequence[Claim], window
     bindings = idempotency.loaded(trip.rows(keys))
     found = _workers(trip.rows(workers), tx.now)
     kinds, first_turns = kinds_of(trip.rows(classes))
-    budgets = spending.Budgets.of([trip.rows(place) for place in budgeted], tx.now)
+    budgets = costs.Budgets.of([trip.rows(place) for place in budgeted], tx.now)
     following = _next_of(asks, found, _payable(kinds, budgets), first_turns, budgets)
     ready, keyed = await _second(tx, wanted, bindings, following)
     own = trip.rows(held)
@@ -222,7 +222,7 @@ def _next_of(
     workers: dict[AgentRef, Worker],
     kinds: dict[ClassRef, Kind],
     first_turns: dict[ClassRef, int],
-    budgets: spending.Budgets,
+    budgets: costs.Budgets,
 ) -> list[Bound]:
     """The first of each class that a claim may be given from. What has the lowest turns of all stands in the classes
     with the lowest first turns: of these it takes as many classes as it may get tasks. Those whose own budget is spent
@@ -246,7 +246,7 @@ def _next_of(
     ]
 
 
-def _payable(kinds: dict[ClassRef, Kind], budgets: spending.Budgets) -> dict[ClassRef, Kind]:
+def _payable(kinds: dict[ClassRef, Kind], budgets: costs.Budgets) -> dict[ClassRef, Kind]:
     """Without those of which nothing can be given out: they would stand in the way of the others."""
     if not budgets:
         return kinds

@@ -12,9 +12,9 @@ from quarterdeck.core.routing import Bearer, Caller
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
 from quarterdeck.domain.tasks.model.rows import Content, Ref, Task, Whole
-from quarterdeck.domain.tasks.operations import ties
+from quarterdeck.domain.tasks.operations import dependency_reads
 from quarterdeck.domain.tasks.queries import LISTS, Q
-from quarterdeck.domain.tasks.rules import refusals
+from quarterdeck.domain.tasks.rules import errors
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Tx
@@ -26,7 +26,7 @@ PAGE_MAX = 4 << 20
 """Bytes of what the tasks of one page say: a page ends early rather than hold up everybody else."""
 MEASURED = 100
 """Tasks whose size is asked for at once."""
-UNTIED = ties.Ties()
+UNTIED = dependency_reads.Ties()
 _width = len(Task.__struct_fields__)
 
 
@@ -34,7 +34,7 @@ class TaskRef(msgspec.Struct, frozen=True):
     zone_id: str
     id: str
     caller: Caller | None = None
-    most: int = ties.SHOWN_MAX
+    most: int = dependency_reads.SHOWN_MAX
     """Of what it depends on, and of what depends on it."""
 
     @property
@@ -76,7 +76,7 @@ async def show(tx: Tx, asks: Sequence[TaskRef]) -> list[Whole | Problem | Busy]:
         ref = (ask.zone_id, ask.id)
         most[ref] = max(ask.most, most.get(ref, 0))
     found = await _wholes(tx, rows, most)
-    return [heard.problem(ask, READ) or found.get((ask.zone_id, ask.id)) or refusals.not_found(ask.id) for ask in asks]
+    return [heard.problem(ask, READ) or found.get((ask.zone_id, ask.id)) or errors.not_found(ask.id) for ask in asks]
 
 
 async def page(tx: Tx, wanted: TaskFilter) -> TaskPage:
@@ -92,7 +92,7 @@ async def page(tx: Tx, wanted: TaskFilter) -> TaskPage:
     shown = await _fitting(tx, wanted.zone_id, names[: wanted.limit])
     refs = [(wanted.zone_id, name) for name in shown]
     [contents] = await tx.read(Q.tasks_whole(batch=[*refs]))
-    found = await _wholes(tx, contents, dict.fromkeys(refs, ties.LISTED_MAX))
+    found = await _wholes(tx, contents, dict.fromkeys(refs, dependency_reads.LISTED_MAX))
     following = shown[-1] if len(shown) < len(names) else None
     return TaskPage([found[ref] for ref in refs if ref in found], following)
 
@@ -131,14 +131,14 @@ def _page(wanted: TaskFilter) -> Bound:
 async def _require_agent(tx: Tx, ref: tuple[str, str]) -> None:
     [found] = await tx.read(agents.get([ref]))
     if not found:
-        raise refusals.agent_not_found(ref[1])
+        raise errors.agent_not_found(ref[1])
 
 
 async def _wholes(tx: Tx, rows: Sequence[Row], most: Mapping[Ref, int]) -> dict[Ref, Whole]:
     """With what they depend on, and what depends on them."""
     tasks = decode([row[:_width] for row in rows], Task)
     contents = decode([row[_width:] for row in rows], Content)
-    tied = await ties.read(tx, tasks, most)
+    tied = await dependency_reads.read(tx, tasks, most)
     found: dict[Ref, Whole] = {}
     for task, content in zip(tasks, contents, strict=True):
         ref = (task.zone_id, task.id)

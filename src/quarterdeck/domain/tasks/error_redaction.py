@@ -12,7 +12,7 @@ from functools import partial
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.tasks.model.rows import TABLE, Whole
-from quarterdeck.domain.tasks.operations.looking import TaskRef
+from quarterdeck.domain.tasks.operations.reads import TaskRef
 from quarterdeck.engine.secrets import About, Safe
 
 Strike = Callable[[str], str]

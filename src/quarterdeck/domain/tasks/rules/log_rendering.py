@@ -28,7 +28,7 @@ from quarterdeck.core import redaction
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.errors import LimitReached, Problem, TooLarge
 from quarterdeck.core.routing import Caller
-from quarterdeck.domain.tasks.model.lines import (
+from quarterdeck.domain.tasks.model.log_types import (
     DETAILS_MAX,
     LINES_MAX,
     Entry,
@@ -41,8 +41,8 @@ from quarterdeck.domain.tasks.model.lines import (
     SaidLine,
 )
 from quarterdeck.domain.tasks.model.rows import Task
-from quarterdeck.domain.tasks.rules import refusals
-from quarterdeck.domain.tasks.rules.lives import HELD
+from quarterdeck.domain.tasks.rules import errors
+from quarterdeck.domain.tasks.rules.states import HELD
 
 TRANSITION = "state_transition"
 ERROR = "error"
@@ -74,12 +74,12 @@ Strike = Callable[[str], str]
 def may_say(caller: Caller, row: Task | None, task_id: str, token: str | None) -> Problem | None:
     """Only whoever holds the task says something in its log, and only while it does."""
     if row is None:
-        return refusals.not_found(task_id)
+        return errors.not_found(task_id)
     if token is None:
-        return refusals.token_required()
+        return errors.token_required()
     is_other = caller.agent_id is not None and caller.agent_id != row.agent_id
     if is_other or token != row.attempt_token or row.status not in HELD:
-        return refusals.stale(row)
+        return errors.stale(row)
     return None
 
 

@@ -13,10 +13,10 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.tasks.model.commands import Claim, Command, Create, Named, Outcome
 from quarterdeck.domain.tasks.model.rows import AgentRef, Content, Leased, Leases, Ref, TaskSettings
-from quarterdeck.domain.tasks.operations import loading, writing
-from quarterdeck.domain.tasks.rules.board import Board
-from quarterdeck.domain.tasks.rules.known import Kind, Windows
-from quarterdeck.domain.tasks.rules.lives import HELD
+from quarterdeck.domain.tasks.operations import load, persist
+from quarterdeck.domain.tasks.rules.batch_input import Kind, Windows
+from quarterdeck.domain.tasks.rules.decider import Board
+from quarterdeck.domain.tasks.rules.states import HELD
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.leases import LeaseLost
@@ -52,7 +52,7 @@ class Exchange:
 
     async def run(self, tx: Tx, asks: Sequence[Command]) -> list[Outcome | Problem | Busy]:
         hungry = self._hungry(ask for ask in asks if isinstance(ask, Create))
-        loaded = await loading.load(tx, asks, [waiter.claim for waiter in hungry], self._windows)
+        loaded = await load.load(tx, asks, [waiter.claim for waiter in hungry], self._windows)
         why_not = await zones.unlocked(tx, zones_of(asks) - loaded.locked)
         board = Board(loaded.known)
         outcomes: list[Outcome | Problem | Busy] = [
@@ -62,7 +62,7 @@ class Exchange:
         self._park(tx, asks, outcomes, board)
         handed = self._hand_over(board, hungry, loaded.locked)
         given = [outcome for outcome in outcomes if isinstance(outcome, Leases)] + [*handed.values()]
-        contents = await writing.write(tx, board, [leased for leases in given for leased in leases.items])
+        contents = await persist.write(tx, board, [leased for leases in given for leased in leases.items])
         for waiter, leases in handed.items():
             tx.on_commit(partial(self._waiters.hand, waiter, _told(leases, contents).items))
         if freed := {ref for ref, by in board.held.items() if by < 0}:
@@ -138,7 +138,7 @@ def _note_conflicts(asks: Sequence[Command], outcomes: Sequence[Outcome | Proble
             log.warning("a word of an older attempt about %s was refused: another holds it", ask.id)
 
 
-def _too_late(ask: Command, loaded: loading.Loaded) -> Problem | None:
+def _too_late(ask: Command, loaded: load.Loaded) -> Problem | None:
     """The coordinator's word counts only in its own term."""
     if ask.fence is None or ask.fence in loaded.terms:
         return None

@@ -12,8 +12,8 @@ from typing import TypeVar
 import msgspec
 
 from quarterdeck.core.errors import Problem, Unauthenticated
-from quarterdeck.domain.tasks.asking import placed
 from quarterdeck.domain.tasks.model.views import TaskView
+from quarterdeck.domain.tasks.request_commands import placed
 from quarterdeck.domain.zones.rules import ZONE_NOT_FOUND
 
 ANSWER_MAX = 16 << 20

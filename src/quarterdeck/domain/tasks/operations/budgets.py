@@ -10,7 +10,7 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.routing import Caller
 from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.tasks.model.money import (
+from quarterdeck.domain.tasks.model.cost_types import (
     BUDGETS_MAX,
     Budget,
     BudgetAsk,
@@ -23,9 +23,9 @@ from quarterdeck.domain.tasks.model.money import (
     Sum,
 )
 from quarterdeck.domain.tasks.model.rows import Ref
-from quarterdeck.domain.tasks.operations.spending import told
+from quarterdeck.domain.tasks.operations.costs import told
 from quarterdeck.domain.tasks.queries import MONEY, Q
-from quarterdeck.domain.tasks.rules import refusals, spending as rules
+from quarterdeck.domain.tasks.rules import budgets as rules, errors
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.transaction import Tx
@@ -74,7 +74,7 @@ async def change(tx: Tx, asks: Sequence[PutBudget | RemoveBudget]) -> list[Budge
 def _unknown_task(ask: BudgetAsk, there: set[Ref]) -> Problem | None:
     """What is removed need not be there any more."""
     missing = ask.scope is Scope.TASK and (ask.zone_id, ask.scope_key) not in there
-    return refusals.not_found(ask.scope_key) if missing and isinstance(ask, PutBudget) else None
+    return errors.not_found(ask.scope_key) if missing and isinstance(ask, PutBudget) else None
 
 
 class _Ledger:

@@ -38,12 +38,12 @@ from quarterdeck.domain.tasks.model.commands import (
     Warn,
 )
 from quarterdeck.domain.tasks.model.rows import Created, Leased, Leases, Said, State, Strategy, Task, Verb, Waits
-from quarterdeck.domain.tasks.rules import lives, refusals, turns
-from quarterdeck.domain.tasks.rules.book import Why
-from quarterdeck.domain.tasks.rules.keyed import key_of, key_of_claim
-from quarterdeck.domain.tasks.rules.known import Kind, Known
-from quarterdeck.domain.tasks.rules.lives import HELD, Holding, Rank, Report, Setback
-from quarterdeck.domain.tasks.rules.waiting import Dependencies, because
+from quarterdeck.domain.tasks.rules import errors, ranking, states
+from quarterdeck.domain.tasks.rules.batch import Why
+from quarterdeck.domain.tasks.rules.batch_input import Kind, Known
+from quarterdeck.domain.tasks.rules.dependencies import Dependencies, because
+from quarterdeck.domain.tasks.rules.idempotency import key_of, key_of_claim
+from quarterdeck.domain.tasks.rules.states import HELD, Holding, Rank, Report, Setback
 
 POWERS: dict[type[Ask], str] = {
     Create: "tasks.create",
@@ -74,7 +74,7 @@ class Board(Dependencies):
                 return self._claimed(ask, self._claim(ask))
         row = self._rows.get((ask.zone_id, ask.id))
         if row is None:
-            return refusals.not_found(ask.id)
+            return errors.not_found(ask.id)
         if power == "tasks.work" and (problem := _others(ask, row)):
             return problem
         return self._spoken(ask, row, self._of_one(ask, row))
@@ -117,16 +117,16 @@ class Board(Dependencies):
             made = self._rows.get((ask.zone_id, known.subject_id))
             if known.digest != ask.digest:
                 return conflict(key)
-            return Created(made, False) if made is not None else refusals.not_found(known.subject_id)
+            return Created(made, False) if made is not None else errors.not_found(known.subject_id)
         if over := self._known.zones.get(ask.zone_id):
             return over
         if (ask.zone_id, ask.id) in self._rows:
-            return refusals.id_taken(ask.id)
+            return errors.id_taken(ask.id)
         met = self._standings_of(ask.zone_id, ask.depends_on)
         if isinstance(met, Problem):
             return met
         unmet, failed = met
-        row = lives.created(ask, self._rank(ask), len(unmet), self._now)
+        row = states.created(ask, self._rank(ask), len(unmet), self._now)
         ref = self.learn(row)
         self.created[ref] = ask.content
         self._wait_for(ref, ask.depends_on, unmet)
@@ -138,7 +138,7 @@ class Board(Dependencies):
         self._tell("task.created", None, row, ask)
         if failed is not None and ask.on_dependency_failure == "fail":
             self._say(row, Said(last_error=because(failed)))
-            row = lives.failed_by_dependency(row, lives.DEPENDENCY_FAILED, self._now)
+            row = states.failed_by_dependency(row, states.DEPENDENCY_FAILED, self._now)
             self._move(self.row(ref), row, "task.failed", ask, Why(row.reason))
         self._becomes_ready(row)
         return Created(row, True, self.created[ref])
@@ -152,12 +152,12 @@ class Board(Dependencies):
         assert ask.caller is not None
         strategy = self._known.strategies.get(ask.zone_id, Strategy.PRIORITY)
         if strategy is Strategy.SJF:
-            return Rank(strategy, turns.by_estimate(ask.estimated_duration_minutes, self._now))
+            return Rank(strategy, ranking.by_estimate(ask.estimated_duration_minutes, self._now))
         if strategy is Strategy.PRIORITY:
-            return Rank(strategy, turns.by_priority(ask.priority, self._now))
+            return Rank(strategy, ranking.by_priority(ask.priority, self._now))
         who = (ask.zone_id, ask.caller.subject)
         served = self._shares.get((ask.zone_id, ""), 0)
-        self._shares[who] = turn = turns.by_share(self._shares.get(who, 0), served)
+        self._shares[who] = turn = ranking.by_share(self._shares.get(who, 0), served)
         return Rank(strategy, turn)
 
     # -- giving out ----------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Board(Dependencies):
             return problem
         worker = self._known.workers.get((ask.zone_id, ask.agent_id))
         if worker is None:
-            return refusals.agent_not_found(ask.agent_id)
+            return errors.agent_not_found(ask.agent_id)
         if ask.claim_id is not None and (again := self._held_by(ask)):
             return Leases(tuple(Leased(row, lease_expires_at=worker.lease_expires_at) for row in again))
         key = key_of_claim(ask.zone_id, ask.agent_id, ask.claim_id)
@@ -218,8 +218,8 @@ class Board(Dependencies):
 
     def _begin_own(self, row: Task, ask: Claim) -> Task:
         """The attempt is the one it was assigned as, and so is its token."""
-        after = lives.started(row, self._known.windows.overdue_ms, self._now)
-        after = lives.claimed(after, ask.claim_id)
+        after = states.started(row, self._known.windows.overdue_ms, self._now)
+        after = states.claimed(after, ask.claim_id)
         self._move(row, after, "task.started", ask)
         return after
 
@@ -234,7 +234,7 @@ class Board(Dependencies):
         return bool(self._queues.suited(ask.zone_id, self.capabilities(ask), ask.task_types))
 
     def _begin(self, row: Task, holding: Holding, ask: Ask) -> Task:
-        after = lives.started(lives.assigned(row, holding, self._now), self._known.windows.overdue_ms, self._now)
+        after = states.started(states.assigned(row, holding, self._now), self._known.windows.overdue_ms, self._now)
         self._serve(row)
         self._hold(after, 1)
         self._move(row, after, "task.started", ask)
@@ -253,9 +253,9 @@ class Board(Dependencies):
             return problem
         after = row
         if row.status is State.ASSIGNED:
-            after = lives.started(row, self._known.windows.overdue_ms, self._now)
+            after = states.started(row, self._known.windows.overdue_ms, self._now)
         if isinstance(ask, Launched):
-            after = lives.in_session(after, ask.session_key)
+            after = states.in_session(after, ask.session_key)
         if row.status is State.ASSIGNED:
             self._move(row, after, "task.started", ask)
         elif after != row:
@@ -267,13 +267,13 @@ class Board(Dependencies):
         worker = self._known.workers.get(who)
         over = self._known.zones.get(ask.zone_id)
         if over or worker is None or worker.problem or worker.is_lost or self._free.get(who, 0) <= 0:
-            return refusals.not_movable(row, "assigned", "the agent takes no more")
-        if lives.TASK.target(Verb.ASSIGN, row.status) is None or row.waits:
-            return refusals.not_movable(row, "assigned", f"it is {row.status}")
+            return errors.not_movable(row, "assigned", "the agent takes no more")
+        if states.TASK.target(Verb.ASSIGN, row.status) is None or row.waits:
+            return errors.not_movable(row, "assigned", f"it is {row.status}")
         if self._known.spent(row):
-            return refusals.not_movable(row, "assigned", "its budget is spent")
-        after = lives.assigned(row, Holding(ask.agent_id, ask.token), self._now)
-        after = lives.launching(after, self._now + ask.launch_ms)
+            return errors.not_movable(row, "assigned", "its budget is spent")
+        after = states.assigned(row, Holding(ask.agent_id, ask.token), self._now)
+        after = states.launching(after, self._now + ask.launch_ms)
         self._serve(row)
         self._hold(after, 1)
         self._move(row, after, "task.assigned", ask)
@@ -289,9 +289,9 @@ class Board(Dependencies):
                 # Heard of and charged, and its answer was lost: whatever was said since is the later word.
                 return row if known.digest == ask.digest else conflict(key)
             self._bind(key, ask.digest, ask.id)
-        after = lives.progressed(row, Report(ask.percent, ask.step, ask.resets), self._now)
+        after = states.progressed(row, Report(ask.percent, ask.step, ask.resets), self._now)
         if after.warned_at is not None:
-            after = lives.watched(after, self._now + self._known.windows.hung_ms)
+            after = states.watched(after, self._now + self._known.windows.hung_ms)
         after = self._charge(after, ask.costs)
         if ask.checkpoint is not None:
             self._say(row, Said(checkpoint_data=ask.checkpoint))
@@ -311,7 +311,7 @@ class Board(Dependencies):
         elif problem := _fenced(row, ask.token):
             said_before = row.status is State.COMPLETED and ask.token is not None and ask.token == row.attempt_token
             return row if said_before else problem
-        after = self._charge(lives.completed(row, self._now), ask.costs)
+        after = self._charge(states.completed(row, self._now), ask.costs)
         self._hold(row, -1)
         self._say(row, Said(output_result=ask.output, summary=ask.summary))
         self._move(row, after, "task.completed", ask)
@@ -350,10 +350,10 @@ class Board(Dependencies):
                 return row.timeout_at is not None and row.timeout_at <= self._now
 
     def _set_back(self, row: Task, to: State, why: Setback, ask: Fail | Abort) -> Task:
-        after = lives.set_back(row, to, why, self._known.windows.backoff_cap_ms, self._now)
+        after = states.set_back(row, to, why, self._known.windows.backoff_cap_ms, self._now)
         if after.priority != row.priority and after.ranked_by is not Strategy.FAIR:
-            after = lives.ranked(after, Rank(after.ranked_by, turns.of(after.ranked_by, after)))
-        exhausted = lives.is_exhausted(row, after, retryable=why.retryable)
+            after = states.ranked(after, Rank(after.ranked_by, ranking.of(after.ranked_by, after)))
+        exhausted = states.is_exhausted(row, after, retryable=why.retryable)
         self._hold(row, -1)
         kind = "task.failed" if after.status is State.FAILED else "task.aborted"
         self._move(self.row((row.zone_id, row.id)), after, kind, ask, Why(why.reason, exhausted))
@@ -365,7 +365,7 @@ class Board(Dependencies):
         if key := key_of_claim(row.zone_id, row.agent_id, row.claim_id):
             # As if it had never been given anything: its answer may have been lost, and it will ask again.
             self._bind(key, "", "")
-        after = lives.released(row, self._now)
+        after = states.released(row, self._now)
         self._hold(row, -1)
         self._move(row, after, "task.released", ask)
         self._becomes_ready(after)
@@ -387,10 +387,10 @@ class Board(Dependencies):
                 return self._archive(ask, row)
 
     def _cancel(self, ask: Cancel, row: Task) -> Outcome | Problem:
-        if lives.is_over(row):
-            return row if row.status is State.ABORTED else refusals.not_movable(row, "canceled", f"it is {row.status}")
+        if states.is_over(row):
+            return row if row.status is State.ABORTED else errors.not_movable(row, "canceled", f"it is {row.status}")
         waits_for_retry = row.status in (State.FAILED, State.ABORTED)
-        after = (lives.given_up if waits_for_retry else lives.canceled)(row, ask.reason, self._now)
+        after = (states.given_up if waits_for_retry else states.canceled)(row, ask.reason, self._now)
         self._hold(row, -1)
         self._move(row, after, "task.aborted", ask, Why(ask.reason))
         return after
@@ -398,8 +398,8 @@ class Board(Dependencies):
     def _patch(self, ask: Patch, row: Task) -> Outcome | Problem:
         verb = {"pause": Verb.PAUSE, "resume": Verb.RESUME}.get(ask.holds or "")
         there = State.PAUSED if verb is Verb.PAUSE else State.PENDING
-        if verb and row.status is not there and lives.TASK.target(verb, row.status) is None:
-            return refusals.not_movable(row, f"{verb}d", f"it is {row.status}")
+        if verb and row.status is not there and states.TASK.target(verb, row.status) is None:
+            return errors.not_movable(row, f"{verb}d", f"it is {row.status}")
         after = self._change(ask, row) if ask.changes else row
         if verb is None or isinstance(after, Problem):
             return after
@@ -408,10 +408,10 @@ class Board(Dependencies):
     def _pause(self, ask: Pause | Patch, row: Task) -> Outcome | Problem:
         if row.status is State.PAUSED:
             return row
-        if lives.TASK.target(Verb.PAUSE, row.status) is None:
-            return refusals.not_movable(row, "paused", f"it is {row.status}")
+        if states.TASK.target(Verb.PAUSE, row.status) is None:
+            return errors.not_movable(row, "paused", f"it is {row.status}")
         self._hold(row, -1)
-        after = lives.paused(row, self._now)
+        after = states.paused(row, self._now)
         self._move(row, after, "task.paused", ask)
         return after
 
@@ -419,8 +419,8 @@ class Board(Dependencies):
         if row.status is State.PENDING:
             return row
         if row.status is not State.PAUSED:
-            return refusals.not_movable(row, "resumed", f"it is {row.status}")
-        after = lives.resumed(row, self._now)
+            return errors.not_movable(row, "resumed", f"it is {row.status}")
+        after = states.resumed(row, self._now)
         self._move(row, after, "task.resumed", ask)
         self._becomes_ready(after)
         return after
@@ -428,9 +428,9 @@ class Board(Dependencies):
     def _archive(self, ask: Archive, row: Task) -> Outcome | Problem:
         if row.status is State.ARCHIVED:
             return row
-        if not lives.is_over(row):
-            return refusals.not_movable(row, "archived", f"it is {row.status}, and not over")
-        after = lives.archived(row, self._now)
+        if not states.is_over(row):
+            return errors.not_movable(row, "archived", f"it is {row.status}, and not over")
+        after = states.archived(row, self._now)
         self._move(row, after, "task.archived", ask)
         return after
 
@@ -440,10 +440,10 @@ class Board(Dependencies):
         if row.waits != Waits.A_MOMENT or row.available_at > self._now:
             return row
         if row.status is State.PENDING:
-            after = lives.called_up(row, self._now)
+            after = states.called_up(row, self._now)
             self._keep(row, after)
         else:
-            after = lives.requeued(row, self._now)
+            after = states.requeued(row, self._now)
             self._move(row, after, "task.requeued", ask, Why("backoff"))
         self._becomes_ready(after)
         return after
@@ -451,26 +451,26 @@ class Board(Dependencies):
     def _warn(self, ask: Warn, row: Task) -> Outcome | Problem:
         if row.status is not State.RUNNING or row.overdue_at is None or row.overdue_at > self._now:
             return row
-        after = lives.warned(row, self._now + self._known.windows.hung_ms, self._now)
+        after = states.warned(row, self._now + self._known.windows.hung_ms, self._now)
         self._move(row, after, "task.warned", ask, Why("overdue"))
         return after
 
 
 def _other_agent(ask: Claim) -> Problem | None:
     own = None if ask.caller is None else ask.caller.agent_id
-    return refusals.other_agent(ask.agent_id) if own is not None and own != ask.agent_id else None
+    return errors.other_agent(ask.agent_id) if own is not None and own != ask.agent_id else None
 
 
 def _others(ask: Ask, row: Task) -> Problem | None:
     """An agent's token acts only as that agent. Whose task it is, is told to nobody else."""
     own = None if ask.caller is None else ask.caller.agent_id
-    return refusals.stale(row) if own is not None and own != row.agent_id else None
+    return errors.stale(row) if own is not None and own != row.agent_id else None
 
 
 def _fenced(row: Task, token: str | None) -> Problem | None:
     """Whether this word about an attempt still counts."""
     if token is None:
-        return refusals.token_required()
+        return errors.token_required()
     if token != row.attempt_token or row.status not in HELD:
-        return refusals.stale(row)
+        return errors.stale(row)
     return None

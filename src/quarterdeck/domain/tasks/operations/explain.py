@@ -10,7 +10,7 @@ from quarterdeck.core.clock import SECOND
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Agent, AgentFilter, State as AgentState
 from quarterdeck.domain.agents.operations.authorization import require_power
-from quarterdeck.domain.tasks.model.insight import (
+from quarterdeck.domain.tasks.model.explain_types import (
     NODES_MAX,
     Ahead,
     Candidate,
@@ -22,11 +22,11 @@ from quarterdeck.domain.tasks.model.insight import (
     TaskTree,
 )
 from quarterdeck.domain.tasks.model.rows import Content, State, Task, Waits
-from quarterdeck.domain.tasks.operations import spending
-from quarterdeck.domain.tasks.operations.looking import TaskRef
+from quarterdeck.domain.tasks.operations import costs
+from quarterdeck.domain.tasks.operations.reads import TaskRef
 from quarterdeck.domain.tasks.queries import LISTS, Q
-from quarterdeck.domain.tasks.rules import explaining, refusals
-from quarterdeck.domain.tasks.rules.lives import HELD
+from quarterdeck.domain.tasks.rules import errors, explain as explaining
+from quarterdeck.domain.tasks.rules.states import HELD
 from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
@@ -47,9 +47,9 @@ _names = msgspec.json.Decoder(frozenset[str]).decode
 
 async def explain(tx: Tx, ref: TaskRef) -> TaskExplanation:
     await require_power(tx, ref.caller, ref.zone_id, READ)
-    whole, *budgets = await tx.read(Q.tasks_whole(batch=[(ref.zone_id, ref.id)]), *spending.statements([ref.zone_id]))
+    whole, *budgets = await tx.read(Q.tasks_whole(batch=[(ref.zone_id, ref.id)]), *costs.statements([ref.zone_id]))
     if not whole:
-        raise refusals.not_found(ref.id)
+        raise errors.not_found(ref.id)
     [row] = decode([whole[0][:_width]], Task)
     [content] = decode([whole[0][_width:]], Content)
     facts = Facts(
@@ -64,7 +64,7 @@ async def explain(tx: Tx, ref: TaskRef) -> TaskExplanation:
     elif row.status is State.PENDING and row.waits == Waits.OTHERS:
         facts = await _with_others(tx, facts)
     elif row.status is State.PENDING and row.waits == Waits.NOTHING:
-        spent = spending.Budgets.of(budgets, tx.now).why(row)
+        spent = costs.Budgets.of(budgets, tx.now).why(row)
         facts = msgspec.structs.replace(facts, spent=spent)
         if spent is None:
             facts = await _with_agents(tx, facts)
@@ -116,7 +116,7 @@ async def tree(tx: Tx, ref: TaskRef, depth: int) -> TaskTree:
     walk = _Walk(ref.zone_id, ref.id)
     await walk.take(tx, [ref.id], 0)
     if not walk.nodes:
-        raise refusals.not_found(ref.id)
+        raise errors.not_found(ref.id)
     ahead, behind = [ref.id], [ref.id]
     for step in range(1, depth + 1):
         ahead, behind = await walk.step(tx, ahead, behind, step)

@@ -17,7 +17,7 @@ from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.tasks.model.commands import Ask
 from quarterdeck.domain.tasks.model.rows import Strategy, Task
 from quarterdeck.domain.tasks.queries import COORDINATING, Q
-from quarterdeck.domain.tasks.rules import lives, turns
+from quarterdeck.domain.tasks.rules import ranking, states
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import leases
 from quarterdeck.engine.event_log import NewEvent
@@ -91,9 +91,9 @@ async def _step(tx: Tx, ask: PutStrategy | RankStep) -> Ranked:
     strategy, ranked_to = Strategy(str(rows[0][0])), str(rows[0][1])
     [found] = await tx.read(COORDINATING.tasks_to_rank(zone_id=ask.zone_id, after=ranked_to, limit=SLICE))
     tasks = decode(found, Task)
-    wrong = [task for task in tasks if task.ranked_by is not strategy and not lives.is_over(task)]
+    wrong = [task for task in tasks if task.ranked_by is not strategy and not states.is_over(task)]
     if wrong:
-        places = await _by_share(tx, wrong) if strategy is Strategy.FAIR else [turns.of(strategy, t) for t in wrong]
+        places = await _by_share(tx, wrong) if strategy is Strategy.FAIR else [ranking.of(strategy, t) for t in wrong]
         batch: Batch = [(task.zone_id, task.id, turn, strategy) for task, turn in zip(wrong, places, strict=True)]
         tx.write(COORDINATING.tasks_rank(batch=batch))
     is_last = len(tasks) < SLICE
@@ -110,7 +110,7 @@ async def _by_share(tx: Tx, tasks: Sequence[Task]) -> list[int]:
     served = shares.get("", 0)
     places: list[int] = []
     for task in tasks:
-        shares[task.created_by] = turn = turns.by_share(shares.get(task.created_by, 0), served)
+        shares[task.created_by] = turn = ranking.by_share(shares.get(task.created_by, 0), served)
         places.append(turn)
     moved: Batch = [(zone_id, creator, turn) for creator, turn in sorted(shares.items()) if creator]
     tx.write(Q.task_shares_set(batch=moved))
