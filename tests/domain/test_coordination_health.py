@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from quarterdeck.domain.coordination import health
-from quarterdeck.domain.coordination.figures import Figures
 from quarterdeck.domain.coordination.health import CONNECTED, REACHABLE, Check, CoordinationHealth
+from quarterdeck.domain.coordination.metrics import Figures
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leader_loop import Duty
 from quarterdeck.engine.wakeups import Wakes

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quarterdeck.domain.coordination.launching.model import Start
+from quarterdeck.domain.coordination.launchers.model import Start
 from quarterdeck.domain.coordination.model import HttpLauncher, Launcher, ProcessLauncher
 from quarterdeck.domain.tasks.model.commands import Cancel, Create, Pause
 from quarterdeck.domain.tasks.model.rows import State

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quarterdeck.domain.coordination import coordinator as coordinators, cycles
-from quarterdeck.domain.coordination.cycles import BEGINNING, walk, walk_of_zone
+from quarterdeck.domain.coordination import coordinator as coordinators, dependency_cycles
+from quarterdeck.domain.coordination.dependency_cycles import BEGINNING, walk, walk_of_zone
 from quarterdeck.domain.tasks.model.rows import State
 from tests.support.asking import ZONE
 from tests.support.coordinating import Coordinating
@@ -75,8 +75,8 @@ async def test_recovering_one_zone_finds_what_is_due_in_it_however_much_is_due_e
 async def test_walks_go_on_where_the_last_one_stopped_and_begin_anew_after_the_end(
     here: Coordinating, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cycles, "SLICE", 2)
-    monkeypatch.setattr(cycles, "WAITING_MAX", 4)
+    monkeypatch.setattr(dependency_cycles, "SLICE", 2)
+    monkeypatch.setattr(dependency_cycles, "WAITING_MAX", 4)
     beside, everywhere = Working(here.keel, ELSEWHERE), here.keel.everywhere
     await beside.make("root")
     await here.work.make("root")
@@ -100,8 +100,8 @@ async def test_walks_go_on_where_the_last_one_stopped_and_begin_anew_after_the_e
 async def test_a_cycle_beyond_the_first_walk_is_found_by_a_later_one(
     here: Coordinating, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cycles, "SLICE", 2)
-    monkeypatch.setattr(cycles, "WAITING_MAX", 4)
+    monkeypatch.setattr(dependency_cycles, "SLICE", 2)
+    monkeypatch.setattr(dependency_cycles, "WAITING_MAX", 4)
     await here.work.make("root")
     for number in range(4):
         await here.work.make(f"t{number}", depends_on=("root",))

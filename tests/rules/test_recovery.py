@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from quarterdeck.domain.coordination.rules import launching, recovery
+from quarterdeck.domain.coordination.rules import launch_payload, recovery
 from quarterdeck.domain.coordination.rules.recovery import Seen
 from quarterdeck.domain.tasks.model.commands import Abort, Due, Spread, Warn
 from quarterdeck.domain.tasks.model.rows import Attempt, Overdue, State, Whole
@@ -82,7 +82,7 @@ def whole() -> Whole:
 
 
 def test_a_launcher_is_told_the_body_of_the_seed() -> None:
-    said = json.loads(launching.told(whole(), '{"a":1}', '{"page":2}'))
+    said = json.loads(launch_payload.told(whole(), '{"a":1}', '{"page":2}'))
     assert said["label"] == "task:t:A title that is longer than a "
     assert (said["workspaceId"], said["agentId"], said["taskId"]) == (ZONE, "a", "t")
     assert said["context"] == {
@@ -104,7 +104,7 @@ def test_a_launcher_is_told_the_body_of_the_seed() -> None:
     ],
 )  # fmt: skip
 def test_a_gateway_names_a_session_or_has_started_none(body: bytes, key: str | None) -> None:
-    assert launching.session_key(body) == key
+    assert launch_payload.session_key(body) == key
 
 
 @pytest.mark.parametrize(
@@ -117,17 +117,17 @@ def test_a_gateway_names_a_session_or_has_started_none(body: bytes, key: str | N
     ],
 )  # fmt: skip
 def test_secrets_are_told_where_nobody_between_can_read_them(url: str, may: bool) -> None:
-    assert launching.may_see_secrets(url) is may
+    assert launch_payload.may_see_secrets(url) is may
 
 
 def test_a_process_sees_what_is_named_and_nothing_that_stands_for_the_server() -> None:
     own = {"PATH": "/bin", "HOME": "/root", "QD_SECRET_KEYS": "k", "QD_DATABASE_URL": "d"}
-    seen = launching.environment(["PATH", "QD_SECRET_KEYS", "ABSENT"], own, "token", None)
+    seen = launch_payload.environment(["PATH", "QD_SECRET_KEYS", "ABSENT"], own, "token", None)
     assert seen == {"PATH": "/bin", "QD_TOKEN": "token"}
 
 
 def test_of_what_a_process_says_the_end_is_kept() -> None:
-    words = launching.last_words(b"x" * 50_000 + "the end\0 \u00e9".encode() + b"\xff\n")
-    assert len(words) == launching.TAIL_MAX + 1
+    words = launch_payload.last_words(b"x" * 50_000 + "the end\0 \u00e9".encode() + b"\xff\n")
+    assert len(words) == launch_payload.TAIL_MAX + 1
     assert words.startswith("…x")
     assert words.endswith("the end\N{REPLACEMENT CHARACTER} \u00e9\N{REPLACEMENT CHARACTER}")

@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from quarterdeck.core.clock import system_now
-from quarterdeck.domain.coordination import coordinator as coordinators, launching
+from quarterdeck.domain.coordination import coordinator as coordinators, launchers as launching
 from quarterdeck.domain.coordination.coordinator import Coordinator
-from quarterdeck.domain.coordination.figures import Figures
-from quarterdeck.domain.coordination.launching import Launching, Mandate
+from quarterdeck.domain.coordination.launchers import Launching, Mandate
+from quarterdeck.domain.coordination.metrics import Figures
 from quarterdeck.domain.coordination.model import LEASE, CoordinationSettings, Launchers
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.rows import Task

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from quarterdeck.bus.redis.key_layout import KeyBoard
 from quarterdeck.core.retry import Policy
 from quarterdeck.core.routing import Role
-from quarterdeck.domain.coordination import coordinator as coordinating, launching, routes, signs
+from quarterdeck.domain.coordination import coordinator as coordinating, launchers, redis_signals, routes
 from quarterdeck.domain.coordination.coordinator import Coordinator
-from quarterdeck.domain.coordination.figures import Figures
 from quarterdeck.domain.coordination.health import CONNECTED, REACHABLE, Check, CoordinationHealth
-from quarterdeck.domain.coordination.launching import Launching, Mandate
+from quarterdeck.domain.coordination.launchers import Launching, Mandate
+from quarterdeck.domain.coordination.metrics import Figures
 from quarterdeck.domain.coordination.model import LEASE, CoordinationSettings, HttpLauncher, launchers_of
 from quarterdeck.domain.coordination.routes import CoordinationDesk
 from quarterdeck.domain.tasks import operations as tasks
@@ -74,8 +74,8 @@ def the_coordination(keel: Keel, beside: Beside, *, acts: bool) -> Room:
     # First the duty stops, so that nothing is assigned that nobody would launch.
     runs: list[Runs] = [duty, pad, health] if acts else [health]
     if acts and beside.keys is not None:
-        lock = signs.LockSign(keel.everywhere, beside.keys, duty.holder)
-        runs += [lock, signs.Commands(beside.keys, keel.wakes.committed)]
+        lock = redis_signals.LockSign(keel.everywhere, beside.keys, duty.holder)
+        runs += [lock, redis_signals.Commands(beside.keys, keel.wakes.committed)]
     return Room(routes.routes(desk), leases=[duty.lease], runs=runs, on_drain=[pad.drain])
 
 
@@ -95,7 +95,7 @@ def _pad(keel: Keel, beside: Beside, outward: Outward) -> Launching:
         )
         return beside.issuer.mint(grant, mandate.seconds)
 
-    means = launching.Means(
+    means = launchers.Means(
         keel.everywhere,
         keel.wakes,
         beside.tasks.lane.submit,

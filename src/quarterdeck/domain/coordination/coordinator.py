@@ -17,11 +17,11 @@ from functools import partial
 from quarterdeck.core.clock import Millis, system_now
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Look, Standing, ToLookAt
-from quarterdeck.domain.coordination import cycles
-from quarterdeck.domain.coordination.assigning import Assigning, Openings
-from quarterdeck.domain.coordination.cycles import Waiting
-from quarterdeck.domain.coordination.figures import Figures
-from quarterdeck.domain.coordination.launching import Launching
+from quarterdeck.domain.coordination import dependency_cycles
+from quarterdeck.domain.coordination.assignment import Assigning, Openings
+from quarterdeck.domain.coordination.dependency_cycles import Waiting
+from quarterdeck.domain.coordination.launchers import Launching
+from quarterdeck.domain.coordination.metrics import Figures
 from quarterdeck.domain.coordination.model import CoordinationSettings
 from quarterdeck.domain.coordination.outcomes import sorted_out
 from quarterdeck.domain.coordination.rules import recovery
@@ -97,7 +97,7 @@ class Coordinator:
         self._term: int | None = None
         self._checked_at: float | None = None
         """When cycles were last looked for in all zones."""
-        self._walked_to = cycles.BEGINNING
+        self._walked_to = dependency_cycles.BEGINNING
         self._counted_at: float | None = None
         self._last: tuple[Seen, Sequence[ToLookAt]] | None = None
         self._repeated = 0
@@ -179,7 +179,7 @@ class Coordinator:
 
     async def _check_cycles(self, fence: Shown | None) -> int:
         """Fails the tasks that wait for each other; how many did."""
-        waiting = await cycles.walk(self._means.everywhere, self._walked_to)
+        waiting = await dependency_cycles.walk(self._means.everywhere, self._walked_to)
         self._checked_at, self._walked_to = time.monotonic(), waiting.stopped_at
         return await self._cut(waiting, fence)
 
@@ -205,7 +205,7 @@ class Coordinator:
         await self.act(seen, None)
         if zone_id is None:
             return seen, len(silent), await self._check_cycles(None)
-        waiting = await cycles.walk_of_zone(self._means.everywhere, zone_id)
+        waiting = await dependency_cycles.walk_of_zone(self._means.everywhere, zone_id)
         return seen, len(silent), await self._cut(waiting, None)
 
 

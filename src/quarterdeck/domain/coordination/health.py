@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from quarterdeck.core.clock import iso_or_none
-from quarterdeck.domain.coordination.figures import Figures
+from quarterdeck.domain.coordination.metrics import Figures
 from quarterdeck.domain.coordination.model import CoordinatorHealth, CycleView
 from quarterdeck.engine.leader_loop import Duty
 

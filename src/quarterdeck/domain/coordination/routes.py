@@ -27,7 +27,7 @@ from quarterdeck.domain.coordination.model import (
     StrategyBody,
     StrategyView,
 )
-from quarterdeck.domain.coordination.rules import reading
+from quarterdeck.domain.coordination.rules import log_view
 from quarterdeck.domain.tasks.model.commands import Ask
 from quarterdeck.domain.tasks.operations import coordinator_queries, strategies
 from quarterdeck.domain.tasks.operations.strategies import PutStrategy, Ranked
@@ -92,9 +92,9 @@ class CoordinationDesk:
         assert isinstance(query, LogsQuery)
         zone_id = await self._allowed(call, query.zone_id) or call.zone
         before = _position(query.cursor) if query.cursor else LAST
-        wanted = EventFilter(zone_id, limit=query.limit, types=reading.types_of(query.level))
+        wanted = EventFilter(zone_id, limit=query.limit, types=log_view.types_of(query.level))
         found, following = await self.everywhere.read(lambda tx: event_log.newest(tx, wanted, before))
-        views = [reading.view(event) for event in found]
+        views = [log_view.view(event) for event in found]
         shown = [view for view in views if query.level in (None, view.level)]
         cursor = None if following is None else paging.encode(LISTING, str(following))
         return Reply(CoordinatorLogs(shown, cursor), 200, call.link_to_next(cursor))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quarterdeck.domain.coordination.rules import reading
+from quarterdeck.domain.coordination.rules import log_view
 
 STATUS_CHANGED = "task.status_changed"
 ALERT = "alert"
@@ -26,7 +26,7 @@ DISABLED = "webhook.disabled"
 USUAL = (STATUS_CHANGED, ALERT)
 FAMILIES = ("task.", "agent.")
 """What `*` is about."""
-KNOWN = (STATUS_CHANGED, ALERT, EVERYTHING, *(kind for kind in reading.KINDS if kind.startswith(FAMILIES)), DISABLED)
+KNOWN = (STATUS_CHANGED, ALERT, EVERYTHING, *(kind for kind in log_view.KINDS if kind.startswith(FAMILIES)), DISABLED)
 """All that may be named."""
 
 

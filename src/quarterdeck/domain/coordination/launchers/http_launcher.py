@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from quarterdeck.domain.coordination.launching.model import LaunchFailed, Means, Start
+from quarterdeck.domain.coordination.launchers.model import LaunchFailed, Means, Start
 from quarterdeck.domain.coordination.model import HttpLauncher
-from quarterdeck.domain.coordination.rules import launching as rules
+from quarterdeck.domain.coordination.rules import launch_payload as rules
 from quarterdeck.domain.tasks.model.commands import Launched
 from quarterdeck.domain.tasks.model.rows import Whole
 from quarterdeck.engine.outbound_http import OutwardError, Request

@@ -10,8 +10,8 @@ import os
 import sys
 from asyncio.subprocess import DEVNULL, Process
 
-from quarterdeck.domain.coordination.launching import guard
-from quarterdeck.domain.coordination.launching.model import LaunchFailed
+from quarterdeck.domain.coordination.launchers import orphan_reaper
+from quarterdeck.domain.coordination.launchers.model import LaunchFailed
 
 log = logging.getLogger("quarterdeck.launching")
 STOP_SECONDS = 1.0
@@ -34,7 +34,7 @@ class Guard:
             theirs, ours = os.pipe()
             try:
                 self._process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-I", "-S", guard.__file__),
+                    *(sys.executable, "-I", "-S", orphan_reaper.__file__),
                     stdin=theirs,
                     stdout=DEVNULL,
                     stderr=DEVNULL,

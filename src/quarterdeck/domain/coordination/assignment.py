@@ -18,7 +18,7 @@ import msgspec
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents import operations as agents, rules as agent_rules
 from quarterdeck.domain.agents.model import Agent
-from quarterdeck.domain.coordination.launching import Launching, Start
+from quarterdeck.domain.coordination.launchers import Launching, Start
 from quarterdeck.domain.coordination.outcomes import sorted_out
 from quarterdeck.domain.coordination.rules.matching import Match, Queue, Seat, matched
 from quarterdeck.domain.tasks.model.commands import Assign, Command, Outcome

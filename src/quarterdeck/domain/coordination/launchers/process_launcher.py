@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents.model import Beat
-from quarterdeck.domain.coordination.launching.guarding import Guard
-from quarterdeck.domain.coordination.launching.model import LaunchFailed, Mandate, Means, Start
+from quarterdeck.domain.coordination.launchers.model import LaunchFailed, Mandate, Means, Start
+from quarterdeck.domain.coordination.launchers.orphan_reaper_client import Guard
 from quarterdeck.domain.coordination.model import ProcessLauncher
-from quarterdeck.domain.coordination.rules import launching as rules
+from quarterdeck.domain.coordination.rules import launch_payload as rules
 from quarterdeck.domain.tasks.model.commands import Fail, Launched, Release
 from quarterdeck.domain.tasks.model.rows import State, Task, Whole
 from quarterdeck.domain.tasks.operations import coordinator_queries

@@ -9,9 +9,9 @@ from collections import Counter
 
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.coordination.launching import gateway
-from quarterdeck.domain.coordination.launching.model import LaunchFailed, Means, Start
-from quarterdeck.domain.coordination.launching.processes import Processes
+from quarterdeck.domain.coordination.launchers import http_launcher
+from quarterdeck.domain.coordination.launchers.model import LaunchFailed, Means, Start
+from quarterdeck.domain.coordination.launchers.process_launcher import Processes
 from quarterdeck.domain.coordination.model import CoordinationSettings, HttpLauncher, launchers_of
 from quarterdeck.domain.tasks.model.commands import Fail
 from quarterdeck.domain.tasks.operations.reads import TaskRef
@@ -102,7 +102,7 @@ class Launching:
             raise LaunchFailed("its time was over before it could begin")
         launcher = self._launchers[ask.launcher]
         if isinstance(launcher, HttpLauncher):
-            await gateway.start(self._means, launcher, ask, whole)
+            await http_launcher.start(self._means, launcher, ask, whole)
             self.spawned += 1
             return
         running = await self._processes.start(launcher, ask, whole)
