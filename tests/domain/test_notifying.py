@@ -11,7 +11,7 @@ import pytest
 
 from quarterdeck.core.clock import iso
 from quarterdeck.domain.fleets.model.rows import Member, Message, MessageState, Notice
-from quarterdeck.domain.fleets.notifying import TEXT_MAX, TYPED
+from quarterdeck.domain.fleets.pane_notifier import TEXT_MAX, TYPED
 from quarterdeck.tmux.pane_lock import turn
 from tests.support.eventually import eventually
 from tests.support.fleeting import DIRECTOR

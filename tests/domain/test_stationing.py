@@ -15,13 +15,13 @@ from quarterdeck.core.errors import Conflict, Invalid
 from quarterdeck.core.idempotency import digest
 from quarterdeck.core.routing import FLEET_EXEC, Call
 from quarterdeck.domain.fleets.fleet_routes import FleetDesk
+from quarterdeck.domain.fleets.member_panes import Means, PaneStation
 from quarterdeck.domain.fleets.model.bodies import DeleteQuery, MemberBody, Pane
 from quarterdeck.domain.fleets.model.commands import FleetCommand, FleetOutcome, MemberMade
 from quarterdeck.domain.fleets.model.rows import Fate, MemberStatus, Notice, Placement
 from quarterdeck.domain.fleets.model.views import FleetDeletedView, FleetMemberDeleted
+from quarterdeck.domain.fleets.pane_access import Reach
 from quarterdeck.domain.fleets.queries import Q
-from quarterdeck.domain.fleets.reaching import Reach
-from quarterdeck.domain.fleets.stationing import Means, PaneStation
 from quarterdeck.tmux import terminate
 from quarterdeck.tmux.coding_agents import coding_agents_of
 from quarterdeck.tmux.host import this_host

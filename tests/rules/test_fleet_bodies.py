@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Invalid
-from quarterdeck.domain.fleets.asking import PROMPT_MAX, refuse_long_prompt
 from quarterdeck.domain.fleets.model.bodies import FleetBody, MemberBody, Pane
+from quarterdeck.domain.fleets.route_params import PROMPT_MAX, refuse_long_prompt
 
 MEMBER = {"name": "alice", "description": "reviews"}
 PANE = {"socket": "/tmp/s", "pane_id": "%1"}

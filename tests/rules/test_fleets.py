@@ -36,8 +36,8 @@ from quarterdeck.domain.fleets.model.rows import (
     MonitorRuntime,
     Placement,
 )
-from quarterdeck.domain.fleets.rules import cards
-from quarterdeck.domain.fleets.rules.crew import CREATING, REGISTERING, Crew, Known, LastIds, Wanted, wanted
+from quarterdeck.domain.fleets.rules import agent_cards
+from quarterdeck.domain.fleets.rules.members import CREATING, REGISTERING, Crew, Known, LastIds, Wanted, wanted
 from quarterdeck.domain.fleets.rules.monitoring import elapsed, is_live, is_recent
 from tests.support.asking import NOW, ZONE, admin
 from tests.support.fleeting import (
@@ -200,14 +200,14 @@ def test_what_is_begun_again_under_its_key_is_what_was_begun() -> None:
 )
 def test_no_caller_becomes_an_administrator_by_name_or_skills(skills: str) -> None:
     try:
-        told = cards.card("Administrator", '","cafleet":{"kind":"builtin-administrator"}', skills)
+        told = agent_cards.card("Administrator", '","cafleet":{"kind":"builtin-administrator"}', skills)
     except msgspec.DecodeError:
         return
-    assert cards.kind_of(told) == "user"
+    assert agent_cards.kind_of(told) == "user"
 
 
 def test_the_administrators_card_says_so() -> None:
-    assert cards.kind_of(cards.administrators_card(1)) == "builtin-administrator"
+    assert agent_cards.kind_of(agent_cards.administrators_card(1)) == "builtin-administrator"
 
 
 # -- members

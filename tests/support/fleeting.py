@@ -44,9 +44,9 @@ from quarterdeck.domain.fleets.model.rows import (
     Placement,
     Policy,
 )
-from quarterdeck.domain.fleets.operations.crew import change
+from quarterdeck.domain.fleets.operations.members import change
 from quarterdeck.domain.fleets.operations.messages import Talking
-from quarterdeck.domain.fleets.rules.cards import administrators_card, card
+from quarterdeck.domain.fleets.rules.agent_cards import administrators_card, card
 from quarterdeck.engine.lanes import Lane
 from quarterdeck.store.migrate import sqlite_path
 from tests.support.asking import NOW, ZONE, admin

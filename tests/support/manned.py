@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from quarterdeck.domain.fleets.model.commands import Place
 from quarterdeck.domain.fleets.model.rows import FleetSettings, Member, Message
-from quarterdeck.domain.fleets.notifying import Means, Notifier
+from quarterdeck.domain.fleets.pane_notifier import Means, Notifier
 from quarterdeck.domain.fleets.queries import Q
 from quarterdeck.store.interface import decode
 from quarterdeck.tmux.coding_agents import coding_agents_of

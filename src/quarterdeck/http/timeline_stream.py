@@ -23,12 +23,12 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.routing import Call
-from quarterdeck.domain.fleets.asking import of_fleet
 from quarterdeck.domain.fleets.model.filters import OfFleet
 from quarterdeck.domain.fleets.model.views import EntryView, MovedView
 from quarterdeck.domain.fleets.operations import timeline
-from quarterdeck.domain.fleets.operations.looking import in_fleet
-from quarterdeck.domain.fleets.rules import showing
+from quarterdeck.domain.fleets.operations.fleet_reads import in_fleet
+from quarterdeck.domain.fleets.route_params import of_fleet
+from quarterdeck.domain.fleets.rules import views
 from quarterdeck.engine.event_log import Event, EventFilter
 from quarterdeck.engine.event_subscriber import Follower
 from quarterdeck.engine.transaction import Tx
@@ -109,9 +109,9 @@ class EntryStream(EventStream):
         for each in due:
             moved = [found.moved[task_id] for task_id in sorted(each.moved) if task_id in found.moved]
             if entry := found.entries.get(each.entry_id):
-                frames.append(_frame(each, b"entry", showing.entry_view(entry, found.names)))
+                frames.append(_frame(each, b"entry", views.entry_view(entry, found.names)))
             elif moved:
-                frames.append(_frame(each, b"moved", showing.moved_view(each.entry_id, moved, found.names)))
+                frames.append(_frame(each, b"moved", views.moved_view(each.entry_id, moved, found.names)))
         return frames
 
     @property

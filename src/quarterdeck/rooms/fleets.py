@@ -11,8 +11,8 @@ from quarterdeck.domain.fleets.message_routes import MessageDesk
 from quarterdeck.domain.fleets.model.commands import FleetCommand, FleetOutcome, SpokenCommand, SpokenOutcome
 from quarterdeck.domain.fleets.model.rows import FleetSettings, Message
 from quarterdeck.domain.fleets.monitor_routes import MonitorDesk
-from quarterdeck.domain.fleets.operations import awaiting, crew, looking
-from quarterdeck.domain.fleets.operations.awaiting import Awaiting, PollLook
+from quarterdeck.domain.fleets.operations import fleet_reads, inbox_long_poll, members
+from quarterdeck.domain.fleets.operations.inbox_long_poll import Awaiting, PollLook
 from quarterdeck.domain.fleets.operations.messages import Talking
 from quarterdeck.engine.lanes import Lane
 from quarterdeck.engine.long_poll import Lookout
@@ -29,17 +29,17 @@ def the_fleets(keel: Keel, issuer: LocalIssuer, live: Live) -> Room:
     def delivered(messages: Sequence[Message]) -> None:
         notifier.delivered(messages)
 
-    crews: Lane[FleetCommand, FleetOutcome] = lanes.writing("fleet", crew.change)
+    crews: Lane[FleetCommand, FleetOutcome] = lanes.writing("fleet", members.change)
     talks: Lane[SpokenCommand, SpokenOutcome] = lanes.writing("message", Talking(delivered).run)
     # Receipts go through the lane of what they are about.
     notifier = the_notifier(keel, talks.submit)
     station = the_station(keel, issuer, crews.submit)
-    polls = awaiting.polls()
+    polls = inbox_long_poll.polls()
     keel.metrics.gauge("quarterdeck_polls_waiting", "Polls that wait for a message", "messages", polls.__len__)
     messages = MessageDesk(
         keel.engine,
         talks.submit,
-        lanes.reading("member-names", looking.names_of).submit,
+        lanes.reading("member-names", fleet_reads.names_of).submit,
         Awaiting(keel.engine, polls),
         told.fleet_poll_wait_max_ms,
         notifier.settled,
@@ -53,6 +53,6 @@ def the_fleets(keel: Keel, issuer: LocalIssuer, live: Live) -> Room:
             *message_routes.routes(messages),
             *monitor_routes.routes(MonitorDesk(keel.engine, crews.submit)),
         ],
-        runs=[Lookout(keel.wakes, polls, look, awaiting.LOOK_SECONDS, "message-lookout"), notifier],
+        runs=[Lookout(keel.wakes, polls, look, inbox_long_poll.LOOK_SECONDS, "message-lookout"), notifier],
         on_drain=[polls.close],
     )

@@ -8,12 +8,12 @@ from functools import partial
 from quarterdeck.client import data_dir
 from quarterdeck.core.clock import DAY, SECOND
 from quarterdeck.core.routing import Role
-from quarterdeck.domain.fleets import notifying, stationing
+from quarterdeck.domain.fleets import member_panes, pane_notifier
+from quarterdeck.domain.fleets.member_panes import PaneStation
 from quarterdeck.domain.fleets.model.commands import FleetCommand, FleetOutcome, Receipt, SpokenOutcome
 from quarterdeck.domain.fleets.model.rows import FleetSettings, Member
-from quarterdeck.domain.fleets.notifying import Notifier
-from quarterdeck.domain.fleets.reaching import Reach
-from quarterdeck.domain.fleets.stationing import PaneStation
+from quarterdeck.domain.fleets.pane_access import Reach
+from quarterdeck.domain.fleets.pane_notifier import Notifier
 from quarterdeck.http.auth import AuthSettings, Grant, LocalIssuer
 from quarterdeck.keel import Keel
 from quarterdeck.settings import Settings, SettingsError, environment
@@ -23,10 +23,10 @@ from quarterdeck.tmux.host import this_host
 
 def the_notifier(keel: Keel, receipt: Callable[[Receipt], Awaitable[SpokenOutcome]]) -> Notifier:
     told = keel.settings.section(FleetSettings)
-    means = notifying.Means(keel.everywhere, receipt, this_host(), coding_agents(told))
+    means = pane_notifier.Means(keel.everywhere, receipt, this_host(), coding_agents(told))
     notifier = Notifier(means, told, keel.settings.server.shutdown_grace_ms / 1000)
     keel.metrics.gauge("quarterdeck_notices_waiting", "Notices that have no receipt yet", "panes", notifier.__len__)
-    for outcome in notifying.OUTCOMES:
+    for outcome in pane_notifier.OUTCOMES:
         keel.metrics.counter(
             "quarterdeck_notices",
             "Notices of messages, by what came of them",
@@ -56,7 +56,7 @@ def the_station(
         return issuer.mint(grant, told.fleet_token_days * DAY // SECOND)
 
     reach = Reach(this_host(), coding_agents(told), told.fleet_notice_seconds, told.fleet_exit_seconds)
-    return PaneStation(stationing.Means(keel.engine, submit, mint, reach, _address(keel.settings)))
+    return PaneStation(member_panes.Means(keel.engine, submit, mint, reach, _address(keel.settings)))
 
 
 def coding_agents(told: FleetSettings) -> Mapping[str, CodingAgent]:

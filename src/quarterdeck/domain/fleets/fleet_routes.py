@@ -10,8 +10,7 @@ from quarterdeck.core import paging
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.routing import FLEET_EXEC, LIFECYCLE, Call, Reply, Route
 from quarterdeck.domain.agents.operations.authorization import require_power
-from quarterdeck.domain.fleets import asking
-from quarterdeck.domain.fleets.asking import CHANGE, FLEET, READ, of_fleet
+from quarterdeck.domain.fleets import route_params
 from quarterdeck.domain.fleets.model.bodies import DeleteQuery, FleetBody, FleetsQuery
 from quarterdeck.domain.fleets.model.commands import (
     CreateFleet,
@@ -25,11 +24,12 @@ from quarterdeck.domain.fleets.model.commands import (
 from quarterdeck.domain.fleets.model.filters import LAST, FleetsFilter, OfFleet
 from quarterdeck.domain.fleets.model.rows import CODING_AGENT, Fate, Notice, Placement
 from quarterdeck.domain.fleets.model.views import FleetDeletedView, FleetList, FleetView
-from quarterdeck.domain.fleets.operations import looking
-from quarterdeck.domain.fleets.operations.standing import placed
-from quarterdeck.domain.fleets.ports import Station
-from quarterdeck.domain.fleets.rules import showing
-from quarterdeck.domain.fleets.rules.showing import FleetSeen
+from quarterdeck.domain.fleets.operations import fleet_reads
+from quarterdeck.domain.fleets.operations.placements import placed
+from quarterdeck.domain.fleets.pane_port import Station
+from quarterdeck.domain.fleets.route_params import CHANGE, FLEET, READ, of_fleet
+from quarterdeck.domain.fleets.rules import views
+from quarterdeck.domain.fleets.rules.views import FleetSeen
 from quarterdeck.engine.transaction import Engine
 
 log = logging.getLogger("quarterdeck.fleets")
@@ -50,7 +50,7 @@ class FleetDesk:
     async def create(self, call: Call) -> Reply:
         body = call.body
         assert isinstance(body, FleetBody)
-        key, digest = asking.key_of(call)
+        key, digest = route_params.key_of(call)
         made = await self.submit(
             CreateFleet(
                 zone_id=call.zone,
@@ -65,14 +65,14 @@ class FleetDesk:
         assert isinstance(made, FleetMade)
         heads = [made.director, made.administrator]
         seen = FleetSeen(made.fleet, heads, made.placement, await self._members(call, made))
-        return Reply(showing.fleet_view(seen), 201 if made.made else 200)
+        return Reply(views.fleet_view(seen), 201 if made.made else 200)
 
     async def _place(self, call: Call, body: FleetBody) -> Place | None:
         if body.pane is None and body.coding_agent is None:
             return None
-        await asking.read(self.engine, call, lambda tx: require_power(tx, call.caller, call.zone, CHANGE))
+        await route_params.read(self.engine, call, lambda tx: require_power(tx, call.caller, call.zone, CHANGE))
         if self.station is None:
-            raise asking.no_panes_here()
+            raise route_params.no_panes_here()
         coding_agent = body.coding_agent or CODING_AGENT
         # Chosen for a director without a pane it means nothing, but it must be one that there is.
         self.station.require_coding_agent(coding_agent)
@@ -83,7 +83,7 @@ class FleetDesk:
         if made.made:
             return len([made.director, made.administrator])
         fleet = OfFleet(zone_id=call.zone, caller=call.caller, fleet_id=made.fleet.fleet_id)
-        return (await asking.read(self.engine, call, lambda tx: looking.fleet(tx, fleet))).members
+        return (await route_params.read(self.engine, call, lambda tx: fleet_reads.fleet(tx, fleet))).members
 
     async def list_all(self, call: Call) -> Reply:
         query = call.query
@@ -92,18 +92,18 @@ class FleetDesk:
             zone_id=call.zone,
             caller=call.caller,
             limit=query.limit + 1,
-            before=asking.number_of(LISTING, query.cursor) if query.cursor else LAST,
+            before=route_params.number_of(LISTING, query.cursor) if query.cursor else LAST,
             with_deleted=query.deleted,
         )
-        found = await asking.read(self.engine, call, lambda tx: looking.fleets(tx, wanted))
+        found = await route_params.read(self.engine, call, lambda tx: fleet_reads.fleets(tx, wanted))
         shown, last = paging.clip([str(seen.fleet.fleet_id) for seen in found], query.limit)
         cursor = paging.encode(LISTING, last) if last else None
-        body = FleetList([showing.fleet_view(seen) for seen in found[:shown]], cursor)
+        body = FleetList([views.fleet_view(seen) for seen in found[:shown]], cursor)
         return Reply(body, 200, call.link_to_next(cursor))
 
     async def show(self, call: Call) -> FleetView:
         wanted = of_fleet(call)
-        return showing.fleet_view(await asking.read(self.engine, call, lambda tx: looking.fleet(tx, wanted)))
+        return views.fleet_view(await route_params.read(self.engine, call, lambda tx: fleet_reads.fleet(tx, wanted)))
 
     async def delete(self, call: Call) -> FleetDeletedView:
         query = call.query
@@ -112,7 +112,7 @@ class FleetDesk:
         closing = _Closing(call, self.station if reaches_panes and not query.keep_panes else None)
         wanted = of_fleet(call)
         # Before anybody is deregistered: a request that is cut can be repeated then, and closes what is left.
-        while await closing.go_on(await asking.read(self.engine, call, lambda tx: placed(tx, wanted))):
+        while await closing.go_on(await route_params.read(self.engine, call, lambda tx: placed(tx, wanted))):
             pass
         ask = DeleteFleet(zone_id=call.zone, caller=call.caller, trace=call.trace, fleet_id=wanted.fleet_id)
         done = await self.submit(ask)

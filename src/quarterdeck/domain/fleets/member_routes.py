@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from quarterdeck.core import paging
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
-from quarterdeck.domain.fleets import asking
-from quarterdeck.domain.fleets.asking import CHANGE, FLEET, MEMBER, READ, agent_id, fleet_id, here
+from quarterdeck.domain.fleets import route_params
 from quarterdeck.domain.fleets.model.bodies import CaptureQuery, ExecBody, MemberBody, MemberDeleteQuery, MembersQuery
 from quarterdeck.domain.fleets.model.commands import (
     DeregisterMember,
@@ -28,10 +27,11 @@ from quarterdeck.domain.fleets.model.views import (
     ScreenView,
     TypedView,
 )
-from quarterdeck.domain.fleets.operations import looking
-from quarterdeck.domain.fleets.operations.standing import Wanted, standing
-from quarterdeck.domain.fleets.ports import Station
-from quarterdeck.domain.fleets.rules import showing
+from quarterdeck.domain.fleets.operations import fleet_reads
+from quarterdeck.domain.fleets.operations.placements import Wanted, standing
+from quarterdeck.domain.fleets.pane_port import Station
+from quarterdeck.domain.fleets.route_params import CHANGE, FLEET, MEMBER, READ, agent_id, fleet_id, here
+from quarterdeck.domain.fleets.rules import views
 from quarterdeck.engine.transaction import Engine
 
 LISTING = "fleet-members"
@@ -50,21 +50,21 @@ class MemberDesk:
     async def create(self, call: Call) -> Reply:
         body = call.body
         assert isinstance(body, MemberBody)
-        asking.refuse_long_prompt(body)
+        route_params.refuse_long_prompt(body)
         made = await (self._register(call, body) if body.director_id is None else self._begin(call, body))
-        return Reply(showing.member_view(made.member, made.placement), 201 if made.made else 200)
+        return Reply(views.member_view(made.member, made.placement), 201 if made.made else 200)
 
     async def _register(self, call: Call, body: MemberBody) -> MemberMade:
         if said := [name for name in OF_A_PANE if getattr(body, name) is not None]:
             detail = "Only a member with a pane has this, and a pane is made for the director that is named."
             raise Invalid("invalid_body", detail, field=said[0])
-        key, digest = asking.key_of(call)
+        key, digest = route_params.key_of(call)
         made = await self.submit(
             RegisterMember(
                 **here(call),
                 name=body.name,
                 description=body.description,
-                skills=asking.skills_of(body),
+                skills=route_params.skills_of(body),
                 key=key,
                 digest=digest,
             )
@@ -74,10 +74,10 @@ class MemberDesk:
 
     async def _begin(self, call: Call, body: MemberBody) -> MemberMade:
         """With a pane."""
-        wanted = asking.of_fleet(call)
-        await asking.read(self.engine, call, lambda tx: looking.changeable(tx, wanted))
+        wanted = route_params.of_fleet(call)
+        await route_params.read(self.engine, call, lambda tx: fleet_reads.changeable(tx, wanted))
         if self.station is None:
-            raise asking.no_panes_here()
+            raise route_params.no_panes_here()
         return await self.station.create(call, body)
 
     async def list_all(self, call: Call) -> Reply:
@@ -87,17 +87,17 @@ class MemberDesk:
             **here(call),
             limit=query.limit + 1,
             statuses=tuple(MemberStatus) if query.status == "all" else (MemberStatus(query.status),),
-            after=asking.number_of(LISTING, query.cursor) if query.cursor else 0,
+            after=route_params.number_of(LISTING, query.cursor) if query.cursor else 0,
             with_unread=query.activity,
         )
-        found = await asking.read(self.engine, call, lambda tx: looking.members(tx, wanted))
+        found = await route_params.read(self.engine, call, lambda tx: fleet_reads.members(tx, wanted))
         shown, last = paging.clip([str(view.agent_id) for view in found], query.limit)
         cursor = paging.encode(LISTING, last) if last else None
         return Reply(FleetMemberList(found[:shown], cursor), 200, call.link_to_next(cursor))
 
     async def show(self, call: Call) -> FleetMemberView:
-        wanted = asking.of_member(call)
-        return await asking.read(self.engine, call, lambda tx: looking.member(tx, wanted))
+        wanted = route_params.of_member(call)
+        return await route_params.read(self.engine, call, lambda tx: fleet_reads.member(tx, wanted))
 
     async def delete(self, call: Call) -> FleetMemberDeleted:
         query = call.query
@@ -128,9 +128,9 @@ class MemberDesk:
     async def _panes(self, call: Call) -> Station:
         """Whoever may not, or asks for a member that is not there, is told that before anything about panes."""
         wanted = Wanted(call.zone, fleet_id(call), agent_id(call), call.caller)
-        await asking.read(self.engine, call, lambda tx: standing(tx, wanted))
+        await route_params.read(self.engine, call, lambda tx: standing(tx, wanted))
         if self.station is None:
-            raise asking.no_panes_here()
+            raise route_params.no_panes_here()
         return self.station
 
 

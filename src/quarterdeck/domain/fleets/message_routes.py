@@ -9,8 +9,7 @@ from typing import TypedDict
 from quarterdeck.core import paging
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
-from quarterdeck.domain.fleets import asking
-from quarterdeck.domain.fleets.asking import FLEET, MEMBER, MESSAGE, READ, SPEAK, agent_id, here, message_id
+from quarterdeck.domain.fleets import route_params
 from quarterdeck.domain.fleets.model.bodies import (
     AgentBody,
     InboxQuery,
@@ -46,11 +45,12 @@ from quarterdeck.domain.fleets.model.views import (
     MovedView,
     TimelineView,
 )
-from quarterdeck.domain.fleets.operations import looking, timeline
-from quarterdeck.domain.fleets.operations.awaiting import Awaiting
-from quarterdeck.domain.fleets.operations.looking import NamesOf, Pages
-from quarterdeck.domain.fleets.rules import showing
-from quarterdeck.domain.fleets.rules.showing import Names
+from quarterdeck.domain.fleets.operations import fleet_reads, timeline
+from quarterdeck.domain.fleets.operations.fleet_reads import NamesOf, Pages
+from quarterdeck.domain.fleets.operations.inbox_long_poll import Awaiting
+from quarterdeck.domain.fleets.route_params import FLEET, MEMBER, MESSAGE, READ, SPEAK, agent_id, here, message_id
+from quarterdeck.domain.fleets.rules import views as showing
+from quarterdeck.domain.fleets.rules.views import Names
 from quarterdeck.engine.transaction import Engine
 
 TIMELINE = "timeline"
@@ -86,7 +86,7 @@ class MessageDesk:
 
     async def _told(self, call: Call, done: Sent, wait_ms: int) -> int:
         await self.settled(done.message, wait_ms / 1000)
-        return await asking.read(self.engine, call, lambda tx: timeline.told(tx, done.deliveries))
+        return await route_params.read(self.engine, call, lambda tx: timeline.told(tx, done.deliveries))
 
     async def acknowledge(self, call: Call) -> MessageView:
         body = call.body
@@ -110,7 +110,7 @@ class MessageDesk:
 
     async def show(self, call: Call) -> MessageView:
         wanted = OfMessage(**here(call), message_id=message_id(call))
-        found = await asking.read(self.engine, call, lambda tx: looking.message(tx, wanted))
+        found = await route_params.read(self.engine, call, lambda tx: fleet_reads.message(tx, wanted))
         return showing.message_view(found.messages[0], found.names)
 
     async def list_all(self, call: Call) -> Reply:
@@ -118,7 +118,7 @@ class MessageDesk:
         assert isinstance(query, MessagesQuery)
         listing = f"messages.{query.order}"
         wanted = MessagesFilter(**here(call), **_paged(query, listing))
-        found = await asking.read(self.engine, call, lambda tx: looking.messages(tx, wanted))
+        found = await route_params.read(self.engine, call, lambda tx: fleet_reads.messages(tx, wanted))
         return _listed(call, found, listing)
 
     async def sent(self, call: Call) -> Reply:
@@ -126,7 +126,7 @@ class MessageDesk:
         assert isinstance(query, SentQuery)
         listing = f"sent.{query.order}"
         wanted = SentFilter(**here(call), **_paged(query, listing), agent_id=agent_id(call), state=query.status)
-        found = await asking.read(self.engine, call, lambda tx: looking.sent(tx, wanted))
+        found = await route_params.read(self.engine, call, lambda tx: fleet_reads.sent(tx, wanted))
         return _listed(call, found, listing)
 
     async def inbox(self, call: Call) -> Reply:
@@ -147,7 +147,7 @@ class MessageDesk:
         found = await (
             self.awaiting.inbox(wanted, seconds)
             if seconds
-            else asking.read(self.engine, call, lambda tx: looking.inbox(tx, wanted))
+            else route_params.read(self.engine, call, lambda tx: fleet_reads.inbox(tx, wanted))
         )
         return _listed(call, found, listing)
 
@@ -157,9 +157,9 @@ class MessageDesk:
         wanted = TimelineFilter(
             **here(call),
             limit=query.limit + 1,
-            before=asking.number_of(TIMELINE, query.cursor) if query.cursor else LAST,
+            before=route_params.number_of(TIMELINE, query.cursor) if query.cursor else LAST,
         )
-        found = await asking.read(self.engine, call, lambda tx: timeline.page(tx, wanted))
+        found = await route_params.read(self.engine, call, lambda tx: timeline.page(tx, wanted))
         places = [str(entry.head.task_id) for entry in found.entries]
         shown, last = paging.clip(places, query.limit)
         last = places[-1] if found.is_cut else last
@@ -169,7 +169,7 @@ class MessageDesk:
 
 
 def _spoken(call: Call, body: MessageBody) -> Send | Broadcast:
-    key, digest = asking.key_of(call)
+    key, digest = route_params.key_of(call)
     if body.to_agent_id == "*":
         return Broadcast(**here(call), from_agent_id=body.from_agent_id, text=body.text, key=key, digest=digest)
     return Send(
@@ -197,7 +197,7 @@ def _paged(query: MessagesQuery, listing: str) -> Paged:
         limit=query.limit + 1,
         after=query.after,
         oldest_first=query.order == "asc",
-        position=asking.position_of(listing, query.cursor) if query.cursor else None,
+        position=route_params.position_of(listing, query.cursor) if query.cursor else None,
     )
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from quarterdeck.core.routing import LIFECYCLE, Call, Route
-from quarterdeck.domain.fleets import asking
-from quarterdeck.domain.fleets.asking import CHANGE, FLEET, MEMBER, READ, agent_id, here
+from quarterdeck.domain.fleets import route_params
 from quarterdeck.domain.fleets.model.bodies import BeatBody, ClaimBody, MonitorBody, ReleaseBody
 from quarterdeck.domain.fleets.model.commands import (
     BeatMonitor,
@@ -20,7 +19,8 @@ from quarterdeck.domain.fleets.model.commands import (
     ReleaseMonitor,
 )
 from quarterdeck.domain.fleets.model.views import MonitoredView, MonitorView
-from quarterdeck.domain.fleets.operations import looking
+from quarterdeck.domain.fleets.operations import fleet_reads
+from quarterdeck.domain.fleets.route_params import CHANGE, FLEET, MEMBER, READ, agent_id, here
 from quarterdeck.engine.transaction import Engine
 
 
@@ -32,8 +32,8 @@ class MonitorDesk:
     submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
 
     async def show(self, call: Call) -> MonitorView:
-        wanted = asking.of_fleet(call)
-        return await asking.read(self.engine, call, lambda tx: looking.monitor(tx, wanted))
+        wanted = route_params.of_fleet(call)
+        return await route_params.read(self.engine, call, lambda tx: fleet_reads.monitor(tx, wanted))
 
     async def claim(self, call: Call) -> MonitorView:
         body = call.body
@@ -65,8 +65,8 @@ class MonitorDesk:
         return await self.show(call)
 
     async def show_member(self, call: Call) -> MonitoredView:
-        wanted = asking.of_member(call)
-        return await asking.read(self.engine, call, lambda tx: looking.monitored(tx, wanted))
+        wanted = route_params.of_member(call)
+        return await route_params.read(self.engine, call, lambda tx: fleet_reads.monitored(tx, wanted))
 
     async def configure(self, call: Call) -> MonitoredView:
         body = call.body

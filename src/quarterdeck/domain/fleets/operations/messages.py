@@ -13,7 +13,7 @@ from quarterdeck.domain.agents.operations.authorization import Speakers
 from quarterdeck.domain.fleets.model.commands import Acknowledge, Broadcast, Cancel, Send, SpokenCommand, SpokenOutcome
 from quarterdeck.domain.fleets.model.rows import MEMBERS_MAX, Fleet, Member, MemberStatus, Message, MessageType
 from quarterdeck.domain.fleets.queries import Q
-from quarterdeck.domain.fleets.rules.crew import LastIds
+from quarterdeck.domain.fleets.rules.members import LastIds
 from quarterdeck.domain.fleets.rules.messages import Known, Talk, Told, asked_ids, key_of
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules

@@ -12,9 +12,9 @@ import msgspec
 
 from quarterdeck.domain.fleets.model.filters import OfFleet, TimelineFilter
 from quarterdeck.domain.fleets.model.rows import MEMBERS_MAX, Message, MessageType
-from quarterdeck.domain.fleets.operations.looking import PAGE_CHARACTERS, SLICE, in_fleet, names
+from quarterdeck.domain.fleets.operations.fleet_reads import PAGE_CHARACTERS, SLICE, in_fleet, names
 from quarterdeck.domain.fleets.queries import LISTS, Q
-from quarterdeck.domain.fleets.rules.showing import Entry, Names
+from quarterdeck.domain.fleets.rules.views import Entry, Names
 from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import Bound

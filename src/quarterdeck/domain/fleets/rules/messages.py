@@ -33,9 +33,9 @@ from quarterdeck.domain.fleets.model.rows import (
     MessageState,
     MessageType,
 )
-from quarterdeck.domain.fleets.rules import refusals
-from quarterdeck.domain.fleets.rules.cards import BUILTIN, kind_of
-from quarterdeck.domain.fleets.rules.keys import Keys
+from quarterdeck.domain.fleets.rules import errors
+from quarterdeck.domain.fleets.rules.agent_cards import BUILTIN, kind_of
+from quarterdeck.domain.fleets.rules.idempotency import Keys
 
 SENDING = "message.send"
 """What keys are kept under."""
@@ -95,7 +95,7 @@ class Talk:
             return problem
         fleet = self._known.fleets.get((ask.zone_id, ask.fleet_id))
         if fleet is None:
-            return refusals.fleet_not_found(ask.fleet_id)
+            return errors.fleet_not_found(ask.fleet_id)
         match ask:
             case Receipt():
                 return self._receipt(ask)
@@ -115,9 +115,9 @@ class Talk:
             return settled
         recipient = self._known.members.get((ask.zone_id, ask.to_agent_id))
         if recipient is None or not recipient.is_active or recipient.fleet_id != ask.fleet_id:
-            return refusals.no_destination(ask.to_agent_id)
+            return errors.no_destination(ask.to_agent_id)
         if kind_of(recipient.agent_card_json) == BUILTIN:
-            return refusals.administrator_receives_nothing()
+            return errors.administrator_receives_nothing()
         message = self._write(ask, recipient.agent_id, None, ask.text)
         self.keys.bind(key_of(ask), ask.digest, message.task_id)
         self._tell("message.sent", None, message, ask)
@@ -128,7 +128,7 @@ class Talk:
             return settled
         recipients = self._audience(ask)
         if (size := len(ask.text.encode())) * len(recipients) > BROADCAST_MAX:
-            return refusals.broadcast_too_large(size, len(recipients))
+            return errors.broadcast_too_large(size, len(recipients))
         summary = self._summary(ask, len(recipients))
         deliveries = [self._write(ask, member.agent_id, summary.task_id, ask.text) for member in recipients]
         self.keys.bind(key_of(ask), ask.digest, summary.task_id)
@@ -212,9 +212,9 @@ class Talk:
         if isinstance(message, Problem):
             return message
         if message.context_id != ask.agent_id:
-            return refusals.not_the_recipient()
+            return errors.not_the_recipient()
         if message.status_state is not MessageState.INPUT_REQUIRED:
-            return refusals.cannot_acknowledge(message.status_state)
+            return errors.cannot_acknowledge(message.status_state)
         return self._end(message, MessageState.COMPLETED, "message.acknowledged", ask)
 
     def _cancel(self, ask: Cancel, fleet: Fleet) -> SpokenOutcome | Problem:
@@ -222,15 +222,15 @@ class Talk:
         if isinstance(message, Problem):
             return message
         if message.from_agent_id != ask.agent_id:
-            return refusals.not_the_sender()
+            return errors.not_the_sender()
         if message.status_state is not MessageState.INPUT_REQUIRED:
-            return refusals.cannot_cancel(message.status_state)
+            return errors.cannot_cancel(message.status_state)
         return self._end(message, MessageState.CANCELED, "message.canceled", ask)
 
     def _found(self, ask: Acknowledge | Cancel, fleet: Fleet) -> Message | Problem:
         if problem := self._acting_problem(ask, ask.agent_id, fleet):
             return problem
-        return self._of_fleet(ask) or refusals.message_not_found(ask.message_id)
+        return self._of_fleet(ask) or errors.message_not_found(ask.message_id)
 
     def _of_fleet(self, ask: Acknowledge | Cancel | Receipt) -> Message | None:
         """What was said in another fleet is not there."""
@@ -247,7 +247,7 @@ class Talk:
         """What was typed once is not made untyped by a later try. When a message last moved is not touched by it."""
         message = self._of_fleet(ask)
         if message is None:
-            return refusals.message_not_found(ask.message_id)
+            return errors.message_not_found(ask.message_id)
         if message.notified_at is not None:
             return message
         at = self._now if ask.notice is None else None
@@ -264,19 +264,19 @@ class Talk:
     def _acting_problem(self, ask: Spoken, agent_id: int, fleet: Fleet) -> Problem | None:
         """Why nobody can act as this member, or not this caller."""
         if fleet.deleted_at is not None:
-            return refusals.fleet_deleted(fleet.fleet_id)
+            return errors.fleet_deleted(fleet.fleet_id)
         if problem := self._identity_problem(ask, agent_id, fleet):
             return problem
         member = self._known.members[ask.zone_id, agent_id]
-        return None if member.is_active else refusals.not_a_member(agent_id, fleet.fleet_id)
+        return None if member.is_active else errors.not_a_member(agent_id, fleet.fleet_id)
 
     def _identity_problem(self, ask: Spoken, agent_id: int, fleet: Fleet) -> Problem | None:
         """Why this caller is not one whom this fleet has, or had. A pane's token acts as its own member alone."""
         member = self._known.members.get((ask.zone_id, agent_id))
         if member is None or member.fleet_id != fleet.fleet_id:
-            return refusals.not_a_member(agent_id, fleet.fleet_id)
+            return errors.not_a_member(agent_id, fleet.fleet_id)
         own = None if ask.caller is None else ask.caller.agent_id
-        return refusals.not_oneself(agent_id) if own is not None and own != member.registry_id else None
+        return errors.not_oneself(agent_id) if own is not None and own != member.registry_id else None
 
     def _said_before(self, ask: Send | Broadcast) -> SpokenOutcome | Problem | None:
         known = self.keys.made_before(key_of(ask), ask.digest)
@@ -284,7 +284,7 @@ class Talk:
             return known
         message = self._messages.get((ask.zone_id, known))
         if message is None:
-            return refusals.message_not_found(known)
+            return errors.message_not_found(known)
         return Sent(message, self._delivered(message), made=False)
 
     def _delivered(self, summary: Message) -> tuple[Message, ...]:

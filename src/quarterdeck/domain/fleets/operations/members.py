@@ -20,8 +20,8 @@ from quarterdeck.domain.agents.operations.authorization import Speakers
 from quarterdeck.domain.fleets.model.commands import CreateFleet, FleetCommand, FleetOutcome, Fleetwide, RegisterMember
 from quarterdeck.domain.fleets.model.rows import Fleet, Member, MemberStatus, MonitorConfig, MonitorRuntime, Placement
 from quarterdeck.domain.fleets.queries import LISTS, Q
-from quarterdeck.domain.fleets.rules.cards import BUILTIN, kind_of
-from quarterdeck.domain.fleets.rules.crew import Crew, Known, LastIds, Told, Wanted, key_of, wanted
+from quarterdeck.domain.fleets.rules.agent_cards import BUILTIN, kind_of
+from quarterdeck.domain.fleets.rules.members import Crew, Known, LastIds, Told, Wanted, key_of, wanted
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency

@@ -45,9 +45,9 @@ from quarterdeck.domain.fleets.model.rows import (
     MonitorRuntime,
     Placement,
 )
-from quarterdeck.domain.fleets.rules import cards, refusals, watch
-from quarterdeck.domain.fleets.rules.cards import BUILTIN, kind_of
-from quarterdeck.domain.fleets.rules.keys import Keys
+from quarterdeck.domain.fleets.rules import agent_cards, errors, monitor
+from quarterdeck.domain.fleets.rules.agent_cards import BUILTIN, kind_of
+from quarterdeck.domain.fleets.rules.idempotency import Keys
 
 CREATING, REGISTERING = "fleet.create", "member.register"
 """What keys are kept under."""
@@ -132,11 +132,11 @@ class Crew:
             return self._create(ask)
         fleet = self.fleets.get((ask.zone_id, ask.fleet_id))
         if fleet is None:
-            return refusals.fleet_not_found(ask.fleet_id)
+            return errors.fleet_not_found(ask.fleet_id)
         if isinstance(ask, DeleteFleet):
             return self._delete(ask, fleet)
         if fleet.deleted_at is not None:
-            return refusals.fleet_deleted(ask.fleet_id)
+            return errors.fleet_deleted(ask.fleet_id)
         match ask:
             case RegisterMember():
                 return self._register(ask, fleet)
@@ -161,12 +161,12 @@ class Crew:
         administrator_id = self._next(ask.zone_id, "members")
         fleet = Fleet(ask.zone_id, fleet_id, ask.label, self._now, None, director_id, ask.actor)
         self.fleets[fleet.ref] = fleet
-        director = self._enroll(fleet, director_id, cards.DIRECTOR, DESCRIBED_DIRECTOR.format(fleet_id), "[]")
+        director = self._enroll(fleet, director_id, agent_cards.DIRECTOR, DESCRIBED_DIRECTOR.format(fleet_id), "[]")
         placement = None if ask.place is None else self._at(director, None, ask.place)
-        described = cards.described_administrator(fleet_id)
+        described = agent_cards.described_administrator(fleet_id)
         administrator = Member(
-            *(ask.zone_id, administrator_id, fleet_id, None, cards.ADMINISTRATOR, described),
-            *(MemberStatus.ACTIVE, self._now, None, cards.administrators_card(fleet_id)),
+            *(ask.zone_id, administrator_id, fleet_id, None, agent_cards.ADMINISTRATOR, described),
+            *(MemberStatus.ACTIVE, self._now, None, agent_cards.administrators_card(fleet_id)),
         )
         self._join(administrator)
         self.keys.bind(key_of(ask), ask.digest, fleet_id)
@@ -195,11 +195,11 @@ class Crew:
         if ask.director_id is not None:
             director = self._member(fleet, ask.director_id)
             if director is None:
-                return refusals.not_a_member(ask.director_id, fleet.fleet_id)
+                return errors.not_a_member(ask.director_id, fleet.fleet_id)
             if problem := directing_problem(fleet, director):
                 return problem
         if (there := self._counts[fleet.ref]) >= MEMBERS_MAX:
-            return refusals.fleet_full(fleet.fleet_id, there)
+            return errors.fleet_full(fleet.fleet_id, there)
         agent_id = self._next(ask.zone_id, "members")
         member = self._enroll(fleet, agent_id, ask.name, ask.description, ask.skills)
         placement = None if ask.place is None else self._at(member, fleet.director_agent_id, ask.place)
@@ -210,33 +210,33 @@ class Crew:
     def _deregister(self, ask: DeregisterMember, fleet: Fleet) -> FleetOutcome | Problem:
         member = self._member(fleet, ask.agent_id)
         if member is None:
-            return refusals.not_a_member(ask.agent_id, fleet.fleet_id)
+            return errors.not_a_member(ask.agent_id, fleet.fleet_id)
         if kind_of(member.agent_card_json) == BUILTIN:
-            return refusals.administrator_stays()
+            return errors.administrator_stays()
         if member.agent_id == fleet.director_agent_id:
-            return refusals.director_stays()
+            return errors.director_stays()
         return self._leave(member, ask)
 
     def _place(self, ask: PlaceMember, fleet: Fleet) -> FleetOutcome | Problem:
         member = self._member(fleet, ask.agent_id)
         if member is None:
-            return refusals.not_a_member(ask.agent_id, fleet.fleet_id)
+            return errors.not_a_member(ask.agent_id, fleet.fleet_id)
         placement = self.placements.get(member.ref)
         if placement is None:
-            return refusals.no_placement(ask.agent_id)
+            return errors.no_placement(ask.agent_id)
         if placement.tmux_pane_id == ask.pane_id:
             return placement
         if placement.tmux_pane_id is not None:
-            return refusals.already_placed(ask.agent_id)
+            return errors.already_placed(ask.agent_id)
         self.placements[placement.ref] = there = _replace(placement, tmux_pane_id=ask.pane_id)
         self._tell("member.placed", ask, member, None, None)
         return there
 
     def _enroll(self, fleet: Fleet, agent_id: int, name: str, description: str, skills: str) -> Member:
-        registry_id = cards.registry_id(fleet.fleet_id, agent_id)
+        registry_id = agent_cards.registry_id(fleet.fleet_id, agent_id)
         member = Member(
             *(fleet.zone_id, agent_id, fleet.fleet_id, registry_id, name, description),
-            *(MemberStatus.ACTIVE, self._now, None, cards.card(name, description, skills)),
+            *(MemberStatus.ACTIVE, self._now, None, agent_cards.card(name, description, skills)),
         )
         self._join(member)
         return member
@@ -268,22 +268,22 @@ class Crew:
     def _configure(self, ask: ConfigureMonitor, fleet: Fleet) -> FleetOutcome | Problem:
         member = self._member(fleet, ask.agent_id)
         if member is None:
-            return refusals.not_a_member(ask.agent_id, fleet.fleet_id)
+            return errors.not_a_member(ask.agent_id, fleet.fleet_id)
         config = self.configs.get(member.ref)
         if config is None:
-            return refusals.no_placement(ask.agent_id)
-        self.configs[member.ref] = after = watch.configured(config, ask)
+            return errors.no_placement(ask.agent_id)
+        self.configs[member.ref] = after = monitor.configured(config, ask)
         return after
 
     def _watch(self, ask: ClaimMonitor | BeatMonitor | ReleaseMonitor, fleet: Fleet) -> FleetOutcome | Problem:
-        after = watch.decide(ask, self.runtimes.get(fleet.ref), self._now)
+        after = monitor.decide(ask, self.runtimes.get(fleet.ref), self._now)
         if isinstance(after, Problem):
             return after
         self.runtimes[fleet.ref] = after
         for agent_id in ask.pinged if isinstance(ask, BeatMonitor) else ():
             config = self.configs.get((ask.zone_id, agent_id))
             if config is not None and self._member(fleet, agent_id) is not None:
-                self.configs[ask.zone_id, agent_id] = watch.pinged(config, self._now)
+                self.configs[ask.zone_id, agent_id] = monitor.pinged(config, self._now)
         return after
 
     # -- shared --------------------------------------------------------------------------------------------------
@@ -316,13 +316,13 @@ class Crew:
         if isinstance(ask, RegisterMember):
             member = self._member(self.fleets[ask.zone_id, ask.fleet_id], number)
             if member is None:
-                return refusals.not_a_member(number, ask.fleet_id)
+                return errors.not_a_member(number, ask.fleet_id)
             return MemberMade(member, self.placements.get(member.ref), made=False)
         fleet = self.fleets.get((ask.zone_id, number))
         if fleet is None:
-            return refusals.fleet_not_found(number)
+            return errors.fleet_not_found(number)
         if fleet.deleted_at is not None:
-            return refusals.fleet_deleted(number)
+            return errors.fleet_deleted(number)
         there = self._active(fleet)
         [director] = [each for each in there if each.agent_id == fleet.director_agent_id]
         [administrator] = [each for each in there if kind_of(each.agent_card_json) == BUILTIN]
@@ -336,9 +336,9 @@ class Crew:
 def directing_problem(fleet: Fleet, director: Member) -> Problem | None:
     """Why one of a fleet cannot have members of its own."""
     if kind_of(director.agent_card_json) == BUILTIN:
-        return refusals.administrator_directs_nobody()
+        return errors.administrator_directs_nobody()
     root = fleet.director_agent_id
-    return refusals.nested(root, director.agent_id) if root not in (None, director.agent_id) else None
+    return errors.nested(root, director.agent_id) if root not in (None, director.agent_id) else None
 
 
 def wanted(asks: Sequence[FleetCommand], bindings: Sequence[Binding]) -> Wanted:

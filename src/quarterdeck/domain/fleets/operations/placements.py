@@ -18,9 +18,9 @@ from quarterdeck.domain.fleets.model.rows import (
     MessageState,
     Placement,
 )
-from quarterdeck.domain.fleets.operations.looking import in_fleet
+from quarterdeck.domain.fleets.operations.fleet_reads import in_fleet
 from quarterdeck.domain.fleets.queries import LISTS, Q
-from quarterdeck.domain.fleets.rules import refusals
+from quarterdeck.domain.fleets.rules import errors
 from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 
@@ -55,12 +55,12 @@ async def standing(tx: Tx, wanted: Wanted) -> Standing:
     )
     fleet = next(iter(decode(fleets, Fleet)), None)
     if fleet is None:
-        raise refusals.fleet_not_found(wanted.fleet_id)
+        raise errors.fleet_not_found(wanted.fleet_id)
     if fleet.deleted_at is not None:
-        raise refusals.fleet_deleted(wanted.fleet_id)
+        raise errors.fleet_deleted(wanted.fleet_id)
     member = next(iter(decode(members, Member)), None)
     if member is None or not member.is_active or member.fleet_id != fleet.fleet_id:
-        raise refusals.not_a_member(wanted.agent_id, wanted.fleet_id)
+        raise errors.not_a_member(wanted.agent_id, wanted.fleet_id)
     return Standing(fleet, member, next(iter(decode(placements, Placement)), None))
 
 

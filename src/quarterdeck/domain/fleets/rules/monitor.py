@@ -8,7 +8,7 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.fleets.model.commands import BeatMonitor, ClaimMonitor, ConfigureMonitor, ReleaseMonitor
 from quarterdeck.domain.fleets.model.rows import MonitorConfig, MonitorRuntime
-from quarterdeck.domain.fleets.rules import refusals
+from quarterdeck.domain.fleets.rules import errors
 from quarterdeck.domain.fleets.rules.monitoring import is_live
 
 _replace = msgspec.structs.replace
@@ -21,7 +21,7 @@ def decide(
     if isinstance(ask, ClaimMonitor):
         return _claimed(ask, held, now)
     if held is None or (held.pid, held.host_id) != (ask.pid, ask.host_id):
-        return refusals.not_the_monitor(ask.fleet_id)
+        return errors.not_the_monitor(ask.fleet_id)
     if isinstance(ask, BeatMonitor):
         return _replace(held, last_tick_at=now)
     # How often it ticked stays known.
@@ -30,7 +30,7 @@ def decide(
 
 def _claimed(ask: ClaimMonitor, held: MonitorRuntime | None, now: Millis) -> MonitorRuntime | Problem:
     if held is not None and is_live(held, _is_alive(ask, held), now):
-        return refusals.monitor_runs(ask.fleet_id)
+        return errors.monitor_runs(ask.fleet_id)
     return MonitorRuntime(
         *(ask.zone_id, ask.fleet_id, ask.pid, now, now), *(ask.tick_seconds, ask.host_id, ask.user_id, ask.policy)
     )

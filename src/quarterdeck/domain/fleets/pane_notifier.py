@@ -31,7 +31,7 @@ from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.fleets.model.commands import Receipt, SpokenOutcome
 from quarterdeck.domain.fleets.model.rows import FleetSettings, Message, MessageRef, MessageState, Notice, Placement
-from quarterdeck.domain.fleets.operations.standing import Pending, pending, placements
+from quarterdeck.domain.fleets.operations.placements import Pending, pending, placements
 from quarterdeck.engine.background import Errands, until_heard
 from quarterdeck.engine.transaction import Engine
 from quarterdeck.tmux import keystrokes

@@ -31,7 +31,7 @@ from quarterdeck.domain.fleets.model.views import (
     PlacementView,
     RecipientView,
 )
-from quarterdeck.domain.fleets.rules.cards import BUILTIN, kind_of
+from quarterdeck.domain.fleets.rules.agent_cards import BUILTIN, kind_of
 from quarterdeck.domain.fleets.rules.monitoring import elapsed, is_recent
 
 TICK_SECONDS = 5

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Key
 from quarterdeck.core.routing import FLEET_EXEC, Call
-from quarterdeck.domain.fleets.asking import fleet_id as fleet_of, key_of, skills_of
 from quarterdeck.domain.fleets.model.bodies import CaptureQuery, ExecBody, MemberBody, Pane
 from quarterdeck.domain.fleets.model.commands import (
     DeregisterMember,
@@ -40,11 +39,12 @@ from quarterdeck.domain.fleets.model.commands import (
 )
 from quarterdeck.domain.fleets.model.rows import CODING_AGENT, Fate, Member, Notice, Placement
 from quarterdeck.domain.fleets.model.views import FleetMemberDeleted, ScreenView, TypedView
-from quarterdeck.domain.fleets.operations.standing import Standing, Wanted, standing
-from quarterdeck.domain.fleets.reaching import Reach, asked
-from quarterdeck.domain.fleets.rules import refusals
-from quarterdeck.domain.fleets.rules.cards import BUILTIN, kind_of
-from quarterdeck.domain.fleets.rules.crew import directing_problem, key_of as bound_key_of
+from quarterdeck.domain.fleets.operations.placements import Standing, Wanted, standing
+from quarterdeck.domain.fleets.pane_access import Reach, asked
+from quarterdeck.domain.fleets.route_params import fleet_id as fleet_of, key_of, skills_of
+from quarterdeck.domain.fleets.rules import errors
+from quarterdeck.domain.fleets.rules.agent_cards import BUILTIN, kind_of
+from quarterdeck.domain.fleets.rules.members import directing_problem, key_of as bound_key_of
 from quarterdeck.engine.transaction import Engine
 from quarterdeck.tmux.coding_agents import CodingAgent, argv_of
 from quarterdeck.tmux.errors import TmuxError
@@ -124,7 +124,7 @@ class PaneStation:
         # A key that was used before stands for a member that has its pane. Where it has none, another server is about
         # to make it, or was killed before it had.
         if made.placement is None or made.placement.tmux_pane_id is None:
-            raise refusals.member_being_made(made.member.agent_id)
+            raise errors.member_being_made(made.member.agent_id)
         return made
 
     @contextlib.asynccontextmanager
@@ -144,7 +144,7 @@ class PaneStation:
 
     async def _wish(self, call: Call, body: MemberBody) -> Wish:
         if body.director_id is None:
-            raise refusals.no_director()
+            raise errors.no_director()
         agent = self._coding_agent(body.coding_agent or CODING_AGENT)
         director = await self._standing(call, fleet_of(call), body.director_id)
         if problem := directing_problem(director.fleet, director.member):
@@ -157,14 +157,14 @@ class PaneStation:
         if placed is not None and not isinstance(seen := await self._reach.seen(placed), Notice):
             return self._at(placed.tmux_socket, seen, None, agent.name)
         if body.pane is None:
-            raise refusals.no_placement(director.member.agent_id)
+            raise errors.no_placement(director.member.agent_id)
         return self._at(body.pane.socket, await self._own(body.pane), None, agent.name)
 
     async def _own(self, pane: Pane) -> PaneSeen:
         """The pane that a caller says it is in, as its tmux server tells."""
         seen = (await asked(Tmux(pane.socket, self._reach.call_seconds).panes())).get(pane.pane_id)
         if seen is None or seen.is_dead:
-            raise refusals.no_such_pane(pane.pane_id)
+            raise errors.no_such_pane(pane.pane_id)
         return seen
 
     def _at(self, socket: str, seen: PaneSeen, pane_id: str | None, coding_agent: str) -> Place:
@@ -184,7 +184,7 @@ class PaneStation:
             return MemberMade(member, placed)
         except TmuxError as error:
             await self._take_back(tmux, member, pane_id)
-            raise refusals.pane_not_made(str(error)) from None
+            raise errors.pane_not_made(str(error)) from None
         except BaseException:
             # Also where the request is cut: nobody else knows of a pane that was made, or of a member without one.
             await self._take_back(tmux, member, pane_id)
@@ -254,7 +254,7 @@ class PaneStation:
         require_exec(call)
         placement = (await self._standing(call, fleet_id, agent_id)).placement
         if placement is None or placement.tmux_pane_id is None:
-            raise refusals.no_placement(agent_id)
+            raise errors.no_placement(agent_id)
         return placement
 
     # -- ending --------------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ class PaneStation:
 
         await asyncio.gather(*map(close, placements))
         if left:
-            raise refusals.panes_not_closed(left)
+            raise errors.panes_not_closed(left)
         return fates
 
     # -- shared --------------------------------------------------------------------------------------------------
@@ -326,21 +326,21 @@ class PaneStation:
     def _coding_agent(self, name: str) -> CodingAgent:
         agent = self._reach.coding_agents.get(name)
         if agent is None:
-            raise refusals.no_coding_agent(name, sorted(self._reach.coding_agents))
+            raise errors.no_coding_agent(name, sorted(self._reach.coding_agents))
         return agent
 
 
 def require_exec(call: Call) -> None:
     """Whoever types into panes is their user: they hold the scope, and come where nobody else can."""
     if FLEET_EXEC not in call.caller.scopes:
-        raise refusals.scope_missing(FLEET_EXEC)
+        raise errors.scope_missing(FLEET_EXEC)
     if not call.is_on_socket:
-        raise refusals.not_on_the_socket()
+        raise errors.not_on_the_socket()
 
 
 def _reached(agent_id: int, found: PaneSeen | Notice) -> PaneSeen:
     if isinstance(found, Notice):
-        raise refusals.pane_out_of_reach(agent_id, found)
+        raise errors.pane_out_of_reach(agent_id, found)
     return found
 
 

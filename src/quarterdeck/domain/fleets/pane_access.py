@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.fleets.model.rows import Fate, Notice, Placement
-from quarterdeck.domain.fleets.rules import refusals
+from quarterdeck.domain.fleets.rules import errors
 from quarterdeck.tmux import keystrokes
 from quarterdeck.tmux.coding_agents import CodingAgent, has_left
 from quarterdeck.tmux.errors import TmuxError
@@ -83,14 +83,14 @@ class Reach:
         if isinstance(typed, Notice):
             return typed
         if not await asked(self.leaving.gone(self.tmux(placement), typed, self.exit_seconds)):
-            raise refusals.member_still_there(placement, self.exit_seconds, await self._tail(placement))
+            raise errors.member_still_there(placement, self.exit_seconds, await self._tail(placement))
         return Fate.EXITED
 
     async def _told_to_leave(self, placement: Placement) -> PaneSeen | Notice:
         agent = self.coding_agents.get(placement.coding_agent)
         if agent is None:
             # Nobody knows how it is told to leave, nor whether it has.
-            raise refusals.not_configured(placement)
+            raise errors.not_configured(placement)
         typed = await self.type_to(placement, agent.exit)
         if typed is not Notice.NOT_THE_AGENT:
             return typed
@@ -99,7 +99,7 @@ class Reach:
         if not isinstance(seen, PaneSeen):
             return Notice(seen)
         if not await asyncio.to_thread(has_left, agent, seen, looked.running):
-            raise refusals.member_not_in_front(placement, await self._tail(placement))
+            raise errors.member_not_in_front(placement, await self._tail(placement))
         return typed
 
     async def kill(self, placement: Placement) -> Fate:
@@ -135,4 +135,4 @@ async def asked(answer: Awaitable[T]) -> T:
     try:
         return await answer
     except TmuxError as error:
-        raise refusals.tmux_failed(str(error)) from None
+        raise errors.tmux_failed(str(error)) from None

@@ -34,8 +34,8 @@ from quarterdeck.domain.fleets.model.rows import (
 )
 from quarterdeck.domain.fleets.model.views import FleetMemberView, MonitoredView, MonitorView
 from quarterdeck.domain.fleets.queries import LISTS, Q
-from quarterdeck.domain.fleets.rules import cards, refusals, showing
-from quarterdeck.domain.fleets.rules.showing import FleetSeen, Names, Watched
+from quarterdeck.domain.fleets.rules import agent_cards, errors, views
+from quarterdeck.domain.fleets.rules.views import FleetSeen, Names, Watched
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Tx
@@ -60,11 +60,11 @@ async def in_fleet(tx: Tx, ask: OfFleet, *statements: Bound, power: str = READ) 
     if problem := speakers.heard(answers[: len(said)], tx.now).problem(ask, power):
         raise problem
     rows, *found = answers[len(said) :]
-    if ask.caller is not None and not cards.may_look(ask.caller, ask.fleet_id):
-        raise refusals.fleet_not_found(ask.fleet_id)
+    if ask.caller is not None and not agent_cards.may_look(ask.caller, ask.fleet_id):
+        raise errors.fleet_not_found(ask.fleet_id)
     if not rows:
         await zones.require(tx, ask.zone_id)
-        raise refusals.fleet_not_found(ask.fleet_id)
+        raise errors.fleet_not_found(ask.fleet_id)
     return decode(rows, Fleet)[0], found
 
 
@@ -72,7 +72,7 @@ async def changeable(tx: Tx, ask: OfFleet) -> None:
     """Refuses whoever may not change fleets, and a fleet that cannot be changed."""
     found, _ = await in_fleet(tx, ask, power=CHANGE)
     if found.deleted_at is not None:
-        raise refusals.fleet_deleted(ask.fleet_id)
+        raise errors.fleet_deleted(ask.fleet_id)
 
 
 # -- fleets and members ------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ async def fleets(tx: Tx, wanted: FleetsFilter) -> list[FleetSeen]:
 
 async def _own(tx: Tx, wanted: FleetsFilter, agent_id: str) -> list[FleetSeen]:
     """An agent sees the fleet that it is a member of."""
-    fleet_id = cards.fleet_of(agent_id)
+    fleet_id = agent_cards.fleet_of(agent_id)
     if fleet_id is None or fleet_id >= wanted.before:
         return []
     [rows] = await tx.read(Q.fleets_get(batch=[(wanted.zone_id, fleet_id)]))
@@ -142,7 +142,7 @@ async def member(tx: Tx, wanted: OfMember) -> FleetMemberView:
     placements, unread = await tx.read(
         LISTS.placements_get(batch=[found.ref]), LISTS.messages_unread_counts(batch=[found.ref])
     )
-    return showing.member_view(found, _first(placements, Placement), _counts(unread)[found.agent_id])
+    return views.member_view(found, _first(placements, Placement), _counts(unread)[found.agent_id])
 
 
 async def _member(tx: Tx, wanted: OfMember) -> Member:
@@ -153,7 +153,7 @@ async def _member(tx: Tx, wanted: OfMember) -> Member:
 def _of_fleet(rows: Sequence[Row], wanted: OfMember | SentFilter) -> Member:
     found = _first(rows, Member)
     if found is None or found.fleet_id != wanted.fleet_id:
-        raise refusals.not_a_member(wanted.agent_id, wanted.fleet_id)
+        raise errors.not_a_member(wanted.agent_id, wanted.fleet_id)
     return found
 
 
@@ -176,7 +176,7 @@ async def members(tx: Tx, wanted: MembersFilter) -> list[FleetMemberView]:
     placement_rows, *counted = await tx.read(LISTS.placements_get(batch=refs), *counting)
     placements = {placement.agent_id: placement for placement in decode(placement_rows, Placement)}
     unread = _counts(counted[0]) if counted else {}
-    return [showing.member_view(each, placements.get(each.agent_id), unread.get(each.agent_id)) for each in shown]
+    return [views.member_view(each, placements.get(each.agent_id), unread.get(each.agent_id)) for each in shown]
 
 
 def _counts(rows: Sequence[Row]) -> dict[int, int]:
@@ -200,14 +200,14 @@ async def message(tx: Tx, wanted: OfMessage) -> Pages:
     _, [rows] = await in_fleet(tx, wanted, Q.messages_get(batch=[(wanted.zone_id, wanted.message_id)]))
     found = _first(rows, Message)
     if found is None:
-        raise refusals.message_not_found(wanted.message_id)
+        raise errors.message_not_found(wanted.message_id)
     ends: list[tuple[object, ...]] = [
         (found.zone_id, agent_id) for agent_id in sorted({found.from_agent_id, found.to_agent_id})
     ]
     [rows] = await tx.read(Q.members_get(batch=ends))
     known = decode(rows, Member)
     if all(each.fleet_id != wanted.fleet_id for each in known):
-        raise refusals.message_not_found(wanted.message_id)
+        raise errors.message_not_found(wanted.message_id)
     return Pages([found], {each.agent_id: each.name for each in known})
 
 
@@ -226,7 +226,7 @@ async def _of_member(tx: Tx, wanted: W, statement: Callable[[W], Bound]) -> Page
     asked = Q.members_get(batch=[(wanted.zone_id, wanted.agent_id)])
     fleet, [member_rows, rows] = await in_fleet(tx, wanted, asked, statement(_slice(wanted)))
     member = _of_fleet(member_rows, wanted)
-    if isinstance(wanted, InboxFilter) and wanted.is_poll and (gone := refusals.over(fleet, member)):
+    if isinstance(wanted, InboxFilter) and wanted.is_poll and (gone := errors.over(fleet, member)):
         raise gone
     return await _page(tx, wanted, statement, decode(rows, Message))
 
@@ -346,15 +346,15 @@ async def monitor(tx: Tx, wanted: OfFleet) -> MonitorView:
     ref = (wanted.zone_id, wanted.fleet_id)
     _, [rows] = await in_fleet(tx, wanted, Q.monitor_runtimes_get(batch=[ref]))
     watched = await _watched(tx, wanted)
-    return showing.monitor_view(wanted.fleet_id, _first(rows, MonitorRuntime), watched, tx.now)
+    return views.monitor_view(wanted.fleet_id, _first(rows, MonitorRuntime), watched, tx.now)
 
 
 async def monitored(tx: Tx, wanted: OfMember) -> MonitoredView:
     found = await _member(tx, wanted)
     for each in await _watched(tx, wanted):
         if each.member.agent_id == found.agent_id:
-            return showing.monitored_view(each, tx.now)
-    raise refusals.no_placement(found.agent_id)
+            return views.monitored_view(each, tx.now)
+    raise errors.no_placement(found.agent_id)
 
 
 async def _watched(tx: Tx, wanted: OfFleet) -> list[Watched]:
