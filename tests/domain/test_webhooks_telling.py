@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from quarterdeck.domain.webhooks.event_fanout import Teller
 from quarterdeck.domain.webhooks.model import Endpoint, State
-from quarterdeck.domain.webhooks.telling import Teller
 from quarterdeck.engine.leases import LeaseLost
 from tests.support.endpoint import Endpoint as Receiver, endpoint
 from tests.support.hooking import STARTED, Hooks, hooks_on

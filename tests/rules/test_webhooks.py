@@ -12,10 +12,10 @@ import pytest
 from quarterdeck.core.clock import DAY, MINUTE, SECOND
 from quarterdeck.domain.webhooks import rules
 from quarterdeck.domain.webhooks.model import Delivery, Endpoint, Report, State, Verb, Why
-from quarterdeck.domain.webhooks.rules import lives, types
+from quarterdeck.domain.webhooks.rules import event_types, states
 from quarterdeck.domain.webhooks.rules.endpoints import host_of
-from quarterdeck.domain.webhooks.rules.lives import DELIVERY, Schedule
-from quarterdeck.domain.webhooks.rules.messages import Message, message_of
+from quarterdeck.domain.webhooks.rules.payloads import Message, message_of
+from quarterdeck.domain.webhooks.rules.states import DELIVERY, Schedule
 from quarterdeck.engine.event_log import Event
 from tests.support.making import struct_of
 from tests.support.source import modules
@@ -37,7 +37,7 @@ ENDPOINT = Endpoint(
 
 
 def sent(**row: object) -> Delivery:
-    made = lives.made(ENDPOINT, happened("task.started", "ASSIGNED", "RUNNING"), ("e1", 7, None), NOW)
+    made = states.made(ENDPOINT, happened("task.started", "ASSIGNED", "RUNNING"), ("e1", 7, None), NOW)
     return msgspec.structs.replace(made, **row)
 
 
@@ -87,12 +87,12 @@ def test_what_is_no_change_of_status_is_told_as_the_log_has_it() -> None:
 def test_what_somebody_ought_to_look_at_is_an_alert(kind: str, data: dict[str, object], alert: str) -> None:
     told = happened(kind, "RUNNING", "FAILED", **data)
     assert json.loads(told.body)["alert"] == alert
-    assert types.ALERT in told.words
+    assert event_types.ALERT in told.words
     assert json.loads(told.body).get("cycle") == data.get("cycle")
 
 
 def test_a_failure_that_is_tried_again_is_no_alert_and_nothing_else_is_told_at_all() -> None:
-    assert types.ALERT not in happened("task.failed", "RUNNING", "FAILED", exhausted=False).words
+    assert event_types.ALERT not in happened("task.failed", "RUNNING", "FAILED", exhausted=False).words
     for kind in ("session.spawn", "webhook.created", "zone.end", "key.create"):
         event = Event(1, "e", "z", kind, "s", "a", None, None, "{}", None, NOW)
         assert message_of(event) is None
@@ -101,7 +101,7 @@ def test_a_failure_that_is_tried_again_is_no_alert_and_nothing_else_is_told_at_a
 def test_only_what_there_is_may_be_named_each_once() -> None:
     assert rules.asked_types(None) == ("task.status_changed", "alert")
     assert rules.asked_types(["*", "*", "agent.stale"]) == ("*", "agent.stale")
-    assert rules.types_problem(types.KNOWN) is None
+    assert rules.types_problem(event_types.KNOWN) is None
     refused = rules.types_problem(["*", "task.finished"])
     assert refused is not None
     assert (refused.code, refused.members["field"]) == ("invalid_webhook_type", "types")
@@ -120,8 +120,8 @@ def test_every_type_that_is_emitted_about_tasks_and_agents_may_be_named() -> Non
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     emitted = {word for word in words if re.fullmatch(r"(task|agent)\.[a-z_]+", word)} - KEPT_UNDER
-    named = {kind for kind in types.KNOWN if kind.startswith(types.FAMILIES)}
-    assert emitted == named - {types.STATUS_CHANGED}
+    named = {kind for kind in event_types.KNOWN if kind.startswith(event_types.FAMILIES)}
+    assert emitted == named - {event_types.STATUS_CHANGED}
 
 
 # -- when it is tried again
@@ -151,7 +151,7 @@ def test_the_schedule_is_the_standards_and_chance_only_adds_to_it() -> None:
     ],
 )
 def test_what_a_delivery_is_after_an_attempt(said: dict[str, object], state: State, pause: int | None) -> None:
-    after = lives.reported(sent(), report(**said), NOW, Schedule())
+    after = states.reported(sent(), report(**said), NOW, Schedule())
     assert (after.status, after.next_at) == (state, None if pause is None else NOW + pause)
     assert (after.queue is not None) == (state is State.PENDING)
     assert (after.delivered_at is not None) == (state is State.DELIVERED)
@@ -161,7 +161,7 @@ def test_every_verb_leads_where_the_table_says() -> None:
     assert DELIVERY.target(Verb.DELIVER, State.DELIVERED) is None
     assert DELIVERY.target(Verb.GIVE_UP, State.FAILED) is None
     assert {DELIVERY.target(Verb.REPLAY, state) for state in State} == {State.PENDING}
-    assert lives.replayed(sent(status=State.FAILED, attempts=10), NOW).attempts == 0
+    assert states.replayed(sent(status=State.FAILED, attempts=10), NOW).attempts == 0
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_every_verb_leads_where_the_table_says() -> None:
     ],
 )
 def test_a_pause_is_kept_where_it_may_be_asked_for_and_can_be_read(status: int, said: str | None, pause: int) -> None:
-    assert lives.wait_of(status, said, NOW) == pause
+    assert states.wait_of(status, said, NOW) == pause
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_when_an_endpoint_is_to_hear_of_nothing_more(
     since: int | None, said: dict[str, object], why: Why | None
 ) -> None:
     endpoint = msgspec.structs.replace(ENDPOINT, failing_since=since)
-    assert lives.ends(endpoint, report(**said), NOW, 5 * DAY) is why
+    assert states.ends(endpoint, report(**said), NOW, 5 * DAY) is why
 
 
 # -- which URLs there may be

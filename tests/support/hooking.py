@@ -13,7 +13,8 @@ from quarterdeck.core.ids import new_id
 from quarterdeck.core.pushkeys import secrets_from
 from quarterdeck.core.routing import Caller
 from quarterdeck.domain.webhooks import operations as webhooks
-from quarterdeck.domain.webhooks.delivering import Deliverer, Means
+from quarterdeck.domain.webhooks.delivery_worker import Deliverer, Means
+from quarterdeck.domain.webhooks.event_fanout import NAME, Ears, Teller
 from quarterdeck.domain.webhooks.model import (
     Change,
     Create,
@@ -30,8 +31,7 @@ from quarterdeck.domain.webhooks.model import (
     WebhookSettings,
 )
 from quarterdeck.domain.webhooks.rules import Terms
-from quarterdeck.domain.webhooks.rules.lives import Patience, Schedule
-from quarterdeck.domain.webhooks.telling import NAME, Ears, Teller
+from quarterdeck.domain.webhooks.rules.states import Patience, Schedule
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leases import Fence, Lease
 from quarterdeck.engine.outbound_http import LAB, Outward

@@ -7,14 +7,14 @@ from functools import partial
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.pushkeys import Secrets, secrets_from
 from quarterdeck.domain.services.model import ServiceSettings
-from quarterdeck.domain.webhooks import delivering, operations as webhooks, routes as webhook_routes, telling
-from quarterdeck.domain.webhooks.delivering import Deliverer, Means
+from quarterdeck.domain.webhooks import delivery_worker, event_fanout, operations as webhooks, routes as webhook_routes
+from quarterdeck.domain.webhooks.delivery_worker import Deliverer, Means
+from quarterdeck.domain.webhooks.event_fanout import Ears, Teller
 from quarterdeck.domain.webhooks.model import Changed, Command, WebhookSettings
 from quarterdeck.domain.webhooks.routes import WebhookDesk
 from quarterdeck.domain.webhooks.rules import Terms
-from quarterdeck.domain.webhooks.rules.lives import Patience, Schedule
+from quarterdeck.domain.webhooks.rules.states import Patience, Schedule
 from quarterdeck.domain.webhooks.sweeps import sweeps
-from quarterdeck.domain.webhooks.telling import Ears, Teller
 from quarterdeck.engine.lanes import Lane
 from quarterdeck.engine.leader_loop import Duty, Pace
 from quarterdeck.engine.outbound_http import LAB, PUBLIC, Bounds, Outward
@@ -63,7 +63,7 @@ async def _sink(keel: Keel, lane: Lane[Command, Changed]) -> Duty:
     )
     metrics.counter(f"{own}_delivered", "Entries delivered", teller.name, lambda: teller.told)
     metrics.counter(f"{own}_missed", "Events that went before they were told", teller.name, lambda: teller.missed)
-    pace = Pace(keel.settings.section(SinkSettings).outbox_interval_ms, telling.GAP_SECONDS)
+    pace = Pace(keel.settings.section(SinkSettings).outbox_interval_ms, event_fanout.GAP_SECONDS)
     return Duty(teller.name, keel.everywhere, ears.wakes, pace, teller)
 
 
@@ -84,7 +84,7 @@ def _deliverer(keel: Keel, lane: Lane[Command, Changed], secrets: Secrets) -> De
     )
     deliverer = Deliverer(means, told, settings.server.shutdown_grace_ms / 1000)
     keel.metrics.gauge("quarterdeck_webhooks_under_way", "Deliveries under way", "webhooks", deliverer.__len__)
-    for code in delivering.CODES:
+    for code in delivery_worker.CODES:
         keel.metrics.counter(
             "quarterdeck_webhooks",
             "Attempts to deliver, by what came of them",

@@ -32,7 +32,7 @@ from quarterdeck.domain.webhooks.model import (
     Rotate,
     Trial,
 )
-from quarterdeck.domain.webhooks.rules.showing import delivery_view, endpoint_view
+from quarterdeck.domain.webhooks.rules.views import delivery_view, endpoint_view
 from quarterdeck.engine.transaction import Engine
 
 LISTING = "webhook-deliveries"

@@ -10,10 +10,10 @@
 Locks are taken in this order: the zone, endpoints, deliveries, the log.
 """
 
-from quarterdeck.domain.webhooks.operations.changing import Changer
-from quarterdeck.domain.webhooks.operations.delivering import Reporter, settle, take
-from quarterdeck.domain.webhooks.operations.leaving import forget, go_with_zone
-from quarterdeck.domain.webhooks.operations.looking import Waiting, deliveries, endpoints, to_take
+from quarterdeck.domain.webhooks.operations.cleanup import forget, go_with_zone
+from quarterdeck.domain.webhooks.operations.deliveries import Reporter, settle, take
+from quarterdeck.domain.webhooks.operations.endpoints import Changer
+from quarterdeck.domain.webhooks.operations.reads import Waiting, deliveries, endpoints, to_take
 
 __all__ = [
     "Changer",

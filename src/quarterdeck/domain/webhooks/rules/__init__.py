@@ -10,6 +10,6 @@
 """
 
 from quarterdeck.domain.webhooks.rules.endpoints import Terms, asked_types, not_found, types_problem, url_problem
-from quarterdeck.domain.webhooks.rules.lives import DELIVERY
+from quarterdeck.domain.webhooks.rules.states import DELIVERY
 
 __all__ = ["DELIVERY", "Terms", "asked_types", "not_found", "types_problem", "url_problem"]

@@ -30,8 +30,8 @@ from quarterdeck.domain.webhooks.model import (
     Trial,
     Why,
 )
-from quarterdeck.domain.webhooks.rules import lives, types
-from quarterdeck.domain.webhooks.rules.messages import trial
+from quarterdeck.domain.webhooks.rules import event_types, states
+from quarterdeck.domain.webhooks.rules.payloads import trial
 
 _replace = msgspec.structs.replace
 _names = msgspec.json.Decoder(list[str]).decode
@@ -45,16 +45,16 @@ FIRST_SECRET = 1
 
 def asked_types(named: Iterable[str] | None) -> tuple[str, ...]:
     """Each once, in the order given; the usual ones where none are."""
-    return tuple(dict.fromkeys(types.USUAL if named is None else named))
+    return tuple(dict.fromkeys(event_types.USUAL if named is None else named))
 
 
 def types_problem(named: Iterable[str]) -> Invalid | None:
     """Why an endpoint cannot hear of these: one that waits for a slip of the pen would wait for ever."""
     for name in named:
-        if name not in types.KNOWN:
+        if name not in event_types.KNOWN:
             return Invalid(
                 "invalid_webhook_type",
-                f"There is no type {name!r}. There are: {', '.join(types.KNOWN)}.",
+                f"There is no type {name!r}. There are: {', '.join(event_types.KNOWN)}.",
                 field="types",
             )
     return None
@@ -238,7 +238,7 @@ class Registry:
         if not row.enabled:
             return disabled(row)
         message = trial(row.zone_id, row.id, ask.delivery_id, self._now)
-        delivery = lives.made(row, message, (ask.delivery_id, 0, ask.trace), self._now)
+        delivery = states.made(row, message, (ask.delivery_id, 0, ask.trace), self._now)
         self.tried.append(delivery)
         self.told.append(Told(ask, "tested", row, row, {"deliveryId": ask.delivery_id}))
         return Changed(row, delivery=delivery)
@@ -250,13 +250,13 @@ class Registry:
             return no_delivery(ask.delivery_id)
         if not row.enabled:
             return disabled(row)
-        self._deliveries[key] = self.replayed[key] = after = lives.replayed(delivery, self._now)
+        self._deliveries[key] = self.replayed[key] = after = states.replayed(delivery, self._now)
         self.told.append(Told(ask, "replayed", row, row, {"deliveryId": ask.delivery_id}))
         return Changed(row, delivery=after)
 
     def _disable(self, ask: Disable, row: Endpoint) -> Changed:
         """What was met when it was asked for may be otherwise by now."""
-        stale = ask.why is Why.FAILING and not lives.has_failed_for(row, self._now, self._terms.failing_ms)
+        stale = ask.why is Why.FAILING and not states.has_failed_for(row, self._now, self._terms.failing_ms)
         moved = ask.url is not None and ask.url != row.url
         if not row.enabled or stale or moved:
             return Changed(row)

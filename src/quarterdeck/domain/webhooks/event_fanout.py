@@ -26,9 +26,9 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.webhooks.model import Changed, Command, Delivery, Disable, Endpoint, Ref, Why
 from quarterdeck.domain.webhooks.queries import Q
-from quarterdeck.domain.webhooks.rules import lives
+from quarterdeck.domain.webhooks.rules import states
 from quarterdeck.domain.webhooks.rules.endpoints import types_of
-from quarterdeck.domain.webhooks.rules.messages import Message, message_of
+from quarterdeck.domain.webhooks.rules.payloads import Message, message_of
 from quarterdeck.engine.event_log import Event, NewEvent
 from quarterdeck.engine.leases import Fence, LeaseLost
 from quarterdeck.engine.queries import Q as ENGINE
@@ -214,7 +214,7 @@ class Teller:
                 continue
             source = (event.id, event.pos, event.trace)
             rows += [
-                lives.made(endpoint, message, source, seen.now)
+                states.made(endpoint, message, source, seen.now)
                 for endpoint, words in hearing.get(event.zone_id, ())
                 if endpoint.position < event.pos and not words.isdisjoint(message.words)
             ]

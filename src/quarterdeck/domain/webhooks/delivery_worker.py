@@ -43,8 +43,8 @@ from quarterdeck.domain.webhooks.model import (
     WebhookSettings,
     Why,
 )
-from quarterdeck.domain.webhooks.operations.looking import to_take
-from quarterdeck.domain.webhooks.rules import lives
+from quarterdeck.domain.webhooks.operations.reads import to_take
+from quarterdeck.domain.webhooks.rules import states
 from quarterdeck.engine.background import until_heard
 from quarterdeck.engine.delivery_scheduler import LOOK_MAX, Found, Full, Outgoing, Terms
 from quarterdeck.engine.outbound_http import Outward, OutwardError, Overlong, Refused, Request, TimedOut
@@ -154,11 +154,11 @@ class Deliverer(Outgoing):
             return Verdict(UNANSWERED, error=str(excess)) if excess.status is None else _by(excess.status)
         except OutwardError as failure:
             return Verdict(UNANSWERED, error=str(failure))
-        return _by(answer.status, lives.wait_of(answer.status, answer.headers.get("retry-after"), attempt.at))
+        return _by(answer.status, states.wait_of(answer.status, answer.headers.get("retry-after"), attempt.at))
 
     def _request(self, attempt: Attempt) -> Request:
         endpoint, row = attempt.endpoint, attempt.row
-        numbers = lives.secret_numbers(endpoint, attempt.at)
+        numbers = states.secret_numbers(endpoint, attempt.at)
         secrets = [self._means.secrets(*endpoint.ref, number) for number in numbers]
         body = row.body.encode()
         headers = [("Content-Type", "application/json"), *webhook_signing.signed(row.id, attempt.at, body, secrets)]
@@ -186,7 +186,7 @@ class Deliverer(Outgoing):
 
 
 def _by(status: int, wait_ms: Millis = 0) -> Verdict:
-    why = lives.refusal(status)
+    why = states.refusal(status)
     return Verdict(DELIVERED if why is None else FAILED, status, why, wait_ms)
 
 

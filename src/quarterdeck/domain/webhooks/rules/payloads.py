@@ -11,7 +11,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.log_event import Occurrence
-from quarterdeck.domain.webhooks.rules import types
+from quarterdeck.domain.webhooks.rules import event_types
 
 _decode = msgspec.json.Decoder(dict[str, object]).decode
 _BESIDE = ("reason", "taskType", "agentId", "attempt", "cycle")
@@ -29,13 +29,13 @@ class Message(msgspec.Struct, frozen=True):
 def message_of(event: Occurrence) -> Message | None:
     """None for what is told to nobody."""
     family = event.type.partition(".")[0]
-    if not event.type.startswith(types.FAMILIES) and event.type != types.DISABLED:
+    if not event.type.startswith(event_types.FAMILIES) and event.type != event_types.DISABLED:
         return None
     data = _decode(event.data)
-    alert = types.alert_of(event.type, data)
+    alert = event_types.alert_of(event.type, data)
     is_change = family == "task" and event.from_state is not None and event.from_state != event.to_state
-    words = types.words_of(event.type, is_change=is_change, is_alert=alert is not None)
-    told: dict[str, object] = {"event": types.STATUS_CHANGED if is_change else event.type}
+    words = event_types.words_of(event.type, is_change=is_change, is_alert=alert is not None)
+    told: dict[str, object] = {"event": event_types.STATUS_CHANGED if is_change else event.type}
     told[_SUBJECTS[family]] = event.subject
     if is_change:
         told |= {"previousStatus": event.from_state, "newStatus": event.to_state}
@@ -52,12 +52,12 @@ def message_of(event: Occurrence) -> Message | None:
 def trial(zone_id: str, endpoint_id: str, delivery_id: str, now: Millis) -> Message:
     """What is sent to see whether anything arrives."""
     told = {
-        "event": types.TEST,
+        "event": event_types.TEST,
         "webhookId": endpoint_id,
         "workspaceId": zone_id,
         "timestamp": iso(now),
         "eventId": delivery_id,
-        "type": types.TEST,
+        "type": event_types.TEST,
         "data": {},
     }
-    return Message(types.TEST, frozenset(), msgspec.json.encode(told).decode())
+    return Message(event_types.TEST, frozenset(), msgspec.json.encode(told).decode())

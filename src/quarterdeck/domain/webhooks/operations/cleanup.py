@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.ids import first_id
 from quarterdeck.domain.webhooks.model import Endpoint, Remove
-from quarterdeck.domain.webhooks.operations.changing import change_row, event
+from quarterdeck.domain.webhooks.operations.endpoints import change_row, event
 from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.webhooks.rules.endpoints import Told, removed
 from quarterdeck.engine.event_log import NewEvent

@@ -20,7 +20,7 @@ import msgspec
 from quarterdeck.core.clock import DAY, MINUTE, SECOND, Millis
 from quarterdeck.core.state_machine import Machine
 from quarterdeck.domain.webhooks.model import Delivery, Endpoint, Report, State, Verb, Why
-from quarterdeck.domain.webhooks.rules.messages import Message
+from quarterdeck.domain.webhooks.rules.payloads import Message
 
 DELIVERY: Machine[State, Verb] = Machine(
     "delivery",

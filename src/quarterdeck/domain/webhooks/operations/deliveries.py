@@ -10,8 +10,8 @@ import msgspec
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.webhooks.model import Delivery, Endpoint, Ref, Report, Reported, Settle, Settled, Take, Taken
 from quarterdeck.domain.webhooks.queries import Q
-from quarterdeck.domain.webhooks.rules import lives
-from quarterdeck.domain.webhooks.rules.lives import Patience
+from quarterdeck.domain.webhooks.rules import states
+from quarterdeck.domain.webhooks.rules.states import Patience
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import Row, decode
@@ -61,7 +61,7 @@ class Reporter:
             key = (ask.endpoint_id, ask.zone_id, ask.id)
             row = known.get(key)
             if row is not None and row.next_at == ask.until:
-                steps[key] = _step(lives.reported(row, ask, tx.now, self._patience.schedule), ask.until)
+                steps[key] = _step(states.reported(row, ask, tx.now, self._patience.schedule), ask.until)
         self._note(tx, asks, endpoints)
         moved: set[tuple[object, ...]] = set()
         if steps:
@@ -83,7 +83,7 @@ class Reporter:
         counts = (ask.endpoint_id, ask.zone_id, ask.id) in moved
         if endpoint is None or not counts:
             return Reported(counts)
-        return Reported(counts, lives.ends(endpoint, ask, tx.now, self._patience.failing_ms))
+        return Reported(counts, states.ends(endpoint, ask, tx.now, self._patience.failing_ms))
 
 
 async def settle(tx: Tx, asks: Sequence[Settle]) -> list[Settled | Problem | Busy]:
@@ -92,7 +92,7 @@ async def settle(tx: Tx, asks: Sequence[Settle]) -> list[Settled | Problem | Bus
     found = await tx.read(
         *(
             Q.webhook_deliveries_settle(
-                queue=ask.endpoint_id, zone_id=ask.zone_id, limit=ask.limit, error=lives.ENDPOINT_DISABLED, now=tx.now
+                queue=ask.endpoint_id, zone_id=ask.zone_id, limit=ask.limit, error=states.ENDPOINT_DISABLED, now=tx.now
             )
             for ask in asks
         )
