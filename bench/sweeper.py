@@ -16,7 +16,7 @@ import uvloop
 
 from bench.orders import SweepOrder, SweepTally
 from quarterdeck.app import build
-from quarterdeck.run import open_issuer
+from quarterdeck.server_process import open_issuer
 from quarterdeck.settings import load
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import fields
 from quarterdeck.app import App, build
 from quarterdeck.cli import click_parser
 from quarterdeck.cli.registry import MODULES, commands_of
-from quarterdeck.run import open_issuer
+from quarterdeck.server_process import open_issuer
 from quarterdeck.settings import SECTIONS, SHARED_NAMES, load
 from quarterdeck.store.sql import Statement
 from tests.support.day import day_on

@@ -115,13 +115,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _up(asked: argparse.Namespace, settings: Settings) -> int:
-    from quarterdeck.run import Running
+    from quarterdeck.server_process import Running
 
     return Running(settings, migrate=asked.migrate, ready_fd=asked.ready_fd).until_stopped()
 
 
 def _sweep(asked: argparse.Namespace, settings: Settings) -> int:
-    from quarterdeck.sweeping import Sweeping, Wanted
+    from quarterdeck.sweeper_process import Sweeping, Wanted
 
     daemon = Sweeping(settings, Wanted(asked.only, asked.metrics_port, asked.json))
     return daemon.tell() if asked.list else daemon.once() if asked.once else daemon.until_stopped()
@@ -157,7 +157,7 @@ def _db_upgrade(asked: argparse.Namespace, settings: Settings) -> int:
 @contextlib.contextmanager
 def _alone(asked: argparse.Namespace, settings: Settings) -> Iterator[None]:
     """A SQLite file is migrated only while no server has it; PostgreSQL has a lock of its own for that."""
-    from quarterdeck.run import take_lock
+    from quarterdeck.server_process import take_lock
     from quarterdeck.store.migrate import sqlite_path
 
     if asked.lock_is_held or not sqlite_path(settings.database_url):
@@ -229,7 +229,7 @@ def _config_show(asked: argparse.Namespace, settings: Settings) -> int:
 def _token(asked: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.core.routing import COORDINATOR_ADMIN
     from quarterdeck.http.auth import AuthSettings, Grant
-    from quarterdeck.run import open_issuer
+    from quarterdeck.server_process import open_issuer
 
     lifecycle = settings.section(AuthSettings).lifecycle_scope
     # Whoever asks for an agent's token, or names a role, asks for no more than that.

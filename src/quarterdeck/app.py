@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from quarterdeck import __version__, outside, safekeeping
+from quarterdeck import __version__
 from quarterdeck.core.routing import METRICS, Caller
 from quarterdeck.domain.agents.rules import AGENT
 from quarterdeck.domain.api_keys import operations as keys
@@ -40,13 +40,19 @@ from quarterdeck.http.event_stream import Live
 from quarterdeck.http.json_logging import LineWriter
 from quarterdeck.http.stream_limits import Streams, StreamSettings
 from quarterdeck.http.system_routes import CheckBearer, System
-from quarterdeck.keel import Keel, Room, Runs, lay
-from quarterdeck.outside import Beside, Inside, redis_for
-from quarterdeck.rooms import sessions as session_rooms, webhooks as webhook_rooms, work as work_rooms
-from quarterdeck.rooms.coordination import Beside as CoordinationBeside, launcher_names, the_coordination
-from quarterdeck.rooms.fleets import the_fleets
+from quarterdeck.runtime import Keel, Room, Runs, lay
 from quarterdeck.settings import Settings, SettingsError
 from quarterdeck.store.interface import StoreError
+from quarterdeck.wiring import (
+    redis as outside,
+    secrets,
+    sessions as session_rooms,
+    webhooks as webhook_rooms,
+    work as work_rooms,
+)
+from quarterdeck.wiring.coordination import Beside as CoordinationBeside, launcher_names, the_coordination
+from quarterdeck.wiring.fleets import the_fleets
+from quarterdeck.wiring.redis import Beside, Inside, redis_for
 
 log = logging.getLogger("quarterdeck.app")
 MACHINES = (SESSION, DELEGATION, INVOCATION, AGENT, TASK, DELIVERY)
@@ -131,7 +137,7 @@ async def build(
     redis = redis_for(settings)
     keel = await lay(settings, within(settings.section(TaskSettings)))
     try:
-        safe = await safekeeping.open_safe(keel, issuer, makes=paths is None)
+        safe = await secrets.open_safe(keel, issuer, makes=paths is None)
     except BaseException:
         # Whatever it is, a process that only tries to start must not leave connections behind.
         for store in {*keel.stores}:
@@ -171,7 +177,7 @@ async def build(
         the_log(keel, issuer, live),
         await the_outside(keel, redis, check_bearer, Inside([teller], watched.beater)),
         # Every room that keeps secrets names the shelves they stand on.
-        Room(safekeeping.lay(keel, safe, [resealing.TASKS], check_bearer)),
+        Room(secrets.lay(keel, safe, [resealing.TASKS], check_bearer)),
         Room(about.routes(AboutDesk(keel.engine, check_bearer, __version__, keel.stores[0].kind))),
         Room(system_routes.routes(own, None if settings.server.host in LOOPBACK else METRICS)),
     ]

@@ -24,7 +24,7 @@ from quarterdeck.client.discovery import Where
 from quarterdeck.client.http_sync import Address, Connection, Unreachable, parse_address
 from quarterdeck.client.socket_peer import listener_pid, listener_uid
 from quarterdeck.core.errors import Unauthenticated
-from quarterdeck.run import socket_path as socket_of_server
+from quarterdeck.server_process import socket_path as socket_of_server
 from tests.cli.cli_support import Qd, answer, peer, stand_in
 
 NO_ZONES = '{"items": []}\n'

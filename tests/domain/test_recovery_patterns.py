@@ -16,8 +16,8 @@ from quarterdeck.domain.tasks.operations import load
 from quarterdeck.engine.leader_loop import Duty, Pace
 from quarterdeck.engine.leases import Fence, LeaseLost
 from quarterdeck.engine.wakeups import Wakes
-from quarterdeck.rooms.coordination import ALARM_SECONDS, RETRY
 from quarterdeck.store.interface import TransientError
+from quarterdeck.wiring.coordination import ALARM_SECONDS, RETRY
 from tests.support.asking import ZONE
 from tests.support.coordinating import Coordinating
 from tests.support.eventually import eventually

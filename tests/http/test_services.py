@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quarterdeck.rooms.sessions import push_secrets
+from quarterdeck.wiring.sessions import push_secrets
 from tests.support.keel import Side
 from tests.support.replicas import another
 from tests.support.server import Launch, Servers

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import quarterdeck
-from quarterdeck.embedding import Embedded, Told
+from quarterdeck.embedded import Embedded, Told
 from quarterdeck.sdk import Attempt, TaskWorker
 from quarterdeck.sdk.errors import Forbidden, NotFound, TimedOut, Unauthenticated, Unreachable
 from quarterdeck.settings import SettingsError

@@ -16,10 +16,10 @@ from quarterdeck.engine.secrets import Key, Ring, RingError, key_check, rotation
 from quarterdeck.engine.secrets.field_encryption import key_ids_in
 from quarterdeck.engine.secrets.rotation import Rotation, Step
 from quarterdeck.engine.transaction import Engine, Tx
-from quarterdeck.safekeeping import open_ring
 from quarterdeck.settings import SettingsError, load
 from quarterdeck.store.interface import ContentError
 from quarterdeck.store.sql import Statement, Statements, parse
+from quarterdeck.wiring.secrets import open_ring
 from tests.support.asking import ZONE
 from tests.support.keel import Keel
 from tests.support.sealing import NEW, OLD, kept, plant, rotation_of, safe_of

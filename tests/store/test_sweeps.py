@@ -10,7 +10,7 @@ import pytest
 
 from quarterdeck.engine import sweeps
 from quarterdeck.engine.sweeps import Sweep, SweepRunner
-from quarterdeck.sweeping import Tally
+from quarterdeck.sweeper_process import Tally
 
 
 @dataclass
@@ -129,7 +129,7 @@ async def test_only_the_sweeps_that_are_named_begin_and_everybody_hears_of_them(
 def test_a_tally_says_what_moved_and_not_at_every_pass(caplog: pytest.LogCaptureFixture) -> None:
     clock = [0.0]
     tally = Tally(lambda: clock[0])
-    with caplog.at_level(logging.INFO, "quarterdeck.sweeping"):
+    with caplog.at_level(logging.INFO, "quarterdeck.sweeper_process"):
         for at, moved in ((0.0, 3), (1.0, 4), (2.0, 0), (9.9, 5), (10.0, 0), (30.0, 0), (31.0, 7)):
             clock[0] = at
             tally.swept("dust", moved)

@@ -23,6 +23,6 @@ that hangs. What goes by the process's own time is not moved: how long a claim w
 """
 
 from quarterdeck.testing.clock import Clock
-from quarterdeck.testing.serving import Server, server
+from quarterdeck.testing.server import Server, server
 
 __all__ = ["Clock", "Server", "server"]

@@ -8,6 +8,6 @@
 | webhooks | webhooks, and their sink                                                    |
 | fleets   | fleets, their members and messages; `panes`: who types into panes, makes and closes them |
 
-What they have in common is `quarterdeck.keel`; who listens to whom, and which rooms a server has, stands in
+What they have in common is `quarterdeck.runtime`; who listens to whom, and which rooms a server has, stands in
 `quarterdeck.app`.
 """

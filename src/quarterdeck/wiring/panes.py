@@ -15,7 +15,7 @@ from quarterdeck.domain.fleets.model.rows import FleetSettings, Member
 from quarterdeck.domain.fleets.pane_access import Reach
 from quarterdeck.domain.fleets.pane_notifier import Notifier
 from quarterdeck.http.auth import AuthSettings, Grant, LocalIssuer
-from quarterdeck.keel import Keel
+from quarterdeck.runtime import Keel
 from quarterdeck.settings import Settings, SettingsError, environment
 from quarterdeck.tmux.coding_agents import CodingAgent, CodingError, coding_agents_of
 from quarterdeck.tmux.host import this_host

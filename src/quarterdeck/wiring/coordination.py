@@ -22,9 +22,9 @@ from quarterdeck.engine.outbound_http import OWN, Outward, Request
 from quarterdeck.engine.secrets import Safe
 from quarterdeck.http.auth import AuthSettings, Grant, LocalIssuer
 from quarterdeck.http.metrics import BUCKETS, Histogram
-from quarterdeck.keel import Keel, Room, Runs
-from quarterdeck.rooms.work import AgentWatch, Tasks
+from quarterdeck.runtime import Keel, Room, Runs
 from quarterdeck.settings import environment
+from quarterdeck.wiring.work import AgentWatch, Tasks
 
 RETRY = Policy(max_attempts=0, base_ms=5_000, multiplier=2.0, cap_ms=40_000, jitter=0.0)
 """5, 10, 20 and 40 seconds, as the seed has it."""

@@ -28,7 +28,7 @@ from quarterdeck.engine.secrets import Safe
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.http.auth import AuthSettings, Grant, LocalIssuer
-from quarterdeck.keel import Keel, Room
+from quarterdeck.runtime import Keel, Room
 
 HEARTBEATS_GATHER_SECONDS = 0.02
 """A thousand agents are heard of every second by fifty transactions, and not by three hundred."""

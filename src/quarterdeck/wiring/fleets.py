@@ -19,8 +19,8 @@ from quarterdeck.engine.long_poll import Lookout
 from quarterdeck.http.auth import LocalIssuer
 from quarterdeck.http.event_stream import Live
 from quarterdeck.http.timeline_stream import Timelines
-from quarterdeck.keel import Keel, Room
-from quarterdeck.rooms.panes import the_notifier, the_station
+from quarterdeck.runtime import Keel, Room
+from quarterdeck.wiring.panes import the_notifier, the_station
 
 
 def the_fleets(keel: Keel, issuer: LocalIssuer, live: Live) -> Room:

@@ -13,11 +13,11 @@ from types import TracebackType
 
 from quarterdeck.app import App, build
 from quarterdeck.core.clock import Millis, system_now
-from quarterdeck.embedding.inward import Inward
+from quarterdeck.embedded.transport import Inward
 from quarterdeck.http.auth import AuthSettings, LocalIssuer
-from quarterdeck.run import check_schema, open_issuer, take_lock
 from quarterdeck.sdk.client import Quarterdeck
 from quarterdeck.sdk.transport import Options
+from quarterdeck.server_process import check_schema, open_issuer, take_lock
 from quarterdeck.settings import Settings, load
 
 POSTGRES = ("postgresql://", "postgres://")

@@ -20,7 +20,7 @@ from quarterdeck.engine.leader_loop import Duty, Pace
 from quarterdeck.engine.outbound_http import LAB, PUBLIC, Bounds, Outward
 from quarterdeck.engine.settings import LogSettings, SinkSettings
 from quarterdeck.http.auth import LocalIssuer
-from quarterdeck.keel import Keel, Room
+from quarterdeck.runtime import Keel, Room
 
 ANSWER = Bounds(head=16 * 1024, body=16 * 1024)
 """Of an answer nothing but its status is wanted."""

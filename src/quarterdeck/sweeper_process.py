@@ -26,11 +26,11 @@ from quarterdeck.core.errors import EXIT_FAILED, NotFound
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.http import json_logging, server
 from quarterdeck.http.json_logging import LineWriter
-from quarterdeck.run import check_schema, open_issuer, say_database, server_of
+from quarterdeck.server_process import check_schema, open_issuer, say_database, server_of
 from quarterdeck.settings import Settings, SettingsError
 from quarterdeck.store import migrate
 
-log = logging.getLogger("quarterdeck.sweeping")
+log = logging.getLogger("quarterdeck.sweeper_process")
 WATCHED = ("/health", "/ready", "/metrics")
 """What a daemon tells, if it is given a port."""
 PORT_MAX = 65_535

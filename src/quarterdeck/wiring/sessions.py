@@ -36,7 +36,7 @@ from quarterdeck.engine.long_poll import Lookout
 from quarterdeck.engine.outbound_http import LAB, PUBLIC, Outward
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.http.auth import Authenticator, AuthSettings, LocalIssuer
-from quarterdeck.keel import Keel, Room
+from quarterdeck.runtime import Keel, Room
 
 
 def endings(keel: Keel) -> tuple[sessions.Ender, sessions.Finisher]:

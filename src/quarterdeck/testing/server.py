@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from quarterdeck.app import App
-from quarterdeck.embedding import Embedded, Told
+from quarterdeck.embedded import Embedded, Told
 from quarterdeck.engine.event_log import bounds
 from quarterdeck.engine.leader_loop import Duty
 from quarterdeck.sdk.client import Quarterdeck
 from quarterdeck.sdk.task_worker import TaskWorker
-from quarterdeck.testing import blank
+from quarterdeck.testing import database
 from quarterdeck.testing.clock import Clock
 
 ROUNDS_MAX = 200
@@ -82,7 +82,7 @@ class Server(Quarterdeck):
 async def server(settings: Mapping[str, str] | None = None, zone: str = "default") -> AsyncIterator[Server]:
     """A server on a database of its own, which is gone afterwards. `settings` are told by their names."""
     with tempfile.TemporaryDirectory(prefix="quarterdeck-") as directory:
-        blank.lay(Path(directory))
+        database.lay(Path(directory))
         clock = Clock()
         house = _House(Told(directory, settings=settings or {}, clock=clock), zone)
         async with house as own:
