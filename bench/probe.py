@@ -13,7 +13,8 @@ from unittest import mock
 import msgspec
 
 from quarterdeck import __main__, app
-from quarterdeck.core.routing import LIFECYCLE, Call, Route
+from quarterdeck.core.caller import LIFECYCLE
+from quarterdeck.core.routing import Call, Route
 from quarterdeck.http.auth import Authenticator
 from quarterdeck.http.dispatcher import Shell
 from quarterdeck.http.json_logging import LineWriter

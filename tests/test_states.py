@@ -8,7 +8,7 @@ from enum import StrEnum
 import pytest
 
 from quarterdeck.app import MACHINES
-from quarterdeck.core.routing import Role
+from quarterdeck.core.caller import Role
 from quarterdeck.core.state_machine import Machine
 from quarterdeck.domain.zones.rules import POWERS
 from tests.support.source import ROOT

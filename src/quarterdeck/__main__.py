@@ -24,8 +24,8 @@ from pathlib import Path
 import msgspec
 
 from quarterdeck.client.data_dir import place_of
+from quarterdeck.core.caller import Role
 from quarterdeck.core.errors import EXIT_FAILED, Problem
-from quarterdeck.core.routing import Role
 from quarterdeck.http.auth import KeyFileError
 from quarterdeck.settings import SHARED_NAMES, Settings, SettingsError, environment, load, mask
 from quarterdeck.store.interface import StoreError
@@ -227,7 +227,7 @@ def _config_show(asked: argparse.Namespace, settings: Settings) -> int:
 
 
 def _token(asked: argparse.Namespace, settings: Settings) -> int:
-    from quarterdeck.core.routing import COORDINATOR_ADMIN
+    from quarterdeck.core.caller import COORDINATOR_ADMIN
     from quarterdeck.http.auth import AuthSettings, Grant
     from quarterdeck.server_process import open_issuer
 

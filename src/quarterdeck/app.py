@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from quarterdeck import __version__
-from quarterdeck.core.routing import METRICS, Caller
+from quarterdeck.core.caller import METRICS, Caller
 from quarterdeck.domain.agents.rules import AGENT
 from quarterdeck.domain.api_keys import operations as keys
 from quarterdeck.domain.delegations import operations as delegations
@@ -20,7 +20,7 @@ from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.rules import SESSION
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.rows import TaskSettings
-from quarterdeck.domain.tasks.operations import resealing
+from quarterdeck.domain.tasks.operations import persist
 from quarterdeck.domain.tasks.rules.states import TASK
 from quarterdeck.domain.webhooks import operations as webhooks
 from quarterdeck.domain.webhooks.rules import DELIVERY
@@ -31,24 +31,25 @@ from quarterdeck.engine.log_sealer import Sealer
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sweeps import SweepRunner
 from quarterdeck.engine.transaction import Listener
-from quarterdeck.http import about, event_routes, event_stream, system_routes
-from quarterdeck.http.about import AboutDesk
+from quarterdeck.http import event_routes, event_stream, system_routes
 from quarterdeck.http.auth import Authenticator, AuthSettings, LocalIssuer
 from quarterdeck.http.dispatcher import Shell
 from quarterdeck.http.event_routes import LogDesk
 from quarterdeck.http.event_stream import Live
 from quarterdeck.http.json_logging import LineWriter
 from quarterdeck.http.stream_limits import Streams, StreamSettings
-from quarterdeck.http.system_routes import CheckBearer, System
+from quarterdeck.http.system_routes import AboutDesk, CheckBearer, System
 from quarterdeck.runtime import Keel, Room, Runs, lay
 from quarterdeck.settings import Settings, SettingsError
 from quarterdeck.store.interface import StoreError
 from quarterdeck.wiring import (
-    redis as outside,
+    agents as agent_wiring,
+    invocations as invocation_wiring,
+    redis as redis_wiring,
     secrets,
-    sessions as session_rooms,
-    webhooks as webhook_rooms,
-    work as work_rooms,
+    sessions as session_wiring,
+    tasks as task_wiring,
+    webhooks as webhook_wiring,
 )
 from quarterdeck.wiring.coordination import Beside as CoordinationBeside, launcher_names, the_coordination
 from quarterdeck.wiring.fleets import the_fleets
@@ -150,23 +151,23 @@ async def build(
 
     live = live_on(keel)
     own = System(keel.stores[0], keel.metrics, issuer.jwks(), __version__, check_bearer)
-    ender, finisher = session_rooms.endings(keel)
-    watched = work_rooms.agent_watch(keel)
-    tasks_made = work_rooms.the_tasks(keel, safe)
+    ender, finisher = session_wiring.endings(keel)
+    watched = agent_wiring.agent_watch(keel)
+    tasks_made = task_wiring.the_tasks(keel, safe)
     # What only sweeps leaves calling out to the servers.
-    telling = webhook_rooms.webhook_secrets(issuer)
-    told_of, teller = await webhook_rooms.the_webhooks(keel, telling, delivers=paths is None)
+    telling = webhook_wiring.webhook_secrets(issuer)
+    told_of, teller = await webhook_wiring.the_webhooks(keel, telling, delivers=paths is None)
     rooms = [
-        await session_rooms.zones_and_sessions(keel, finisher, check_bearer),
-        session_rooms.api_keys(keel, authenticator),
-        work_rooms.the_members(keel),
-        work_rooms.the_agents(keel, issuer, launcher_names(keel), tasks_made.words, watched),
-        session_rooms.the_services(keel, session_rooms.push_secrets(issuer)),
-        session_rooms.the_delegations(keel, ender, finisher),
+        await session_wiring.zones_and_sessions(keel, finisher, check_bearer),
+        session_wiring.api_keys(keel, authenticator),
+        agent_wiring.the_members(keel),
+        agent_wiring.the_agents(keel, issuer, launcher_names(keel), tasks_made.words, watched),
+        session_wiring.the_services(keel, session_wiring.push_secrets(issuer)),
+        session_wiring.the_delegations(keel, ender, finisher),
         # What only sweeps leaves pushing to the servers.
-        session_rooms.invocations_room(keel, session_rooms.push_secrets(issuer) if paths is None else None),
+        invocation_wiring.invocations_room(keel, session_wiring.push_secrets(issuer) if paths is None else None),
         tasks_made.room,
-        work_rooms.the_records(keel, safe),
+        task_wiring.the_records(keel, safe),
         the_coordination(
             keel,
             CoordinationBeside(issuer, safe, tasks_made, watched, url, None if redis is None else redis.keys),
@@ -177,13 +178,13 @@ async def build(
         the_log(keel, issuer, live),
         await the_outside(keel, redis, check_bearer, Inside([teller], watched.beater)),
         # Every room that keeps secrets names the shelves they stand on.
-        Room(secrets.lay(keel, safe, [resealing.TASKS], check_bearer)),
-        Room(about.routes(AboutDesk(keel.engine, check_bearer, __version__, keel.stores[0].kind))),
+        Room(secrets.lay(keel, safe, [persist.TASKS], check_bearer)),
+        Room(system_routes.about_routes(AboutDesk(keel.engine, check_bearer, __version__, keel.stores[0].kind))),
         Room(system_routes.routes(own, None if settings.server.host in LOOPBACK else METRICS)),
     ]
     table = [route for room in rooms for route in room.routes if paths is None or route.path in paths]
     shell = Shell(table, authenticator, keel.metrics, lines, live.streams)
-    shell.check_agent = work_rooms.agent_check(keel)
+    shell.check_agent = agent_wiring.agent_check(keel)
     shell.on_drain += [callback for room in rooms for callback in room.on_drain]
     own.serves(table, lambda: shell.draining)
     watch(keel, lines)
@@ -204,7 +205,7 @@ def the_log(keel: Keel, issuer: LocalIssuer, live: Live) -> Room:
 
 
 async def the_outside(keel: Keel, beside: Beside | None, check_bearer: CheckBearer, inside: Inside) -> Room:
-    made = await outside.lay(keel, beside, check_bearer, inside)
+    made = await redis_wiring.lay(keel, beside, check_bearer, inside)
     return Room(made.routes, made.sweeps, made.leases, made.runs)
 
 

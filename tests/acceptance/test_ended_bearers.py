@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quarterdeck.core.routing import ADMIN, LIFECYCLE, Role
+from quarterdeck.core.caller import ADMIN, LIFECYCLE, Role
 from quarterdeck.domain.zones.rules import POWERS
 from tests.http.auth_support import IssuerServer, Signer, issuer_server
 from tests.support.databases import PostgresDatabases, SqliteDatabases

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quarterdeck.core.routing import Role
+from quarterdeck.core.caller import Role
 from tests.support.contender import Contenders, contenders
 from tests.support.replicas import joined_by
 from tests.support.rounds import ROUNDS

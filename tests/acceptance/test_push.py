@@ -10,7 +10,7 @@ import httpx
 import pytest
 from standardwebhooks import Webhook
 
-from quarterdeck.core.routing import COORDINATOR_ADMIN, LIFECYCLE
+from quarterdeck.core.caller import COORDINATOR_ADMIN, LIFECYCLE
 from tests.support.endpoint import Endpoint, endpoint, json_answer
 from tests.support.eventually import eventually
 from tests.support.server import Launch, ServerProcess, Servers

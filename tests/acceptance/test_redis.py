@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quarterdeck.bus.redis.client import slot_key
+from quarterdeck.bus.redis.slots import slot_key
 from quarterdeck.bus.redis.stream_entries import AGENTS, DELEGATIONS, INVOCATIONS, POLICIES, REVOCATIONS, sign
 from tests.support.databases import PostgresDatabases
 from tests.support.eventually import eventually

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from quarterdeck.core.routing import Role
+from quarterdeck.core.caller import Role
 from tests.support.keel import Side
 from tests.support.load import Load
 from tests.support.raw import Answer, at_once, request

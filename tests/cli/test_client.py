@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from quarterdeck.client import http_sync
+from quarterdeck.client import http_types
 from quarterdeck.client.api import Server, path_of, with_query
-from quarterdeck.client.http_sync import Address, Connection, Lost, Request, TimedOut, Unreachable, parse_address
+from quarterdeck.client.http_sync import Connection
+from quarterdeck.client.http_types import Address, Lost, Request, TimedOut, Unreachable, parse_address
 from quarterdeck.client.problems import from_answer, to_document
 from quarterdeck.core.errors import (
     EXIT_NOT_FOUND,
@@ -29,7 +30,7 @@ from quarterdeck.core.errors import (
 from tests.cli.cli_support import Peer, answer, peer
 
 
-def exchange(given: Peer, timeout: float = 10.0) -> http_sync.Answer:
+def exchange(given: Peer, timeout: float = 10.0) -> http_types.Answer:
     connection = Connection(parse_address(given.url), timeout)
     try:
         return connection.exchange(Request("GET", "/", {}))
@@ -226,7 +227,7 @@ def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
 )
 def test_a_problem_comes_back_as_the_kind_it_was(status: int, code: str, kind: type[Problem], exit_code: int) -> None:
     told = {"error": code, "detail": "Why.", "title": "T", "bound": "b", "code": 1, "self": 2}
-    problem = from_answer(http_sync.Answer(status, {"retry-after": "7"}, json.dumps(told).encode()))
+    problem = from_answer(http_types.Answer(status, {"retry-after": "7"}, json.dumps(told).encode()))
     assert type(problem) is kind
     assert (problem.code, problem.detail, problem.exit_code, problem.retry_after) == (code, "Why.", exit_code, 7)
     assert to_document(problem) == {**told, "status": status, "type": "about:blank", "retry_after": 7}
@@ -234,7 +235,7 @@ def test_a_problem_comes_back_as_the_kind_it_was(status: int, code: str, kind: t
 
 @pytest.mark.parametrize(("status", "exit_code"), [(301, 1), (418, 1), (502, 1), (504, EXIT_TIMEOUT)])
 def test_an_answer_without_a_problem_document_is_still_a_problem(status: int, exit_code: int) -> None:
-    problem = from_answer(http_sync.Answer(status, {}, b"<html>"))
+    problem = from_answer(http_types.Answer(status, {}, b"<html>"))
     assert problem.exit_code == exit_code
     assert str(status) in problem.detail
     assert to_document(problem)["status"] == status

@@ -9,10 +9,10 @@ from hypothesis import given, strategies as st
 
 from quarterdeck.cli import progress_bars, task_tree, time_args, top_view
 from quarterdeck.cli.output import Paint, clip, width
-from quarterdeck.cli.rates import Rates, sparkline
 from quarterdeck.cli.session_tree import PLAIN
 from quarterdeck.cli.task_add import Line, batches
 from quarterdeck.cli.task_logs import line_of
+from quarterdeck.cli.top_view import Rates, sparkline
 from quarterdeck.client.api import Document
 
 NOW = 1_767_323_045.0  # 2026-01-02T03:04:05Z

@@ -21,7 +21,8 @@ from quarterdeck.client import autostart, discovery, file_locks
 from quarterdeck.client.api import Server
 from quarterdeck.client.data_dir import Place, place_of, socket_path
 from quarterdeck.client.discovery import Where
-from quarterdeck.client.http_sync import Address, Connection, Unreachable, parse_address
+from quarterdeck.client.http_sync import Connection
+from quarterdeck.client.http_types import Address, Unreachable, parse_address
 from quarterdeck.client.socket_peer import listener_pid, listener_uid
 from quarterdeck.core.errors import Unauthenticated
 from quarterdeck.server_process import socket_path as socket_of_server

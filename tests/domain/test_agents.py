@@ -8,8 +8,8 @@ from collections.abc import Awaitable
 import msgspec
 import pytest
 
+from quarterdeck.core.caller import Role
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Role
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Agent, Beat, Health, Look, Shown, State
 from quarterdeck.domain.agents.rules import shown

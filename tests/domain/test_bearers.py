@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from quarterdeck.core.caller import COORDINATOR_ADMIN, Caller
 from quarterdeck.core.errors import Unauthenticated
-from quarterdeck.core.routing import COORDINATOR_ADMIN, Caller
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Hold, Session, StopZone, Terminate, Verb
 from quarterdeck.domain.zones.model import FreezeZone

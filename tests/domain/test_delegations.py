@@ -7,8 +7,8 @@ import asyncio
 import msgspec
 import pytest
 
+from quarterdeck.core.caller import COORDINATOR_ADMIN
 from quarterdeck.core.errors import NotFound, Problem, Unauthenticated
-from quarterdeck.core.routing import COORDINATOR_ADMIN
 from quarterdeck.domain.delegations.model import LINE_MAX, Delegated, EdgeRef, EdgeState, Expire
 from quarterdeck.domain.delegations.sweeps import RETENTION
 from quarterdeck.domain.sessions.model import Terminate

@@ -11,9 +11,9 @@ from itertools import count
 import pytest
 from hypothesis import given, strategies as st
 
+from quarterdeck.core.caller import Bearer
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import NotFound, Problem, Unauthenticated
-from quarterdeck.core.routing import Bearer
 from quarterdeck.domain.sessions.model import Session, SessionRef, Settle, Spawn, Spawned, State, StopZone, Terminate
 from quarterdeck.domain.zones.model import CEILINGS
 from tests.support.asking import APP, ZONE, admin, ask, caller

@@ -21,7 +21,7 @@ from quarterdeck.domain.fleets.model.rows import (
     Notice,
     Placement,
 )
-from quarterdeck.domain.fleets.operations import fleet_reads
+from quarterdeck.domain.fleets.operations import message_reads
 from quarterdeck.domain.fleets.queries import LISTS
 from quarterdeck.domain.tasks.model.rows import State as TaskState
 from quarterdeck.engine.transaction import Tx
@@ -355,7 +355,7 @@ async def polled(keel: Keel, counting: Counting) -> dict[str, int]:
 
     async def ask(tx: Tx) -> None:
         for wanted in (poll, oldest):
-            assert (await fleet_reads.inbox(tx, wanted)).messages == []
+            assert (await message_reads.inbox(tx, wanted)).messages == []
         await tx.read(*beside)
 
     await keel.engine.read(ask, zones=[ZONE])

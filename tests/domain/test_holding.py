@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import Forbidden, LimitReached, NotFound, Problem
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.sessions.model import Held, Hold, Session, State, Terminate, Verb
 from quarterdeck.engine.event_log import Event
 from tests.support.asking import APP, NOW, ZONE, admin, ask, caller

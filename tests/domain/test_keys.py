@@ -12,9 +12,9 @@ import pytest
 
 from quarterdeck.core import api_key
 from quarterdeck.core.api_key import ShownKey
+from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.errors import LimitReached, Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import Bearer, Caller
 from quarterdeck.domain.api_keys import operations as keys
 from quarterdeck.domain.api_keys.model import KEYS_MAX, ApiKey, CreateKey, KeyFilter, RevokeKey
 from quarterdeck.domain.api_keys.queries import Q

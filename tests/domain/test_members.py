@@ -9,9 +9,9 @@ from typing import TypeVar
 import msgspec
 import pytest
 
+from quarterdeck.core.caller import COORDINATOR_ADMIN, Bearer, Caller, Role
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import COORDINATOR_ADMIN, Bearer, Caller, Role
 from quarterdeck.domain.agents.operations import role_assignments as operations
 from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
 from quarterdeck.domain.zones.model import MEMBERS_MAX, ChangeMember, Member, MemberChange, MemberFilter, MemberRef

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.tasks.model.rows import Strategy
 from quarterdeck.domain.tasks.operations import strategies
 from quarterdeck.domain.tasks.operations.strategies import PutStrategy

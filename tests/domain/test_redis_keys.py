@@ -14,7 +14,7 @@ from redis.client import PubSub
 from quarterdeck.bus.redis import key_layout
 from quarterdeck.bus.redis.client import Errors
 from quarterdeck.bus.redis.interfaces import Away, Fenced
-from quarterdeck.core.routing import Caller
+from quarterdeck.core.caller import Caller
 from quarterdeck.domain.tasks.model.commands import Patch
 from quarterdeck.domain.tasks.operations.redis_rows import pulse_of
 from quarterdeck.engine.mirrors import heartbeats

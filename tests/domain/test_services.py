@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
+from quarterdeck.core.caller import Bearer
 from quarterdeck.core.errors import Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import Bearer
 from quarterdeck.domain.services.model import (
     THE_APPLICATION,
     Delivery,

@@ -8,8 +8,8 @@ from itertools import product
 import msgspec
 import pytest
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Forbidden, NotFound, Problem
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.sessions.model import Receipt, Session, State, Terminate
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.engine.event_log import Event

@@ -7,9 +7,9 @@ import asyncio
 import msgspec
 import pytest
 
+from quarterdeck.core.caller import Bearer
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import LimitReached, NotFound, Unauthenticated
-from quarterdeck.core.routing import Bearer
 from quarterdeck.domain.sessions.model import SessionRef, State
 from quarterdeck.domain.zones.model import CEILINGS
 from tests.support.asking import NOW, ZONE, admin, caller

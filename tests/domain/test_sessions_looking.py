@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
+from quarterdeck.core.caller import Bearer
 from quarterdeck.core.errors import NotFound, Unauthenticated
-from quarterdeck.core.routing import Bearer
 from quarterdeck.domain.sessions.model import Session, SessionRef, State
 from tests.support.asking import ZONE
 from tests.support.keel import Keel, codes

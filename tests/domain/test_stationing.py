@@ -11,9 +11,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from quarterdeck.core.caller import FLEET_EXEC
 from quarterdeck.core.errors import Conflict, Invalid
 from quarterdeck.core.idempotency import digest
-from quarterdeck.core.routing import FLEET_EXEC, Call
+from quarterdeck.core.routing import Call
 from quarterdeck.domain.fleets.fleet_routes import FleetDesk
 from quarterdeck.domain.fleets.member_panes import Means, PaneStation
 from quarterdeck.domain.fleets.model.bodies import DeleteQuery, MemberBody, Pane

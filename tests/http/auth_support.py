@@ -15,8 +15,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Caller
 from quarterdeck.http.auth import Authenticator, AuthSettings, LocalIssuer
 
 NOW = 1_800_000_000

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quarterdeck.core.routing import COORDINATOR_ADMIN, LIFECYCLE
+from quarterdeck.core.caller import COORDINATOR_ADMIN, LIFECYCLE
 from tests.support.zone import FreshZone, assert_problem, events_of, fresh_zone, shown
 
 AGENTS = "/api/v1/agents"

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from quarterdeck.core.routing import ADMIN
+from quarterdeck.core.caller import ADMIN
 from tests.support.server import ServerProcess
 from tests.support.table import NO_NUMBER, TableRow, table_of
 from tests.support.zone import APP, FreshZone, assert_problem, end, events_of, fresh_zone, shown, spawn

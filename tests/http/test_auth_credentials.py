@@ -10,8 +10,8 @@ import pytest
 
 from quarterdeck.core import api_key as apikey
 from quarterdeck.core.api_key import ShownKey
+from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.errors import Problem, Unauthenticated
-from quarterdeck.core.routing import Bearer, Caller
 from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, LocalIssuer
 from quarterdeck.http.dispatcher import Head
 from tests.http.auth_support import NOW, Clock, Signer, bearer, claims_of, issuer_server

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from quarterdeck.core.routing import ADMIN, COORDINATOR_ADMIN, FLEET_EXEC, LIFECYCLE, Caller
+from quarterdeck.core.caller import ADMIN, COORDINATOR_ADMIN, FLEET_EXEC, LIFECYCLE, Caller
 from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, KeyFileError, LocalIssuer
 from quarterdeck.http.auth.secret_files import read_secret
 from tests.http.auth_support import NOW, Clock, bearer, rsa_key

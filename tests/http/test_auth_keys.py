@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed448
 
+from quarterdeck.core.caller import ADMIN, LIFECYCLE
 from quarterdeck.core.errors import Problem, Unauthenticated
-from quarterdeck.core.routing import ADMIN, LIFECYCLE
 from quarterdeck.http.auth import Grant, LocalIssuer
 from tests.http.auth_support import Bench, Clock, IssuerServer, Signer, bearer, fetched, issuer_server, rsa_key
 

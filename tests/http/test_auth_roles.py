@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
-from quarterdeck.core.routing import LIFECYCLE, Caller, Role
+from quarterdeck.core.caller import LIFECYCLE, Caller, Role
 from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, LocalIssuer
 from tests.http.auth_support import NOW, Bench, Clock, Signer, bearer, claims_of, issuer_server
 

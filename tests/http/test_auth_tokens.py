@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given, settings, strategies as st
 
+from quarterdeck.core.caller import ADMIN, COORDINATOR_ADMIN, LIFECYCLE, Caller, Role
 from quarterdeck.core.errors import Forbidden, Invalid, Problem, Unauthenticated
-from quarterdeck.core.routing import ADMIN, COORDINATOR_ADMIN, LIFECYCLE, Caller, Role
 from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, LocalIssuer
 from tests.http.auth_support import NOW, Clock, Signer, assemble, base64url, bearer, claims_of, rsa_key
 

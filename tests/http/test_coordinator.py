@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from quarterdeck.core.routing import COORDINATOR_ADMIN, LIFECYCLE
+from quarterdeck.core.caller import COORDINATOR_ADMIN, LIFECYCLE
 from tests.support.eventually import eventually
 from tests.support.zone import FreshZone, assert_problem, events_of, fresh_zone, shown
 

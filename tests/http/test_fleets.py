@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quarterdeck.core.routing import FLEET_EXEC, LIFECYCLE, Role
+from quarterdeck.core.caller import FLEET_EXEC, LIFECYCLE, Role
 from tests.support.engines import ON_SQLITE
 from tests.support.eventually import eventually
 from tests.support.sse import stream_of

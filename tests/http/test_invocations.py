@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quarterdeck.core.routing import LIFECYCLE
+from quarterdeck.core.caller import LIFECYCLE
 from tests.support.eventually import eventually
 from tests.support.server import Launch, Servers
 from tests.support.zone import APP, FreshZone, assert_problem, end, fresh_zone, shown, spawn

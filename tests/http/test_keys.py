@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quarterdeck.core.routing import ADMIN, LIFECYCLE
+from quarterdeck.core.caller import ADMIN, LIFECYCLE
 from tests.support.keel import Side
 from tests.support.raw import Connection
 from tests.support.server import Launch, Servers

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from quarterdeck.core.routing import LIFECYCLE, Role
+from quarterdeck.core.caller import LIFECYCLE, Role
 from tests.support.zone import APP, FreshZone, assert_problem, events_of, fresh_zone, shown
 
 MEMBERS = "/api/v1/members"

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from quarterdeck.core import errors
-from quarterdeck.core.routing import ADMIN, LIFECYCLE, Route
+from quarterdeck.core.caller import ADMIN, LIFECYCLE
+from quarterdeck.core.routing import Route
 from quarterdeck.domain.sessions import rules
 from quarterdeck.http import openapi, problem_json
 from quarterdeck.http.openapi import error_codes

@@ -6,7 +6,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from quarterdeck.core.routing import LIFECYCLE, Role
+from quarterdeck.core.caller import LIFECYCLE, Role
 from quarterdeck.domain.zones.rules import POWERS
 from tests.support.server import ServerProcess
 from tests.support.table import TableRow, table_of

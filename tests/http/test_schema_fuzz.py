@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from quarterdeck.core.routing import COORDINATOR_ADMIN, LIFECYCLE
+from quarterdeck.core.caller import COORDINATOR_ADMIN, LIFECYCLE
 from tests.support.engines import ON_SQLITE
 from tests.support.rounds import ROUNDS
 from tests.support.zone import FreshZone

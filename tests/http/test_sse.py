@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quarterdeck.core.routing import ADMIN, COORDINATOR_ADMIN, LIFECYCLE
+from quarterdeck.core.caller import ADMIN, COORDINATOR_ADMIN, LIFECYCLE
 from tests.support.engines import STARTED_ON_SQLITE
 from tests.support.eventually import eventually
 from tests.support.keel import Side

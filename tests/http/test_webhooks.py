@@ -10,7 +10,7 @@ import httpx
 import pytest
 from standardwebhooks import Webhook
 
-from quarterdeck.core.routing import Role
+from quarterdeck.core.caller import Role
 from tests.support.endpoint import Endpoint, endpoint, http_answer
 from tests.support.engines import ON_SQLITE
 from tests.support.eventually import eventually

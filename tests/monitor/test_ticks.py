@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from quarterdeck.client.http_sync import Lost, Unreachable
+from quarterdeck.client.http_types import Lost, Unreachable
 from quarterdeck.core.errors import Conflict, Forbidden, Problem
 from quarterdeck.core.ping_policy import Sight
 from quarterdeck.monitor import loop

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
+from quarterdeck.core.caller import Caller, Role
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Caller, Role
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import (
     KEPT_EVERY,

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from quarterdeck.core import clock, errors, ids, paging, retry
+from quarterdeck.core.caller import COORDINATOR_ADMIN, Bearer, Caller
 from quarterdeck.core.command import Asked
 from quarterdeck.core.errors import Fault, Invalid, Problem, Refusal
 from quarterdeck.core.ids import IdMaker, is_path_id, made_at
 from quarterdeck.core.retry import Policy
-from quarterdeck.core.routing import COORDINATOR_ADMIN, Bearer, Caller
 from quarterdeck.core.state_machine import Machine
 from tests.support.making import struct_of
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta, timezone
 import msgspec
 import pytest
 
+from quarterdeck.core.caller import ADMIN, COORDINATOR_ADMIN, Caller
 from quarterdeck.core.errors import Invalid, Problem
 from quarterdeck.core.idempotency import Binding
-from quarterdeck.core.routing import ADMIN, COORDINATOR_ADMIN, Caller
 from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import FREELY, Delegate, DelegateBody, Delegated, Edge, EdgeState
 from quarterdeck.domain.delegations.rules import CREATE, DELEGATION, Known

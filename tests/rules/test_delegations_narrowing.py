@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from quarterdeck.core.caller import COORDINATOR_ADMIN
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import COORDINATOR_ADMIN
 from quarterdeck.domain.delegations.model import Delegate, Delegated, Edge, EdgeState
 from quarterdeck.domain.delegations.rules.attenuation import Terms, excess, narrowed, terms_of, terms_of_token
 from tests.support.asking import APP, NOW, ZONE, caller, session

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Forbidden, NotFound
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.sessions.model import Cascade, Ended, Member, Session, State, StopZone, Terminate
 from quarterdeck.domain.sessions.rules.cascade import Ask, Endings, Known, left_over, post_order
 from tests.support.asking import APP, NOW, ZONE, admin, caller, session

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import DAY, MINUTE, SECOND, iso
 from quarterdeck.core.errors import LimitReached, Problem
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.sessions.model import Member, Session, Spawned, State
 from quarterdeck.domain.sessions.rules import BOUNDS, Count, Known, admit
 from quarterdeck.domain.sessions.rules.explain import holders, spawn_explained, state_explained

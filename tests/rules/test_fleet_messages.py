@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Problem, Refusal
 from quarterdeck.core.idempotency import Binding
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.fleets.model.commands import (
     Acknowledge,
     Broadcast,

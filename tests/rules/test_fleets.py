@@ -38,7 +38,7 @@ from quarterdeck.domain.fleets.model.rows import (
 )
 from quarterdeck.domain.fleets.rules import agent_cards
 from quarterdeck.domain.fleets.rules.members import CREATING, REGISTERING, Crew, Known, LastIds, Wanted, wanted
-from quarterdeck.domain.fleets.rules.monitoring import elapsed, is_live, is_recent
+from quarterdeck.domain.fleets.rules.monitor import elapsed, is_live, is_recent
 from tests.support.asking import NOW, ZONE, admin
 from tests.support.fleeting import (
     ADMINISTRATOR,

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.invocations.model import (
     Beat,
     Begun,

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 import pytest
 
-from quarterdeck.core.routing import Caller
+from quarterdeck.core.caller import Caller
 from quarterdeck.domain.invocations.model import Beat, Cancel, Enqueued, Release, Start, State
 from quarterdeck.domain.invocations.rules.decider import _holder
 from quarterdeck.domain.sessions.model import State as SessionState

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from quarterdeck.core import api_key, trace_context
+from quarterdeck.core.caller import ADMIN, Caller
 from quarterdeck.core.errors import Invalid, LimitReached, NotFound, Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import ADMIN, Caller
 from quarterdeck.domain.api_keys import rules
 from quarterdeck.domain.api_keys.model import KEYS_MAX, ApiKey, CreateKey, CreateKeyBody
 from quarterdeck.domain.api_keys.rules import Known

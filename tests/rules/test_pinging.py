@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.ping_policy import Sight, is_worth_a_ping, stale_after
-from quarterdeck.monitor.quiet import Quiet
+from quarterdeck.monitor.pane_observer import Quiet
 
 INTERVAL = 60
 BUSY = Sight(pane_lives=True, quiet_ms=0, unread=0)

@@ -13,8 +13,7 @@ from hypothesis import given, strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from quarterdeck.core.clock import system_now
-from quarterdeck.core.pushkeys import secrets_from
-from quarterdeck.core.webhook_signing import signed
+from quarterdeck.core.webhook_signing import secrets_from, signed
 from quarterdeck.domain.invocations.model import Begun, Enqueue, Invocation, RetryPolicy
 from quarterdeck.domain.invocations.rules import push_protocol, states
 from quarterdeck.domain.invocations.rules.push_protocol import Verdict, answered, overflowed, pushed, value_of

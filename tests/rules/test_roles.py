@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
+from quarterdeck.core.caller import COORDINATOR_ADMIN, Caller, Role
 from quarterdeck.core.errors import Conflict, Forbidden, LimitReached, NotFound, Problem
-from quarterdeck.core.routing import COORDINATOR_ADMIN, Caller, Role
 from quarterdeck.domain.zones import rules
 from quarterdeck.domain.zones.model import MEMBERS_MAX, ChangeMember, Member, MemberChange
 from quarterdeck.domain.zones.rules import POWERS, Counted, Roster

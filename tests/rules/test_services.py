@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Problem
-from quarterdeck.core.pushkeys import secrets_from
-from quarterdeck.core.routing import Caller
+from quarterdeck.core.webhook_signing import secrets_from
 from quarterdeck.domain.services import rules
 from quarterdeck.domain.services.model import (
     THE_APPLICATION,

@@ -8,9 +8,9 @@ from typing import TypedDict
 import msgspec
 import pytest
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Conflict
 from quarterdeck.core.idempotency import Binding, Key
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.tasks.model.commands import (
     Abort,
     Archive,

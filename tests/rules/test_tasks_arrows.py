@@ -13,7 +13,7 @@ from typing import TypedDict
 import msgspec
 import pytest
 
-from quarterdeck.core.routing import Caller
+from quarterdeck.core.caller import Caller
 from quarterdeck.domain.tasks.model.commands import (
     Abort,
     Archive,

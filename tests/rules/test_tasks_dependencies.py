@@ -10,8 +10,7 @@ from hypothesis import given, strategies as st
 
 from quarterdeck.domain.tasks.model.commands import Cancel, Cut, Patch, Retry, Spread
 from quarterdeck.domain.tasks.model.rows import State, Task, Waits
-from quarterdeck.domain.tasks.rules.arranging import arranged
-from quarterdeck.domain.tasks.rules.dependency_graph import cycle_through, in_cycles
+from quarterdeck.domain.tasks.rules.dependency_graph import arranged, cycle_through, in_cycles
 from tests.support import tasking
 from tests.support.asking import NOW, ZONE
 from tests.support.tasking import CREATOR, blocked, board, claim, code, complete, create, made, row, task, told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quarterdeck.core.routing import LIFECYCLE
+from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.sdk import Options, Quarterdeck, resource
 from quarterdeck.sdk.errors import KeyConflict, LimitReached, NotFound, TimedOut, Unauthenticated
 from tests.sdk.sdk_support import all_of, client_of

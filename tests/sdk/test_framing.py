@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from quarterdeck.client.http_parser import Framing
-from quarterdeck.client.http_sync import Lost
+from quarterdeck.client.http_types import Lost
 
 COUNTED = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nhel\r\n2\r\nlo\r\n0\r\nA: b\r\n\r\n"

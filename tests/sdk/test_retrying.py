@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quarterdeck.client.discovery import Stranger
-from quarterdeck.client.http_sync import Answer
+from quarterdeck.client.http_types import Answer
 from quarterdeck.client.problems import from_answer
 from quarterdeck.core.errors import leaves
 from quarterdeck.sdk.errors import (
@@ -20,7 +20,7 @@ from quarterdeck.sdk.errors import (
     Unavailable,
     Unreachable,
 )
-from quarterdeck.sdk.retrying import Patience, pause
+from quarterdeck.sdk.transport import Patience, pause
 
 NOTHING_DONE = [
     Unreachable("server_unreachable", "Nobody listens."),

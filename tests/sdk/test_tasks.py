@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from quarterdeck.core.caller import ADMIN, COORDINATOR_ADMIN, LIFECYCLE
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import ADMIN, COORDINATOR_ADMIN, LIFECYCLE
 from quarterdeck.sdk import Quarterdeck
 from quarterdeck.sdk.errors import Conflict, Invalid, NotFound, Problem, TimedOut
 from quarterdeck.sdk.options import NewTask

@@ -12,7 +12,7 @@ import pytest
 
 from quarterdeck.client.discovery import Where
 from quarterdeck.client.http_async import BACKLOG_MAX
-from quarterdeck.client.http_sync import parse_address
+from quarterdeck.client.http_types import parse_address
 from quarterdeck.sdk import Options, Quarterdeck
 from quarterdeck.sdk.errors import Lost, TimedOut, Unavailable, Unreachable
 from quarterdeck.sdk.transport import Ask, Remote

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from quarterdeck.bus.redis.client import RedisSlots, ask, connect
+from quarterdeck.bus.redis.client import ask, connect
 from quarterdeck.bus.redis.interfaces import Away, Slot
+from quarterdeck.bus.redis.slots import RedisSlots
 from quarterdeck.bus.redis.stream_entries import AGENTS
 from tests.support.certificates import certificate
 from tests.support.keel import Keel

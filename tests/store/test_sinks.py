@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from quarterdeck.bus.redis.client import fence_key, late_key, marker_key
+from quarterdeck.bus.redis.client import fence_key, marker_key
 from quarterdeck.bus.redis.interfaces import Away, Fenced
 from quarterdeck.bus.redis.stream_entries import AGENTS, REVOCATIONS, STREAMS, sign
+from quarterdeck.bus.redis.streams_writer import late_key
 from quarterdeck.engine.leases import LeaseLost
 from quarterdeck.engine.settings import SinkSettings
 from tests.support.keel import Keel

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from quarterdeck.bus.redis.client import RedisSlots, connect, position_key, slot_key
+from quarterdeck.bus.redis.client import connect
 from quarterdeck.bus.redis.interfaces import Away, Slot
+from quarterdeck.bus.redis.slots import RedisSlots, position_key, slot_key
 from quarterdeck.domain.sessions.model import Session, Terminate
 from quarterdeck.domain.sessions.operations import SlotCounts
 from quarterdeck.domain.sessions.sweeps import Reconciler as Counted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypedDict
 
-from quarterdeck.core.routing import Caller, Role
+from quarterdeck.core.caller import Caller, Role
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import (
     Agent,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from quarterdeck.core.caller import COORDINATOR_ADMIN, Caller
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import COORDINATOR_ADMIN, Caller
 from quarterdeck.domain.sessions.model import Session, Spawn, State
 from quarterdeck.domain.sessions.rules import Count, CountKey, Known
 from quarterdeck.domain.zones.model import CEILINGS, Limits, Terms

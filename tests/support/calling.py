@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.invocations.model import (
     Beat,
     Cancel,

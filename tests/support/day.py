@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from quarterdeck.core.caller import Caller, Role
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Caller, Role
 from quarterdeck.domain.agents.operations import role_assignments
 from quarterdeck.domain.agents.operations.authorization import require_power
 from quarterdeck.domain.invocations import operations as invocations

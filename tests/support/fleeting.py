@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import psycopg
 
-from quarterdeck.core.routing import Caller
+from quarterdeck.core.caller import Caller
 from quarterdeck.domain.fleets.model.commands import (
     Acknowledge,
     BeatMonitor,

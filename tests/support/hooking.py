@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import msgspec
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.pushkeys import secrets_from
-from quarterdeck.core.routing import Caller
+from quarterdeck.core.webhook_signing import secrets_from
 from quarterdeck.domain.webhooks import operations as webhooks
 from quarterdeck.domain.webhooks.delivery_worker import Deliverer, Means
 from quarterdeck.domain.webhooks.event_fanout import NAME, Ears, Teller

@@ -12,9 +12,9 @@ from typing import Literal
 import psycopg
 
 from quarterdeck.app import within
+from quarterdeck.core.caller import Bearer
 from quarterdeck.core.clock import Millis, system_now
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Bearer
 from quarterdeck.domain.invocations import operations as invocations
 from quarterdeck.domain.invocations.model import Command, Invocation, InvocationRef, InvocationSettings, Outcome
 from quarterdeck.domain.invocations.sweeps import sweeps as invocation_sweeps

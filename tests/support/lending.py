@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import system_now
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Binding
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.delegations import operations as delegations
 from quarterdeck.domain.delegations.model import (
     Authority,

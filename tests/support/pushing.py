@@ -7,7 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
-from quarterdeck.core.pushkeys import secrets_from
+from quarterdeck.core.webhook_signing import secrets_from
 from quarterdeck.domain.invocations.model import Invocation, InvocationSettings
 from quarterdeck.domain.invocations.push_delivery import Means, Pusher
 from quarterdeck.domain.invocations.rules.states import ENDED

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import AgentFilter
 from quarterdeck.domain.tasks.model.commands import Complete, Cost, Progress

@@ -6,7 +6,7 @@ from functools import partial
 
 import msgspec
 
-from quarterdeck.domain.tasks.operations.resealing import TASKS
+from quarterdeck.domain.tasks.operations.persist import TASKS
 from quarterdeck.domain.tasks.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.secrets import Key, Ring, Safe, key_check

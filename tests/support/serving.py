@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.services.model import (
     Beat,

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from quarterdeck.bus.redis import stream_entries
-from quarterdeck.bus.redis.client import RedisStreams, connect
+from quarterdeck.bus.redis.client import connect
 from quarterdeck.bus.redis.interfaces import Away, Entry, Hold, Rejected
+from quarterdeck.bus.redis.streams_writer import RedisStreams
 from quarterdeck.core.ids import new_id
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leases import Fence, Lease

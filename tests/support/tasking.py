@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.tasks.model.commands import Claim, Complete, Create, Fail, Outcome
 from quarterdeck.domain.tasks.model.rows import Content, Created, Leases, Ref, State, Strategy, Task
 from quarterdeck.domain.tasks.rules import ranking, states

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Register, Said as AgentSaid, Terminate
 from quarterdeck.domain.tasks import operations as tasks

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import psycopg
 
-from quarterdeck.core.routing import LIFECYCLE
+from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.domain.zones.model import CEILINGS
 from quarterdeck.http.auth import Grant
 from tests.support.eventually import eventually

@@ -25,7 +25,6 @@ PANES_SECONDS = 60.0
 MAX_TEXT = 200
 _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """They change the direction in which what follows is read."""
-
 Run = Callable[[Context], int]
 
 
@@ -44,9 +43,6 @@ def plainly(run: Run) -> Run:
             return EXIT_FAILED
 
     return run_plainly
-
-
-# -- who, and where --------------------------------------------------------------------------------------------------
 
 
 def fleet_or_none(context: Context) -> int | None:
@@ -102,9 +98,6 @@ def pane(context: Context) -> Document | None:
     return {"socket": socket, "pane_id": pane_id} if socket and pane_id else None
 
 
-# -- what was given --------------------------------------------------------------------------------------------------
-
-
 def given_text(context: Context, words: str | None) -> str:
     """What is said by --text, by a file, or in words, of all of which `-` stands for standard input. One of them."""
     said, file = context.text("text"), context.text("text_file")
@@ -155,9 +148,6 @@ def _named(path: str) -> str:
     return "standard input" if path == "-" else path
 
 
-# -- what is shown ---------------------------------------------------------------------------------------------------
-
-
 def tell(context: Context, document: object, text: Callable[[], str]) -> None:
     """The answer: JSON in one line, without a blank, or what people and agents read."""
     if context.as_json:
@@ -193,3 +183,39 @@ def _is_harmless(char: str) -> bool:
 def picked(document: Document, *names: str) -> Document:
     """Of a document what is named, in that order."""
     return {name: document.get(name) for name in names}
+
+
+COLUMNS = (
+    *("task_id", "context_id", "from_agent_id", "to_agent_id", "type", "created_at"),
+    *("status_state", "status_timestamp", "origin_task_id", "text"),
+)
+
+
+def document(context: Context, message: Document) -> Document:
+    """`{"id","from","ts","text"}`, and what it is where it is not plainly from one to one; or all columns."""
+    if context.flag("full"):
+        return picked(message, *COLUMNS)
+    told: Document = {
+        "id": message.get("task_id"),
+        "from": message.get("from_agent_id"),
+        "ts": message.get("status_timestamp"),
+        "text": clipped(context, message.get("text")),
+    }
+    if message.get("type") != "unicast":
+        told["kind"] = message.get("type")
+    if message.get("origin_task_id") is not None:
+        told["origin"] = message["origin_task_id"]
+    return told
+
+
+def block(context: Context, message: Document) -> str:
+    """The envelope in brackets and the text below it; or a line for every column, the text last."""
+    told = document(context, message)
+    text = harmless(str(told.pop("text") or ""))
+    if context.flag("full"):
+        told |= {name: message[name] for name in ("notified_at", "notice") if message.get(name) is not None}
+        lines = [f"{name}: {'' if value is None else value}" for name, value in told.items()]
+        return "\n".join([*lines, f"text: {text}"])
+    head = [str(told["id"]), f"from:{told['from']}", str(told["ts"])]
+    head += [f"{name}:{told[name]}" for name in ("kind", "origin") if name in told]
+    return f"[{' | '.join(head)}]\n{text}"

@@ -94,9 +94,9 @@ def show(context: Context) -> int:
 
 
 def wait(context: Context) -> int:
-    from quarterdeck.cli.waiting import until_ended  # whoever only looks does not pay for it
+    from quarterdeck.cli.wait import wait_for_invocation  # whoever only looks does not pay for it
 
-    ended = until_ended(context, _path(context), context.given("id"))
+    ended = wait_for_invocation(context, _path(context), context.given("id"))
     status = ended.get("status")
     if context.as_json or status == "succeeded":
         context.show(ended, lambda told: as_json(told.get("result")))

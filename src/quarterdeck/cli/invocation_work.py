@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 
-from quarterdeck.cli import claiming
+from quarterdeck.cli import input
 from quarterdeck.cli.command_table import ID, TEXT, Argument, Command, Option, choice
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.input import GIVEN, document, text_or_document, without_nothing
@@ -28,10 +28,7 @@ def commands() -> tuple[Command, ...]:
     )
 
 
-_CLAIM = (
-    *claiming.how_much(100),
-    Option("--claim-id", "The same id gives the same leases again, while they run.", TEXT),
-)
+_CLAIM = (*input.how_much(100), Option("--claim-id", "The same id gives the same leases again, while they run.", TEXT))
 _CLAIMING = """Each invocation is leased, and must be completed with its token, or kept by heartbeats, before the
 lease ends."""
 _STARTING = "For a worker that has learnt of the invocation elsewhere."
@@ -49,9 +46,9 @@ _REPORTING = "A failed attempt is followed by another, unless --no-retry is give
 
 
 def claim(context: Context) -> int:
-    body: Document = {"wait_ms": claiming.wait_ms(context), "claim_id": context.text("claim_id")}
+    body: Document = {"wait_ms": input.wait_ms(context), "claim_id": context.text("claim_id")}
     path = context.in_zone("services", context.given("service"), "claim")
-    return claiming.claim(context, path, body, lambda told: _leases(context, told), "items")
+    return input.claim(context, path, body, lambda told: _leases(context, told), "items")
 
 
 def start(context: Context) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from quarterdeck.cli.context import Context
 from quarterdeck.client.api import Server
 from quarterdeck.client.discovery import TIMEOUT
-from quarterdeck.client.http_sync import Lost, TimedOut, Unreachable
+from quarterdeck.client.http_types import Lost, TimedOut, Unreachable
 from quarterdeck.core.errors import Unavailable
 
 WAIT_MS = 20_000

@@ -21,13 +21,14 @@ from quarterdeck.cli.command_table import (
     choice,
 )
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.envelope import block, document
 from quarterdeck.cli.errors import Usage
 from quarterdeck.cli.fleet_common import (
     AGENT,
     FULL,
     agent,
     agent_or_none,
+    block,
+    document,
     fleet,
     fleets,
     given_text,

@@ -15,7 +15,7 @@ from quarterdeck.cli.server_logs import LOGS, logs
 from quarterdeck.client import discovery, file_locks
 from quarterdeck.client.api import Document, Server
 from quarterdeck.client.data_dir import Place
-from quarterdeck.client.http_sync import Lost, TimedOut, Unreachable
+from quarterdeck.client.http_types import Lost, TimedOut, Unreachable
 from quarterdeck.client.socket_peer import listener_pid
 from quarterdeck.core.errors import EXIT_FAILED, Invalid
 

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from quarterdeck.cli.command_table import Ask, Command
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.envelope import COLUMNS
 from quarterdeck.cli.fast_parser import blank
-from quarterdeck.cli.fleet_common import agent_or_none, fleet_or_none, fleets
+from quarterdeck.cli.fleet_common import COLUMNS, agent_or_none, fleet_or_none, fleets
 from quarterdeck.client.api import Document, Query, Server, items_of
 from quarterdeck.core.errors import Problem
 

@@ -92,9 +92,9 @@ def wait(context: Context) -> int:
 
 
 def wait_for(context: Context, ids: Sequence[str]) -> int:
-    from quarterdeck.cli.wait import until_ended  # whoever only looks does not pay for it
+    from quarterdeck.cli.wait import wait_for_tasks  # whoever only looks does not pay for it
 
-    ended = until_ended(context, ids)
+    ended = wait_for_tasks(context, ids)
     good = [task for task in ended if task.get("completedAt") is not None]
     if len(ended) > 1:
         context.show({"items": [*ended]}, lambda _: _ended(context, ended))

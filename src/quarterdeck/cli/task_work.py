@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from quarterdeck.cli import claiming
+from quarterdeck.cli import input
 from quarterdeck.cli.command_table import ID, NUMBER, OBJECT, TEXT, Argument, Command, Option, any_case
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.errors import Usage
@@ -66,7 +66,7 @@ _SAY = (
     _TOKEN,
 )
 _CLAIM = (
-    *claiming.how_much(500),
+    *input.how_much(500),
     Option("--type", "Only tasks of this type; may be repeated.", TEXT, many=True),
     Option("--capability", "Of the agent's capabilities, one to use; may be repeated [default: all].", TEXT, many=True),
     Option("--claim-id", "The same id gives the same tasks again, while they run.", TEXT),
@@ -77,14 +77,14 @@ tasks for as long as it is heard of: `qd agent heartbeat`."""
 
 def claim(context: Context) -> int:
     body: Document = {
-        "waitMs": claiming.wait_ms(context),
+        "waitMs": input.wait_ms(context),
         "taskTypes": context.many("type") or None,
         "capabilities": context.many("capability") or None,
         # Should the answer be lost, the request that is sent again is known by this, and is given the same tasks.
         "claimId": context.text("claim_id") or os.urandom(16).hex(),
     }
     path = context.work("agents", context.given("id"), "claim")
-    return claiming.claim(context, path, body, lambda told: _leases(context, told), "tasks")
+    return input.claim(context, path, body, lambda told: _leases(context, told), "tasks")
 
 
 def progress(context: Context) -> int:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 from quarterdeck.cli.command_table import Command, Noun, Option
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.monitor import is_live
-from quarterdeck.cli.rates import Rates
-from quarterdeck.cli.top_view import Frame, Seen, Size, draw
+from quarterdeck.cli.top_view import Frame, Rates, Seen, Size, draw
 from quarterdeck.client.api import Document, Query, Server, cursor_of, items_of
 from quarterdeck.client.event_stream import Follower
 from quarterdeck.core.errors import Fault, Forbidden

@@ -9,15 +9,16 @@ from collections.abc import Iterator, Sequence
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.progress_bars import Bars, is_over, on_stderr
 from quarterdeck.client.api import Document
+from quarterdeck.client.discovery import again
 from quarterdeck.client.event_stream import Follower, Late, Message
-from quarterdeck.client.http_sync import TimedOut
+from quarterdeck.client.http_types import TimedOut
 
 MOVES = ("assigned", "started", "progressed", "paused", "resumed", "requeued", "unblocked", "released")
 _PROGRESS = ("progressPercent", "currentStep")
-ENDS = ("completed", "failed", "aborted", "archived")
+TASK_ENDS = ("completed", "failed", "aborted", "archived")
 
 
-def until_ended(context: Context, ids: Sequence[str]) -> list[Document]:
+def wait_for_tasks(context: Context, ids: Sequence[str]) -> list[Document]:
     """The tasks as they ended, in the order in which they were named."""
     watch = _Watch(context, [*dict.fromkeys(ids)])
     try:
@@ -48,7 +49,7 @@ class _Watch:
 
     def _following(self) -> Iterator[Message]:
         context = self._context
-        types = ",".join(f"task.{move}" for move in (*MOVES, *ENDS))
+        types = ",".join(f"task.{move}" for move in (*MOVES, *TASK_ENDS))
         query = {"types": types, "subject": self._ids[0] if len(self._ids) == 1 else None}
         follower = Follower(context.again, context.in_zone("events"), query, self._note, None)
         limit = context.where.timeout
@@ -64,7 +65,7 @@ class _Watch:
         name = event.get("subject")
         if not isinstance(name, str) or name not in self._open:
             return
-        if message.event.removeprefix("task.") in ENDS:
+        if message.event.removeprefix("task.") in TASK_ENDS:
             self._look([name])
             return
         data = _mapping(event.get("data"))
@@ -95,3 +96,32 @@ class _Watch:
 
 def _mapping(value: object) -> Document:
     return value if isinstance(value, dict) else {}
+
+
+INVOCATION_ENDS = ("succeeded", "failed", "timed_out", "canceled", "dead")
+
+
+def wait_for_invocation(context: Context, path: str, invocation_id: str) -> Document:
+    """The invocation as it ended. Looked at first: then its whole story is followed from the beginning of the log, and
+    what happens between the two is in it."""
+    server, limit = context.server(), context.where.timeout
+    found = server.get(path)
+    if found.get("status") in INVOCATION_ENDS:
+        return found
+    types = ",".join(f"invocation.{end}" for end in INVOCATION_ENDS)
+    follower = Follower(
+        lambda: again(context.where, context.environ),
+        context.in_zone("events"),
+        {"after": 0, "types": types, "subject": invocation_id},
+        context.note,
+        None,
+    )
+    follower.deadline = None if limit is None else time.monotonic() + limit
+    try:
+        next(message for message in follower.messages(server) if message.event != "reset")
+    except Late:
+        raise TimedOut(
+            "wait_timeout", f"The invocation {invocation_id} has not ended within {limit:g} s.", id=invocation_id
+        ) from None
+    # By a connection of its own: the other one is taken by a stream that has no end.
+    return context.server().get(path)

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from quarterdeck.client.http_sync import Address, Answer, Connection, Lost, Readable, Request
+from quarterdeck.client.http_sync import Connection, Readable
+from quarterdeck.client.http_types import Address, Answer, Lost, Request
 from quarterdeck.client.problems import from_answer
 from quarterdeck.core.errors import Unauthenticated
 

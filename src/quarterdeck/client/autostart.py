@@ -19,7 +19,7 @@ from collections.abc import Callable
 from quarterdeck.client import file_locks
 from quarterdeck.client.api import Server
 from quarterdeck.client.data_dir import Place
-from quarterdeck.client.http_sync import TimedOut, Unreachable
+from quarterdeck.client.http_types import TimedOut, Unreachable
 from quarterdeck.core.errors import Fault
 
 READY_WITHIN = 60.0

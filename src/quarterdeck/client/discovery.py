@@ -1,6 +1,6 @@
 """From flags and environment to a server that answers."""
 
-# Without `pathlib`, as client.place says.
+# Without `pathlib`: importing it costs every command.
 # ruff: noqa: PTH116, PTH120
 
 from __future__ import annotations
@@ -8,12 +8,16 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from quarterdeck.client.api import Server
 from quarterdeck.client.data_dir import Place, Record, place_of
-from quarterdeck.client.http_sync import Address, TimedOut, Unreachable, parse_address
+from quarterdeck.client.http_types import Address, TimedOut, Unreachable, parse_address
 from quarterdeck.client.socket_peer import listener_uid
+
+if TYPE_CHECKING:
+    # The pool imports asyncio, which the CLI does not need.
+    from quarterdeck.client.pool import Check
 
 TIMEOUT = 30.0
 
@@ -166,3 +170,45 @@ def _same(one: str, other: str) -> bool:
     first, second = parse_address(one), parse_address(other)
     loopback = {"localhost": "127.0.0.1"}
     return first._replace(host=loopback.get(first.host, first.host)) == second
+
+
+DEFAULT_ZONE = "default"
+
+
+class Located(NamedTuple):
+    address: Address
+    token: str | None
+    trace: str | None
+    check: Check | None
+    """Speaks up if somebody listens there who is not to be shown a token."""
+
+
+def locate(where: Where, say: Callable[[str], None]) -> Located:
+    """The server asked for, started first where none runs and that is allowed. Blocks."""
+    if (url := where.address(os.environ)) is not None:
+        return _of(at_address(where, os.environ, url), None)
+    return _of(reach(where, os.environ, say), where.place(os.environ))
+
+
+def locate_again(where: Where) -> Located | None:
+    """The same, if it is there: never started, because whoever stopped it may have meant to. Blocks."""
+    if where.address(os.environ) is not None:
+        return locate(where, lambda _: None)
+    found = again(where, os.environ)
+    return None if found is None else _of(found, where.place(os.environ))
+
+
+def zone_named(given: str | None) -> str:
+    return given or os.environ.get("QD_ZONE") or DEFAULT_ZONE
+
+
+def _of(server: Server, place: Place | None) -> Located:
+    server.connection.close()
+    check = None if place is None else _trusting(place, server.address)
+    return Located(server.address, server.token, server.trace, check)
+
+
+def _trusting(place: Place, address: Address) -> Check | None:
+    if address.scheme != "unix":
+        return None
+    return lambda connection: refuse_stranger(connection, address.host, place)

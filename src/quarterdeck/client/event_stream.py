@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from quarterdeck.client.api import Query, Server
-from quarterdeck.client.http_sync import Lost, TimedOut, Unreachable
+from quarterdeck.client.http_types import Lost, TimedOut, Unreachable
 from quarterdeck.core.errors import Fault, Problem
 
 SILENCE_SECONDS = 90.0

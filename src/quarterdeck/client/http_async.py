@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from quarterdeck.client.http_parser import Framing
-from quarterdeck.client.http_sync import Address, Answer, Lost, TimedOut, reason_of
+from quarterdeck.client.http_types import Address, Answer, Lost, TimedOut, reason_of
 
 BACKLOG_MAX = 1024 * 1024
 """Of a stream whose reader is slower than the server: beyond this the server has to wait."""

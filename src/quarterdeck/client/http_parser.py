@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quarterdeck.client.http_sync import BODILESS, BODY_MAX, HEAD_MAX, Answer, Lost, chunk_size, garbled
+from quarterdeck.client.http_types import BODILESS, BODY_MAX, HEAD_MAX, Answer, Lost, chunk_size, garbled
 
 _LINE_MAX = 1_024
 """Of what stands between two chunks."""

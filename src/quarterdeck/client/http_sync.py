@@ -11,95 +11,27 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
-from quarterdeck.core.errors import EXIT_TIMEOUT, Fault, Invalid
+from quarterdeck.client.http_types import (
+    BODILESS,
+    BODY_MAX,
+    HEAD_MAX,
+    Address,
+    Answer,
+    Lost,
+    Request,
+    TimedOut,
+    Unreachable,
+    chunk_size,
+    encode,
+    garbled,
+    reason_of,
+)
+from quarterdeck.core.errors import Fault
 
-HEAD_MAX = 64 * 1024
-BODY_MAX = 64 * 1024 * 1024
 _READ = 64 * 1024
-BODILESS = frozenset({204, 304})
-
-
 Readable = Callable[[socket.socket], None]
 """Returns when there is something to read; raises TimeoutError when there was nothing for too long."""
-
-
-class Unreachable(Fault):
-    """No connection came about, so nothing was sent: asking again is safe."""
-
-    status = 502
-    title = "Server unreachable"
-
-
-class Lost(Fault):
-    """The request went out and no whole answer came back: the server may have done it."""
-
-    status = 502
-    title = "Answer lost"
-
-
-class TimedOut(Fault):
-    """No answer within the time allowed: the server may have done it, or may do it yet."""
-
-    status = 504
-    exit_code = EXIT_TIMEOUT
-    title = "Timed out"
-
-
-class Address(NamedTuple):
-    """Where a server listens. For `unix` the host is the socket's path."""
-
-    scheme: str
-    host: str
-    port: int = 0
-    prefix: str = ""
-
-    def __str__(self) -> str:
-        if self.scheme == "unix":
-            return f"unix:{self.host}"
-        return f"{self.scheme}://{self.authority}{self.prefix}"
-
-    @property
-    def authority(self) -> str:
-        if self.scheme == "unix":
-            return "localhost"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-
-class Request(NamedTuple):
-    method: str
-    target: str
-    headers: Mapping[str, str]
-    body: bytes | None = None
-
-
-class Answer(NamedTuple):
-    """A whole answer. Header names are in lower case; of a repeated header the values are joined by
-    commas."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
-def parse_address(url: str) -> Address:
-    """`http://host[:port][/prefix]`, `https://…` or `unix:/path/of.sock`."""
-    if url.startswith("unix:"):
-        return Address("unix", url.removeprefix("unix:").removeprefix("//"))
-    from urllib.parse import urlsplit  # costs 5 ms, and only those who give a URL need it
-
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as wrong:
-        raise Invalid("invalid_url", f"{url!r} is not a server's URL: {wrong}.", field="url") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise Invalid("invalid_url", f"{url!r} is not a server's URL: http://HOST:PORT is.", field="url")
-    if port is None:
-        port = 443 if parts.scheme == "https" else 80
-    return Address(parts.scheme, parts.hostname, port, parts.path.rstrip("/"))
 
 
 class Connection:
@@ -200,25 +132,6 @@ def _connect(address: Address, timeout: float) -> socket.socket:
     except BaseException:  # an interrupt too: nobody else knows of it yet, who could close it
         connection.close()
         raise
-
-
-def reason_of(wrong: Exception) -> str:
-    """What an exception has to say, for the end of a sentence."""
-    return getattr(wrong, "strerror", None) or str(wrong) or type(wrong).__name__
-
-
-def encode(request: Request, address: Address) -> bytes:
-    """A request as it stands on the wire."""
-    lines = [f"{request.method} {address.prefix}{request.target} HTTP/1.1", f"Host: {address.authority}"]
-    for name, value in request.headers.items():
-        # A line break in a token or a key would let its author write headers of their own.
-        if not value.isprintable():
-            raise Invalid("invalid_header", f"The {name} holds a control character.", field=name)
-        lines.append(f"{name}: {value}")
-    if request.body is not None:
-        lines.append(f"Content-Length: {len(request.body)}")
-    head = "\r\n".join(lines) + "\r\n\r\n"
-    return head.encode("utf-8", "surrogateescape") + (request.body or b"")
 
 
 class _Reader:
@@ -352,15 +265,3 @@ def _read_chunk(reader: _Reader, most: int) -> bytes:
     if size and reader.line(2):
         raise garbled("a chunk is longer than it says")
     return data
-
-
-def chunk_size(line: bytes) -> int:
-    text = line.partition(b";")[0].strip()
-    # int() would also take "-1", "+1" and "1_0".
-    if not 0 < len(text) <= 8 or text.strip(b"0123456789abcdefABCDEF"):
-        raise garbled("a chunk has no size")
-    return int(text, 16)
-
-
-def garbled(what: str) -> Lost:
-    return Lost("garbled_answer", f"The answer cannot be read: {what}.")

@@ -14,7 +14,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 
 from quarterdeck.client.http_async import Wire
-from quarterdeck.client.http_sync import Address, Answer, Lost, TimedOut, Unreachable, reason_of
+from quarterdeck.client.http_types import Address, Answer, Lost, TimedOut, Unreachable, reason_of
 
 IDLE_SECONDS = 60.0
 """Less than the 75 s after which the server closes what is idle."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from quarterdeck.client.http_sync import Answer, TimedOut
+from quarterdeck.client.http_types import Answer, TimedOut
 from quarterdeck.core.errors import Internal, OutcomeUnknown, Problem, Refusal, Unavailable, leaves
 
 _NOT_MEMBERS = frozenset({"error", "detail"})

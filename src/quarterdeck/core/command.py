@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from quarterdeck.core.routing import Bearer, Caller
+from quarterdeck.core.caller import Bearer, Caller
 
 SERVER = "server"
 """Who acts where nobody has asked."""

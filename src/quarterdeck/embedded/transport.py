@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
 from quarterdeck.client.api import with_query
 from quarterdeck.client.discovery import Where
-from quarterdeck.client.http_sync import Answer, Lost, TimedOut, Unreachable
+from quarterdeck.client.http_types import Answer, Lost, TimedOut, Unreachable
 from quarterdeck.client.problems import from_answer
 from quarterdeck.http.connection import target_of
 from quarterdeck.http.dispatcher import Shell

@@ -12,20 +12,20 @@ from functools import partial
 import msgspec
 
 from quarterdeck.core import trace_context
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import iso, system_now
 from quarterdeck.core.errors import Internal, Invalid, MethodNotAllowed, NotFound, OutcomeUnknown, Problem, Unavailable
 from quarterdeck.core.ids import NAME_MAX, is_path_id, new_id
-from quarterdeck.core.routing import Call, Caller, Reply, Route
+from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.zones.rules import ZONE_NOT_FOUND, may_enter, zone_hidden
 from quarterdeck.http import problem_json
 from quarterdeck.http.auth import Authenticator
 from quarterdeck.http.decoding import decode_body, decode_query, read_body
 from quarterdeck.http.json_logging import LineWriter
 from quarterdeck.http.metrics import Metrics
-from quarterdeck.http.request import Gone, Request
+from quarterdeck.http.request import Gone, Request, while_there
 from quarterdeck.http.router import NAMES, NUMBERS, Router
 from quarterdeck.http.stream_limits import Stream, Streams, accepts_stream
-from quarterdeck.http.waiting import while_there
 from quarterdeck.store.interface import TransientError
 
 log = logging.getLogger("quarterdeck.http")

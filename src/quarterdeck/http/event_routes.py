@@ -7,7 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from quarterdeck.core.routing import LIFECYCLE, Call, PathId, Route
+from quarterdeck.core.caller import LIFECYCLE
+from quarterdeck.core.routing import Call, PathId, Route
 from quarterdeck.domain.sessions.operations import require_bearer
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import event_log as log

@@ -25,9 +25,9 @@ from typing import TypeVar
 
 import msgspec
 
+from quarterdeck.core.caller import Bearer
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.retry import Policy, delay
-from quarterdeck.core.routing import Bearer
 from quarterdeck.domain.sessions.operations import require_bearer
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import event_log as log

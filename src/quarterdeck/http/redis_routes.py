@@ -12,8 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.bus.redis.interfaces import Away
+from quarterdeck.core.caller import ADMIN, Caller
 from quarterdeck.core.errors import Conflict, Unavailable
-from quarterdeck.core.routing import ADMIN, Call, Caller, Route
+from quarterdeck.core.routing import Call, Route
 from quarterdeck.engine.mirrors.keys import BUILDING, WHOLE, Mirror
 
 

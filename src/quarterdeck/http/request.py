@@ -8,7 +8,7 @@ whoever gave `unsent`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Protocol
 
@@ -216,3 +216,18 @@ class Request:
 def _wake(future: asyncio.Future[None] | None) -> None:
     if future is not None and not future.done():
         future.set_result(None)
+
+
+async def while_there(answering: Awaitable[object], request: Request) -> object:
+    task = asyncio.current_task()
+    assert task is not None
+    request.on_farewell(task.cancel)
+    try:
+        return await answering
+    except asyncio.CancelledError:
+        if not request.is_gone:
+            raise
+        task.uncancel()
+        raise Gone from None
+    finally:
+        request.on_farewell(None)

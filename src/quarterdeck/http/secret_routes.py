@@ -11,8 +11,9 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.core import paging
+from quarterdeck.core.caller import ADMIN, Caller
 from quarterdeck.core.errors import Conflict, Invalid, NotFound
-from quarterdeck.core.routing import ADMIN, Call, Caller, Route
+from quarterdeck.core.routing import Call, Route
 from quarterdeck.engine.secrets import key_check
 from quarterdeck.engine.secrets.rotation import Place, Rotation
 

@@ -10,8 +10,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from quarterdeck.core.caller import ADMIN, Caller
 from quarterdeck.core.errors import Invalid
-from quarterdeck.core.routing import ADMIN, Call, Caller, Route
+from quarterdeck.core.routing import Call, Route
 from quarterdeck.engine.leader_loop import Duty
 from quarterdeck.engine.sinks import admin
 from quarterdeck.engine.sinks.admin import SinkDetail, SinkView

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import msgspec
 
+from quarterdeck.core.caller import LIFECYCLE, Caller
+from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Unavailable
-from quarterdeck.core.routing import Call, Caller, Reply, Route
+from quarterdeck.core.routing import Call, Reply, Route
+from quarterdeck.engine.queries import Q
+from quarterdeck.engine.transaction import Engine, Tx
 from quarterdeck.http.dispatcher import Page
 from quarterdeck.http.metrics import CONTENT_TYPE, Metrics
+from quarterdeck.store import migrate
 from quarterdeck.store.interface import Store, TransientError
 
 PAGE_HEADERS = (
@@ -93,4 +100,45 @@ def routes(system: System, metrics_scope: str | None) -> list[Route]:
         Route("GET", "/openapi.json", system.openapi, "This API, described", None, tags=tags),
         Route("GET", "/docs", system.docs, "This API, for people", None, tags=tags),
         Route("GET", "/.well-known/jwks.json", system.jwks, "The local issuer's public keys", None, tags=tags),
+    ]  # fmt: skip
+
+
+class About(msgspec.Struct, frozen=True):
+    version: str
+    database: Literal["sqlite", "postgresql"]
+    revision: str
+    """Of the tables."""
+    head: str
+    """The revision that this release brings them to."""
+    complaint: str | None
+    """What is wrong with the tables, and what mends it."""
+    now: str
+    """By the database's clock, which is the one that decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class AboutDesk:
+    engine: Engine
+    check_bearer: CheckBearer
+    version: str
+    database: Literal["sqlite", "postgresql"]
+
+    async def about(self, call: Call) -> About:
+        await self.check_bearer(call.caller)
+
+        async def read(tx: Tx) -> About:
+            [[row]] = await tx.read(Q.schema_served())
+            revision = str(row[0])
+            wrong = migrate.complaint(revision)
+            return About(self.version, self.database, revision, migrate.revisions()[-1], wrong, iso(tx.now))
+
+        return await self.engine.read(read)
+
+
+def about_routes(desk: AboutDesk) -> list[Route]:
+    return [
+        Route(
+            "GET", "/about", desk.about, "What serves here, on which tables, and its clock", LIFECYCLE,
+            answer=About, tags=("server",),
+        ),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from quarterdeck.client.http_sync import Lost, TimedOut
+from quarterdeck.client.http_types import Lost, TimedOut
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import Conflict, Fault, NotFound, Problem, Unauthenticated
 from quarterdeck.core.ping_policy import Sight, is_worth_a_ping, stale_after

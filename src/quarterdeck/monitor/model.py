@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from quarterdeck.client.api import Document
-from quarterdeck.client.http_sync import Lost
+from quarterdeck.client.http_types import Lost
 
 T = TypeVar("T", bound=msgspec.Struct)
 

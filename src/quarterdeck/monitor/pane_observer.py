@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.ping_policy import Sight
 from quarterdeck.monitor.model import Placed, Watched
-from quarterdeck.monitor.quiet import Quiet
 from quarterdeck.tmux import keystrokes
 from quarterdeck.tmux.coding_agents import CodingAgent
 from quarterdeck.tmux.errors import TmuxError
@@ -116,3 +116,27 @@ def line(unread: int) -> str:
     if unread == 0:
         return PING
     return f"[ping] {unread} unread {'message' if unread == 1 else 'messages'}: qd message poll"
+
+
+class _Shown(NamedTuple):
+    text: int
+    since: float
+
+
+class Quiet:
+    """What each pane showed when somebody last looked. Of a pane that was never seen before, nobody knows for how long
+    it has shown what it shows: it counts from now."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, _Shown] = {}
+
+    def seconds(self, pane: str, text: str, now: float) -> float:
+        """How long it has been quiet, now that it shows this."""
+        known, seen = self._shown.get(pane), hash(text)
+        if known is None or known.text != seen:
+            known = self._shown[pane] = _Shown(seen, now)
+        return now - known.since
+
+    def keep(self, panes: Collection[str]) -> None:
+        """The others are gone; whatever comes by their name later is another."""
+        self._shown = {pane: shown for pane, shown in self._shown.items() if pane in panes}

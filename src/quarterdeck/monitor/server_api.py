@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from quarterdeck.client.api import Document, Server, path_of
-from quarterdeck.client.http_sync import Unreachable
+from quarterdeck.client.http_types import Unreachable
 from quarterdeck.monitor.model import Watch, read
 from quarterdeck.tmux import process_table
 from quarterdeck.tmux.host import Host

@@ -5,8 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from quarterdeck.client.discovery import Where
-from quarterdeck.client.locate import zone_named
+from quarterdeck.client.discovery import Where, zone_named
 from quarterdeck.sdk.agents import Agents
 from quarterdeck.sdk.coordinator import Coordinator
 from quarterdeck.sdk.costs import Budgets, Costs

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quarterdeck.client.http_sync import Lost, TimedOut, Unreachable
+from quarterdeck.client.http_types import Lost, TimedOut, Unreachable
 from quarterdeck.core.errors import (
     Conflict,
     Fault,

@@ -17,7 +17,7 @@ from quarterdeck.client.api import Query
 from quarterdeck.client.event_stream import PAUSE_MAX_MS, Message, Reading
 from quarterdeck.core.errors import Fault, Problem, Unauthenticated
 from quarterdeck.core.retry import Policy, delay
-from quarterdeck.sdk import retrying
+from quarterdeck.sdk import transport
 from quarterdeck.sdk.transport import Ask, Remote
 
 log = logging.getLogger("quarterdeck.sdk")
@@ -86,4 +86,4 @@ class Following:
 
 
 def _may_pass(problem: Problem) -> bool:
-    return retrying.passes(problem) or retrying.is_unknown(problem)
+    return transport.passes(problem) or transport.is_unknown(problem)

@@ -19,13 +19,12 @@ import msgspec
 
 from quarterdeck import __version__
 from quarterdeck.client.api import Query, with_query
-from quarterdeck.client.discovery import Where
-from quarterdeck.client.http_sync import Answer, Lost, Request, Unreachable, encode, reason_of
-from quarterdeck.client.locate import Located, locate, locate_again
+from quarterdeck.client.discovery import Located, Stranger, Where, locate, locate_again
+from quarterdeck.client.http_types import Answer, Lost, Request, TimedOut, Unreachable, encode, reason_of
 from quarterdeck.client.pool import Pool, Way
 from quarterdeck.client.problems import from_answer
-from quarterdeck.core.errors import Fault, Problem, Unauthenticated
-from quarterdeck.sdk import retrying
+from quarterdeck.core.errors import Fault, Internal, LimitReached, OutcomeUnknown, Problem, Unauthenticated, Unavailable
+from quarterdeck.core.retry import Policy, delay
 
 log = logging.getLogger("quarterdeck.sdk")
 T = TypeVar("T")
@@ -103,7 +102,7 @@ class Remote:
         body = None if ask.body is None else msgspec.json.encode(ask.body)
         clock = asyncio.get_running_loop().time
         began, attempt, renewed = clock(), 0, False
-        patience = retrying.Patience(self.options.patience)
+        patience = Patience(self.options.patience)
         while True:
             attempt += 1
             try:
@@ -113,7 +112,7 @@ class Remote:
                     raise
                 renewed = True
             except Problem as problem:
-                wait = retrying.pause(problem, attempt, repeats=ask.may_repeat, chance=random.random())
+                wait = pause(problem, attempt, repeats=ask.may_repeat, chance=random.random())
                 if wait is None or not patience.bears(problem, clock() - began + wait):
                     if ask.key is not None and isinstance(problem, Fault):
                         # It may have been done, if not this time then before: only this key asks for the same again.
@@ -236,3 +235,51 @@ def _understood(answer: Answer, kind: type[T]) -> T:
     except (msgspec.DecodeError, RecursionError) as wrong:
         # Neither a refusal nor a fault that passes: the two sides do not speak of the same thing.
         raise Lost("garbled_answer", f"The server's answer is not understood: {wrong}.") from None
+
+
+POLICY = Policy(max_attempts=0, base_ms=50, cap_ms=5_000)
+"""How the pauses grow. How often is a question of patience, not of a number."""
+BAD_GATEWAY = 502
+
+
+@dataclass(slots=True)
+class Patience:
+    """For how long one call is begun again."""
+
+    seconds: float
+    was_in_doubt: bool = False
+
+    def bears(self, problem: Problem, waited: float) -> bool:
+        """Whether it is begun again so many seconds after it was begun first. The first unknown outcome is asked for
+        however long it took: waiting for an answer may take longer than all patience."""
+        is_first_doubt = is_unknown(problem) and not self.was_in_doubt
+        self.was_in_doubt = self.was_in_doubt or is_first_doubt
+        return waited <= self.seconds or (is_first_doubt and self.seconds > 0)
+
+
+def pause(problem: Problem, attempt: int, *, repeats: bool, chance: float) -> float | None:
+    """Seconds to wait after the attempt numbered `attempt` (from 1) ended so, or None: it is not to be made again.
+
+    `repeats`: it may be made twice without being done twice.
+    """
+    if not (passes(problem) or (repeats and is_unknown(problem))):
+        return None
+    grown = delay(POLICY, attempt=attempt, chance=chance) / 1000
+    # What the server asks for is the least; chance keeps those it told the same from coming in the same instant.
+    return grown if problem.retry_after is None else problem.retry_after + grown * chance
+
+
+def passes(problem: Problem) -> bool:
+    """Whether nothing was done, and may be later."""
+    if isinstance(problem, OutcomeUnknown | Stranger):
+        return False
+    if isinstance(problem, LimitReached):
+        return problem.retry_after is not None
+    return isinstance(problem, Unreachable | Unavailable) or problem.code == "connect_timeout"
+
+
+def is_unknown(problem: Problem) -> bool:
+    """Whether it may have been done. What cannot be read is none of these: it would be no better a second time."""
+    if isinstance(problem, Internal):
+        return problem.members.get("status") == BAD_GATEWAY
+    return isinstance(problem, OutcomeUnknown | Lost | TimedOut) and problem.code != "garbled_answer"

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass
 
 from quarterdeck.bus.redis.key_layout import KeyBoard
+from quarterdeck.core.caller import Role
 from quarterdeck.core.retry import Policy
-from quarterdeck.core.routing import Role
 from quarterdeck.domain.coordination import coordinator as coordinating, launchers, redis_signals, routes
 from quarterdeck.domain.coordination.coordinator import Coordinator
 from quarterdeck.domain.coordination.health import CONNECTED, REACHABLE, Check, CoordinationHealth
@@ -24,7 +24,8 @@ from quarterdeck.http.auth import AuthSettings, Grant, LocalIssuer
 from quarterdeck.http.metrics import BUCKETS, Histogram
 from quarterdeck.runtime import Keel, Room, Runs
 from quarterdeck.settings import environment
-from quarterdeck.wiring.work import AgentWatch, Tasks
+from quarterdeck.wiring.agents import AgentWatch
+from quarterdeck.wiring.tasks import Tasks
 
 RETRY = Policy(max_attempts=0, base_ms=5_000, multiplier=2.0, cap_ms=40_000, jitter=0.0)
 """5, 10, 20 and 40 seconds, as the seed has it."""

@@ -63,7 +63,7 @@ def redis_for(settings: Settings) -> Beside | None:
     if told.streams_hmac_key is None:
         raise SettingsError(f"{source} is set, but STREAMS_HMAC_KEY, which entries are signed with, is not.")
     try:
-        from quarterdeck.bus.redis import client, key_writer  # the library is an extra, and costs a laptop nothing
+        from quarterdeck.bus.redis import client, key_writer, slots, streams_writer
     except ImportError as error:
         raise SettingsError(f"{source} is set, but the extra quarterdeck[redis] is not installed.") from error
     try:
@@ -73,8 +73,8 @@ def redis_for(settings: Settings) -> Beside | None:
         raise SettingsError(f"{source} is {mask(told.redis_url)!r}: {error}.") from error
     key, errors = told.streams_hmac_key.encode(), client.Errors()
     return Beside(
-        client.RedisStreams(clients[0], key, errors),
-        client.RedisSlots(clients[1], errors),
+        streams_writer.RedisStreams(clients[0], key, errors),
+        slots.RedisSlots(clients[1], errors),
         key_writer.RedisKeys(for_keys, errors),
         lambda: errors.count,
     )

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 
-from quarterdeck.core.pushkeys import Secrets, secrets_from
-from quarterdeck.core.routing import Caller
+from quarterdeck.core.caller import Caller
+from quarterdeck.core.webhook_signing import Secrets, secrets_from
 from quarterdeck.domain.api_keys import operations as keys, routes as key_routes
 from quarterdeck.domain.api_keys.routes import KeyDesk
 from quarterdeck.domain.delegations import operations as delegations, routes as delegation_routes
 from quarterdeck.domain.delegations.model import DelegationSettings
 from quarterdeck.domain.delegations.routes import DelegationDesk
 from quarterdeck.domain.delegations.sweeps import sweeps as delegation_sweeps
-from quarterdeck.domain.invocations import operations as invocations, routes as invocation_routes
-from quarterdeck.domain.invocations.model import Command, InvocationSettings, Outcome
-from quarterdeck.domain.invocations.push_delivery import Means, Pusher
-from quarterdeck.domain.invocations.routes import InvocationDesk
-from quarterdeck.domain.invocations.rules.push_protocol import CODES
-from quarterdeck.domain.invocations.sweeps import sweeps as invocation_sweeps
+from quarterdeck.domain.invocations import operations as invocations
 from quarterdeck.domain.services import operations as services, routes as service_routes
 from quarterdeck.domain.services.model import ServiceSettings
 from quarterdeck.domain.services.routes import ServiceDesk
@@ -31,9 +25,6 @@ from quarterdeck.domain.zones import operations as zones, routes as zone_routes
 from quarterdeck.domain.zones.model import DEFAULT_ZONE, Limits, PutZone
 from quarterdeck.domain.zones.routes import ZoneDesk
 from quarterdeck.engine.idempotency import KeyRetention
-from quarterdeck.engine.lanes import Lane
-from quarterdeck.engine.long_poll import Lookout
-from quarterdeck.engine.outbound_http import LAB, PUBLIC, Outward
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.http.auth import Authenticator, AuthSettings, LocalIssuer
 from quarterdeck.runtime import Keel, Room
@@ -129,43 +120,3 @@ def the_delegations(keel: Keel, ender: sessions.Ender, finisher: sessions.Finish
     expire = lanes.writing("delegation-expire", delegations.expire)
     cleaning_ms = keel.settings.section(LogSettings).retention_cleanup_interval_ms
     return Room(delegation_routes.routes(desk), delegation_sweeps(keel.everywhere, expire.submit, told, cleaning_ms))
-
-
-def invocations_room(keel: Keel, secrets: Secrets | None) -> Room:
-    """With the secrets to sign by, what is to be pushed is pushed."""
-    told = keel.settings.section(InvocationSettings)
-    waiters, poll_seconds = invocations.Waiters(), told.claim_poll_ms / 1000
-    look = invocations.Look(keel.engine, waiters, poll_seconds)
-    exchange = invocations.Exchange(told.lease_ms, waiters)
-    lane: Lane[Command, Outcome] = keel.lanes.writing("invocation", exchange.run)
-    settle = keel.lanes.writing("invocation-settle", invocations.settle)
-    show = keel.lanes.reading("invocation-show", invocations.show)
-    desk = InvocationDesk(keel.engine, lane.submit, show.submit, waiters, told)
-    waiters.unwanted = desk.release
-    pushers = [] if secrets is None else [the_pusher(keel, lane.submit, secrets)]
-    keel.metrics.gauge("quarterdeck_claims_waiting", "Claims that wait for work", "invocations", waiters.__len__)
-    return Room(
-        invocation_routes.routes(desk),
-        invocation_sweeps(
-            keel.everywhere,
-            lane.submit,
-            settle.submit,
-            told,
-            keel.settings.section(LogSettings).retention_cleanup_interval_ms,
-        ),
-        runs=[Lookout(keel.wakes, waiters, look, poll_seconds, "invocation-lookout"), *pushers],
-        on_drain=[waiters.close, *(pusher.drain for pusher in pushers)],
-    )
-
-
-def the_pusher(keel: Keel, submit: Callable[[Command], Awaitable[Outcome]], secrets: Secrets) -> Pusher:
-    settings = keel.settings
-    guard = LAB if settings.section(ServiceSettings).push_private_addresses else PUBLIC
-    means = Means(keel.engine, keel.everywhere, keel.wakes, submit, Outward(guard), secrets)
-    pusher = Pusher(means, settings.section(InvocationSettings), settings.server.shutdown_grace_ms / 1000)
-    keel.metrics.gauge("quarterdeck_pushes_under_way", "Pushes under way", "invocations", pusher.__len__)
-    for code in CODES:
-        keel.metrics.counter(
-            "quarterdeck_pushes", "Pushes, by what came of them", code, partial(pusher.counts.__getitem__, code)
-        )
-    return pusher

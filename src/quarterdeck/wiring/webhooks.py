@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from quarterdeck.core.clock import DAY
-from quarterdeck.core.pushkeys import Secrets, secrets_from
+from quarterdeck.core.webhook_signing import Secrets, secrets_from
 from quarterdeck.domain.services.model import ServiceSettings
 from quarterdeck.domain.webhooks import delivery_worker, event_fanout, operations as webhooks, routes as webhook_routes
 from quarterdeck.domain.webhooks.delivery_worker import Deliverer, Means

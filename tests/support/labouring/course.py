@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from quarterdeck.core.routing import LIFECYCLE
+from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.http.auth import Grant
 from tests.support.eventually import eventually
 from tests.support.keel import Side

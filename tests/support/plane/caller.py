@@ -8,7 +8,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from quarterdeck.core.routing import COORDINATOR_ADMIN, LIFECYCLE
+from quarterdeck.core.caller import COORDINATOR_ADMIN, LIFECYCLE
 from quarterdeck.http.auth import Grant
 from tests.support.callers import GONE
 from tests.support.eventually import eventually

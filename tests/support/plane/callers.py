@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quarterdeck.core.routing import LIFECYCLE
+from quarterdeck.core.caller import LIFECYCLE
 from tests.support.plane.caller import APPLICATION, Ask
 from tests.support.plane.client import Client, Deed
 from tests.support.plane.known import one_of

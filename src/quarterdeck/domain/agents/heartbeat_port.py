@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from quarterdeck.core.routing import Caller
+from quarterdeck.core.caller import Caller
 
 
 class Working(msgspec.Struct, frozen=True, kw_only=True):

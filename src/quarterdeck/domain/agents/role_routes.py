@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from quarterdeck.core import paging
-from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.caller import LIFECYCLE
+from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.agents.operations import role_assignments as operations
 from quarterdeck.domain.zones import rules
 from quarterdeck.domain.zones.model import (

@@ -9,8 +9,9 @@ from functools import partial
 import msgspec
 
 from quarterdeck.core import paging
+from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.clock import Millis, iso
-from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.agents import operations, rules
 from quarterdeck.domain.agents.heartbeat_port import Keep, Reported, Tells, Warned, Working
 from quarterdeck.domain.agents.model import (

@@ -7,8 +7,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from quarterdeck.core.caller import Bearer
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.routing import Bearer, PathId
+from quarterdeck.core.routing import PathId
 
 KEYS_MAX = 1_000
 """Live keys in one zone."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from quarterdeck.core.api_key import ShownKey
+from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import iso_or_none
 from quarterdeck.core.errors import Problem, Unauthenticated
-from quarterdeck.core.routing import Bearer, Caller
 from quarterdeck.domain.api_keys import rules
 from quarterdeck.domain.api_keys.model import ApiKey, CreateKey, KeyFilter, RevokeKey
 from quarterdeck.domain.api_keys.queries import Q

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from quarterdeck.core import api_key, paging
+from quarterdeck.core.caller import ADMIN
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import ADMIN, Call, Reply, Route
+from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.api_keys import operations, rules
 from quarterdeck.domain.api_keys.model import (
     ApiKey,

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from quarterdeck.core import api_key
+from quarterdeck.core.caller import ADMIN, Caller
 from quarterdeck.core.clock import SECOND, Millis, iso, iso_or_none
 from quarterdeck.core.errors import Invalid, LimitReached, NotFound, Problem, Unauthenticated
-from quarterdeck.core.routing import ADMIN, Caller
 from quarterdeck.domain.api_keys.model import KEYS_MAX, ApiKey, CreateKey, KeyView, NewKeyView
 
 LIVE, REVOKED, EXPIRED = "live", "revoked", "expired"

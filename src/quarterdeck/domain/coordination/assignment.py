@@ -10,21 +10,21 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from quarterdeck.core.errors import Problem
+from quarterdeck.core.errors import Problem, Unavailable
 from quarterdeck.domain.agents import operations as agents, rules as agent_rules
 from quarterdeck.domain.agents.model import Agent
 from quarterdeck.domain.coordination.launchers import Launching, Start
-from quarterdeck.domain.coordination.outcomes import sorted_out
 from quarterdeck.domain.coordination.rules.matching import Match, Queue, Seat, matched
 from quarterdeck.domain.tasks.model.commands import Assign, Command, Outcome
 from quarterdeck.domain.tasks.model.rows import Ref, Task
 from quarterdeck.domain.tasks.operations import coordinator_queries
 from quarterdeck.domain.tasks.rules.batch_input import ClassRef, Kind
+from quarterdeck.engine.leases import LeaseLost
 from quarterdeck.engine.transaction import Engine, Tx
 
 log = logging.getLogger("quarterdeck.coordinator")
@@ -180,3 +180,19 @@ class Assigning:
             if most:
                 wanted[ref] = min(most, ASSIGN_MAX) + len(self._aside)
         return wanted
+
+
+R = TypeVar("R")
+
+
+def sorted_out(outcomes: Iterable[R | BaseException]) -> list[R | Problem]:
+    """Outcomes and refusals, each for its own command. That the term is over, that the database is away, or that
+    something broke, is not about one of them, and ends the turn."""
+    kept: list[R | Problem] = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and (
+            isinstance(outcome, LeaseLost | Unavailable) or not isinstance(outcome, Problem)
+        ):
+            raise outcome
+        kept.append(outcome)
+    return kept

@@ -18,12 +18,11 @@ from quarterdeck.core.clock import Millis, system_now
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Look, Standing, ToLookAt
 from quarterdeck.domain.coordination import dependency_cycles
-from quarterdeck.domain.coordination.assignment import Assigning, Openings
+from quarterdeck.domain.coordination.assignment import Assigning, Openings, sorted_out
 from quarterdeck.domain.coordination.dependency_cycles import Waiting
 from quarterdeck.domain.coordination.launchers import Launching
 from quarterdeck.domain.coordination.metrics import Figures
 from quarterdeck.domain.coordination.model import CoordinationSettings
-from quarterdeck.domain.coordination.outcomes import sorted_out
 from quarterdeck.domain.coordination.rules import recovery
 from quarterdeck.domain.coordination.rules.recovery import Seen
 from quarterdeck.domain.tasks.model.commands import Command, Cut, Outcome

@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from quarterdeck.core import paging
+from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Invalid
-from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Shown
 from quarterdeck.domain.agents.operations.authorization import require_power

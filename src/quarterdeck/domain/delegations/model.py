@@ -9,8 +9,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.routing import Bearer, Caller, PathId
+from quarterdeck.core.routing import PathId
 from quarterdeck.domain.api_keys.model import Scope
 
 SCOPES_MAX = 64

@@ -9,8 +9,9 @@ from typing import TypeVar
 import msgspec
 
 from quarterdeck.core import idempotency, paging
+from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.delegations import operations, rules
 from quarterdeck.domain.delegations.model import (
     Authority,

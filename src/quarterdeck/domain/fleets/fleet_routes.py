@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from quarterdeck.core import paging
+from quarterdeck.core.caller import FLEET_EXEC, LIFECYCLE
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import FLEET_EXEC, LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.agents.operations.authorization import require_power
 from quarterdeck.domain.fleets import route_params
 from quarterdeck.domain.fleets.model.bodies import DeleteQuery, FleetBody, FleetsQuery

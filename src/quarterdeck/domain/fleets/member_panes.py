@@ -23,9 +23,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from quarterdeck.core.caller import FLEET_EXEC
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.idempotency import Key
-from quarterdeck.core.routing import FLEET_EXEC, Call
+from quarterdeck.core.routing import Call
 from quarterdeck.domain.fleets.model.bodies import CaptureQuery, ExecBody, MemberBody, Pane
 from quarterdeck.domain.fleets.model.commands import (
     DeregisterMember,

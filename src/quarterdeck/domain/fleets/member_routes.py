@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from quarterdeck.core import paging
+from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.errors import Invalid
-from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.fleets import route_params
 from quarterdeck.domain.fleets.model.bodies import CaptureQuery, ExecBody, MemberBody, MemberDeleteQuery, MembersQuery
 from quarterdeck.domain.fleets.model.commands import (

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from quarterdeck.core import paging
+from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.errors import Invalid
-from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.fleets import route_params
 from quarterdeck.domain.fleets.model.bodies import (
     AgentBody,
@@ -45,9 +46,9 @@ from quarterdeck.domain.fleets.model.views import (
     MovedView,
     TimelineView,
 )
-from quarterdeck.domain.fleets.operations import fleet_reads, timeline
-from quarterdeck.domain.fleets.operations.fleet_reads import NamesOf, Pages
+from quarterdeck.domain.fleets.operations import message_reads, timeline
 from quarterdeck.domain.fleets.operations.inbox_long_poll import Awaiting
+from quarterdeck.domain.fleets.operations.message_reads import NamesOf, Pages
 from quarterdeck.domain.fleets.route_params import FLEET, MEMBER, MESSAGE, READ, SPEAK, agent_id, here, message_id
 from quarterdeck.domain.fleets.rules import views as showing
 from quarterdeck.domain.fleets.rules.views import Names
@@ -110,7 +111,7 @@ class MessageDesk:
 
     async def show(self, call: Call) -> MessageView:
         wanted = OfMessage(**here(call), message_id=message_id(call))
-        found = await route_params.read(self.engine, call, lambda tx: fleet_reads.message(tx, wanted))
+        found = await route_params.read(self.engine, call, lambda tx: message_reads.message(tx, wanted))
         return showing.message_view(found.messages[0], found.names)
 
     async def list_all(self, call: Call) -> Reply:
@@ -118,7 +119,7 @@ class MessageDesk:
         assert isinstance(query, MessagesQuery)
         listing = f"messages.{query.order}"
         wanted = MessagesFilter(**here(call), **_paged(query, listing))
-        found = await route_params.read(self.engine, call, lambda tx: fleet_reads.messages(tx, wanted))
+        found = await route_params.read(self.engine, call, lambda tx: message_reads.messages(tx, wanted))
         return _listed(call, found, listing)
 
     async def sent(self, call: Call) -> Reply:
@@ -126,7 +127,7 @@ class MessageDesk:
         assert isinstance(query, SentQuery)
         listing = f"sent.{query.order}"
         wanted = SentFilter(**here(call), **_paged(query, listing), agent_id=agent_id(call), state=query.status)
-        found = await route_params.read(self.engine, call, lambda tx: fleet_reads.sent(tx, wanted))
+        found = await route_params.read(self.engine, call, lambda tx: message_reads.sent(tx, wanted))
         return _listed(call, found, listing)
 
     async def inbox(self, call: Call) -> Reply:
@@ -147,7 +148,7 @@ class MessageDesk:
         found = await (
             self.awaiting.inbox(wanted, seconds)
             if seconds
-            else route_params.read(self.engine, call, lambda tx: fleet_reads.inbox(tx, wanted))
+            else route_params.read(self.engine, call, lambda tx: message_reads.inbox(tx, wanted))
         )
         return _listed(call, found, listing)
 

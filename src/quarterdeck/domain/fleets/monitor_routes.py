@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
-from quarterdeck.core.routing import LIFECYCLE, Call, Route
+from quarterdeck.core.caller import LIFECYCLE
+from quarterdeck.core.routing import Call, Route
 from quarterdeck.domain.fleets import route_params
 from quarterdeck.domain.fleets.model.bodies import BeatBody, ClaimBody, MonitorBody, ReleaseBody
 from quarterdeck.domain.fleets.model.commands import (

@@ -9,8 +9,9 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.core import idempotency, paging
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Conflict, Invalid
-from quarterdeck.core.routing import Call, Caller
+from quarterdeck.core.routing import Call
 from quarterdeck.domain.fleets.model.bodies import MemberBody
 from quarterdeck.domain.fleets.model.filters import OfFleet, OfMember, Position
 from quarterdeck.engine.transaction import Engine, Tx

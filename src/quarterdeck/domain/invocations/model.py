@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from quarterdeck.core.caller import Bearer
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.command import Asked
-from quarterdeck.core.routing import Bearer, PathId
+from quarterdeck.core.routing import PathId
 
 Ref = tuple[str, str]
 """(zone, invocation)"""

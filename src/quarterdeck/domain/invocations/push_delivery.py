@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from quarterdeck.core.errors import Problem, Unavailable
 from quarterdeck.core.fair_slots import ShareLimits
-from quarterdeck.core.pushkeys import Secrets
+from quarterdeck.core.webhook_signing import Secrets
 from quarterdeck.domain.invocations.model import (
     BULK_MAX,
     Claim,

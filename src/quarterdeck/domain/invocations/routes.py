@@ -12,10 +12,11 @@ from typing import TypedDict, TypeVar
 import msgspec
 
 from quarterdeck.core import idempotency, paging
+from quarterdeck.core.caller import LIFECYCLE, Caller
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Conflict, NotFound, Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import LIFECYCLE, Call, Caller, Reply, Route
+from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.invocations import operations, rules
 from quarterdeck.domain.invocations.model import (
     Beat,

@@ -8,9 +8,10 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.command import Asked
-from quarterdeck.core.routing import Bearer, Caller, PathId
+from quarterdeck.core.routing import PathId
 
 Ref = tuple[str, str]
 """(zone, service)"""

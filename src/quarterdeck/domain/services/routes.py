@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import msgspec
 
 from quarterdeck.core import paging
+from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.clock import iso
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.pushkeys import Secrets
-from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import Call, Reply, Route
+from quarterdeck.core.webhook_signing import Secrets
 from quarterdeck.domain.services import operations, rules
 from quarterdeck.domain.services.model import (
     AgentHeartbeatBody,

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.routing import Bearer, Caller, PathId
+from quarterdeck.core.routing import PathId
 
 Word = Annotated[str, Meta(min_length=1, max_length=256)]
 

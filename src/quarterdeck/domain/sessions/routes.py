@@ -10,9 +10,10 @@ from typing import Literal, TypeVar
 import msgspec
 
 from quarterdeck.core import idempotency, paging
+from quarterdeck.core.caller import ADMIN, LIFECYCLE
 from quarterdeck.core.errors import Conflict, Invalid
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import ADMIN, LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.sessions import operations, rules
 from quarterdeck.domain.sessions.model import (
     ChildrenQuery,

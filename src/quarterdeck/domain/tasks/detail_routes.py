@@ -11,9 +11,10 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from quarterdeck.core import paging
+from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.tasks import request_commands
 from quarterdeck.domain.tasks.model.cost_types import (
     MICROS,

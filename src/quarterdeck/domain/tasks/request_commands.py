@@ -11,10 +11,11 @@ from typing import TypedDict, TypeVar
 import msgspec
 from msgspec import UNSET
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Invalid, Problem, TooLarge
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.routing import Call, Caller
+from quarterdeck.core.routing import Call
 from quarterdeck.domain.tasks.model.bodies import (
     EDGES_MAX,
     Capabilities,

@@ -13,8 +13,9 @@ import msgspec
 from msgspec import UNSET
 
 from quarterdeck.core import idempotency, paging
+from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.errors import Conflict, Invalid, NotFound, Problem
-from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.tasks import bulk_responses, request_commands
 from quarterdeck.domain.tasks.error_redaction import Strike, strikes
 from quarterdeck.domain.tasks.model import bodies
@@ -36,7 +37,7 @@ from quarterdeck.domain.tasks.operations.batch import TaskWaiters
 from quarterdeck.domain.tasks.operations.reads import TaskFilter, TaskRef
 from quarterdeck.domain.tasks.request_commands import asker
 from quarterdeck.domain.tasks.rules import errors
-from quarterdeck.domain.tasks.rules.arranging import arranged
+from quarterdeck.domain.tasks.rules.dependency_graph import arranged
 from quarterdeck.domain.tasks.rules.views import lease_view, view
 from quarterdeck.engine.long_poll import leases_of, wait_for_work
 from quarterdeck.engine.secrets import Safe

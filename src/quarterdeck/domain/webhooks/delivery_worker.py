@@ -26,7 +26,7 @@ from quarterdeck.core import webhook_signing
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem, Unavailable
 from quarterdeck.core.fair_slots import ShareLimits
-from quarterdeck.core.pushkeys import Secrets
+from quarterdeck.core.webhook_signing import Secrets
 from quarterdeck.domain.webhooks.model import (
     Changed,
     Command,

@@ -8,9 +8,9 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.command import Asked
-from quarterdeck.core.routing import Caller
 
 Ref = tuple[str, str]
 """(zone, endpoint)"""

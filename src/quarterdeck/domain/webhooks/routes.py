@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from quarterdeck.core import idempotency, paging
+from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.pushkeys import Secrets
-from quarterdeck.core.routing import LIFECYCLE, Call, Reply, Route
+from quarterdeck.core.routing import Call, Reply, Route
+from quarterdeck.core.webhook_signing import Secrets
 from quarterdeck.domain.webhooks import operations, rules
 from quarterdeck.domain.webhooks.model import (
     Change,

@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from quarterdeck.core.caller import Bearer, Caller, Role
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.routing import Bearer, Caller, Role
 
 DEFAULT_ZONE = "default"
 """There from the start, and always."""

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from quarterdeck.core import paging
-from quarterdeck.core.routing import ADMIN, LIFECYCLE, Call, Caller, Reply, Route
+from quarterdeck.core.caller import ADMIN, LIFECYCLE, Caller
+from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.zones import operations, rules
 from quarterdeck.domain.zones.model import (
     FreezeZone,

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from quarterdeck.core import api_key as apikey
 from quarterdeck.core.api_key import ShownKey
+from quarterdeck.core.caller import LIFECYCLE, METRICS, Caller
 from quarterdeck.core.errors import Forbidden
-from quarterdeck.core.routing import LIFECYCLE, METRICS, Caller
 from quarterdeck.http.auth import jwt_claims
 from quarterdeck.http.auth.issuers import Issuers
 from quarterdeck.http.auth.jwks_cache import KeySets

@@ -16,9 +16,9 @@ from typing import Annotated, NoReturn, TypeVar
 import msgspec
 from msgspec import Meta
 
+from quarterdeck.core.caller import ADMIN, Caller, Role
 from quarterdeck.core.errors import Unauthenticated
 from quarterdeck.core.ids import NAME_MAX, is_name, is_path_id
-from quarterdeck.core.routing import ADMIN, Caller, Role
 
 T = TypeVar("T")
 

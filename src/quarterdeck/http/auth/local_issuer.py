@@ -31,8 +31,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from quarterdeck.core.caller import ADMIN, COORDINATOR_ADMIN, FLEET_EXEC, LIFECYCLE
 from quarterdeck.core.errors import Invalid, Unauthenticated
-from quarterdeck.core.routing import ADMIN, COORDINATOR_ADMIN, FLEET_EXEC, LIFECYCLE
 from quarterdeck.http.auth.jwk import VerifyingKey, verifying_key
 from quarterdeck.http.auth.jwt_claims import judge, parse
 from quarterdeck.http.auth.model import Grant

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from quarterdeck.core.routing import LIFECYCLE, Role
+from quarterdeck.core.caller import LIFECYCLE, Role
 
 
 class AuthSettings(msgspec.Struct, frozen=True):

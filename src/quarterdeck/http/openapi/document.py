@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from quarterdeck.core.caller import ADMIN, Role
 from quarterdeck.core.idempotency import KEY_BYTES_MAX
 from quarterdeck.core.ids import NAME_MAX, PATH_ID
-from quarterdeck.core.routing import ADMIN, Role, Route
+from quarterdeck.core.routing import Route
 from quarterdeck.domain.zones.rules import POWERS
 from quarterdeck.http.openapi import error_codes, responses
 from quarterdeck.http.openapi.examples import AN_ID, USUAL, Sampler

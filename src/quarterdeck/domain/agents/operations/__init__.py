@@ -16,21 +16,14 @@
 
 from quarterdeck.domain.agents.operations.authorization import still_speak
 from quarterdeck.domain.agents.operations.heartbeat import Beater
-from quarterdeck.domain.agents.operations.liveness import (
-    issue,
-    launch_zones,
-    launchable_in,
-    look,
-    next_look,
-    stale_count,
-    terminate,
-    to_look_at,
-)
+from quarterdeck.domain.agents.operations.launch_queries import launch_zones, launchable_in
+from quarterdeck.domain.agents.operations.liveness import look, next_look, stale_count, terminate, to_look_at
 from quarterdeck.domain.agents.operations.load import by_ref, get, waiting
 from quarterdeck.domain.agents.operations.reads import counted, names, page, show, watch
 from quarterdeck.domain.agents.operations.register import Registrar
 from quarterdeck.domain.agents.operations.retention import forget
 from quarterdeck.domain.agents.operations.task_slots import hold, revive
+from quarterdeck.domain.agents.operations.tokens import issue
 from quarterdeck.domain.agents.rules import claim_problem, free_slots, is_unheard, was_just_heard
 
 __all__ = [

@@ -17,9 +17,9 @@ from typing import Protocol
 
 import msgspec
 
+from quarterdeck.core.caller import Bearer, Caller, Role
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Bearer, Caller, Role
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import State
 from quarterdeck.domain.agents.queries import Q

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import msgspec
-
-from quarterdeck.core.clock import SECOND, Millis, iso
+from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents import rules
-from quarterdeck.domain.agents.model import Agent, Issued, IssueToken, Look, Ref, Standing, State, Terminate, ToLookAt
+from quarterdeck.domain.agents.model import Agent, Look, Ref, Standing, Terminate, ToLookAt
 from quarterdeck.domain.agents.operations import persist
 from quarterdeck.domain.agents.operations.load import Loaded, load
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.agents.rules import Moved
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
 from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
@@ -69,32 +66,6 @@ def _take(tx: Tx, loaded: Loaded, moves: dict[Ref, tuple[Agent, Agent]], moved: 
     return moved.after
 
 
-# -- a token of an agent's own -----------------------------------------------------------------------------------
-
-
-async def issue(tx: Tx, asks: Sequence[IssueToken]) -> list[Issued | Problem | Busy]:
-    """That a token is made for an agent, and until when it is good; what it looks like is the shell's. It is told, as
-    every credential is that somebody gives away."""
-    loaded = await load(tx, asks)
-    outcomes: list[Issued | Problem | Busy] = []
-    for ask in asks:
-        refusal = loaded.refusal(ask, "agents.token") or loaded.endings[ask.zone_id]
-        agent = refusal or loaded.found(ask)
-        if isinstance(agent, Agent) and agent.status is State.TERMINATED:
-            agent = rules.has_terminated(ask.agent_id)
-        if not isinstance(agent, Agent):
-            outcomes.append(agent)
-            continue
-        expires_at = tx.now + ask.ttl_seconds * SECOND
-        data = msgspec.json.encode({"expiresAt": iso(expires_at), "forAttempt": ask.for_attempt}).decode()
-        tx.emit(NewEvent("agent.token_issued", *ask.ref, ask.actor, data=data, trace=ask.trace))
-        outcomes.append(Issued(agent, expires_at))
-    return outcomes
-
-
-# -- across zones, for the coordinator ---------------------------------------------------------------------------
-
-
 async def to_look_at(tx: Tx, limit: int, zone_id: str | None = None) -> list[ToLookAt]:
     """Agents of all zones, or of one, that may have been silent for too long, the longest first."""
     [rows] = await tx.read(Q.agents_to_look_at(limit=limit, zone_id=zone_id))
@@ -106,20 +77,6 @@ async def next_look(tx: Tx) -> Millis | None:
     [[row]] = await tx.read(Q.agents_next_look())
     look_at, now = row
     return None if look_at is None else max(0, int(str(look_at)) - int(str(now)))
-
-
-async def launch_zones(tx: Tx, after: Mapping[str, str], limit: int) -> list[tuple[str, str]]:
-    """(launcher, zone) of where there are agents that launchers start: of each launcher the next after a zone."""
-    batch: list[tuple[object, ...]] = [*sorted(after.items())]
-    [rows] = await tx.read(Q.agents_launch_zones(batch=batch, limit=limit))
-    return [(str(launcher), str(zone_id)) for launcher, zone_id in rows]
-
-
-async def launchable_in(tx: Tx, places: Sequence[tuple[str, str]], limit: int) -> list[Agent]:
-    """Of these, (launcher, zone), the agents that have a slot free."""
-    batch: list[tuple[object, ...]] = [(*place, State.IDLE, 1, 0) for place in sorted(set(places))]
-    [rows] = await tx.read(Q.agents_launchable_in(batch=batch, limit=limit))
-    return decode(rows, Agent)
 
 
 async def stale_count(tx: Tx) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from quarterdeck.core.caller import Bearer, Caller, Role
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Bearer, Caller, Role
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Agent, Ref, Waiting
 from quarterdeck.domain.agents.operations.authorization import Heard, Speakers

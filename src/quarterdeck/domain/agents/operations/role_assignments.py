@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quarterdeck.core.caller import Role
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Role
 from quarterdeck.domain.agents.operations.authorization import Heard, Speakers, require_power
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules

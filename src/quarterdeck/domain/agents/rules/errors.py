@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from quarterdeck.core.caller import Caller, Role
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
-from quarterdeck.core.routing import Caller, Role
 from quarterdeck.domain.agents.model import METADATA_MAX, State
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET
 
+from quarterdeck.core.caller import Caller, Role
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.command import SERVER
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Caller, Role
 from quarterdeck.domain.agents.model import Agent, Health, Register, RegisterBody, Said, State, Terminate, Verb
 from quarterdeck.domain.agents.rules import errors
 from quarterdeck.domain.agents.rules.states import TOLD, Moved

@@ -13,7 +13,7 @@ from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import Delegate, Delegated, Edge, Standing
 from quarterdeck.domain.delegations.operations import topological_order
 from quarterdeck.domain.delegations.operations.end_edges import created, load_zones, raise_epochs, standings_of
-from quarterdeck.domain.delegations.operations.holding import hollow
+from quarterdeck.domain.delegations.operations.reads import hollow
 from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import Known, Ledger, Ref
 from quarterdeck.domain.delegations.rules.creation import key_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -11,6 +11,7 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import (
     LINE_MAX,
+    Above,
     Authority,
     Edge,
     EdgeExplanation,
@@ -20,11 +21,12 @@ from quarterdeck.domain.delegations.model import (
     EdgeVerb,
     Link,
     ReachedEdge,
+    Standing,
     Traversal,
 )
 from quarterdeck.domain.delegations.operations.end_edges import PREFIX, link_of, load_zones, standings_of
-from quarterdeck.domain.delegations.operations.holding import hollow
 from quarterdeck.domain.delegations.queries import Q
+from quarterdeck.domain.delegations.rules import Ref
 from quarterdeck.domain.delegations.rules.explain import refusals_explained, state_explained
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Session, SessionRef
@@ -150,3 +152,12 @@ async def _ended_by(tx: Tx, edge: Edge) -> dict[str, object] | None:
         told = msgspec.json.decode(event.data, type=dict[str, object])
         return {**told, "actor": event.actor, "at": iso(event.at), "pos": event.pos, "trace": event.trace}
     return None
+
+
+async def hollow(tx: Tx, edges: Iterable[Ref], standings: Mapping[str, Standing]) -> set[Ref]:
+    """Of these edges, and of those in their lines, all that are."""
+    asked: list[tuple[object, ...]] = [*sorted({ref for ref in edges if standings[ref[0]].is_ending})]
+    if not asked:
+        return set()
+    [rows] = await tx.read(Q.delegations_above(batch=asked))
+    return rules.hollow(decode(rows, Above))

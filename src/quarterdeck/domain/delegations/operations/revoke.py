@@ -13,7 +13,7 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import Edge, EdgeVerb, Link, Revoke, Revoked, Standing
 from quarterdeck.domain.delegations.operations.end_edges import Leaving, end, load_zones, standings_of
-from quarterdeck.domain.delegations.operations.holding import hollow
+from quarterdeck.domain.delegations.operations.reads import hollow
 from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.rules import DELEGATION_REVOKED, Falling, Fell, Ref
 from quarterdeck.domain.sessions import operations as sessions

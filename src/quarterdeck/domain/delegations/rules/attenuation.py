@@ -23,8 +23,8 @@ from typing import TypeGuard
 
 import msgspec
 
+from quarterdeck.core.caller import COORDINATOR_ADMIN, Caller
 from quarterdeck.core.clock import SECOND, Millis, iso
-from quarterdeck.core.routing import COORDINATOR_ADMIN, Caller
 from quarterdeck.domain.delegations.model import FREELY, Constraints, Delegate, Edge
 from quarterdeck.domain.delegations.rules.states import words
 

@@ -8,9 +8,9 @@ from datetime import datetime
 
 import msgspec
 
+from quarterdeck.core.caller import ADMIN
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Invalid
-from quarterdeck.core.routing import ADMIN
 from quarterdeck.domain.delegations.model import Constraints, Delegate, DelegateBody
 from quarterdeck.domain.delegations.rules.states import to_itself
 

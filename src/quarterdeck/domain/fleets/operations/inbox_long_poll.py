@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from quarterdeck.domain.fleets.model.filters import InboxFilter
 from quarterdeck.domain.fleets.model.rows import MemberStatus
-from quarterdeck.domain.fleets.operations import fleet_reads
-from quarterdeck.domain.fleets.operations.fleet_reads import Pages
+from quarterdeck.domain.fleets.operations import message_reads
+from quarterdeck.domain.fleets.operations.message_reads import Pages
 from quarterdeck.domain.fleets.queries import LISTS
 from quarterdeck.engine import long_poll
 from quarterdeck.engine.lanes import zones_of
@@ -42,7 +42,7 @@ class Awaiting:
         async def read(asked: InboxFilter) -> tuple[Pages, ...]:
             poll = asked.waiter
             assert isinstance(poll, long_poll.Waiter)
-            found = await self._engine.read(lambda tx: fleet_reads.inbox(tx, wanted), zones=zones_of([wanted]))
+            found = await self._engine.read(lambda tx: message_reads.inbox(tx, wanted), zones=zones_of([wanted]))
             if found.messages:
                 return (found,)
             self._polls.add(poll)

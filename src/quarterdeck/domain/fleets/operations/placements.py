@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from quarterdeck.core.routing import Caller
+from quarterdeck.core.caller import Caller
 from quarterdeck.domain.agents.operations.authorization import require_power
 from quarterdeck.domain.fleets.model.filters import OfFleet
 from quarterdeck.domain.fleets.model.rows import (

@@ -12,7 +12,8 @@ import msgspec
 
 from quarterdeck.domain.fleets.model.filters import OfFleet, TimelineFilter
 from quarterdeck.domain.fleets.model.rows import MEMBERS_MAX, Message, MessageType
-from quarterdeck.domain.fleets.operations.fleet_reads import PAGE_CHARACTERS, SLICE, in_fleet, names
+from quarterdeck.domain.fleets.operations.fleet_reads import in_fleet
+from quarterdeck.domain.fleets.operations.message_reads import PAGE_CHARACTERS, SLICE, names
 from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules.views import Entry, Names
 from quarterdeck.engine.transaction import Tx

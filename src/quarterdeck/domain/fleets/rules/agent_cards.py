@@ -9,7 +9,7 @@ import re
 
 import msgspec
 
-from quarterdeck.core.routing import Caller
+from quarterdeck.core.caller import Caller
 from quarterdeck.domain.fleets.model.views import Kind
 
 ADMINISTRATOR = "Administrator"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from quarterdeck.core.clock import Millis
+from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Problem
+from quarterdeck.core.ping_policy import stale_after
 from quarterdeck.domain.fleets.model.commands import BeatMonitor, ClaimMonitor, ConfigureMonitor, ReleaseMonitor
 from quarterdeck.domain.fleets.model.rows import MonitorConfig, MonitorRuntime
 from quarterdeck.domain.fleets.rules import errors
-from quarterdeck.domain.fleets.rules.monitoring import is_live
 
 _replace = msgspec.structs.replace
 
@@ -52,3 +52,21 @@ def configured(config: MonitorConfig, ask: ConfigureMonitor) -> MonitorConfig:
 
 def pinged(config: MonitorConfig, now: Millis) -> MonitorConfig:
     return _replace(config, last_ping_at=now)
+
+
+def elapsed(config: MonitorConfig, now: Millis) -> bool:
+    """Whether its turn has come, as far as the clock tells."""
+    last = config.last_ping_at
+    return bool(config.enabled) and (last is None or now - last >= config.interval_seconds * SECOND)
+
+
+def is_recent(runtime: MonitorRuntime, now: Millis) -> bool:
+    """Whether a monitor has been heard of as lately as one must be."""
+    if runtime.pid is None or runtime.last_tick_at is None:
+        return False
+    return now - runtime.last_tick_at <= stale_after(runtime.tick_seconds)
+
+
+def is_live(runtime: MonitorRuntime, pid_is_alive: bool | None, now: Millis) -> bool:
+    """`pid_is_alive`: None where nobody who could tell has looked, since only its own host knows its processes."""
+    return is_recent(runtime, now) and pid_is_alive is not False

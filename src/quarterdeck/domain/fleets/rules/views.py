@@ -32,7 +32,7 @@ from quarterdeck.domain.fleets.model.views import (
     RecipientView,
 )
 from quarterdeck.domain.fleets.rules.agent_cards import BUILTIN, kind_of
-from quarterdeck.domain.fleets.rules.monitoring import elapsed, is_recent
+from quarterdeck.domain.fleets.rules.monitor import elapsed, is_recent
 
 TICK_SECONDS = 5
 """Of a monitor that has never run."""

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.invocations.model import (
     Beat,
     Begun,

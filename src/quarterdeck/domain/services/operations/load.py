@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from quarterdeck.core.caller import Bearer
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Bearer
 from quarterdeck.domain.services.model import Ref, Service
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.services.rules import Seen, Shelf

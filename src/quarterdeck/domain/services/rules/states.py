@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import UNSET
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import Millis, iso, iso_or_none
 from quarterdeck.core.errors import NotFound, Problem
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.services.model import Ref, Service, ServiceView
 from quarterdeck.domain.services.rules.batch_changes import Shelf
 from quarterdeck.domain.sessions import rules as session_rules

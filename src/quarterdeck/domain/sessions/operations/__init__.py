@@ -23,14 +23,13 @@ from quarterdeck.domain.sessions.operations.caller_session import (
     require_bearer,
 )
 from quarterdeck.domain.sessions.operations.explain import Explainer
-from quarterdeck.domain.sessions.operations.finishing import Finisher
 from quarterdeck.domain.sessions.operations.reads import expired, orphaned, page, receipt, show, subtree, unfinished
 from quarterdeck.domain.sessions.operations.repair_counts import is_miscounted, recount
 from quarterdeck.domain.sessions.operations.retention import forget
 from quarterdeck.domain.sessions.operations.slot_counts import SlotCounts
 from quarterdeck.domain.sessions.operations.spawn import Spawner
 from quarterdeck.domain.sessions.operations.suspend import hold
-from quarterdeck.domain.sessions.operations.terminate import Ender
+from quarterdeck.domain.sessions.operations.terminate import Ender, Finisher
 
 __all__ = [
     "Ender",

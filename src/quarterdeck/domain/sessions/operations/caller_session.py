@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
+from quarterdeck.core.caller import Bearer
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Bearer
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session
 from quarterdeck.domain.sessions.queries import Q

@@ -6,8 +6,8 @@ import dataclasses
 
 import msgspec
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import iso
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import (
     Cascade,

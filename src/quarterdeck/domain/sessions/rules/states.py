@@ -7,9 +7,9 @@ from typing import Protocol
 
 import msgspec
 
+from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis, iso, iso_or_none
 from quarterdeck.core.errors import Conflict, Forbidden, NotFound, Unauthenticated
-from quarterdeck.core.routing import Bearer, Caller
 from quarterdeck.core.state_machine import Machine
 from quarterdeck.domain.sessions.model import Session, SessionView, State, Verb
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.routing import Bearer, Caller
 
 MICROS = 1_000_000
 """Of a dollar."""

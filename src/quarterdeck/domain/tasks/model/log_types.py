@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.routing import Bearer, Caller
 from quarterdeck.domain.tasks.model.bodies import Name, Text, Token
 
 LINES_MAX = 10_000

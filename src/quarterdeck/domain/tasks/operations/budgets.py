@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.tasks.model.cost_types import (

@@ -8,13 +8,14 @@ import msgspec
 
 from quarterdeck.core.clock import iso
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.tasks.model.rows import Content, Leased, Ref, Said, State, Task
+from quarterdeck.domain.tasks.model.rows import TABLE, Content, Leased, Ref, Said, State, Task
 from quarterdeck.domain.tasks.operations import costs, dependency_reads, logs
-from quarterdeck.domain.tasks.queries import Q
+from quarterdeck.domain.tasks.queries import COORDINATING, Q
 from quarterdeck.domain.tasks.rules.batch_input import Told
 from quarterdeck.domain.tasks.rules.decider import Board
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
+from quarterdeck.engine.secrets.rotation import Shelf
 from quarterdeck.engine.transaction import Tx
 from quarterdeck.store.interface import decode
 from quarterdeck.store.sql import Bound, pieces
@@ -229,3 +230,8 @@ def event(told: Told) -> NewEvent:
         data["cycle"] = [*told.cycle[:100]]
     encoded = msgspec.json.encode(data).decode()
     return NewEvent(told.type, row.zone_id, row.id, told.actor, told.before, row.status, encoded, told.trace)
+
+
+TASKS = Shelf(
+    TABLE, ("input_context", "output_result", "checkpoint_data"), COORDINATING.tasks_sealed, COORDINATING.tasks_reseal
+)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.routing import Bearer, Caller
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
 from quarterdeck.domain.tasks.model.rows import Content, Ref, Task, Whole

@@ -25,9 +25,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from quarterdeck.core import redaction
+from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.errors import LimitReached, Problem, TooLarge
-from quarterdeck.core.routing import Caller
 from quarterdeck.domain.tasks.model.log_types import (
     DETAILS_MAX,
     LINES_MAX,

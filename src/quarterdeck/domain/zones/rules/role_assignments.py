@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from quarterdeck.core.caller import Role
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.errors import Conflict, Forbidden, LimitReached, NotFound, Problem
-from quarterdeck.core.routing import Role
 from quarterdeck.domain.zones.model import MEMBERS_MAX, ChangeMember, Member, MemberChange, MemberView
 
 Ref = tuple[str, str]

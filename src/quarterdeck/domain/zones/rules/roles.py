@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from quarterdeck.core.caller import COORDINATOR_ADMIN, Caller, Role
 from quarterdeck.core.errors import Forbidden, NotFound, Problem
-from quarterdeck.core.routing import COORDINATOR_ADMIN, Caller, Role
 
 _ALL = frozenset(Role)
 _PEOPLE = _ALL - {Role.AGENT}

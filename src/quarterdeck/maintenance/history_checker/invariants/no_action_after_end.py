@@ -13,9 +13,10 @@ from collections.abc import Iterator
 
 from quarterdeck.engine.event_log import Event
 from quarterdeck.maintenance.history_checker.invariants.no_lost_acks import MADE
-from quarterdeck.maintenance.history_checker.invariants.tasks.endings import judge as of_tasks
-from quarterdeck.maintenance.history_checker.model import Call, Evidence, Finding, Told
+from quarterdeck.maintenance.history_checker.model import Call, Evidence, Finding, Ref, Told
 from quarterdeck.maintenance.history_checker.replay import Life, Lives, reading
+from quarterdeck.maintenance.history_checker.task_model import task_told_by
+from quarterdeck.maintenance.history_checker.task_replay import begins
 
 NAME = "after-the-end"
 
@@ -29,7 +30,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         if call := spoken.pop((event.type, event.zone_id, event.subject), None):
             yield from _late_bearer(event, call, lives.get(call.zone, call.session))
         lives.feed(event, told)
-    yield from of_tasks(evidence, NAME)
+    yield from _check_tasks(evidence, NAME)
 
 
 def _spoken_for(evidence: Evidence) -> dict[tuple[str, str, str], Call]:
@@ -84,3 +85,23 @@ def _late_bearer(event: Event, call: Call, life: Life | None) -> Iterator[Findin
 
 def _end(life: Life) -> str:
     return "its time had run out" if life.ended_pos is None else f"its end at {life.ended_pos}"
+
+
+GONE = frozenset({"ERROR", "TERMINATED"})
+
+
+def _check_tasks(evidence: Evidence, promise: str) -> Iterator[Finding]:
+    gone: dict[Ref, int] = {}
+    """Where each of those ended who have."""
+    for event in evidence.log:
+        if event.type.startswith("agent.") and event.to_state is not None:
+            ref = (event.zone_id, event.subject)
+            if event.to_state in GONE:
+                gone[ref] = event.pos
+            else:
+                gone.pop(ref, None)
+        elif begins(event) and (told := task_told_by(event)) is not None:
+            pos = gone.get((event.zone_id, told.agent_id or ""))
+            if pos is not None:
+                detail = f"the agent {told.agent_id} began {event.subject}, and was gone since {pos}"
+                yield Finding(promise, event.zone_id, event.subject, detail, event.pos)

@@ -13,9 +13,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quarterdeck.engine.event_log import Event
-from quarterdeck.maintenance.history_checker.invariants.tasks.holders import judge as of_tasks
-from quarterdeck.maintenance.history_checker.model import ENDED_STATES, Call, Evidence, Finding, Lease, Ref, Told
+from quarterdeck.maintenance.history_checker.model import (
+    ENDED_STATES,
+    Call,
+    Evidence,
+    Finding,
+    Lease,
+    Op,
+    Outcome,
+    Ref,
+    Told,
+)
 from quarterdeck.maintenance.history_checker.replay import COMES_FROM, ENDS_AN_ATTEMPT, LEADS_TO, Tale, reading
+from quarterdeck.maintenance.history_checker.task_model import TaskTold
+from quarterdeck.maintenance.history_checker.task_replay import HELD, Tales, TaskTale, begins
 
 NAME = "one-holder"
 Attempt = tuple[str, str, int]
@@ -36,7 +47,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         if event.type == "invocation.started" and told.attempt is not None:
             begun[event.zone_id, event.subject, told.attempt] += 1
         _go_on(event, told, tale)
-    yield from of_tasks(evidence, NAME, begun)
+    yield from _check_tasks(evidence, NAME, begun)
     yield from _handed_out(evidence, begun)
 
 
@@ -113,3 +124,44 @@ def _handed_out(evidence: Evidence, begun: Counter[Attempt]) -> Iterator[Finding
                 f"{'time' if times == 1 else 'times'}"
             )
             yield Finding(NAME, zone_id, invocation_id, detail, call=last.where)
+
+
+def _check_tasks(evidence: Evidence, promise: str, begun: Counter[Attempt]) -> Iterator[Finding]:
+    """Counts in `begun` how often each attempt was."""
+    by_whom: dict[Attempt, set[str | None]] = {}
+    for event, told, tale in Tales(evidence).walk():
+        if (detail := _task_problem(event, told, tale)) is not None:
+            yield Finding(promise, event.zone_id, event.subject, detail, event.pos)
+        if begins(event):
+            attempt = (event.zone_id, event.subject, told.attempt)
+            begun[attempt] += 1
+            by_whom.setdefault(attempt, set()).add(told.agent_id)
+    yield from _by_others(evidence, promise, by_whom)
+
+
+def _task_problem(event: Event, told: TaskTold, tale: TaskTale) -> str | None:
+    name, number = event.subject, told.attempt
+    if begins(event):
+        if tale.is_held:
+            return f"the task {name} was begun again (attempt {number}) while attempt {tale.attempt} ran"
+        if number != tale.attempt + 1:
+            return f"attempt {number} of {name} was begun after attempt {tale.attempt}"
+        return None
+    # One that is given back is told of under the number before it.
+    expected = tale.attempt - 1 if event.type == "task.released" else tale.attempt
+    if event.from_state in HELD and tale.is_held and number != expected:
+        return f"{event.type} of {name} is told of attempt {number} while attempt {tale.attempt} ran"
+    return None
+
+
+def _by_others(evidence: Evidence, promise: str, by_whom: dict[Attempt, set[str | None]]) -> Iterator[Finding]:
+    for call in evidence.history:
+        if call.op != Op.TASK_CLAIM or call.outcome is not Outcome.DONE or call.work is None:
+            continue
+        agent = call.work.asked.agent_id
+        for lease in call.work.leases:
+            known = by_whom.get((call.zone, lease.id, lease.attempt))
+            if agent is not None and known is not None and agent not in known:
+                told = " and ".join(sorted(str(who) for who in known))
+                detail = f"attempt {lease.attempt} of {lease.id} was handed to {agent}, and was begun by {told}"
+                yield Finding(promise, call.zone, lease.id, detail, call=call.where)

@@ -1,0 +1,46 @@
+"""Writes the slot counters of zones to Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redis.asyncio import Redis
+
+from quarterdeck.bus.redis.client import PREFIX, Errors, Value, ask, text_of
+from quarterdeck.bus.redis.interfaces import Shown, Slot
+
+
+class RedisSlots:
+    """How many slots are taken, for other components to read: `GET quarterdeck:slots:<zone>`."""
+
+    def __init__(self, client: Redis, errors: Errors | None = None) -> None:
+        self._client = client
+        self._errors = errors
+        self._write = client.register_script(text_of("slots"))
+
+    async def write(self, slots: Sequence[Slot]) -> int:
+        keys: list[str] = []
+        args: list[Value] = []
+        for slot in slots:
+            keys += [slot_key(slot.zone_id), position_key(slot.zone_id)]
+            args += [slot.taken, slot.limit, slot.pos, slot.overrules or ""]
+        written: Value = await ask(lambda: self._write(keys, args), self._errors)
+        return int(written)
+
+    async def read(self, zone_ids: Sequence[str]) -> list[Shown]:
+        keys = [key for zone_id in zone_ids for key in (slot_key(zone_id), position_key(zone_id))]
+        stands = await ask(lambda: self._client.mget(keys), self._errors)
+        found = [None if value is None else str(value) for value in stands]
+        return [Shown(*pair) for pair in zip(found[::2], found[1::2], strict=True)]
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+def slot_key(zone_id: str) -> str:
+    return f"{PREFIX}:slots:{zone_id}"
+
+
+def position_key(zone_id: str) -> str:
+    # Not below the key itself: a zone may be called like any suffix.
+    return f"{PREFIX}:slots-position:{zone_id}"

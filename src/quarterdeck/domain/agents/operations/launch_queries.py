@@ -1,0 +1,24 @@
+"""Reads of agents that have a launcher, across zones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quarterdeck.domain.agents.model import Agent, State
+from quarterdeck.domain.agents.queries import Q
+from quarterdeck.engine.transaction import Tx
+from quarterdeck.store.interface import decode
+
+
+async def launch_zones(tx: Tx, after: Mapping[str, str], limit: int) -> list[tuple[str, str]]:
+    """(launcher, zone) of where there are agents that launchers start: of each launcher the next after a zone."""
+    batch: list[tuple[object, ...]] = [*sorted(after.items())]
+    [rows] = await tx.read(Q.agents_launch_zones(batch=batch, limit=limit))
+    return [(str(launcher), str(zone_id)) for launcher, zone_id in rows]
+
+
+async def launchable_in(tx: Tx, places: Sequence[tuple[str, str]], limit: int) -> list[Agent]:
+    """Of these, (launcher, zone), the agents that have a slot free."""
+    batch: list[tuple[object, ...]] = [(*place, State.IDLE, 1, 0) for place in sorted(set(places))]
+    [rows] = await tx.read(Q.agents_launchable_in(batch=batch, limit=limit))
+    return decode(rows, Agent)
