@@ -25,7 +25,7 @@ SOURCES = (
     "client",
 )
 TARGET = HERE / "sync"
-WIDTH = 110
+WIDTH = 120
 HEAD = '''\
 """Written by `make sdk` from `sdk/{source}.py`: change that, or `generate`, and not this."""
 
