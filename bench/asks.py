@@ -6,7 +6,7 @@ import msgspec
 
 from bench.load import Requests
 from bench.orders import NUMBER
-from quarterdeck.domain.sessions.rules.admission import limits_text
+from quarterdeck.domain.sessions.rules.admission import limits_json
 from quarterdeck.domain.zones.model import CEILINGS, Limits
 
 BODY_BYTES = 200
@@ -89,6 +89,6 @@ def row_values(zone: str) -> dict[str, str]:
         "application": APPLICATION,
         "capabilities": msgspec.json.encode(body["capabilities"]).decode(),
         "metadata": msgspec.json.encode(body["metadata"]).decode(),
-        "limits": limits_text(Limits(**CEILINGS)),
+        "limits": limits_json(Limits(**CEILINGS)),
         "data": msgspec.json.encode(event).decode(),
     }

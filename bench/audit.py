@@ -12,10 +12,10 @@ from bench.plan import BenchError
 from bench.results import Figure, Findings, Line, Run
 from bench.stage import Stage
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.log_sealer import SEAL, Sealer
+from quarterdeck.engine.log_sealer import SEAL, LogSealer
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sweeps import SweepRunner
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.http.auth import LocalIssuer
 from tests.support.databases import SqliteDatabases
 from tests.support.keel import Keel, keel_on
@@ -59,7 +59,7 @@ async def _prepare(url: str, directory: Path) -> tuple[Run, tuple[float, float]]
         await keel.zone()
         await _fill(keel)
         issuer = LocalIssuer.open(directory / "signing-key.pem")
-        sealer = SweepRunner([Sealer(keel.everywhere, issuer, LogSettings()).sweep()])
+        sealer = SweepRunner([LogSealer(keel.everywhere, issuer, LogSettings()).sweep()])
         began, sealed = time.perf_counter(), 0
         ticking = asyncio.create_task(_ticks())
         while moved := await sealer.run_now(SEAL):
@@ -73,7 +73,7 @@ async def _prepare(url: str, directory: Path) -> tuple[Run, tuple[float, float]]
 
 
 async def _fill(keel: Keel) -> None:
-    async def operation(tx: Tx) -> None:
+    async def operation(tx: Transaction) -> None:
         await tx.read()
         for number in range(AT_ONCE):
             subject = f"01a1e17e-bc83-7004-b491-{number:012d}"

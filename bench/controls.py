@@ -17,7 +17,7 @@ from bench.plan import BenchError
 from bench.results import Run
 from bench.spawning import WARM_ZONE
 from bench.stage import Stage, Target
-from quarterdeck.store.postgres import OPTIONS
+from quarterdeck.store.postgres import CONNECTION_OPTIONS
 from tests.support.children import plain_environment
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -101,7 +101,9 @@ def _pgbench(stage: Stage, database: str, script: str, variables: dict[str, str]
     for name, value in variables.items():
         command += ["-D", f"{name}={value}"]
     # The planner's options are those of the server's own connections. Its time limits are not: nothing ends a control.
-    options = " ".join(f"-c {name}={value}" for name, value in OPTIONS.items() if not name.endswith("timeout"))
+    options = " ".join(
+        f"-c {name}={value}" for name, value in CONNECTION_OPTIONS.items() if not name.endswith("timeout")
+    )
     meter = Meter(Watched(postgres=stage.postgres.pid))
     done = subprocess.run(
         [*command, database],

@@ -17,12 +17,12 @@ from bench.ledger import Held, held
 from bench.plan import BenchError
 from bench.stage import Target
 from quarterdeck.core.clock import system_now
-from quarterdeck.store.sql import Bound, Statement, parse
+from quarterdeck.store.sql import BoundStatement, Statement, parse
 
 CHUNK = 20_000
 """Even, so that half of each chunk has ended; and short enough for a server on SQLite to wait out."""
 _STATEMENTS = Path(__file__).parent / "scripts" / "fill.sql"
-Write = Callable[[Bound], None]
+Write = Callable[[BoundStatement], None]
 
 
 def fill(target: Target, zone: str, rows: int) -> None:
@@ -56,7 +56,7 @@ def _chunk(statements: Mapping[str, Statement], write: Write, zone: str, numbers
     ):
         statement = statements[name]
         given = {**row, "count": count}
-        write(statement(**{param: given[param] for param in statement.order}))
+        write(statement(**{param: given[param] for param in statement.param_order}))
 
 
 @contextlib.contextmanager
@@ -64,8 +64,8 @@ def _postgres(target: Target) -> Iterator[tuple[Write, Callable[[], None]]]:
     assert target.database is not None
     with psycopg.connect(target.database, cursor_factory=psycopg.RawCursor) as connection:
 
-        def write(bound: Bound) -> None:
-            connection.execute(bound.statement.postgresql.encode(), bound.positional())
+        def write(bound: BoundStatement) -> None:
+            connection.execute(bound.statement.postgresql.encode(), bound.positional_params())
 
         yield write, connection.commit
 
@@ -76,8 +76,8 @@ def _sqlite(target: Target) -> Iterator[tuple[Write, Callable[[], None]]]:
     with contextlib.closing(sqlite3.connect(file, timeout=30)) as connection:
         connection.create_function("now_ms", 0, system_now)
 
-        def write(bound: Bound) -> None:
-            connection.execute(bound.statement.sqlite, bound.named())
+        def write(bound: BoundStatement) -> None:
+            connection.execute(bound.statement.sqlite, bound.named_params())
 
         yield write, connection.commit
 

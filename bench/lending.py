@@ -17,7 +17,7 @@ from bench import ledger
 from bench.asks import APPLICATION
 from bench.plan import BenchError
 from bench.stage import Target
-from quarterdeck.domain.delegations.model import FREELY
+from quarterdeck.domain.delegations.model import UNLIMITED_HOPS
 from tests.support.callers import Callers, callers_of
 from tests.support.raw import Connection, request
 from tests.support.trees import grow
@@ -67,7 +67,7 @@ class Graph:
     def check(self) -> None:
         """Every edge is there, active and in the log, and the longest line of parents is as long as it should be."""
         active, created, revoked, fewest_hops = ledger.read(self.target, QUERY, [self.zone])
-        if (active, created, revoked) != (self.edges, self.edges, 0) or fewest_hops > FREELY - LEVELS:
+        if (active, created, revoked) != (self.edges, self.edges, 0) or fewest_hops > UNLIMITED_HOPS - LEVELS:
             raise BenchError(
                 f"{self.edges} edges were acknowledged. The database holds {active}, with {created} events of edges "
                 f"made and {revoked} of edges revoked; the deepest may be passed on {fewest_hops} times."

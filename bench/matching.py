@@ -9,7 +9,7 @@ from bench.plan import BenchError
 from bench.results import Figure, Findings, Line, Run
 from bench.stage import Stage
 from bench.wire import percentile
-from quarterdeck.domain.coordination.rules.matching import Queue, Seat, matched
+from quarterdeck.domain.coordination.rules.matching import AgentCapacity, ClassQueue, match_tasks
 
 TASKS, SETS, AGENTS = 10_000, 50, 1_000
 MOST_MS = 300.0
@@ -40,23 +40,23 @@ def measure(stage: Stage) -> Findings:
     )  # fmt: skip
 
 
-def _queues(chance: random.Random) -> list[Queue]:
+def _queues(chance: random.Random) -> list[ClassQueue]:
     turns = list(range(TASKS))
     chance.shuffle(turns)
     queues = []
     for number in range(SETS):
         waiting = sorted((turn, f"task-{turn:05d}") for turn in turns[number::SETS])
-        queues.append(Queue(frozenset(_some(chance, 1, 4)), waiting))
+        queues.append(ClassQueue(frozenset(_some(chance, 1, 4)), waiting))
     return queues
 
 
-def _seats(chance: random.Random, slots: int) -> list[Seat]:
+def _seats(chance: random.Random, slots: int) -> list[AgentCapacity]:
     """With so many slots free and some taken; one agent in fifty can do everything, so that no set has nobody."""
     seats = []
     for number in range(AGENTS):
         held = chance.randrange(3)
         can = _some(chance, 8, CAPABILITIES) if number % 50 else range(CAPABILITIES)
-        seats.append(Seat(f"agent-{number:04d}", frozenset(map(str, can)), slots + held, held))
+        seats.append(AgentCapacity(f"agent-{number:04d}", frozenset(map(str, can)), slots + held, held))
     return seats
 
 
@@ -64,13 +64,13 @@ def _some(chance: random.Random, least: int, most: int) -> list[str]:
     return chance.sample([str(each) for each in range(CAPABILITIES)], chance.randint(least, most))
 
 
-def _timed(queues: list[Queue], seats: list[Seat], name: str) -> Run:
+def _timed(queues: list[ClassQueue], seats: list[AgentCapacity], name: str) -> Run:
     took = []
     for _ in range(TIMES):
         began = time.perf_counter()
-        matches = matched(queues, seats)
+        matches = match_tasks(queues, seats)
         took.append(time.perf_counter() - began)
-    wanted = {task: queue.required for queue in queues for _, task in queue.waiting}
+    wanted = {task: queue.required_capabilities for queue in queues for _, task in queue.ready}
     has = {seat.agent_id: seat.capabilities for seat in seats}
     room = {seat.agent_id: seat.slots - seat.held for seat in seats}
     for match in matches:

@@ -16,10 +16,10 @@ from quarterdeck import __main__, app
 from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.routing import Call, Route
 from quarterdeck.http.auth import Authenticator
-from quarterdeck.http.dispatcher import Shell
+from quarterdeck.http.dispatcher import Dispatcher
 from quarterdeck.http.json_logging import LineWriter
 from quarterdeck.http.metrics import Metrics
-from quarterdeck.http.stream_limits import Streams
+from quarterdeck.http.stream_limits import OpenStreams
 
 PATH = "/zones/{zone}/probe"
 
@@ -35,16 +35,16 @@ async def answer(call: Call) -> Answer:
     return ANSWER
 
 
-class ProbedShell(Shell):
+class ProbedShell(Dispatcher):
     def __init__(
         self,
         routes: Sequence[Route],
         authenticator: Authenticator,
         metrics: Metrics,
         lines: LineWriter | None,
-        streams: Streams,
+        streams: OpenStreams,
     ) -> None:
-        probe = Route("GET", PATH, answer, "Answer at once", LIFECYCLE, answer=Answer)
+        probe = Route("GET", PATH, answer, "Answer at once", LIFECYCLE, response=Answer)
         super().__init__([*routes, probe], authenticator, metrics, lines, streams)
 
 

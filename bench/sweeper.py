@@ -17,14 +17,14 @@ import uvloop
 from bench.orders import SweepOrder, SweepTally
 from quarterdeck.app import build
 from quarterdeck.server_process import open_issuer
-from quarterdeck.settings import load
+from quarterdeck.settings import load_settings
 
 
 async def _sweep(order: SweepOrder) -> SweepTally:
     data = Path(order.data)
     # As a server's, its log goes to a file: a batch that was tried again is no failure.
     logging.basicConfig(filename=data / "sweeper.log")
-    settings = load(data, {"database_url": order.database}, {})
+    settings = load_settings(data, {"database_url": order.database}, {})
     app = await build(settings, open_issuer(settings), None)
     try:
         app.start(())

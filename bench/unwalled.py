@@ -13,14 +13,14 @@ from quarterdeck import __main__
 from quarterdeck.store import postgres
 from quarterdeck.store.postgres import PostgresStore
 from quarterdeck.store.postgres_roles import Role
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
 
 async def believe(url: str, role: Role) -> None:
     """In place of the question whether the wall would hold this role."""
 
 
-def say_nothing(store: PostgresStore, zones: Collection[str]) -> list[Bound]:
+def say_nothing(store: PostgresStore, zones: Collection[str]) -> list[BoundStatement]:
     """In place of the zones that a transaction was authenticated for."""
     return []
 

@@ -18,7 +18,7 @@ from quarterdeck.app import App, build
 from quarterdeck.cli import click_parser
 from quarterdeck.cli.registry import MODULES, commands_of
 from quarterdeck.server_process import open_issuer
-from quarterdeck.settings import SECTIONS, SHARED_NAMES, load
+from quarterdeck.settings import SECTIONS, SHARED_NAMES, load_settings
 from quarterdeck.store.sql import Statement
 from tests.support.day import day_on
 from tests.support.server import ServerProcess
@@ -33,7 +33,7 @@ COMMANDS = [command for word in MODULES for command in commands_of(word)]
 async def app(sqlite_url: str, redis_url: str, tmp_path: Path) -> AsyncIterator[App]:
     """A server with every component, Redis included. Nothing of it is started."""
     flags = {"database_url": sqlite_url, "redis_url": redis_url, "streams_hmac_key": "k" * 32}
-    settings = load(tmp_path, flags, {}, shared=False)
+    settings = load_settings(tmp_path, flags, {}, shared=False)
     built = await build(settings, open_issuer(settings), None)
     yield built
     await built.stop(1)
@@ -70,7 +70,7 @@ def test_help_of_every_command(capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 
 def test_lanes(app: App) -> None:
-    check("lanes.txt", lines(sorted(lane.name for lane in app.keel.lanes.made)))
+    check("lanes.txt", lines(sorted(lane.name for lane in app.runtime.lanes.lanes)))
 
 
 def test_sweeps(app: App) -> None:
@@ -83,7 +83,7 @@ def test_leases(app: App) -> None:
 
 
 def test_metrics(app: App) -> None:
-    rendered = app.keel.metrics.render().decode().splitlines()
+    rendered = app.runtime.metrics.render().decode().splitlines()
     check("metrics.txt", lines(line for line in rendered if line.startswith("# ")))
 
 

@@ -7,12 +7,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import fields
 
-from quarterdeck.domain.coordination.model import CoordinationSettings, HttpLauncher, ProcessLauncher, launchers_of
+from quarterdeck.domain.coordination.model import (
+    CoordinationSettings,
+    HttpLauncherConfig,
+    ProcessLauncherConfig,
+    launcher_configs,
+)
 from quarterdeck.domain.fleets.model.rows import CodingAgentTold, FleetSettings
 from quarterdeck.domain.zones.model import CEILINGS, Limits
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.http.auth import AuthSettings
-from quarterdeck.settings import FILE, SECTIONS, SHARED_NAMES, Settings, SettingsError, load, mask
+from quarterdeck.settings import FILE_NAME, SECTIONS, SHARED_NAMES, Settings, SettingsError, load_settings, mask
 
 EXAMPLES = {
     "host": ("127.0.0.2", "127.0.0.3", "127.0.0.4"),
@@ -44,11 +49,11 @@ def values(name: str) -> tuple[str, str, str]:
 
 
 def write(directory: Path, text: str) -> None:
-    (directory / FILE).write_text(text, encoding="utf-8")
+    (directory / FILE_NAME).write_text(text, encoding="utf-8")
 
 
 def found(settings: Settings, name: str) -> tuple[str, str]:
-    setting = settings.found[name]
+    setting = settings.values[name]
     if isinstance(setting.value, bool):
         return str(setting.value).lower(), setting.source
     return (f"{setting.value:g}" if isinstance(setting.value, float) else str(setting.value)), setting.source
@@ -58,13 +63,13 @@ def found(settings: Settings, name: str) -> tuple[str, str]:
 def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(name: str, tmp_path: Path) -> None:
     in_file, in_environment, as_flag = values(name)
     variable, flag = f"QD_{name.upper()}", FLAGS.get(name)
-    assert load(tmp_path, {}, {}).found[name].source == "default"
+    assert load_settings(tmp_path, {}, {}).values[name].source == "default"
     quoted = f'"{in_file}"' if name in EXAMPLES else in_file
     write(tmp_path, f"{name} = {quoted}\n")
-    assert found(load(tmp_path, {}, {}), name) == (in_file, FILE)
-    assert found(load(tmp_path, {}, {variable: in_environment}), name) == (in_environment, variable)
+    assert found(load_settings(tmp_path, {}, {}), name) == (in_file, FILE_NAME)
+    assert found(load_settings(tmp_path, {}, {variable: in_environment}), name) == (in_environment, variable)
     if flag is not None:
-        assert found(load(tmp_path, {name: as_flag}, {variable: in_environment}), name) == (as_flag, flag)
+        assert found(load_settings(tmp_path, {name: as_flag}, {variable: in_environment}), name) == (as_flag, flag)
 
 
 LAUNCHERS = """
@@ -83,18 +88,18 @@ headers = { Authorization = "GATEWAY_TOKEN" }
 
 def test_launchers_are_tables_of_the_file_and_the_gateway_is_one_of_them(tmp_path: Path) -> None:
     write(tmp_path, LAUNCHERS)
-    told = load(tmp_path, {}, {"GATEWAY_URL": "http://gateway.example"}).section(CoordinationSettings)
-    found = launchers_of(told)
-    assert found["local"] == ProcessLauncher(
+    told = load_settings(tmp_path, {}, {"GATEWAY_URL": "http://gateway.example"}).section(CoordinationSettings)
+    found = launcher_configs(told)
+    assert found["local"] == ProcessLauncherConfig(
         command=("agent", "--once"), environment=("PATH",), task_types=("research", "review")
     )
-    assert found["far"] == HttpLauncher(url="https://gateway.example", headers={"Authorization": "GATEWAY_TOKEN"})
-    assert found["gateway"] == HttpLauncher(url="http://gateway.example")
+    assert found["far"] == HttpLauncherConfig(url="https://gateway.example", headers={"Authorization": "GATEWAY_TOKEN"})
+    assert found["gateway"] == HttpLauncherConfig(url="http://gateway.example")
 
 
 def test_coding_agents_are_tables_of_the_file(tmp_path: Path) -> None:
     write(tmp_path, "[coding_agents.aider]\nargv = ['aider', '{name}']\nprocesses = ['aider', 'python3']\n")
-    told = load(tmp_path, {}, {}).section(FleetSettings)
+    told = load_settings(tmp_path, {}, {}).section(FleetSettings)
     assert told.coding_agents == {"aider": CodingAgentTold(argv=("aider", "{name}"), processes=("aider", "python3"))}
 
 
@@ -117,27 +122,27 @@ def test_coding_agents_are_tables_of_the_file(tmp_path: Path) -> None:
 )
 def test_a_malformed_launcher_or_coding_agent_stops_the_start_with_a_sentence(wrong: str, tmp_path: Path) -> None:
     write(tmp_path, wrong + "\n")
-    with pytest.raises(SettingsError, match=rf"^{FILE} is "):
-        load(tmp_path, {}, {})
+    with pytest.raises(SettingsError, match=rf"^{FILE_NAME} is "):
+        load_settings(tmp_path, {}, {})
 
 
 @pytest.mark.parametrize(("name", "shared"), SHARED_NAMES.items())
 def test_a_shared_variable_counts_as_environment_after_its_own_name(name: str, shared: str, tmp_path: Path) -> None:
     in_file, given, own = values(name)
     write(tmp_path, f'{name} = "{in_file}"\n')
-    assert found(load(tmp_path, {}, {shared: given}), name) == (given, shared)
+    assert found(load_settings(tmp_path, {}, {shared: given}), name) == (given, shared)
     both = {shared: given, f"QD_{name.upper()}": own}
-    assert found(load(tmp_path, {}, both), name) == (own, f"QD_{name.upper()}")
-    assert found(load(tmp_path, {}, {shared: given}, shared=False), name) == (in_file, FILE)
-    assert found(load(tmp_path, {}, {shared: ""}), name) == (in_file, FILE), "set to nothing is not set"
+    assert found(load_settings(tmp_path, {}, both), name) == (own, f"QD_{name.upper()}")
+    assert found(load_settings(tmp_path, {}, {shared: given}, shared=False), name) == (in_file, FILE_NAME)
+    assert found(load_settings(tmp_path, {}, {shared: ""}), name) == (in_file, FILE_NAME), "set to nothing is not set"
 
 
 def test_without_the_shared_ones_a_malformed_variable_of_another_project_is_nobodys_business(tmp_path: Path) -> None:
     shell = {"PORT": "tcp://172.17.0.2:80", "DATABASE_URL": "mysql://elsewhere", "LOG_LEVEL": "chatty"}
-    settings = load(tmp_path, {}, shell, shared=False)
+    settings = load_settings(tmp_path, {}, shell, shared=False)
     assert (settings.server.port, settings.server.database_url) == (4000, None)
     with pytest.raises(SettingsError, match=r"^(LOG_LEVEL|PORT) is "):
-        load(tmp_path, {}, shell)
+        load_settings(tmp_path, {}, shell)
 
 
 def test_the_contracts_variables_of_this_server_are_honoured_by_their_own_names() -> None:
@@ -151,12 +156,12 @@ def test_the_contracts_variables_of_this_server_are_honoured_by_their_own_names(
 
 
 def test_the_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
-    settings = load(tmp_path, {}, {})
+    settings = load_settings(tmp_path, {}, {})
     assert (settings.server.host, settings.server.port, settings.server.log_level) == ("127.0.0.1", 4000, "info")
     assert settings.database_url == f"sqlite:///{tmp_path / 'quarterdeck.db'}"
     assert settings.section(AuthSettings).lifecycle_scope == "agent:lifecycle"
     assert settings.section(Limits) == Limits(10, 10, 50, 500, 50, 50, 200)
-    assert settings.found["ttl_sweep_interval_ms"].value == 60_000
+    assert settings.values["ttl_sweep_interval_ms"].value == 60_000
 
 
 @pytest.mark.parametrize(
@@ -170,17 +175,17 @@ def test_the_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_malformed_value_stops_the_start_with_a_sentence_that_names_it(name: str, value: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as refusal:
-        load(tmp_path, {}, {name: value})
+        load_settings(tmp_path, {}, {name: value})
     assert str(refusal.value).startswith(f"{name} is {value!r}: ")
     assert str(refusal.value).endswith(".")
 
 
 def test_a_malformed_flag_and_a_malformed_line_of_the_file_are_named_too(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"^--port is 'http': "):
-        load(tmp_path, {"port": "http"}, {})
+        load_settings(tmp_path, {"port": "http"}, {})
     write(tmp_path, "port = [4000]\n")
-    with pytest.raises(SettingsError, match=rf"^{FILE} is "):
-        load(tmp_path, {}, {})
+    with pytest.raises(SettingsError, match=rf"^{FILE_NAME} is "):
+        load_settings(tmp_path, {}, {})
 
 
 @pytest.mark.parametrize(
@@ -188,7 +193,7 @@ def test_a_malformed_flag_and_a_malformed_line_of_the_file_are_named_too(tmp_pat
 )
 def test_an_unknown_name_stops_the_start_also_one_that_begins_like_a_known_one(name: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=f"^{name} is set, but there is no such setting"):
-        load(tmp_path, {}, {name: "x"})
+        load_settings(tmp_path, {}, {name: "x"})
 
 
 @pytest.mark.parametrize(
@@ -196,20 +201,20 @@ def test_an_unknown_name_stops_the_start_also_one_that_begins_like_a_known_one(n
     ["QD_DATA", "QD_URL", "QD_TOKEN", "QD_ZONE", "QD_ROUNDS", "QD_SOAK_SECONDS", "QD_SEED", "QD_TEST_POSTGRES_URL"],
 )
 def test_names_of_the_command_line_and_of_the_tests_are_no_settings_and_no_errors(name: str, tmp_path: Path) -> None:
-    load(tmp_path, {}, {name: "x", "PATH": "x", "QDX": "x"})
+    load_settings(tmp_path, {}, {name: "x", "PATH": "x", "QDX": "x"})
 
 
 def test_an_unknown_name_in_the_file_stops_the_start(tmp_path: Path) -> None:
     write(tmp_path, "prot = 4000\n")
-    with pytest.raises(SettingsError, match=f"^{FILE} sets prot, but there is no such setting"):
-        load(tmp_path, {}, {})
+    with pytest.raises(SettingsError, match=f"^{FILE_NAME} sets prot, but there is no such setting"):
+        load_settings(tmp_path, {}, {})
 
 
 @pytest.mark.parametrize("content", [b"port = ", b"port 4000", b"[", b"\xff\xfe", b"port = 1\nport = 2\n"])
 def test_a_file_that_is_no_toml_stops_the_start(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(content)
+    (tmp_path / FILE_NAME).write_bytes(content)
     with pytest.raises(SettingsError, match="is not TOML"):
-        load(tmp_path, {}, {})
+        load_settings(tmp_path, {}, {})
 
 
 @pytest.mark.parametrize(
@@ -233,17 +238,17 @@ def test_a_password_is_masked_wherever_a_url_may_hold_one(url: str, shown: str) 
 
 
 def test_a_secret_is_never_shown_not_even_where_it_is_malformed(tmp_path: Path) -> None:
-    settings = load(tmp_path, {}, {"STREAMS_HMAC_KEY": "hush hush hush hush", "REDIS_URL": "redis://u:hush@h"})
-    shown = {name: setting.shown() for name, setting in settings.found.items()}
+    settings = load_settings(tmp_path, {}, {"STREAMS_HMAC_KEY": "hush hush hush hush", "REDIS_URL": "redis://u:hush@h"})
+    shown = {name: setting.display_value() for name, setting in settings.values.items()}
     assert (shown["streams_hmac_key"], shown["redis_url"]) == ("***", "redis://u:***@h")
     with pytest.raises(SettingsError, match=r"^STREAMS_HMAC_KEY is ") as refusal:
-        load(tmp_path, {}, {"STREAMS_HMAC_KEY": "hush"})
+        load_settings(tmp_path, {}, {"STREAMS_HMAC_KEY": "hush"})
     assert "hush" not in str(refusal.value)
 
 
 def test_a_malformed_value_is_shown_without_its_password(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as refusal:
-        load(tmp_path, {}, {"QD_PORT": "postgresql://user:hush@host/db"})
+        load_settings(tmp_path, {}, {"QD_PORT": "postgresql://user:hush@host/db"})
     assert "hush" not in str(refusal.value)
 
 
@@ -251,5 +256,5 @@ def test_every_setting_has_one_name_and_every_number_its_bounds(tmp_path: Path) 
     assert len(set(NAMES)) == len(NAMES)
     for name in CEILINGS:
         with pytest.raises(SettingsError, match=f"^QD_{name.upper()} is "):
-            load(tmp_path, {}, {f"QD_{name.upper()}": str(CEILINGS[name] + 1)})
-    assert load(tmp_path, {}, {"QD_QUEUE_MAX": "7"}).section(EngineSettings).queue_max == 7
+            load_settings(tmp_path, {}, {f"QD_{name.upper()}": str(CEILINGS[name] + 1)})
+    assert load_settings(tmp_path, {}, {"QD_QUEUE_MAX": "7"}).section(EngineSettings).queue_max == 7

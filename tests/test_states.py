@@ -7,10 +7,10 @@ from enum import StrEnum
 
 import pytest
 
-from quarterdeck.app import MACHINES
+from quarterdeck.app import STATE_MACHINES
 from quarterdeck.core.caller import Role
-from quarterdeck.core.state_machine import Machine
-from quarterdeck.domain.zones.rules import POWERS
+from quarterdeck.core.state_machine import StateMachine
+from quarterdeck.domain.zones.rules import PERMISSIONS
 from tests.support.source import ROOT
 
 STATES = ROOT / "docs" / "states"
@@ -20,8 +20,8 @@ END = "<!-- end of powers -->"
 WRITE = bool(os.environ.get("QD_WRITE_STATES"))
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
-def test_the_page_of_a_noun_shows_the_arrows_the_code_runs_on(machine: Machine[StrEnum, StrEnum]) -> None:
+@pytest.mark.parametrize("machine", STATE_MACHINES, ids=lambda machine: machine.name)
+def test_the_page_of_a_noun_shows_the_arrows_the_code_runs_on(machine: StateMachine[StrEnum, StrEnum]) -> None:
     file = STATES / f"{machine.name}.md"
     if WRITE:
         STATES.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def test_the_page_of_a_noun_shows_the_arrows_the_code_runs_on(machine: Machine[S
 
 
 def test_every_page_belongs_to_a_noun_that_exists() -> None:
-    known = {f"{machine.name}.md" for machine in MACHINES} | {"README.md"}
+    known = {f"{machine.name}.md" for machine in STATE_MACHINES} | {"README.md"}
     assert {file.name for file in STATES.glob("*.md")} <= known
 
 
@@ -48,14 +48,19 @@ def test_the_page_of_roles_shows_the_powers_the_code_decides_by() -> None:
 
 
 def powers() -> str:
-    rows = [[f"`{power}`", *("yes" if role in allowed else "·" for role in Role)] for power, allowed in POWERS.items()]
+    rows = [
+        [f"`{power}`", *("yes" if role in allowed else "·" for role in Role)] for power, allowed in PERMISSIONS.items()
+    ]
     return "\n".join(["", "", *table(["power", *Role], rows), "", ""])
 
 
-def page(machine: Machine[StrEnum, StrEnum]) -> str:
+def page(machine: StateMachine[StrEnum, StrEnum]) -> str:
     """The diagram, and the same as a table in which the refused pairs can be seen."""
     states = list(machine.states)
-    rows = [[f"**{verb}**", *(str(machine.target(verb, state) or "·") for state in states)] for verb in machine.moves]
+    rows = [
+        [f"**{verb}**", *(str(machine.next_state(verb, state) or "·") for state in states)]
+        for verb in machine.transitions
+    ]
     lines = [
         f"# States of {'an' if machine.name[0] in 'aeiou' else 'a'} {machine.name}",
         "",

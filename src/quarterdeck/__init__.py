@@ -26,6 +26,6 @@ def embedded(
 
     `database` is a data directory, a file that ends in `.db`, or a PostgreSQL URL (whose keys lie in `data`); without
     one it is a directory that is gone afterwards. `settings` are told by their names."""
-    from quarterdeck.embedded import Embedded, Told  # the whole server, for those who ask for it
+    from quarterdeck.embedded import Embedded, EmbeddedConfig  # the whole server, for those who ask for it
 
-    return Embedded(Told(database, data, settings or {}), zone)
+    return Embedded(EmbeddedConfig(database, data, settings or {}), zone)

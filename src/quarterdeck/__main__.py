@@ -23,11 +23,11 @@ from pathlib import Path
 
 import msgspec
 
-from quarterdeck.client.data_dir import place_of
+from quarterdeck.client.data_dir import resolve_data_dir
 from quarterdeck.core.caller import Role
 from quarterdeck.core.errors import EXIT_FAILED, Problem
 from quarterdeck.http.auth import KeyFileError
-from quarterdeck.settings import SHARED_NAMES, Settings, SettingsError, environment, load, mask
+from quarterdeck.settings import SHARED_NAMES, Settings, SettingsError, environment, load_settings, mask
 from quarterdeck.store.interface import StoreError
 
 EXIT_INTERRUPTED = 130
@@ -35,29 +35,29 @@ EXIT_INTERRUPTED = 130
 
 
 def main(arguments: list[str] | None = None) -> int:
-    asked = _parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
     # What lies in a data directory is its owner's alone, whoever made the directory.
     os.umask(0o077)
     try:
-        settings = _settings(asked)
-        return int(asked.run(asked, settings))
-    except (SettingsError, KeyFileError, StoreError, Problem, OSError) as refusal:
-        detail = str(getattr(refusal, "detail", refusal))
-        code = str(getattr(refusal, "code", "not_possible"))
-        told = msgspec.json.encode({"error": code, "detail": detail}).decode() if asked.json else f"qd: {detail}"
-        sys.stderr.write(told + "\n")
-        return int(getattr(refusal, "exit_code", EXIT_FAILED))
+        settings = _settings(args)
+        return int(args.run(args, settings))
+    except (SettingsError, KeyFileError, StoreError, Problem, OSError) as error:
+        detail = str(getattr(error, "detail", error))
+        code = str(getattr(error, "code", "not_possible"))
+        output = msgspec.json.encode({"error": code, "detail": detail}).decode() if args.json else f"qd: {detail}"
+        sys.stderr.write(output + "\n")
+        return int(getattr(error, "exit_code", EXIT_FAILED))
     except KeyboardInterrupt:
         # Before whoever runs had taken the signal for itself, and so before anything was begun that needs an end.
         return EXIT_INTERRUPTED
 
 
-def _settings(asked: argparse.Namespace) -> Settings:
-    flags = {name: value for name, value in vars(asked).items() if name in _FLAGS and value is not None}
-    if asked.database is not None:
-        flags["database_url"] = asked.database
-    data = Path(place_of(asked.data, environment()).path)
-    return load(data, flags, shared=not (asked.auto_started or asked.only_own_variables))
+def _settings(args: argparse.Namespace) -> Settings:
+    flags = {name: value for name, value in vars(args).items() if name in _FLAGS and value is not None}
+    if args.database is not None:
+        flags["database_url"] = args.database
+    data = Path(resolve_data_dir(args.data, environment()).path)
+    return load_settings(data, flags, shared=not (args.auto_started or args.only_own_variables))
 
 
 _FLAGS = ("host", "port")
@@ -114,53 +114,53 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _up(asked: argparse.Namespace, settings: Settings) -> int:
-    from quarterdeck.server_process import Running
+def _up(args: argparse.Namespace, settings: Settings) -> int:
+    from quarterdeck.server_process import ServerProcess
 
-    return Running(settings, migrate=asked.migrate, ready_fd=asked.ready_fd).until_stopped()
-
-
-def _sweep(asked: argparse.Namespace, settings: Settings) -> int:
-    from quarterdeck.sweeper_process import Sweeping, Wanted
-
-    daemon = Sweeping(settings, Wanted(asked.only, asked.metrics_port, asked.json))
-    return daemon.tell() if asked.list else daemon.once() if asked.once else daemon.until_stopped()
+    return ServerProcess(settings, migrate=args.migrate, ready_fd=args.ready_fd).run_until_stopped()
 
 
-def _db_init(asked: argparse.Namespace, settings: Settings) -> int:
+def _sweep(args: argparse.Namespace, settings: Settings) -> int:
+    from quarterdeck.sweeper_process import SweeperProcess, SweepOptions
+
+    daemon = SweeperProcess(settings, SweepOptions(args.only, args.metrics_port, args.json))
+    return daemon.print_sweeps() if args.list else daemon.run_once() if args.once else daemon.run_until_stopped()
+
+
+def _db_init(args: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.store import migrate
 
-    with _alone(asked, settings):
+    with _exclusive_lock(args, settings):
         before, after = migrate.initialize(settings.database_url)
-    shown = mask(settings.database_url)
+    masked_url = mask(settings.database_url)
     if before is None:
-        done, told = "created", f"created {shown} at revision {after}"
+        status, message = "created", f"created {masked_url} at revision {after}"
     elif before != after:
-        done, told = "upgraded", f"upgraded {shown} from {before} to {after}"
+        status, message = "upgraded", f"upgraded {masked_url} from {before} to {after}"
     else:
-        done, told = "already at head", f"already at head ({after})"
-    _show(asked, {"database": shown, "done": done, "before": before, "revision": after}, told)
+        status, message = "already at head", f"already at head ({after})"
+    _print(args, {"database": masked_url, "done": status, "before": before, "revision": after}, message)
     return 0
 
 
-def _db_upgrade(asked: argparse.Namespace, settings: Settings) -> int:
+def _db_upgrade(args: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.store import migrate
 
-    with _alone(asked, settings):
+    with _exclusive_lock(args, settings):
         before = migrate.current_revision(settings.database_url)
         after = migrate.upgrade(settings.database_url)
-    moved = f"upgraded from {before or 'nothing'} to {after}" if before != after else f"already at {after}"
-    _show(asked, {"database": mask(settings.database_url), "before": before, "revision": after}, moved)
+    message = f"upgraded from {before or 'nothing'} to {after}" if before != after else f"already at {after}"
+    _print(args, {"database": mask(settings.database_url), "before": before, "revision": after}, message)
     return 0
 
 
 @contextlib.contextmanager
-def _alone(asked: argparse.Namespace, settings: Settings) -> Iterator[None]:
+def _exclusive_lock(args: argparse.Namespace, settings: Settings) -> Iterator[None]:
     """A SQLite file is migrated only while no server has it; PostgreSQL has a lock of its own for that."""
     from quarterdeck.server_process import take_lock
     from quarterdeck.store.migrate import sqlite_path
 
-    if asked.lock_is_held or not sqlite_path(settings.database_url):
+    if args.lock_is_held or not sqlite_path(settings.database_url):
         yield
         return
     settings.data.mkdir(parents=True, exist_ok=True)
@@ -171,54 +171,54 @@ def _alone(asked: argparse.Namespace, settings: Settings) -> Iterator[None]:
         os.close(lock)
 
 
-def _db_status(asked: argparse.Namespace, settings: Settings) -> int:
+def _db_status(args: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.store import migrate
 
     current = migrate.current_revision(settings.database_url)
-    complaint = migrate.complaint(current)
-    told = {"database": mask(settings.database_url), "revision": current, "known": migrate.revisions()}
-    _show(asked, {**told, "complaint": complaint}, complaint or f"up to date, at revision {current}")
-    return 0 if complaint is None else EXIT_FAILED
+    problem = migrate.schema_mismatch(current)
+    document = {"database": mask(settings.database_url), "revision": current, "known": migrate.revisions()}
+    _print(args, {**document, "complaint": problem}, problem or f"up to date, at revision {current}")
+    return 0 if problem is None else EXIT_FAILED
 
 
-def _db_backup(asked: argparse.Namespace, settings: Settings) -> int:
+def _db_backup(args: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.maintenance import backup
 
-    copied = backup.copy(settings.database_url, asked.file)
-    _show(asked, msgspec.to_builtins(copied), copied.text())
+    copied = backup.create_backup(settings.database_url, args.file)
+    _print(args, msgspec.to_builtins(copied), copied.text())
     return 0
 
 
-def _audit_verify(asked: argparse.Namespace, settings: Settings) -> int:
+def _audit_verify(args: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.maintenance import audit
 
-    trusted = audit.keys_to_trust(asked.key, settings.signing_key)
-    verdict = audit.judge(settings.database_url, trusted, audit.anchors_of(asked.anchor))
-    _show(asked, verdict.document(), verdict.text())
-    return 0 if verdict.proven else EXIT_FAILED
+    trusted = audit.select_trusted_keys(args.key, settings.signing_key)
+    verdict = audit.verify_log(settings.database_url, trusted, audit.parse_anchors(args.anchor))
+    _print(args, verdict.to_dict(), verdict.text())
+    return 0 if verdict.is_proven else EXIT_FAILED
 
 
-def _audit_anchor(asked: argparse.Namespace, settings: Settings) -> int:
+def _audit_anchor(args: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.maintenance import audit
 
     anchor = audit.newest_anchor(settings.database_url)
-    _show(asked, {"anchor": anchor}, anchor)
+    _print(args, {"anchor": anchor}, anchor)
     return 0
 
 
-def _check(asked: argparse.Namespace, settings: Settings) -> int:
+def _check(args: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.maintenance import consistency
 
-    report = consistency.look(settings.database_url, asked.history)
-    _show(asked, report.document(), report.text())
-    return 0 if report.well else EXIT_FAILED
+    report = consistency.check_database(settings.database_url, args.history)
+    _print(args, report.to_dict(), report.text())
+    return 0 if report.is_consistent else EXIT_FAILED
 
 
-def _config_show(asked: argparse.Namespace, settings: Settings) -> int:
-    rows = [(s.name, s.shown(), s.source, SHARED_NAMES.get(s.name, "")) for s in settings.found.values()]
-    if asked.json:
-        told = {name: {"value": value, "source": source} for name, value, source, _ in rows}
-        _show(asked, told, "")
+def _config_show(args: argparse.Namespace, settings: Settings) -> int:
+    rows = [(s.name, s.display_value(), s.source, SHARED_NAMES.get(s.name, "")) for s in settings.values.values()]
+    if args.json:
+        document = {name: {"value": value, "source": source} for name, value, source, _ in rows}
+        _print(args, document, "")
         return 0
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     for name, value, source, _ in rows:
@@ -226,33 +226,33 @@ def _config_show(asked: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _token(asked: argparse.Namespace, settings: Settings) -> int:
+def _token(args: argparse.Namespace, settings: Settings) -> int:
     from quarterdeck.core.caller import COORDINATOR_ADMIN
     from quarterdeck.http.auth import AuthSettings, Grant
     from quarterdeck.server_process import open_issuer
 
     lifecycle = settings.section(AuthSettings).lifecycle_scope
     # Whoever asks for an agent's token, or names a role, asks for no more than that.
-    plain = asked.agent is None and asked.role is None
-    usual = (lifecycle, COORDINATOR_ADMIN) if asked.app == "local" and plain else (lifecycle,)
-    scopes = tuple(asked.scope) if asked.scope else usual
+    is_plain = args.agent is None and args.role is None
+    default_scopes = (lifecycle, COORDINATOR_ADMIN) if args.app == "local" and is_plain else (lifecycle,)
+    scopes = tuple(args.scope) if args.scope else default_scopes
     grant = Grant(
-        zone_id=asked.zone,
-        client_id=asked.app,
-        subject=asked.app if asked.agent is None else f"agent:{asked.agent}",
-        sid=asked.session or asked.app,
-        session_id=asked.session,
-        agent_id=asked.agent,
-        role=asked.role,
+        zone_id=args.zone,
+        client_id=args.app,
+        subject=args.app if args.agent is None else f"agent:{args.agent}",
+        sid=args.session or args.app,
+        session_id=args.session,
+        agent_id=args.agent,
+        role=args.role,
         scopes=scopes,
     )
-    token = open_issuer(settings).mint(grant, asked.ttl)
-    _show(asked, {"token": token, "expires_in": asked.ttl, "scope": " ".join(scopes)}, token)
+    token = open_issuer(settings).mint(grant, args.ttl)
+    _print(args, {"token": token, "expires_in": args.ttl, "scope": " ".join(scopes)}, token)
     return 0
 
 
-def _show(asked: argparse.Namespace, told: object, text: str) -> None:
-    sys.stdout.write((msgspec.json.encode(told).decode() if asked.json else text) + "\n")
+def _print(args: argparse.Namespace, document: object, text: str) -> None:
+    sys.stdout.write((msgspec.json.encode(document).decode() if args.json else text) + "\n")
 
 
 if __name__ == "__main__":

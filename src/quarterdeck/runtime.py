@@ -13,8 +13,8 @@ from quarterdeck.engine.lanes import Lanes
 from quarterdeck.engine.leases import Lease
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.transaction import Engine, Listener
-from quarterdeck.engine.wakeups import Carrier, Wakes
+from quarterdeck.engine.transaction import Engine, TransactionListener
+from quarterdeck.engine.wakeups import Wakeups, WakeupTransport
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.settings import Settings
 from quarterdeck.store.interface import Store
@@ -34,42 +34,42 @@ async def open_stores(settings: Settings) -> tuple[Store, Store]:
         return store, store
     from quarterdeck.store.postgres import PostgresStore  # the driver is an extra, and costs a laptop nothing
 
-    own = await PostgresStore.open(url, settings.server.db_pool_max)
+    zone_store = await PostgresStore.open(url, settings.server.db_pool_max)
     try:
-        return own, await PostgresStore.open(url, SWEEP_CONNECTIONS, SWEEP)
+        return zone_store, await PostgresStore.open(url, SWEEP_CONNECTIONS, SWEEP)
     except BaseException:
         # Nobody else knows of the first yet, who could close it.
-        await own.close()
+        await zone_store.close()
         raise
 
 
-def carrier_for(settings: Settings) -> Carrier | None:
+def wakeup_transport_for(settings: Settings) -> WakeupTransport | None:
     """SQLite has one process, which wakes itself."""
     if sqlite_path(settings.database_url):
         return None
-    from quarterdeck.store.postgres_notify import Notifier
+    from quarterdeck.store.postgres_notify import NotifyTransport
 
-    return Notifier(settings.database_url)
+    return NotifyTransport(settings.database_url)
 
 
 @dataclass(frozen=True, slots=True)
-class Keel:
+class Runtime:
     """What every room of this process stands on."""
 
     settings: Settings
     stores: tuple[Store, Store]
-    wakes: Wakes
+    wakeups: Wakeups
     metrics: Metrics
     engine: Engine
     """Held to the zones of whoever asks."""
-    everywhere: Engine
+    cross_zone_engine: Engine
     """Sees across zones: for sweeps, the tailer, and whoever administers all zones."""
     lanes: Lanes
-    heard: list[Callable[[Sequence[NewEvent]], None]]
+    commit_listeners: list[Callable[[Sequence[NewEvent]], None]]
     """Who is told what this process has committed, right after it."""
 
 
-class Runs(Protocol):
+class Startable(Protocol):
     """Something that goes on by itself as long as the process serves, and is no sweep."""
 
     def start(self) -> None: ...
@@ -77,34 +77,34 @@ class Runs(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Component:
     """What a room brings along."""
 
     routes: Sequence[Route]
     sweeps: Sequence[Sweep] = ()
     leases: Sequence[Lease] = ()
-    runs: Sequence[Runs] = ()
+    startables: Sequence[Startable] = ()
     on_drain: Sequence[Callable[[], None]] = ()
     """Told when the server begins to stop, before anything else is: whoever waits for long is let go."""
 
 
-async def lay(settings: Settings, within: Sequence[Listener]) -> Keel:
-    stores = store, store_everywhere = await open_stores(settings)
+async def build_runtime(settings: Settings, transaction_listeners: Sequence[TransactionListener]) -> Runtime:
+    stores = store, cross_zone_store = await open_stores(settings)
     metrics = Metrics()
-    wakes = Wakes(carrier_for(settings))
+    wakeups = Wakeups(wakeup_transport_for(settings))
 
-    heard: list[Callable[[Sequence[NewEvent]], None]] = [metrics.committed]
+    commit_listeners: list[Callable[[Sequence[NewEvent]], None]] = [metrics.record_events]
 
     def after_commit(events: Sequence[NewEvent]) -> None:
-        wakes.committed()
-        for hear in heard:
-            hear(events)
+        wakeups.notify()
+        for listener in commit_listeners:
+            listener(events)
 
-    engine = Engine(store, within, after_commit)
+    engine = Engine(store, transaction_listeners, after_commit)
 
-    def turnstile(zone_id: str) -> Awaitable[object]:
+    def wait_for_zone_lock(zone_id: str) -> Awaitable[object]:
         # One round trip, at whose end the lock is free again: a transaction would keep it for another.
-        return engine.read(lambda tx: zones.wait_for(tx, zone_id), zones=[zone_id], for_a_writer=True)
+        return engine.read(lambda tx: zones.wait_for_lock(tx, zone_id), zones=[zone_id], for_writer=True)
 
-    lanes = Lanes(engine, settings.section(EngineSettings), metrics, turnstile=turnstile)
-    return Keel(settings, stores, wakes, metrics, engine, Engine(store_everywhere), lanes, heard)
+    lanes = Lanes(engine, settings.section(EngineSettings), metrics, wait_for_zone=wait_for_zone_lock)
+    return Runtime(settings, stores, wakeups, metrics, engine, Engine(cross_zone_store), lanes, commit_listeners)

@@ -22,7 +22,7 @@ from quarterdeck.engine.sweeps import Sweep, SweepRunner
 from quarterdeck.http import json_logging, server as serve
 from quarterdeck.http.auth import AuthSettings, LocalIssuer
 from quarterdeck.http.connection import Connections
-from quarterdeck.http.dispatcher import Shell
+from quarterdeck.http.dispatcher import Dispatcher
 from quarterdeck.http.stream_limits import StreamSettings
 from quarterdeck.settings import Settings, SettingsError, environment, mask
 from quarterdeck.store import migrate
@@ -30,7 +30,7 @@ from quarterdeck.store import migrate
 LOCK_TRIES = 5
 
 
-class Record(msgspec.Struct, frozen=True):
+class ServerRecord(msgspec.Struct, frozen=True):
     """What a server leaves in its directory for whoever wants to find it."""
 
     pid: int
@@ -41,24 +41,24 @@ class Record(msgspec.Struct, frozen=True):
     started_at: str
 
 
-class Running:
+class ServerProcess:
     def __init__(self, settings: Settings, *, migrate: bool, ready_fd: int | None) -> None:
         self._settings = settings
         self._migrate = migrate
         self._ready_fd = ready_fd
 
-    def until_stopped(self) -> int:
+    def run_until_stopped(self) -> int:
         """Runs until told to stop. What cannot be is said in a sentence, before anything is touched."""
         if not self._settings.server.sweeps and migrate.sqlite_path(self._settings.database_url):
             raise SettingsError(
-                f"`sweeps` is false (from {self._settings.found['sweeps'].source}), but the database is SQLite, "
+                f"`sweeps` is false (from {self._settings.values['sweeps'].source}), but the database is SQLite, "
                 "which belongs to one process: nobody else can sweep it."
             )
         self._settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = take_lock(self._settings.data / "server.lock")
         try:
-            say_database(self._settings)
-            check_schema(self._settings, migrates=self._migrate)
+            print_database(self._settings)
+            check_schema(self._settings, may_migrate=self._migrate)
             issuer = open_issuer(self._settings)
             uvloop.run(self._run(issuer))
         finally:
@@ -67,18 +67,18 @@ class Running:
 
     async def _run(self, issuer: LocalIssuer) -> None:
         server = self._settings.server
-        lines = json_logging.set_up(server.log_level)
-        talks = json_logging.LEVELS[server.log_level] <= json_logging.LEVELS["info"]
+        lines = json_logging.set_up_logging(server.log_level)
+        logs_requests = json_logging.LEVELS[server.log_level] <= json_logging.LEVELS["info"]
         # First, because an address that is taken should cost nobody a connection to the database.
         tcp = serve.listen_tcp(server.host, server.port)
         local_url = serve.local_url_of(tcp)
-        app = await build(self._settings, issuer, lines if talks else None, url=local_url)
+        app = await build(self._settings, issuer, lines if logs_requests else None, url=local_url)
         tokens = SweepRunner([self._token_renewal(issuer)])
         await tokens.run_now("admin-token")
         socket_file = socket_path(self._settings.data)
-        local = serve.listen_unix(socket_file)
+        unix_socket = serve.listen_unix(socket_file)
         url = serve.url_of(tcp)
-        serving = server_of(self._settings, app.shell)
+        http_server = build_http_server(self._settings, app.dispatcher)
         app.start(None if server.sweeps else ())
         tokens.start()
         # What was made while starting lives as long as the process: the collector need not look at it again.
@@ -86,7 +86,9 @@ class Running:
         gc.freeze()
         gc.set_threshold(10_000, 20, 50)
         try:
-            await serving.serve([tcp, local], lambda: self._ready(url, str(socket_file)), app.shell.drain)
+            await http_server.serve(
+                [tcp, unix_socket], lambda: self._announce_ready(url, str(socket_file)), app.dispatcher.drain
+            )
         finally:
             await tokens.stop()
             await app.stop(max(1.0, server.shutdown_grace_ms / 1000))
@@ -102,15 +104,15 @@ class Running:
 
         return Sweep("admin-token", DAY, 1, renew)
 
-    def _ready(self, url: str, local: str) -> None:
+    def _announce_ready(self, url: str, socket: str) -> None:
         kind = "sqlite" if migrate.sqlite_path(self._settings.database_url) else "postgresql"
-        record = Record(os.getpid(), url, local, kind, __version__, iso(system_now()))
-        _replace(self._settings.data / "server.json", msgspec.json.encode(record))
+        record = ServerRecord(os.getpid(), url, socket, kind, __version__, iso(system_now()))
+        _replace_file(self._settings.data / "server.json", msgspec.json.encode(record))
         sys.stdout.write(f"ready {url}\n")
         sys.stdout.flush()
-        say(f"documentation {url}/docs")
-        say(f"token         {self._settings.data / 'admin-token'} (or: qd token)")
-        say("try           qd session spawn --app demo")
+        print_line(f"documentation {url}/docs")
+        print_line(f"token         {self._settings.data / 'admin-token'} (or: qd token)")
+        print_line("try           qd session spawn --app demo")
         if self._ready_fd is not None:
             # Whoever wanted to know may be gone; the server is no worse for it.
             with contextlib.suppress(BrokenPipeError):
@@ -121,43 +123,43 @@ class Running:
 # -- what a server and a daemon share ------------------------------------------------------------------------------
 
 
-def say_database(settings: Settings) -> None:
-    source = settings.found["database_url"].source
-    where = "the data directory" if source == "default" else source
-    say(f"database {mask(settings.database_url)} (from {where})")
+def print_database(settings: Settings) -> None:
+    source = settings.values["database_url"].source
+    origin = "the data directory" if source == "default" else source
+    print_line(f"database {mask(settings.database_url)} (from {origin})")
 
 
-def check_schema(settings: Settings, *, migrates: bool) -> None:
+def check_schema(settings: Settings, *, may_migrate: bool) -> None:
     """Returns when the schema is this release's, after bringing it there if that is allowed."""
     url = settings.database_url
     current = migrate.current_revision(url)
-    complaint = migrate.complaint(current)
-    if complaint is None:
+    problem = migrate.schema_mismatch(current)
+    if problem is None:
         return
-    ours = current is None or current in migrate.revisions()
-    if ours and (migrates or migrate.sqlite_path(url)):
+    is_known = current is None or current in migrate.revisions()
+    if is_known and (may_migrate or migrate.sqlite_path(url)):
         # In a process of its own: what migrating imports is a third of what a serving process should weigh.
         # The URL goes by the environment, because anybody may read the arguments of a process; what else the
         # environment says of databases has been weighed here already.
         command = [sys.executable, "-P", "-m", "quarterdeck", "db", "upgrade", "--only-own-variables"]
-        done = subprocess.run(  # noqa: S603 - our own interpreter and arguments
+        result = subprocess.run(  # noqa: S603 - our own interpreter and arguments
             [*command, f"--data={settings.data}", "--lock-is-held"],
             check=False,
             stdout=subprocess.DEVNULL,
             env={**environment(), "QD_DATABASE_URL": url},
         )
-        if done.returncode == 0:
+        if result.returncode == 0:
             return
         raise SettingsError("The database could not be upgraded; the lines above say why.")
-    raise SettingsError(complaint)
+    raise SettingsError(problem)
 
 
-def server_of(settings: Settings, shell: Shell) -> serve.Server:
+def build_http_server(settings: Settings, dispatcher: Dispatcher) -> serve.Server:
     """Serves the shell once it is given sockets, until a signal comes."""
     server = settings.server
     stall_seconds = settings.section(StreamSettings).stream_stall_ms / 1000
     connections = Connections(server.request_timeout_ms / 1000, server.connections_max, stall_seconds)
-    return serve.Server(shell.answer, connections, max(1.0, server.shutdown_grace_ms / 1000))
+    return serve.Server(dispatcher.handle, connections, max(1.0, server.shutdown_grace_ms / 1000))
 
 
 def open_issuer(settings: Settings) -> LocalIssuer:
@@ -165,7 +167,7 @@ def open_issuer(settings: Settings) -> LocalIssuer:
 
 
 def socket_path(data: Path) -> Path:
-    return Path(data_dir.socket_path(data_dir.Place(str(data)), environment()))
+    return Path(data_dir.socket_path(data_dir.DataDir(str(data)), environment()))
 
 
 def take_lock(path: Path) -> int:
@@ -182,12 +184,12 @@ def take_lock(path: Path) -> int:
     raise SettingsError(f"Another server runs on {path.parent}. `qd status` tells where; `qd stop` stops it.")
 
 
-def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_suffix(".new")
-    beside.write_bytes(content)
-    beside.replace(path)
+def _replace_file(path: Path, content: bytes) -> None:
+    temporary = path.with_suffix(".new")
+    temporary.write_bytes(content)
+    temporary.replace(path)
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()

@@ -38,10 +38,10 @@ from quarterdeck.http.auth.model import AuthSettings
 from quarterdeck.http.stream_limits import StreamSettings
 
 S = TypeVar("S", bound=msgspec.Struct)
-FILE = "quarterdeck.toml"
+FILE_NAME = "quarterdeck.toml"
 
 
-Level = Literal["debug", "info", "warning", "warn", "error", "fatal", "critical"]
+LogLevel = Literal["debug", "info", "warning", "warn", "error", "fatal", "critical"]
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     shutdown_grace_ms: Annotated[int, Meta(ge=0, le=600_000, description="how long draining may take")] = 15_000
     request_timeout_ms: Annotated[int, Meta(ge=10, le=600_000, description="for a request to arrive whole")] = 30_000
     connections_max: Annotated[int, Meta(ge=1, le=1_000_000, description="open connections at most")] = 10_000
-    log_level: Annotated[Level, Meta(description="what is logged")] = "info"
+    log_level: Annotated[LogLevel, Meta(description="what is logged")] = "info"
     sweeps: Annotated[
         bool, Meta(description="whether this server sweeps; if not, `qd sweep` must run on its database")
     ] = True
@@ -122,7 +122,7 @@ class Setting:
     value: object
     source: str
 
-    def shown(self) -> str:
+    def display_value(self) -> str:
         """For people: a secret, and what a URL's password is, stay hidden."""
         return "" if self.value is None else mask(str(self.value), self.name)
 
@@ -130,12 +130,12 @@ class Setting:
 @dataclass(frozen=True, slots=True)
 class Settings:
     data: Path
-    found: Mapping[str, Setting]
+    values: Mapping[str, Setting]
     clock: Callable[[], Millis] = system_now
     """SQLite's, which has none of its own. Whoever tests lets it stand still, and moves it."""
 
-    def section(self, kind: type[S]) -> S:
-        return kind(**{field.name: self.found[field.name].value for field in fields(kind)})
+    def section(self, section_type: type[S]) -> S:
+        return section_type(**{field.name: self.values[field.name].value for field in fields(section_type)})
 
     @property
     def server(self) -> ServerSettings:
@@ -147,8 +147,8 @@ class Settings:
 
     @property
     def signing_key(self) -> Path:
-        named = self.server.signing_key
-        return Path(named) if named else self.data / "signing-key.pem"
+        configured = self.server.signing_key
+        return Path(configured) if configured else self.data / "signing-key.pem"
 
     @property
     def secret_keys(self) -> Path:
@@ -156,29 +156,29 @@ class Settings:
         return self.data / "secret-keys"
 
 
-def load(
+def load_settings(
     data: Path, flags: Mapping[str, str], environment: Mapping[str, str] | None = None, *, shared: bool = True
 ) -> Settings:
     """Gathers every setting. `shared` says whether the shared variables count."""
     environment = os.environ if environment is None else environment
-    file = _read_file(data / FILE)
-    known = {field.name: field for section in SECTIONS for field in fields(section)}
-    _refuse_unknown(known, environment, file)
-    found = {}
-    for name, field in known.items():
+    file_values = _read_file(data / FILE_NAME)
+    fields_by_name = {field.name: field for section in SECTIONS for field in fields(section)}
+    _reject_unknown(fields_by_name, environment, file_values)
+    values = {}
+    for name, field in fields_by_name.items():
         variable = f"QD_{name.upper()}"
-        common = SHARED_NAMES.get(name) if shared else None
+        shared_name = SHARED_NAMES.get(name) if shared else None
         if name in flags:
-            found[name] = _parse(field, flags[name], FLAG_NAMES.get(name, f"--{name}"))
+            values[name] = _parse(field, flags[name], FLAG_NAMES.get(name, f"--{name}"))
         elif variable in environment:
-            found[name] = _parse(field, environment[variable], variable)
-        elif common and environment.get(common):
-            found[name] = _parse(field, environment[common], common)
-        elif name in file:
-            found[name] = _parse(field, file[name], FILE)
+            values[name] = _parse(field, environment[variable], variable)
+        elif shared_name and environment.get(shared_name):
+            values[name] = _parse(field, environment[shared_name], shared_name)
+        elif name in file_values:
+            values[name] = _parse(field, file_values[name], FILE_NAME)
         else:
-            found[name] = Setting(name, field.default, "default")
-    return Settings(data, found)
+            values[name] = Setting(name, field.default, "default")
+    return Settings(data, values)
 
 
 def environment() -> Mapping[str, str]:
@@ -207,14 +207,16 @@ def _read_file(path: Path) -> dict[str, object]:
         raise SettingsError(f"{path} is not TOML: {error}.") from error
 
 
-def _refuse_unknown(known: Mapping[str, FieldInfo], environment: Mapping[str, str], file: Mapping[str, object]) -> None:
-    variables = {f"QD_{name.upper()}" for name in known}
+def _reject_unknown(
+    fields_by_name: Mapping[str, FieldInfo], environment: Mapping[str, str], file_values: Mapping[str, object]
+) -> None:
+    variables = {f"QD_{name.upper()}" for name in fields_by_name}
     for name in sorted(environment):
         if name.startswith("QD_") and name not in variables and not NOT_SETTINGS.fullmatch(name):
             raise SettingsError(f"{name} is set, but there is no such setting. `qd config show` lists them.")
-    for name in sorted(file):
-        if name not in known:
-            raise SettingsError(f"{FILE} sets {name}, but there is no such setting. `qd config show` lists them.")
+    for name in sorted(file_values):
+        if name not in fields_by_name:
+            raise SettingsError(f"{FILE_NAME} sets {name}, but there is no such setting. `qd config show` lists them.")
 
 
 def _parse(field: FieldInfo, value: object, source: str) -> Setting:

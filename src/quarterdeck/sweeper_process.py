@@ -26,20 +26,20 @@ from quarterdeck.core.errors import EXIT_FAILED, NotFound
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.http import json_logging, server
 from quarterdeck.http.json_logging import LineWriter
-from quarterdeck.server_process import check_schema, open_issuer, say_database, server_of
+from quarterdeck.server_process import build_http_server, check_schema, open_issuer, print_database
 from quarterdeck.settings import Settings, SettingsError
 from quarterdeck.store import migrate
 
 log = logging.getLogger("quarterdeck.sweeper_process")
-WATCHED = ("/health", "/ready", "/metrics")
+SERVED_PATHS = ("/health", "/ready", "/metrics")
 """What a daemon tells, if it is given a port."""
 PORT_MAX = 65_535
-SAY_EVERY = 10.0
+LOG_INTERVAL = 10.0
 """Seconds between two lines about one sweep: a busy one makes many passes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SweepOptions:
     """What was asked of the daemon."""
 
     only: Collection[str] = ()
@@ -48,15 +48,15 @@ class Wanted:
     as_json: bool = False
 
 
-class Sweeping:
-    def __init__(self, settings: Settings, wanted: Wanted) -> None:
+class SweeperProcess:
+    def __init__(self, settings: Settings, options: SweepOptions) -> None:
         if migrate.sqlite_path(settings.database_url):
             raise SettingsError(
                 "`qd sweep` is for PostgreSQL. The database is SQLite, which belongs to one process: its server sweeps "
                 "by itself."
             )
-        if wanted.metrics_port is not None and not 0 <= wanted.metrics_port <= PORT_MAX:
-            raise SettingsError(f"--metrics-port is {wanted.metrics_port}: a port is at most {PORT_MAX}.")
+        if options.metrics_port is not None and not 0 <= options.metrics_port <= PORT_MAX:
+            raise SettingsError(f"--metrics-port is {options.metrics_port}: a port is at most {PORT_MAX}.")
         if not settings.signing_key.exists():
             # Made anew, the key would sign seals that nobody who knows the servers' key believes.
             raise SettingsError(
@@ -64,100 +64,102 @@ class Sweeping:
                 "servers: name it with QD_SIGNING_KEY, or their data directory with --data."
             )
         self._settings = settings
-        self._wanted = wanted
+        self._options = options
 
-    def until_stopped(self) -> int:
-        say_database(self._settings)
-        check_schema(self._settings, migrates=False)
-        return uvloop.run(self._until_stopped())
+    def run_until_stopped(self) -> int:
+        print_database(self._settings)
+        check_schema(self._settings, may_migrate=False)
+        return uvloop.run(self._run_until_stopped())
 
-    def once(self) -> int:
+    def run_once(self) -> int:
         """One pass of each: what is due is done when this returns. 1 if any of them failed."""
-        check_schema(self._settings, migrates=False)
-        return uvloop.run(self._once())
+        check_schema(self._settings, may_migrate=False)
+        return uvloop.run(self._run_once())
 
-    def tell(self) -> int:
-        check_schema(self._settings, migrates=False)
-        return uvloop.run(self._tell())
+    def print_sweeps(self) -> int:
+        check_schema(self._settings, may_migrate=False)
+        return uvloop.run(self._print_sweeps())
 
     # -- the three things it can do -------------------------------------------------------------------------------
 
-    async def _until_stopped(self) -> int:
-        port = self._wanted.metrics_port
+    async def _run_until_stopped(self) -> int:
+        port = self._options.metrics_port
         # First, because a port that is taken should cost nobody a connection to the database.
         tcp = None if port is None else server.listen_tcp(self._settings.server.host, port)
-        async with self._composed() as (app, sweeps):
-            tally = Tally()
-            app.sweeps.tell(tally)
+        async with self._build_app() as (app, sweeps):
+            sweep_logger = SweepLogger()
+            app.sweeps.add_observer(sweep_logger)
 
-            def begun() -> None:
+            def on_started() -> None:
                 app.start([sweep.name for sweep in sweeps])
-                self._say_begun(sweeps, None if tcp is None else server.url_of(tcp))
+                self._print_started(sweeps, None if tcp is None else server.url_of(tcp))
 
             if tcp is None:
-                begun()
-                await _told_to_stop()
+                on_started()
+                await _wait_for_signal()
             else:
-                await server_of(self._settings, app.shell).serve([tcp], begun, app.shell.drain)
+                await build_http_server(self._settings, app.dispatcher).serve([tcp], on_started, app.dispatcher.drain)
             await app.sweeps.stop()
-            tally.say_all()
+            sweep_logger.log_all()
         return 0
 
-    async def _once(self) -> int:
-        async with self._composed() as (app, sweeps):
+    async def _run_once(self) -> int:
+        async with self._build_app() as (app, sweeps):
             # So that the servers hear of what is done here. Nothing else goes on by itself meanwhile: it would be cut
             # off a moment later, in the middle of something.
-            app.keel.wakes.start()
-            passes = asyncio.create_task(_one_of_each(app, sweeps))
-            stopped = asyncio.create_task(_told_to_stop())
+            app.runtime.wakeups.start()
+            passes = asyncio.create_task(_run_each(app, sweeps))
+            stopped = asyncio.create_task(_wait_for_signal())
             await asyncio.wait((passes, stopped), return_when=asyncio.FIRST_COMPLETED)
             for task in (passes, stopped):
                 task.cancel()
             await asyncio.wait((passes, stopped))
             if passes.cancelled():
                 raise SettingsError("Stopped before every sweep had made its pass.")
-            made = passes.result()
-        told = [f"{one.name:{_width(sweeps)}}  {one.text()}" for one in made]
-        self._show({"items": msgspec.to_builtins(made)}, "\n".join(told))
-        return EXIT_FAILED if any(one.error for one in made) else 0
+            results = passes.result()
+        lines = [f"{result.name:{_name_width(sweeps)}}  {result.text()}" for result in results]
+        self._print({"items": msgspec.to_builtins(results)}, "\n".join(lines))
+        return EXIT_FAILED if any(result.error for result in results) else 0
 
-    async def _tell(self) -> int:
-        async with self._composed() as (_, sweeps):
-            told = [f"{sweep.name:{_width(sweeps)}}  every {_span(sweep.every_ms)}" for sweep in sweeps]
-            self._show(_document(sweeps), "\n".join(told))
+    async def _print_sweeps(self) -> int:
+        async with self._build_app() as (_, sweeps):
+            lines = [
+                f"{sweep.name:{_name_width(sweeps)}}  every {_format_interval(sweep.every_ms)}" for sweep in sweeps
+            ]
+            self._print(_document(sweeps), "\n".join(lines))
         return 0
 
     @asynccontextmanager
-    async def _composed(self) -> AsyncIterator[tuple[App, list[Sweep]]]:
+    async def _build_app(self) -> AsyncIterator[tuple[App, list[Sweep]]]:
         """The whole app, whose sweeps are all that is wanted of it."""
-        lines = json_logging.set_up(self._settings.server.log_level)
-        app = await build(self._settings, open_issuer(self._settings), self._lines(lines), WATCHED)
+        lines = json_logging.set_up_logging(self._settings.server.log_level)
+        app = await build(self._settings, open_issuer(self._settings), self._request_lines(lines), SERVED_PATHS)
         try:
-            yield app, self._chosen(app)
+            yield app, self._selected_sweeps(app)
         finally:
             await app.stop(max(1.0, self._settings.server.shutdown_grace_ms / 1000))
             lines.flush()
 
-    def _lines(self, lines: LineWriter) -> LineWriter | None:
+    def _request_lines(self, lines: LineWriter) -> LineWriter | None:
         return lines if json_logging.LEVELS[self._settings.server.log_level] <= json_logging.LEVELS["info"] else None
 
-    def _chosen(self, app: App) -> list[Sweep]:
-        every = {sweep.name: sweep for sweep in app.sweeps.sweeps}
-        for name in self._wanted.only:
-            if name not in every:
-                raise NotFound("sweep_not_found", f"There is no sweep {name!r}. There are: {', '.join(every)}.")
-        return [sweep for sweep in every.values() if not self._wanted.only or sweep.name in self._wanted.only]
+    def _selected_sweeps(self, app: App) -> list[Sweep]:
+        by_name = {sweep.name: sweep for sweep in app.sweeps.sweeps}
+        for name in self._options.only:
+            if name not in by_name:
+                raise NotFound("sweep_not_found", f"There is no sweep {name!r}. There are: {', '.join(by_name)}.")
+        return [sweep for sweep in by_name.values() if not self._options.only or sweep.name in self._options.only]
 
-    def _say_begun(self, sweeps: Collection[Sweep], url: str | None) -> None:
-        text = f"sweeping {', '.join(map(_named, sweeps))}"
-        self._show({**_document(sweeps), "url": url}, text if url is None else f"{text}\nmetrics {url}/metrics")
+    def _print_started(self, sweeps: Collection[Sweep], url: str | None) -> None:
+        text = f"sweeping {', '.join(map(_describe, sweeps))}"
+        self._print({**_document(sweeps), "url": url}, text if url is None else f"{text}\nmetrics {url}/metrics")
 
-    def _show(self, told: object, text: str) -> None:
-        sys.stdout.write((msgspec.json.encode(told).decode() if self._wanted.as_json else text) + "\n")
+    def _print(self, document: object, text: str) -> None:
+        sys.stdout.write((msgspec.json.encode(document).decode() if self._options.as_json else text) + "\n")
         sys.stdout.flush()
 
 
-class Pass(msgspec.Struct, frozen=True, omit_defaults=True):
+class SweepResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """What came of one pass of `--once`."""
 
     name: str
@@ -168,65 +170,65 @@ class Pass(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"failed: {self.error}" if self.error else f"moved {self.moved}"
 
 
-async def _one_of_each(app: App, sweeps: Collection[Sweep]) -> list[Pass]:
-    made = []
+async def _run_each(app: App, sweeps: Collection[Sweep]) -> list[SweepResult]:
+    results = []
     for sweep in sweeps:
         try:
-            made.append(Pass(sweep.name, await app.sweeps.run_now(sweep.name)))
+            results.append(SweepResult(sweep.name, await app.sweeps.run_now(sweep.name)))
         except Exception as error:  # whatever it is, the other sweeps have their turn, and the exit code tells
             log.exception("the sweep %s failed", sweep.name)
-            made.append(Pass(sweep.name, error=f"{type(error).__name__}: {error}"))
-    return made
+            results.append(SweepResult(sweep.name, error=f"{type(error).__name__}: {error}"))
+    return results
 
 
-class Tally:
+class SweepLogger:
     """Says in the log what sweeps have moved: a line for each that moved something, and not at every pass."""
 
-    def __init__(self, ticks: Callable[[], float] = time.monotonic) -> None:
-        self._ticks = ticks
-        self._moved: dict[str, int] = {}
-        self._said: dict[str, float] = {}
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._counts: dict[str, int] = {}
+        self._logged_at: dict[str, float] = {}
 
-    def swept(self, sweep: str, moved: int) -> None:
-        self._moved[sweep] = self._moved.get(sweep, 0) + moved
-        if self._moved[sweep] and self._ticks() - self._said.get(sweep, -SAY_EVERY) >= SAY_EVERY:
-            self._say(sweep)
+    def on_swept(self, sweep: str, changed: int) -> None:
+        self._counts[sweep] = self._counts.get(sweep, 0) + changed
+        if self._counts[sweep] and self._clock() - self._logged_at.get(sweep, -LOG_INTERVAL) >= LOG_INTERVAL:
+            self._log(sweep)
 
-    def failed(self, sweep: str) -> None:
+    def on_failed(self, sweep: str) -> None:
         """The runner has said so, with the error."""
 
-    def say_all(self) -> None:
-        for sweep in [name for name, moved in self._moved.items() if moved]:
-            self._say(sweep)
+    def log_all(self) -> None:
+        for sweep in [name for name, count in self._counts.items() if count]:
+            self._log(sweep)
 
-    def _say(self, sweep: str) -> None:
-        log.info("the sweep %s moved %d", sweep, self._moved.pop(sweep))
-        self._said[sweep] = self._ticks()
+    def _log(self, sweep: str) -> None:
+        log.info("the sweep %s moved %d", sweep, self._counts.pop(sweep))
+        self._logged_at[sweep] = self._clock()
 
 
-async def _told_to_stop() -> None:
+async def _wait_for_signal() -> None:
     """Returns at the first signal. The next one of its kind does not wait for anything."""
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, stopped.set)
     try:
-        await told.wait()
+        await stopped.wait()
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(signal_number)
 
 
 def _document(sweeps: Collection[Sweep]) -> dict[str, object]:
     return {"items": [{"name": sweep.name, "every_ms": sweep.every_ms} for sweep in sweeps]}
 
 
-def _named(sweep: Sweep) -> str:
-    return f"{sweep.name} every {_span(sweep.every_ms)}"
+def _describe(sweep: Sweep) -> str:
+    return f"{sweep.name} every {_format_interval(sweep.every_ms)}"
 
 
-def _span(milliseconds: int) -> str:
+def _format_interval(milliseconds: int) -> str:
     return f"{milliseconds} ms" if milliseconds < 1_000 else f"{milliseconds / 1000:g} s"
 
 
-def _width(sweeps: Collection[Sweep]) -> int:
+def _name_width(sweeps: Collection[Sweep]) -> int:
     return max(len(sweep.name) for sweep in sweeps)

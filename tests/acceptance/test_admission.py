@@ -31,7 +31,7 @@ def assert_exactly_the_room_was_given(answers: Sequence[Answer], bound: str, lim
             assert (told["bound"], told["limit"], told["used"]) == (bound, limit, limit)
             assert NAMED[bound].frees in told["frees"]
             assert answer.headers["content-type"] == "application/problem+json"
-            assert (int(answer.headers.get("retry-after", 0)) > 0) is NAMED[bound].waiting_helps
+            assert (int(answer.headers.get("retry-after", 0)) > 0) is NAMED[bound].is_retryable
 
 
 async def bombs(zone: FreshZone, callers: Callers, bound: str, limit: int, rounds: int) -> None:

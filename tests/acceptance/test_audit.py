@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from quarterdeck.core.audit_verify import Altered, anchor_of, verify
+from quarterdeck.core.audit_verify import VerificationError, parse_anchor, verify
 from quarterdeck.core.errors import Invalid, NotFound
 from quarterdeck.http.auth import KeyFileError, LocalIssuer
-from quarterdeck.maintenance.audit import Verdict, anchors_of, judge, keys_to_trust, newest_anchor
+from quarterdeck.maintenance.audit import AuditReport, newest_anchor, parse_anchors, select_trusted_keys, verify_log
 from quarterdeck.store.interface import StoreError
 from quarterdeck.store.postgres_roles import SERVER, SWEEP
 from tests.cli.cli_support import Qd
@@ -52,8 +52,8 @@ async def sealed_url(engine_url: str, tmp_path: Path) -> str:
     return engine_url
 
 
-def verdict_on(url: str, key: Path, *anchors: str) -> Verdict:
-    return judge(url, keys_to_trust([], key), anchors_of(anchors))
+def verdict_on(url: str, key: Path, *anchors: str) -> AuditReport:
+    return verify_log(url, select_trusted_keys([], key), parse_anchors(anchors))
 
 
 def test_a_thousand_random_changes_of_a_real_log_are_all_found_and_their_first_rows_named(
@@ -61,8 +61,8 @@ def test_a_thousand_random_changes_of_a_real_log_are_all_found_and_their_first_r
 ) -> None:
     log = read_log(sealed_url)
     assert 0 < log.attested < log.sealed
-    trust = keys_to_trust([], tmp_path / KEY).verifies
-    anchor = anchor_of(log.anchor)
+    trust = select_trusted_keys([], tmp_path / KEY).verify
+    anchor = parse_anchor(log.anchor)
     assert anchor
     assert verify(log.evidence(), trust, [anchor]).removed > 0
     for way in WAYS:
@@ -71,9 +71,9 @@ def test_a_thousand_random_changes_of_a_real_log_are_all_found_and_their_first_r
             wrong = WAYS[way](log, Random(f"{way} {number}"))
             if not (named := first_difference(log, wrong)):
                 continue
-            with pytest.raises(Altered) as verdict:
+            with pytest.raises(VerificationError) as verdict:
                 verify(wrong.evidence(), trust, [anchor])
-            assert verdict.value.pos in named, f"{way} {number}: {verdict.value.what}"
+            assert verdict.value.pos in named, f"{way} {number}: {verdict.value.message}"
             found += 1
             if found == 200:
                 break
@@ -87,21 +87,21 @@ def test_changes_made_in_the_database_itself_are_all_found(sealed_url: str, tmp_
         named = first_difference(log, wrong)
         write_log(sealed_url, wrong)
         verdict = verdict_on(sealed_url, tmp_path / KEY, log.anchor)
-        assert verdict.proven is not bool(named), verdict
-        assert not named or verdict.pos in named, f"{way} {number}: {verdict.what}"
+        assert verdict.is_proven is not bool(named), verdict
+        assert not named or verdict.pos in named, f"{way} {number}: {verdict.alteration}"
     write_log(sealed_url, log)
-    assert verdict_on(sealed_url, tmp_path / KEY, log.anchor).proven
+    assert verdict_on(sealed_url, tmp_path / KEY, log.anchor).is_proven
 
 
 def test_without_an_anchor_it_says_what_it_cannot_prove(sealed_url: str, tmp_path: Path) -> None:
     log = read_log(sealed_url)
     plain = verdict_on(sealed_url, tmp_path / KEY)
-    assert plain.proven
+    assert plain.is_proven
     assert "No anchor was given" in plain.text()
     assert "No anchor" not in verdict_on(sealed_url, tmp_path / KEY, log.anchor).text()
     short = Log(int(str(log.seals[-2][2])), log.attested, log.seals[:-1], log.events[:-60])
     write_log(sealed_url, short)
-    assert verdict_on(sealed_url, tmp_path / KEY).proven, "which is why it says so"
+    assert verdict_on(sealed_url, tmp_path / KEY).is_proven, "which is why it says so"
     assert verdict_on(sealed_url, tmp_path / KEY, log.anchor).pos == short.sealed + 1
 
 
@@ -122,29 +122,29 @@ def test_keys_may_be_named_and_one_that_is_not_is_a_failure_with_a_sentence(seal
     published = tmp_path / "jwks.json"
     published.write_text(json.dumps(LocalIssuer.open(own).jwks()))
     for named in ([str(own)], [str(published)], [str(foreign), str(published)]):
-        assert judge(sealed_url, keys_to_trust(named, tmp_path / "nowhere")).proven
-    verdict = judge(sealed_url, keys_to_trust([str(foreign)], own))
-    assert (verdict.proven, verdict.seal) == (False, 1)
-    assert LocalIssuer.open(own).kid in str(verdict.what)
+        assert verify_log(sealed_url, select_trusted_keys(named, tmp_path / "nowhere")).is_proven
+    verdict = verify_log(sealed_url, select_trusted_keys([str(foreign)], own))
+    assert (verdict.is_proven, verdict.seal) == (False, 1)
+    assert LocalIssuer.open(own).kid in str(verdict.alteration)
     with pytest.raises(KeyFileError, match="--key"):
-        keys_to_trust([], tmp_path / "nowhere")
+        select_trusted_keys([], tmp_path / "nowhere")
     (tmp_path / "noise").write_text("noise")
     for wrong in ("noise", "missing"):
         with pytest.raises(KeyFileError, match=wrong):
-            keys_to_trust([str(tmp_path / wrong)], own)
+            select_trusted_keys([str(tmp_path / wrong)], own)
 
 
 def test_anchors_may_stand_in_a_file_line_by_line(tmp_path: Path) -> None:
     one, two = f"1:{'a' * 64}", "b" * 64
     file = tmp_path / "anchors"
     file.write_text(f"# noted daily\n{one}\n\n{two}\n")
-    assert [str(anchor) for anchor in anchors_of([str(file), one])] == [one, two, one]
+    assert [str(anchor) for anchor in parse_anchors([str(file), one])] == [one, two, one]
     for content in ("", "# nothing\n", f"{one}\nnot an anchor\n"):
         file.write_text(content)
         with pytest.raises(Invalid, match="neither an anchor"):
-            anchors_of([str(file)])
+            parse_anchors([str(file)])
     with pytest.raises(Invalid, match="neither an anchor"):
-        anchors_of(["2:abc"])
+        parse_anchors(["2:abc"])
 
 
 # -- what only one of the engines can hold
@@ -168,7 +168,7 @@ async def test_a_value_that_no_server_writes_is_named_and_no_crash(
     for pos in {4, 14} | unsealed:
         Side(sqlite_url).run(f"update events set {column} = {value} where pos = ?", pos)
         verdict = verdict_on(sqlite_url, tmp_path / KEY)
-        assert (verdict.proven, verdict.pos) == (False, pos), verdict
+        assert (verdict.is_proven, verdict.pos) == (False, pos), verdict
         write_log(sqlite_url, honest)
 
 
@@ -204,7 +204,7 @@ async def test_on_postgresql_whoever_would_see_only_a_part_is_refused(
     async with keel_on(postgres_url) as keel:
         await keel.zone()
         await Keeper(keel, tmp_path).seal(10)
-    assert verdict_on(logins[SWEEP], tmp_path / KEY).proven
+    assert verdict_on(logins[SWEEP], tmp_path / KEY).is_proven
     with pytest.raises(StoreError, match=r"only a part of the rows.* GRANT quarterdeck_sweep TO"):
         verdict_on(logins[SERVER], tmp_path / KEY)
     with psycopg.connect(postgres_url) as connection:

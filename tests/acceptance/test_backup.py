@@ -15,7 +15,7 @@ from quarterdeck.core.errors import Conflict
 from quarterdeck.maintenance import backup
 from quarterdeck.store.interface import StoreError
 from quarterdeck.store.migrate import sqlite_path
-from quarterdeck.store.postgres_roles import creation
+from quarterdeck.store.postgres_roles import create_roles_sql
 from tests.cli.cli_support import Qd
 from tests.support.children import plain_environment
 from tests.support.eventually import eventually
@@ -120,7 +120,7 @@ async def test_a_dump_of_postgresql_taken_under_load_is_whole_in_another_cluster
     await made.server.stop()
 
     with psycopg.connect(own_postgres.url(), autocommit=True) as connection:
-        connection.execute(creation().encode())
+        connection.execute(create_roles_sql().encode())
         connection.execute("create database restored")
     url = own_postgres.url("restored")
     run("pg_restore", "--no-owner", "--exit-on-error", f"--dbname={url}", str(dump))
@@ -146,13 +146,13 @@ def test_nothing_is_overwritten_and_nothing_is_left_behind(sqlite_url: str, tmp_
     file.parent.mkdir()
     file.write_text("precious")
     with pytest.raises(Conflict, match="nothing is overwritten"):
-        backup.copy(sqlite_url, file)
+        backup.create_backup(sqlite_url, file)
     assert file.read_text() == "precious"
     with pytest.raises(StoreError, match="There is no database"):
-        backup.copy(f"sqlite:///{tmp_path / 'none.db'}", file.with_name("another.db"))
+        backup.create_backup(f"sqlite:///{tmp_path / 'none.db'}", file.with_name("another.db"))
     (tmp_path / "noise.db").write_bytes(b"noise" * 1_000)
     with pytest.raises(StoreError):
-        backup.copy(f"sqlite:///{tmp_path / 'noise.db'}", file.with_name("another.db"))
+        backup.create_backup(f"sqlite:///{tmp_path / 'noise.db'}", file.with_name("another.db"))
     assert [found.name for found in file.parent.iterdir()] == ["copy.db"]
 
 
@@ -166,7 +166,7 @@ def test_a_damaged_file_makes_no_backup(sqlite_url: str, tmp_path: Path) -> None
     content[(root - 1) * size : root * size] = b"\xff" * size
     path.write_bytes(content)
     with pytest.raises(StoreError):
-        backup.copy(sqlite_url, tmp_path / "copy.db")
+        backup.create_backup(sqlite_url, tmp_path / "copy.db")
     assert not (tmp_path / "copy.db").exists()
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from quarterdeck.domain.sessions.model import Session, Terminate
-from quarterdeck.maintenance.consistency import CHECKS, SHOWN_MAX, Report, look
+from quarterdeck.maintenance.consistency import CHECKS, FINDINGS_MAX, ConsistencyReport, check_database
 from quarterdeck.store.migrate import sqlite_path
 from tests.acceptance.test_check_fleets import FLEET_CHECKS
 from tests.cli.cli_support import Qd
@@ -112,7 +112,7 @@ async def some_work(keel: Keel) -> None:
     await work.fail(leased.task)
 
 
-def found(report: Report) -> dict[str, list[str]]:
+def found(report: ConsistencyReport) -> dict[str, list[str]]:
     names: dict[str, list[str]] = {}
     for finding in report.findings:
         names.setdefault(finding.check, []).append(finding.detail)
@@ -246,8 +246,8 @@ NAMED_BY_OTHERS = ("counts-left", "counts-ever", "attempts", "parked", "delegati
 
 
 def test_a_healthy_database_is_well(world: World) -> None:
-    report = look(world.url)
-    assert report.well, report.text()
+    report = check_database(world.url)
+    assert report.is_consistent, report.text()
     assert report.totals.cascades == 2
     assert re.match(r"all is well: 1 zone, \d+ sessions, \d+ live, ", report.text())
 
@@ -258,12 +258,12 @@ def test_every_kind_of_damage_is_found(world: World) -> None:
     assert {check.name for check in CHECKS} == {name for name, _, _ in planted} | {"keys"} | FLEET_CHECKS
     for name, statement, ids in planted:
         world.side.run(statement, *(str(one) for one in ids))
-        report = look(world.url)
+        report = check_database(world.url)
         assert name in found(report), f"{statement}: {report.text()}"
         if ids and name not in NAMED_BY_OTHERS:
             assert str(ids[-1]) in report.text(), statement
         world.restore(whole)
-    assert look(world.url).well
+    assert check_database(world.url).is_consistent
 
 
 def test_what_the_damage_is_not_is_not_said(world: World) -> None:
@@ -276,25 +276,25 @@ def test_what_the_damage_is_not_is_not_said(world: World) -> None:
     ):
         whole = world.rows()
         world.side.run(statement, target.id)
-        assert {check: len(lines) for check, lines in found(look(world.url)).items()} == {name: 1}
+        assert {check: len(lines) for check, lines in found(check_database(world.url)).items()} == {name: 1}
         world.restore(whole)
 
 
 def test_a_key_whose_session_is_gone_is_a_note_and_no_damage(world: World) -> None:
     world.side.run(f"insert into idempotency_keys values ('{ZONE}', '{APP}', 'spawn', 'a\nb', 'd', 'gone', 1)")
-    report = look(world.url)
-    assert report.well
+    report = check_database(world.url)
+    assert report.is_consistent
     assert [note.id for note in report.notes] == ["gone"]
     assert r"(note) keys: zone z: the key 'a\\nb' of app stands for gone" in report.text()
 
 
 def test_more_than_can_be_read_are_counted(world: World) -> None:
-    for number in range(SHOWN_MAX + 7):
+    for number in range(FINDINGS_MAX + 7):
         world.side.run(f"insert into admission_counts values ('{ZONE}', 'application', 'nobody{number}', 1, 1)")
-    report = look(world.url)
-    assert (len(report.findings), report.counts) == (SHOWN_MAX, {"counts": SHOWN_MAX + 7})
+    report = check_database(world.url)
+    assert (len(report.findings), report.counts) == (FINDINGS_MAX, {"counts": FINDINGS_MAX + 7})
     assert "counts: 7 more" in report.text()
-    assert f"{SHOWN_MAX + 7} rows differ: " in report.text()
+    assert f"{FINDINGS_MAX + 7} rows differ: " in report.text()
 
 
 def test_every_check_is_explained_to_operators() -> None:

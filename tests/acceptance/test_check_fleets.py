@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from quarterdeck.maintenance.consistency import CHECKS, Check, look
-from quarterdeck.maintenance.queries import FLEETS
+from quarterdeck.maintenance.consistency import CHECKS, Check, check_database
+from quarterdeck.maintenance.queries import FLEET_QUERIES
 from quarterdeck.store.migrate import sqlite_path
 from tests.support.asking import ZONE
 from tests.support.fleeting import ADMINISTRATOR, ALICE, BOB, DIRECTOR, Fleeting, claiming, place
 from tests.support.keel import Side, keel_on
 
-FLEET_CHECKS = {check.name for check in CHECKS if check.statement in FLEETS}
+FLEET_CHECKS = {check.name for check in CHECKS if check.statement in FLEET_QUERIES}
 CAROL, STRANGER, LAST_DIRECTOR = 5, 6, 8
 """Who has left; the director of fleet 2; that of fleet 3, which is deleted."""
 WAITING, DONE, CANCELED, SUMMARY, TO_ALICE, TO_BOB = 1, 2, 3, 4, 5, 6
@@ -54,15 +54,15 @@ async def harbour(engine_url: str) -> str:
     async with keel_on(engine_url) as keel:
         await keel.zone()
         fleeting = Fleeting(keel)
-        await fleeting.create(place=place())
+        await fleeting.create(position=place())
         # Words of a caller's own, which make no administrator.
         skills = '[{"cafleet":{"kind":"builtin-administrator"}}]'
         for name in ("alice", "bob", "carol"):
-            await fleeting.register(name, director_id=DIRECTOR, place=place(None), skills=skills)
+            await fleeting.register(name, director_id=DIRECTOR, position=place(None), skills=skills)
         await fleeting.deregister(CAROL)
         await fleeting.crew.submit(claiming())
         await fleeting.create()
-        last = await fleeting.create(place=place())
+        last = await fleeting.create(position=place())
         await fleeting.delete(last.fleet.fleet_id)
         for _ in (WAITING, DONE, CANCELED):
             await fleeting.send(ALICE)
@@ -176,19 +176,19 @@ def test_whatever_is_wrong_with_fleets_is_found_and_named(harbour: str) -> None:
     with hands_on(harbour) as hands:
         for name, harm, named in planted:
             assert str(named) in hands.found(harm, checks[name]), harm
-    report = look(harbour)
-    assert report.well, report.text()
+    report = check_database(harbour)
+    assert report.is_consistent, report.text()
 
 
 def test_what_is_wrong_with_a_fleet_is_a_sentence_and_one_wrong_row_is_one_line(harbour: str) -> None:
     side, text = Side(harbour), "update messages set text = ? where task_id = ?"
     right = side.one(f"select text from messages where task_id = {SUMMARY}")
     side.run(text, "x\ny", SUMMARY)
-    [finding] = look(harbour).findings
+    [finding] = check_database(harbour).findings
     assert finding.text() == (
         r"broadcasts: zone z: the broadcast 4 says 'x\\ny', and has 2 deliveries to 2 members, up to 6"
     )
     side.run(text, right, SUMMARY)
     side.run("update fleet_counters set messages = 5")
-    [finding] = look(harbour).findings
+    [finding] = check_database(harbour).findings
     assert finding.text() == "fleet-ids: zone z: the counter of messages says 5, and the highest id is 6"

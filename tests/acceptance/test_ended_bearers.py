@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from quarterdeck.core.caller import ADMIN, LIFECYCLE, Role
-from quarterdeck.domain.zones.rules import POWERS
+from quarterdeck.domain.zones.rules import PERMISSIONS
 from tests.http.auth_support import IssuerServer, Signer, issuer_server
 from tests.support.databases import PostgresDatabases, SqliteDatabases
 from tests.support.keel import Side
@@ -243,7 +243,7 @@ async def test_it_is_good_on_every_replica_while_its_session_lives(fleet: Fleet,
             answer = await client.request(**row.asked(zone.id, line.session))
             forbidden = "X-API-Key" in headers and row.scope == ADMIN
             if row.power is not None and "an agent" in kind:
-                forbidden = Role.AGENT not in POWERS[row.power]
+                forbidden = Role.AGENT not in PERMISSIONS[row.power]
             # No other thing has a session's id, and to be told so is to be let in.
             good = 200 if row.is_of_a_session else 404
             assert answer.status_code == (403 if forbidden else good), (str(row), answer.text)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.maintenance.consistency import Report, look
-from quarterdeck.maintenance.history_checker.invariants import PROMISES
+from quarterdeck.maintenance.consistency import ConsistencyReport, check_database
+from quarterdeck.maintenance.history_checker.invariants import INVARIANTS
 from quarterdeck.store.migrate import sqlite_path
 from tests.cli.cli_support import Qd
 from tests.support.eventually import eventually
@@ -41,8 +41,8 @@ class World:
     def side(self) -> Side:
         return Side(self.url)
 
-    def report(self) -> Report:
-        return look(self.url, [self.history])
+    def report(self) -> ConsistencyReport:
+        return check_database(self.url, [self.history])
 
     def lines(self) -> list[dict[str, object]]:
         return [json.loads(line) for line in self.history.read_text().splitlines()]
@@ -236,10 +236,10 @@ DAMAGES: dict[Damage, str] = {
 
 def test_a_real_run_keeps_every_promise_and_whatever_is_then_put_wrong_is_found(world: World) -> None:
     report = world.report()
-    assert report.well, report.text()
+    assert report.is_consistent, report.text()
     assert report.history
     assert report.history.calls["done"] >= CALLS // 3
-    assert set(DAMAGES.values()) == set(PROMISES) - OF_TASKS_ALONE
+    assert set(DAMAGES.values()) == set(INVARIANTS) - OF_TASKS_ALONE
     whole = world.rows()
     for damage, promise in DAMAGES.items():
         # What the log and the clients say is judged alike wherever it was read; rows are read by each engine's own.
@@ -250,7 +250,7 @@ def test_a_real_run_keeps_every_promise_and_whatever_is_then_put_wrong_is_found(
         assert found
         assert promise in found.counts, f"{damage.__name__}: {found.text()}"
         world.restore(whole)
-    assert world.report().well
+    assert world.report().is_consistent
     assert_the_command_says_the_same(world)
 
 

@@ -15,7 +15,7 @@ import pytest
 from quarterdeck.core.ids import new_id
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.event_subscriber import QUEUE_BYTES
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.migrate import upgrade
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, Side, keel_on
@@ -244,7 +244,7 @@ async def emit(keel: Keel, zone_id: str, subjects: Sequence[str], size: int = 0)
     """Events without anything that happened, of any size."""
     data = f'{{"filling":"{"x" * size}"}}'
 
-    async def operation(tx: Tx) -> None:
+    async def operation(tx: Transaction) -> None:
         await tx.read()
         for subject in subjects:
             tx.emit(NewEvent("test.happened", zone_id, subject, "tester", data=data))

@@ -21,7 +21,7 @@ from tests.support.redis import RedisServer, RedisSide
 from tests.support.server import ServerProcess, Servers, launch_on
 from tests.support.zone import assert_problem
 
-ZONE = key_layout.PLAIN_ZONE
+ZONE = key_layout.DEFAULT_ZONE
 TASKS, AGENTS = "/api/v1/agent-tasks", "/api/v1/agents"
 PASSING = ("agent:heartbeat:", "coordinator:lock:", "session:context:")
 """Keys that end by themselves."""

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from quarterdeck.engine.secrets.field_encryption import key_ids_in
-from quarterdeck.engine.secrets.keyring import new_key
+from quarterdeck.engine.secrets.keyring import generate_key
 from tests.cli.cli_support import Qd
 from tests.support.keel import Side
 from tests.support.server import Launch, Servers
@@ -33,29 +33,29 @@ async def claimed(client: httpx.AsyncClient) -> dict[str, Any]:
 
 
 async def test_a_key_is_replaced_without_losing_a_secret_and_may_then_go(servers: Servers, tmp_path: Path) -> None:
-    old, new = new_key(), new_key()
+    old, new = generate_key(), generate_key()
     launch = Launch(tmp_path / "data")
     qd, side = Qd(launch.data), Side(launch.database_url)
-    server = await servers.start(launch.told(QD_SECRET_KEYS=old.told()))
+    server = await servers.start(launch.told(QD_SECRET_KEYS=old.to_text()))
     async with server.client() as client:
         task_id = await made(client)
     await server.stop()
-    refused = await servers.start_and_fail(launch.told(QD_SECRET_KEYS=new.told()))
+    refused = await servers.start_and_fail(launch.told(QD_SECRET_KEYS=new.to_text()))
     assert f"the key {old.id!r}, which this server lacks" in refused.log_text
     assert "Traceback" not in refused.log_text
 
-    server = await servers.start(launch.told(QD_SECRET_KEYS=f"{new.told()},{old.told()}"))
+    server = await servers.start(launch.told(QD_SECRET_KEYS=f"{new.to_text()},{old.to_text()}"))
     assert qd.json("secrets", "status")["counts"] == {old.id: 2}
     told = qd.json("secrets", "rotate")
     assert told == {"resealed": 2, "unopened": 0, "moved": 0, "left": 0, "forgotten": [old.id]}
     assert key_ids_in(str(side.one("select input_context from agent_tasks"))) == [new.id, new.id]
     await server.stop()
 
-    server = await servers.start(launch.told(QD_SECRET_KEYS=new.told()))
+    server = await servers.start(launch.told(QD_SECRET_KEYS=new.to_text()))
     async with server.client() as client:
         task = await claimed(client)
         assert (task["id"], task["inputContext"]) == (task_id, SAID)
-    assert new.told() not in server.log_text
+    assert new.to_text() not in server.log_text
 
 
 async def test_a_row_that_was_tampered_with_costs_its_own_secret_and_no_claim(servers: Servers, tmp_path: Path) -> None:

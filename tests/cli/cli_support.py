@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from quarterdeck.client.data_dir import Place
+from quarterdeck.client.data_dir import DataDir
 from tests.support.children import plain_environment
 from tests.support.eventually import eventually_sync
 from tests.support.source import SRC
@@ -72,11 +72,11 @@ class Qd:
 
     def end_server(self, by: signal.Signals = signal.SIGTERM) -> None:
         """Whatever a test left running on this directory is gone when this returns."""
-        place = Place(str(self.data))
-        record = place.record()
-        if record is not None and place.is_served():
+        place = DataDir(str(self.data))
+        record = place.read_record()
+        if record is not None and place.has_running_server():
             os.kill(record.pid, by)
-            eventually_sync(lambda: not place.is_served(), "the server's lock is free")
+            eventually_sync(lambda: not place.has_running_server(), "the server's lock is free")
 
 
 class OnTerminal(NamedTuple):

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from quarterdeck.client import http_types
-from quarterdeck.client.api import Server, path_of, with_query
+from quarterdeck.client.api import ApiClient, build_path, with_query
 from quarterdeck.client.http_sync import Connection
 from quarterdeck.client.http_types import Address, Lost, Request, TimedOut, Unreachable, parse_address
-from quarterdeck.client.problems import from_answer, to_document
+from quarterdeck.client.problems import problem_from_response, problem_to_document
 from quarterdeck.core.errors import (
     EXIT_NOT_FOUND,
     EXIT_REFUSED,
@@ -30,7 +30,7 @@ from quarterdeck.core.errors import (
 from tests.cli.cli_support import Peer, answer, peer
 
 
-def exchange(given: Peer, timeout: float = 10.0) -> http_types.Answer:
+def exchange(given: Peer, timeout: float = 10.0) -> http_types.Response:
     connection = Connection(parse_address(given.url), timeout)
     try:
         return connection.exchange(Request("GET", "/", {}))
@@ -143,12 +143,12 @@ def test_a_connection_is_used_again_while_both_sides_keep_it() -> None:
 
 def test_a_line_break_in_a_header_cannot_become_a_header() -> None:
     with peer(answer(200, {})) as given, pytest.raises(Invalid, match="control character"):
-        Server(parse_address(given.url), "token\r\nX-Evil: 1", 5).get("/")
+        ApiClient(parse_address(given.url), "token\r\nX-Evil: 1", 5).get("/")
 
 
 def test_a_call_bears_token_key_and_body() -> None:
     with peer(answer(201, {"id": "x"})) as given:
-        reply = Server(parse_address(given.url), "secret", 5).call("POST", "/zones/z/agents", body={"a": 1}, key="k")
+        reply = ApiClient(parse_address(given.url), "secret", 5).call("POST", "/zones/z/agents", body={"a": 1}, key="k")
     head, _, body = given.requests[0].partition(b"\r\n\r\n")
     assert (reply.status, reply.document) == (201, {"id": "x"})
     assert head.startswith(b"POST /zones/z/agents HTTP/1.1\r\n")
@@ -159,13 +159,13 @@ def test_a_call_bears_token_key_and_body() -> None:
 
 def test_a_call_without_a_token_is_refused_here_and_sends_nothing() -> None:
     with pytest.raises(Unauthenticated, match="QD_TOKEN"):
-        Server(Address("http", "127.0.0.1", 9), None, 5).get("/zones")
+        ApiClient(Address("http", "127.0.0.1", 9), None, 5).get("/zones")
 
 
 def test_pages_are_followed_to_the_last() -> None:
     first, last = {"items": [{"id": 1}], "next_cursor": "c"}, {"items": [{"id": 2}], "next_cursor": None}
     with peer(answer(200, first), answer(200, last)) as given:
-        pages = list(Server(parse_address(given.url), "t", 5).pages("/x", {"limit": 1}))
+        pages = list(ApiClient(parse_address(given.url), "t", 5).pages("/x", {"limit": 1}))
     assert [page["items"] for page in pages] == [[{"id": 1}], [{"id": 2}]]
     assert b"GET /x?limit=1&cursor=c " in given.requests[1]
 
@@ -173,18 +173,18 @@ def test_pages_are_followed_to_the_last() -> None:
 def test_a_list_that_gives_the_same_cursor_twice_does_not_go_on_for_ever() -> None:
     again = answer(200, {"items": [], "next_cursor": "c"})
     with peer(again, again, again) as given:
-        assert len(list(Server(parse_address(given.url), "t", 5).pages("/x", {}))) == 2
+        assert len(list(ApiClient(parse_address(given.url), "t", 5).pages("/x", {}))) == 2
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{", b"\xff", b"[" * 100_000])
 def test_an_answer_that_is_not_a_json_object_is_no_answer(body: bytes) -> None:
     sent = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     with peer(sent) as given, pytest.raises(Lost, match="not a JSON object"):
-        Server(parse_address(given.url), "t", 5).get("/")
+        ApiClient(parse_address(given.url), "t", 5).get("/")
 
 
 def test_an_id_cannot_reach_into_another_route() -> None:
-    assert path_of("zones", "a/../b", "x?y#z", "..") == "/zones/a%2F..%2Fb/x%3Fy%23z/%2E%2E"
+    assert build_path("zones", "a/../b", "x?y#z", "..") == "/zones/a%2F..%2Fb/x%3Fy%23z/%2E%2E"
 
 
 def test_a_query_leaves_out_what_was_not_said() -> None:
@@ -227,15 +227,15 @@ def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
 )
 def test_a_problem_comes_back_as_the_kind_it_was(status: int, code: str, kind: type[Problem], exit_code: int) -> None:
     told = {"error": code, "detail": "Why.", "title": "T", "bound": "b", "code": 1, "self": 2}
-    problem = from_answer(http_types.Answer(status, {"retry-after": "7"}, json.dumps(told).encode()))
+    problem = problem_from_response(http_types.Response(status, {"retry-after": "7"}, json.dumps(told).encode()))
     assert type(problem) is kind
     assert (problem.code, problem.detail, problem.exit_code, problem.retry_after) == (code, "Why.", exit_code, 7)
-    assert to_document(problem) == {**told, "status": status, "type": "about:blank", "retry_after": 7}
+    assert problem_to_document(problem) == {**told, "status": status, "type": "about:blank", "retry_after": 7}
 
 
 @pytest.mark.parametrize(("status", "exit_code"), [(301, 1), (418, 1), (502, 1), (504, EXIT_TIMEOUT)])
 def test_an_answer_without_a_problem_document_is_still_a_problem(status: int, exit_code: int) -> None:
-    problem = from_answer(http_types.Answer(status, {}, b"<html>"))
+    problem = problem_from_response(http_types.Response(status, {}, b"<html>"))
     assert problem.exit_code == exit_code
     assert str(status) in problem.detail
-    assert to_document(problem)["status"] == status
+    assert problem_to_document(problem)["status"] == status

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from quarterdeck import __version__
-from quarterdeck.client.data_dir import Place
+from quarterdeck.client.data_dir import DataDir
 from tests.cli.cli_support import Qd, answer, peer
 
 ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -397,9 +397,9 @@ def test_commands_at_once_start_one_server_and_stop_waits_for_its_end(own: Qd) -
     told = [process.communicate(timeout=90) for process in running]
     assert [process.returncode for process in running] == [0] * 4, told
     assert sum("starting one" in err for _, err in told) == 1
-    place, record = Place(str(own.data)), own.json("status")
+    place, record = DataDir(str(own.data)), own.json("status")
     assert own.json("stop")["pid"] == record["pid"]
-    assert not place.is_served()
+    assert not place.has_running_server()
     assert own("status").returncode == 1
     # The sessions were durable, and the next command brings the server back.
     assert len(own.json("session", "list")["items"]) == 4

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from quarterdeck.cli.delegation_graph import draw
-from quarterdeck.cli.output import Paint
-from quarterdeck.cli.session_tree import PLAIN
+from quarterdeck.cli.output import TextStyler
+from quarterdeck.cli.session_tree import ASCII_GLYPHS
 from quarterdeck.client.api import Document
 from tests.cli.cli_support import Qd
 from tests.support.engines import ON_BOTH
@@ -216,8 +216,8 @@ def test_a_drawing_is_aligned_and_says_what_is_lent_for_how_far_and_how_long() -
         ],
         "e2",
         NOW,
-        Paint(on=False),
-        PLAIN,
+        TextStyler(is_enabled=False),
+        ASCII_GLYPHS,
     )
     assert drawn.splitlines() == [
         "a",
@@ -229,15 +229,15 @@ def test_a_drawing_is_aligned_and_says_what_is_lent_for_how_far_and_how_long() -
 
 def test_what_was_asked_about_stands_out_on_a_terminal() -> None:
     edges = [edge("e1", "a", "b"), edge("e2", "b", "c", "e1")]
-    bold = [line.startswith("\x1b[1m") for line in draw(edges, "e2", NOW, Paint(on=True)).splitlines()]
+    bold = [line.startswith("\x1b[1m") for line in draw(edges, "e2", NOW, TextStyler(is_enabled=True)).splitlines()]
     assert bold == [False, False, True]
-    bold = [line.startswith("\x1b[1m") for line in draw(edges, "b", NOW, Paint(on=True)).splitlines()]
+    bold = [line.startswith("\x1b[1m") for line in draw(edges, "b", NOW, TextStyler(is_enabled=True)).splitlines()]
     assert bold == [False, True, False]
 
 
 def test_a_chain_longer_than_pythons_own_stack_is_drawn() -> None:
     long = [edge(f"e{n:05}", f"s{n}", f"s{n + 1}", f"e{n - 1:05}" if n else None) for n in range(3_000)]
-    assert len(draw(long, "s0", NOW, Paint(on=False)).splitlines()) == 3_001
+    assert len(draw(long, "s0", NOW, TextStyler(is_enabled=False)).splitlines()) == 3_001
 
 
 @pytest.mark.parametrize("words", [("create",), ("create", "--from", "a"), ("show",), ("graph",), ("revoke",)])

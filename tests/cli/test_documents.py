@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.cli import click_parser
-from quarterdeck.cli.command_table import Ask
+from quarterdeck.cli.command_table import ParsedCommand
 from quarterdeck.core.errors import Problem
 from tests.support.source import ROOT
 
@@ -56,7 +56,7 @@ def test_every_command_in_a_document_is_one_that_qd_understands(document: Path) 
             except Problem as problem:
                 wrong.append(f"qd {shlex.join(command)}: {problem.detail}")
             else:
-                assert isinstance(outcome, Ask) or outcome == 0
+                assert isinstance(outcome, ParsedCommand) or outcome == 0
     assert not wrong
 
 

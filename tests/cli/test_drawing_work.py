@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from quarterdeck.cli import progress_bars, task_tree, time_args, top_view
-from quarterdeck.cli.output import Paint, clip, width
-from quarterdeck.cli.session_tree import PLAIN
-from quarterdeck.cli.task_add import Line, batches
-from quarterdeck.cli.task_logs import line_of
-from quarterdeck.cli.top_view import Rates, sparkline
+from quarterdeck.cli.output import TextStyler, clip, width
+from quarterdeck.cli.session_tree import ASCII_GLYPHS
+from quarterdeck.cli.task_add import TaskLine, batches
+from quarterdeck.cli.task_logs import format_line
+from quarterdeck.cli.top_view import EventRates, sparkline
 from quarterdeck.client.api import Document
 
 NOW = 1_767_323_045.0  # 2026-01-02T03:04:05Z
-PLAINLY = Paint(on=False)
+PLAINLY = TextStyler(is_enabled=False)
 EVIL = "evil\x1b[2J"
 
 
@@ -41,17 +41,17 @@ def test_few_tasks_have_a_line_each_and_many_share_one() -> None:
         task("c", "FAILED", progressPercent=0, isFinal=True),
         task("d", "FAILED", progressPercent=0, isFinal=False),
     ]
-    first, second, *_ = progress_bars.lines(tasks, 10, 100)
+    first, second, *_ = progress_bars.render_lines(tasks, 10, 100)
     assert "100%  completed  the a" in first
     assert second.startswith("[==========>           ]  50%  running    the b · testing")
-    [whole] = progress_bars.lines(tasks, 3, 100)
+    [whole] = progress_bars.render_lines(tasks, 3, 100)
     assert whole.endswith("2/4 ended: 1 completed, 2 failed, 1 running")
 
 
 def test_no_line_is_wider_than_the_terminal_nor_moves_its_cursor() -> None:
     tasks = [task("a", "RUNNING", title=EVIL * 9, currentStep=EVIL * 9, progressPercent=5)]
     for columns in (20, 40, 80):
-        [line] = progress_bars.lines(tasks, 5, columns)
+        [line] = progress_bars.render_lines(tasks, 5, columns)
         assert width(line) <= columns
         assert "\x1b" not in line
 
@@ -76,7 +76,7 @@ def test_a_task_is_drawn_with_both_sides_and_what_two_ways_lead_to_once() -> Non
             task("announce", dependsOn=["ship"]),
         ]
     }
-    assert task_tree.draw(told, "ship", PLAINLY, PLAIN).splitlines() == [
+    assert task_tree.draw(told, "ship", PLAINLY, ASCII_GLYPHS).splitlines() == [
         "ship            PENDING      the ship",
         "|- depends on",
         "|  |- test      RUNNING 40%  the test",
@@ -110,7 +110,7 @@ def test_a_line_of_the_log_tells_the_move_and_below_it_where_something_failed() 
         "details": {"attempt": 2},
         "stackTrace": "Traceback\n  boom",
     }
-    assert line_of(line, PLAINLY) == (
+    assert format_line(line, PLAINLY) == (
         "2026-01-02T03:04:05.000Z  ERROR     error             RUNNING → FAILED  evil\\x1b[2J  "
         '{"attempt": 2}\n    Traceback\n      boom'
     )
@@ -119,7 +119,7 @@ def test_a_line_of_the_log_tells_the_move_and_below_it_where_something_failed() 
 # -- the picture ---------------------------------------------------------------------------------------------------
 
 
-def seen() -> top_view.Seen:
+def seen() -> top_view.Snapshot:
     stats: Document = {"pendingTasks": 120, "runningTasks": 8, "healthyAgents": 9, "staleAgents": 1}
     agents: list[Document] = [
         {"id": f"agent-{at}", "status": status, "heldTasks": 1, "maxConcurrentTasks": 2}
@@ -128,7 +128,7 @@ def seen() -> top_view.Seen:
     created = "2026-01-02T03:03:05.000Z"
     pending = [task(f"p{at}", createdAt=created, dependsOn=[]) for at in range(3)]
     running = [task(EVIL, "RUNNING", agentId="agent-2", progressPercent=40, startedAt=created)]
-    return top_view.Seen(stats, agents, False, running, False, pending, False)
+    return top_view.Snapshot(stats, agents, False, running, False, pending, False)
 
 
 def test_a_picture_tells_who_watches_over_the_fleets_and_whom_nobody_has_heard_of() -> None:
@@ -153,7 +153,7 @@ def test_a_picture_tells_counts_queues_agents_and_what_they_do() -> None:
 
 
 def test_who_may_not_ask_the_coordinator_is_told_what_was_counted() -> None:
-    frame = top_view.Frame("z", seen()._replace(stats=None, more_pending=True), NOW, PLAINLY)
+    frame = top_view.Frame("z", seen()._replace(stats=None, has_more_pending=True), NOW, PLAINLY)
     assert top_view.draw(frame, top_view.Size(100, None))[1] == "tasks: 3+ pending, 1 running   agents: 2 alive, 1 lost"
 
 
@@ -161,7 +161,7 @@ def test_who_may_not_ask_the_coordinator_is_told_what_was_counted() -> None:
 def test_a_picture_fits_the_screen_whatever_there_is_to_see(rows: int) -> None:
     agents: list[Document] = [{"id": f"agent-{at}", "status": "IDLE"} for at in range(100)]
     frame = top_view.Frame(
-        "z", seen()._replace(agents=agents), NOW, PLAINLY, Rates(NOW - 60), "the server does not answer"
+        "z", seen()._replace(agents=agents), NOW, PLAINLY, EventRates(NOW - 60), "the server does not answer"
     )
     lines = top_view.draw(frame, top_view.Size(60, rows))
     assert len(lines) <= rows
@@ -175,10 +175,10 @@ def test_a_picture_fits_the_screen_whatever_there_is_to_see(rows: int) -> None:
 
 
 def test_a_rate_is_of_whole_seconds_and_forgets_after_a_minute() -> None:
-    rates = Rates(NOW)
+    rates = EventRates(NOW)
     for at in range(200):
         for _ in range(3):
-            rates.note("task.completed", NOW + at)
+            rates.record("task.completed", NOW + at)
     assert rates.per_second("task.completed", NOW + 200) == 3.0
     assert rates.per_second("task.completed", NOW + 205) == 1.5
     assert rates.per_second("task.failed", NOW + 200) == 0.0
@@ -186,9 +186,9 @@ def test_a_rate_is_of_whole_seconds_and_forgets_after_a_minute() -> None:
 
 
 def test_who_has_watched_for_two_seconds_does_not_divide_by_ten() -> None:
-    rates = Rates(NOW)
+    rates = EventRates(NOW)
     for at in range(2):
-        rates.note("task.created", NOW + at)
+        rates.record("task.created", NOW + at)
     assert rates.per_second("task.created", NOW + 2) == 1.0
 
 
@@ -203,26 +203,26 @@ def test_a_sparkline_is_as_high_as_the_highest_and_empty_where_nothing_happens()
 
 
 def test_a_moment_is_an_instant_or_so_long_from_now() -> None:
-    assert time_args.later("+10m", NOW) == "2026-01-02T03:14:05.000+00:00"
-    assert time_args.earlier("10m", NOW) == "2026-01-02T02:54:05.000+00:00"
-    assert time_args.later("2026-01-02T03:04:05+02:00", NOW).startswith("2026-01-0")
-    assert time_args.day("7d", NOW) == "2025-12-26"
-    assert time_args.day("2026-01-31", NOW) == "2026-01-31"
+    assert time_args.parse_future_time("+10m", NOW) == "2026-01-02T03:14:05.000+00:00"
+    assert time_args.parse_past_time("10m", NOW) == "2026-01-02T02:54:05.000+00:00"
+    assert time_args.parse_future_time("2026-01-02T03:04:05+02:00", NOW).startswith("2026-01-0")
+    assert time_args.parse_day("7d", NOW) == "2025-12-26"
+    assert time_args.parse_day("2026-01-31", NOW) == "2026-01-31"
     # Without an offset it is meant as the clock on the wall shows it.
     local = time.strftime("%z", time.localtime(NOW))
-    assert time_args.later("2026-01-02T03:04:05", NOW).replace(":", "").endswith(local)
+    assert time_args.parse_future_time("2026-01-02T03:04:05", NOW).replace(":", "").endswith(local)
 
 
 @pytest.mark.parametrize("text", ["soon", "+soon", "+999999999999999d", "2026-13-01", ""])
 def test_what_is_no_moment_is_said_to_be_none(text: str) -> None:
-    for kind in (time_args.LATER, time_args.EARLIER, time_args.DAY):
+    for kind in (time_args.FUTURE_TIME, time_args.PAST_TIME, time_args.DAY):
         with pytest.raises(ValueError):
-            kind.convert(text)
+            kind.parse(text)
 
 
 def test_many_tasks_are_sent_a_thousand_at_once_and_large_ones_in_fewer() -> None:
-    small = [Line(at, {"title": "t"}) for at in range(2_500)]
+    small = [TaskLine(at, {"title": "t"}) for at in range(2_500)]
     assert [len(batch) for batch in batches(small)] == [1_000, 1_000, 500]
-    large = [Line(at, {"description": "x" * (6 << 20)}) for at in range(5)]
+    large = [TaskLine(at, {"description": "x" * (6 << 20)}) for at in range(5)]
     assert [len(batch) for batch in batches(large)] == [2, 2, 1]
     assert [*batches([])] == []

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import pytest
 
-from quarterdeck.client.data_dir import Place
+from quarterdeck.client.data_dir import DataDir
 from tests.cli.cli_support import RUN_LIMIT, Qd, answer
 from tests.support.eventually import eventually_sync
 
@@ -175,7 +175,7 @@ def test_it_goes_on_after_a_restart_and_starts_no_server_itself(own: Qd) -> None
         assert json.loads(following.line())["subject"] == before
         own.good("stop")
         assert "Trying again" in stream(following.process.stderr).readline()
-        assert not Place(str(own.data)).is_served()
+        assert not DataDir(str(own.data)).has_running_server()
         after = [own.good("session", "spawn", "--app", "demo") for _ in range(2)]
         assert [json.loads(line)["subject"] for line in following.lines(2)] == after
         assert "following again after" in stream(following.process.stderr).readline()

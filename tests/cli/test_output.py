@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from quarterdeck.cli.errors import sentence
-from quarterdeck.cli.output import Paint, cell, fields, span, table, width
-from quarterdeck.cli.session_tree import BOX, PLAIN, draw, life, lines_for
+from quarterdeck.cli.errors import format_problem
+from quarterdeck.cli.output import TextStyler, cell, fields, span, table, width
+from quarterdeck.cli.session_tree import ASCII_GLYPHS, UNICODE_GLYPHS, age_and_lifetime, draw, glyphs_for
 from quarterdeck.client.api import Document
 from quarterdeck.core.errors import Invalid, LimitReached, NotFound, Unavailable
 
-PLAINLY = Paint(False)
-COLOURED = Paint(True)
+PLAINLY = TextStyler(False)
+COLOURED = TextStyler(True)
 NOW = 1_767_323_045.0  # 2026-01-02T03:04:05Z
 
 
@@ -97,10 +97,10 @@ def test_without_colours_there_is_no_escape_sequence() -> None:
 
 
 def test_a_terminal_without_box_lines_gets_plain_ones() -> None:
-    assert lines_for("utf-8") is BOX
-    assert lines_for("UTF8") is BOX
-    assert lines_for("ascii") is PLAIN
-    assert draw([session("r"), session("a", "r")], NOW, PLAINLY, PLAIN).splitlines()[1].startswith("`- a")
+    assert glyphs_for("utf-8") is UNICODE_GLYPHS
+    assert glyphs_for("UTF8") is UNICODE_GLYPHS
+    assert glyphs_for("ascii") is ASCII_GLYPHS
+    assert draw([session("r"), session("a", "r")], NOW, PLAINLY, ASCII_GLYPHS).splitlines()[1].startswith("`- a")
 
 
 def test_a_tree_deeper_than_pythons_stack_is_drawn() -> None:
@@ -109,14 +109,17 @@ def test_a_tree_deeper_than_pythons_stack_is_drawn() -> None:
 
 
 def test_the_life_of_an_ended_session_is_how_long_it_was() -> None:
-    assert life(session("e", status="terminated", terminated_at="2026-01-02T03:03:15.000Z"), NOW) == ("10s", "ended")
+    assert age_and_lifetime(session("e", status="terminated", terminated_at="2026-01-02T03:03:15.000Z"), NOW) == (
+        "10s",
+        "ended",
+    )
 
 
 def test_a_quota_refusal_names_bound_limit_used_and_what_frees_it() -> None:
     refused = LimitReached(
         "agent_depth_limit_exceeded", "Too deep.", bound="max_depth", limit=10, used=10, frees="a shallower parent"
     )
-    assert sentence(refused).splitlines() == [
+    assert format_problem(refused).splitlines() == [
         "qd: Too deep.",
         "    max_depth: limit 10, used 10; what frees it: a shallower parent",
     ]
@@ -124,9 +127,9 @@ def test_a_quota_refusal_names_bound_limit_used_and_what_frees_it() -> None:
 
 def test_a_wrong_value_is_told_with_the_field_it_stands_in() -> None:
     wrong = Invalid("invalid_body", "Expected `int` <= 100.", field="max_depth")
-    assert sentence(wrong).splitlines() == ["qd: Expected `int` <= 100.", "    in max_depth"]
+    assert format_problem(wrong).splitlines() == ["qd: Expected `int` <= 100.", "    in max_depth"]
 
 
 def test_where_waiting_helps_the_sentence_says_how_long() -> None:
-    assert sentence(Unavailable("queue_full", "Busy.", retry_after=2)).endswith("after 2 s")
-    assert sentence(NotFound("agent_not_found", "No such session.")) == "qd: No such session."
+    assert format_problem(Unavailable("queue_full", "Busy.", retry_after=2)).endswith("after 2 s")
+    assert format_problem(NotFound("agent_not_found", "No such session.")) == "qd: No such session."

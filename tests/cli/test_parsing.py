@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from quarterdeck.cli import click_parser, fast_parser
-from quarterdeck.cli.command_table import GLOBALS, Ask, Command
+from quarterdeck.cli.command_table import GLOBAL_OPTIONS, Command, ParsedCommand
 from quarterdeck.cli.registry import MODULES, commands_of
 from quarterdeck.core.errors import Problem
 
 
-def thinly(*argv: str) -> Ask | None:
-    found = fast_parser.walk(argv)
+def thinly(*argv: str) -> ParsedCommand | None:
+    found = fast_parser.find_command(argv)
     return fast_parser.parse(found.command, found.rest) if found else None
 
 
-def fully(*argv: str) -> Ask:
+def fully(*argv: str) -> ParsedCommand:
     ask = click_parser.parse(argv)
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, ParsedCommand)
     return ask
 
 
@@ -144,12 +144,12 @@ def test_every_command_has_help_that_names_its_options(command: Command, capsys:
     assert click_parser.parse([*command.words, "--help"]) == 0
     told = capsys.readouterr().out
     assert command.summary.split()[0] in told
-    assert all(option.name in told for option in (*command.options, *GLOBALS))
+    assert all(option.name in told for option in (*command.options, *GLOBAL_OPTIONS))
 
 
 @pytest.mark.parametrize("command", every_command(), ids=lambda command: " ".join(command.words))
 def test_no_option_of_a_command_takes_the_place_of_another(command: Command) -> None:
-    options = [*GLOBALS, *command.options]
+    options = [*GLOBAL_OPTIONS, *command.options]
     keys = [option.key for option in options] + [argument.key for argument in command.arguments]
     names = [name for option in options for name in (option.name, option.short) if name]
     assert len(set(keys)) == len(keys)
@@ -164,7 +164,7 @@ def lines(draw: st.DrawFn) -> list[str]:
     """Command lines that are mostly right: the words of a command among its options, arguments and some
     rubbish."""
     command = draw(st.sampled_from(every_command()))
-    options = [*GLOBALS, *command.options]
+    options = [*GLOBAL_OPTIONS, *command.options]
     names = [name for option in options for name in (option.name, option.short) if name]
     loose = st.one_of(
         st.sampled_from(names).map(lambda name: [name]),
@@ -188,7 +188,7 @@ def test_what_the_thin_parser_understands_click_understands_the_same(argv: list[
     ask = thinly(*argv)
     if ask is not None:
         told = click_parser.parse(argv)
-        assert isinstance(told, Ask)
+        assert isinstance(told, ParsedCommand)
         assert told.command.words == ask.command.words
         assert dict(told.values) == dict(ask.values)
 
@@ -202,4 +202,4 @@ def test_whatever_is_typed_ends_in_a_command_or_in_a_sentence(argv: list[str]) -
         assert problem.exit_code == 2
         assert problem.detail
     else:
-        assert isinstance(outcome, Ask) or outcome == 0
+        assert isinstance(outcome, ParsedCommand) or outcome == 0

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.client import autostart, discovery, file_locks
-from quarterdeck.client.api import Server
-from quarterdeck.client.data_dir import Place, place_of, socket_path
-from quarterdeck.client.discovery import Where
+from quarterdeck.client.api import ApiClient
+from quarterdeck.client.data_dir import DataDir, resolve_data_dir, socket_path
+from quarterdeck.client.discovery import ServerLocation
 from quarterdeck.client.http_sync import Connection
 from quarterdeck.client.http_types import Address, Unreachable, parse_address
 from quarterdeck.client.socket_peer import listener_pid, listener_uid
@@ -32,9 +32,9 @@ NO_ZONES = '{"items": []}\n'
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> DataDir:
     (tmp_path / "data").mkdir()
-    return Place(str(tmp_path / "data"))
+    return DataDir(str(tmp_path / "data"))
 
 
 @pytest.fixture
@@ -79,11 +79,11 @@ def holder(path: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def write_record(place: Place, **told: object) -> None:
+def write_record(place: DataDir, **told: object) -> None:
     Path(place.path, "server.json").write_text(json.dumps(told))
 
 
-def redirect(server: Server, url: str) -> None:
+def redirect(server: ApiClient, url: str) -> None:
     """Lets a test see what would have been sent to an address that is not there."""
     server.connection = Connection(parse_address(url), 10)
 
@@ -94,15 +94,15 @@ def refuse_to_speak(text: str) -> None:
 
 def test_the_directory_is_the_flag_then_the_variable_then_the_users_own() -> None:
     environ = {"QD_DATA": "/from/variable", "XDG_DATA_HOME": "/xdg"}
-    assert place_of("/from/flag", environ).path == "/from/flag"
-    assert place_of(None, environ).path == "/from/variable"
+    assert resolve_data_dir("/from/flag", environ).path == "/from/flag"
+    assert resolve_data_dir(None, environ).path == "/from/variable"
     if sys.platform == "linux":
-        assert place_of(None, {"XDG_DATA_HOME": "/xdg"}).path == "/xdg/quarterdeck"
-        assert place_of(None, {"XDG_DATA_HOME": "not/absolute"}).path.endswith("/.local/share/quarterdeck")
+        assert resolve_data_dir(None, {"XDG_DATA_HOME": "/xdg"}).path == "/xdg/quarterdeck"
+        assert resolve_data_dir(None, {"XDG_DATA_HOME": "not/absolute"}).path.endswith("/.local/share/quarterdeck")
 
 
 def test_a_relative_directory_is_made_absolute_because_the_server_stands_elsewhere() -> None:
-    assert place_of("here", {}).path == str(Path.cwd() / "here")
+    assert resolve_data_dir("here", {}).path == str(Path.cwd() / "here")
 
 
 def test_the_socket_has_one_short_name_by_whichever_path_the_directory_is_reached(tmp_path: Path) -> None:
@@ -110,53 +110,53 @@ def test_the_socket_has_one_short_name_by_whichever_path_the_directory_is_reache
     deep.mkdir(parents=True)
     (tmp_path / "link").symlink_to(deep)
     environ = {"XDG_RUNTIME_DIR": "/run/user/1"}
-    name = socket_path(Place(str(deep)), environ)
-    assert name == socket_path(Place(str(tmp_path / "link")), environ)
+    name = socket_path(DataDir(str(deep)), environ)
+    assert name == socket_path(DataDir(str(tmp_path / "link")), environ)
     assert name.startswith("/run/user/1/qd-")
     assert len(name) == len("/run/user/1/qd-") + 12 + len(".sock")
-    assert f"quarterdeck-{os.getuid()}/qd-" in socket_path(Place(str(deep)), {})
+    assert f"quarterdeck-{os.getuid()}/qd-" in socket_path(DataDir(str(deep)), {})
 
 
 @pytest.mark.parametrize("runtime", ["/run/user/1", "not/absolute", ""])
 def test_server_and_client_agree_on_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
-    path = socket_path(Place(str(tmp_path)), {"XDG_RUNTIME_DIR": runtime})
+    path = socket_path(DataDir(str(tmp_path)), {"XDG_RUNTIME_DIR": runtime})
     assert str(socket_of_server(tmp_path)) == path
     assert path.startswith("/run/user/1/" if runtime == "/run/user/1" else "/")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"pid": "x", "url": 5}'])
-def test_a_record_that_is_none_stops_nobody(place: Place, text: str) -> None:
+def test_a_record_that_is_none_stops_nobody(place: DataDir, text: str) -> None:
     Path(place.path, "server.json").write_text(text)
-    record = place.record()
+    record = place.read_record()
     assert record is None or (record.pid, record.url) == (0, "")
 
 
-def test_only_the_lock_says_whether_a_server_runs(place: Place) -> None:
+def test_only_the_lock_says_whether_a_server_runs(place: DataDir) -> None:
     write_record(place, pid=os.getpid(), url="http://127.0.0.1:1", socket="/nowhere")
-    assert not place.is_served(), "the pid of the record lives, and is somebody else's"
+    assert not place.has_running_server(), "the pid of the record lives, and is somebody else's"
     with held(place.server_lock):
-        assert place.is_served()
-    assert not place.is_served()
+        assert place.has_running_server()
+    assert not place.has_running_server()
 
 
-def test_waiting_for_a_lock_ends_when_its_holder_ends(place: Place) -> None:
+def test_waiting_for_a_lock_ends_when_its_holder_ends(place: DataDir) -> None:
     with holder(place.server_lock) as process:
         assert not file_locks.wait_until_free(place.server_lock, 0.05)
         process.kill()
         assert file_locks.wait_until_free(place.server_lock, 10)
 
 
-def test_a_lock_that_cannot_be_had_in_time_is_a_timeout(place: Place) -> None:
-    with held(place.start_lock), pytest.raises(TimeoutError), file_locks.exclusive(place.start_lock, 0.05):
+def test_a_lock_that_cannot_be_had_in_time_is_a_timeout(place: DataDir) -> None:
+    with held(place.start_lock), pytest.raises(TimeoutError), file_locks.lock_exclusive(place.start_lock, 0.05):
         raise AssertionError("it was held")
 
 
-def test_waiting_for_a_lock_puts_back_the_timer_that_was_there(place: Place) -> None:
+def test_waiting_for_a_lock_puts_back_the_timer_that_was_there(place: DataDir) -> None:
     handler = signal.getsignal(signal.SIGALRM)
     left, interval = signal.setitimer(signal.ITIMER_REAL, 1000)
     try:
-        with file_locks.exclusive(place.start_lock, 5):
+        with file_locks.lock_exclusive(place.start_lock, 5):
             pass
         assert 900 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
         assert signal.getsignal(signal.SIGALRM) is handler
@@ -164,10 +164,12 @@ def test_waiting_for_a_lock_puts_back_the_timer_that_was_there(place: Place) -> 
         signal.setitimer(signal.ITIMER_REAL, left, interval)
 
 
-def test_an_address_that_was_given_is_used_and_nothing_is_started(place: Place) -> None:
-    server = discovery.reach(Where(data=place.path, url="http://127.0.0.1:9"), {}, refuse_to_speak)
+def test_an_address_that_was_given_is_used_and_nothing_is_started(place: DataDir) -> None:
+    server = discovery.connect_server(ServerLocation(data=place.path, url="http://127.0.0.1:9"), {}, refuse_to_speak)
     assert str(server.address) == "http://127.0.0.1:9"
-    server = discovery.reach(Where(data=place.path), {"QD_URL": "http://127.0.0.1:9"}, refuse_to_speak)
+    server = discovery.connect_server(
+        ServerLocation(data=place.path), {"QD_URL": "http://127.0.0.1:9"}, refuse_to_speak
+    )
     assert str(server.address) == "http://127.0.0.1:9"
 
 
@@ -182,13 +184,13 @@ def test_an_address_that_was_given_is_used_and_nothing_is_started(place: Place) 
     ],
 )
 def test_the_admin_token_goes_to_its_own_server_or_where_it_was_sent_on_purpose(
-    place: Place, url: str, named: bool, sent: bool
+    place: DataDir, url: str, named: bool, sent: bool
 ) -> None:
     write_record(place, pid=1, url="http://127.0.0.1:4000", socket="/nowhere")
     Path(place.path, "admin-token").write_text("secret\n")
-    where = Where(url=url, data=place.path if named else None)
+    where = ServerLocation(url=url, data=place.path if named else None)
     with peer(answer(200, {})) as listening:
-        server = discovery.at_address(where, {"QD_DATA": place.path}, url)
+        server = discovery.client_for_url(where, {"QD_DATA": place.path}, url)
         redirect(server, listening.url)
         if sent:
             server.get("/zones")
@@ -199,10 +201,10 @@ def test_the_admin_token_goes_to_its_own_server_or_where_it_was_sent_on_purpose(
             assert listening.connections == 0
 
 
-def test_a_token_that_was_given_is_used_everywhere(place: Place) -> None:
-    for where, environ in ((Where(token="t"), {}), (Where(), {"QD_TOKEN": "t"})):
+def test_a_token_that_was_given_is_used_everywhere(place: DataDir) -> None:
+    for where, environ in ((ServerLocation(token="t"), {}), (ServerLocation(), {"QD_TOKEN": "t"})):
         with peer(answer(200, {})) as listening:
-            server = discovery.at_address(where, environ, "https://quarterdeck.example")
+            server = discovery.client_for_url(where, environ, "https://quarterdeck.example")
             redirect(server, listening.url)
             server.get("/zones")
             assert b"Authorization: Bearer t\r\n" in listening.requests[0]
@@ -220,16 +222,16 @@ SOMEBODY_ELSE = 54_321
 
 
 def test_a_socket_of_another_user_is_told_of_and_sent_nothing(
-    place: Place, short: Path, monkeypatch: pytest.MonkeyPatch
+    place: DataDir, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with listening_at(short / "qd.sock") as listener:
         write_record(place, pid=1, url="", socket=str(short / "qd.sock"))
         Path(place.path, "admin-token").write_text("secret\n")
-        assert discovery.of_place(Where(), {}, place) is not None, "it is our own"
+        assert discovery.connect_data_dir(ServerLocation(), {}, place) is not None, "it is our own"
         listener.accept()[0].close()
         monkeypatch.setattr(discovery, "listener_uid", lambda connection: SOMEBODY_ELSE)
         with pytest.raises(Unreachable, match=rf"another user \(uid {SOMEBODY_ELSE}\)") as told:
-            discovery.reach(Where(data=place.path), {}, refuse_to_speak)
+            discovery.connect_server(ServerLocation(data=place.path), {}, refuse_to_speak)
         assert str(short / "qd.sock") in told.value.detail
         connection = listener.accept()[0]
         connection.settimeout(10)
@@ -238,7 +240,7 @@ def test_a_socket_of_another_user_is_told_of_and_sent_nothing(
 
 
 def test_a_socket_of_root_or_of_the_directorys_owner_is_trusted(
-    place: Place, short: Path, monkeypatch: pytest.MonkeyPatch
+    place: DataDir, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with listening_at(short / "qd.sock"):
         write_record(place, pid=1, url="", socket=str(short / "qd.sock"))
@@ -246,55 +248,55 @@ def test_a_socket_of_root_or_of_the_directorys_owner_is_trusted(
         monkeypatch.setattr(os, "getuid", lambda: SOMEBODY_ELSE)
         for uid in (0, owner, SOMEBODY_ELSE):
             monkeypatch.setattr(discovery, "listener_uid", lambda connection, uid=uid: uid)
-            assert discovery.of_place(Where(), {}, place) is not None
+            assert discovery.connect_data_dir(ServerLocation(), {}, place) is not None
 
 
 def test_beside_a_socket_of_another_user_the_port_of_a_living_server_still_serves(
-    place: Place, short: Path, monkeypatch: pytest.MonkeyPatch
+    place: DataDir, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(discovery, "listener_uid", lambda connection: SOMEBODY_ELSE)
     with listening_at(short / "qd.sock"), peer(answer(200, {})) as ours, held(place.server_lock):
         write_record(place, pid=os.getpid(), url=ours.url, socket=str(short / "qd.sock"))
-        found = discovery.of_place(Where(), {}, place)
+        found = discovery.connect_data_dir(ServerLocation(), {}, place)
         assert found is not None
         assert str(found.address) == ours.url
 
 
 @pytest.mark.parametrize(("mode", "trusted"), [(0o700, True), (0o755, True), (0o770, False), (0o1777, False)])
 def test_where_the_kernel_does_not_tell_who_listens_the_sockets_directory_must_be_ours_alone(
-    place: Place, short: Path, monkeypatch: pytest.MonkeyPatch, mode: int, trusted: bool
+    place: DataDir, short: Path, monkeypatch: pytest.MonkeyPatch, mode: int, trusted: bool
 ) -> None:
     monkeypatch.setattr(discovery, "listener_uid", lambda connection: None)
     short.chmod(mode)
     with listening_at(short / "qd.sock"):
         write_record(place, pid=1, url="", socket=str(short / "qd.sock"))
         if trusted:
-            assert discovery.of_place(Where(), {}, place) is not None
+            assert discovery.connect_data_dir(ServerLocation(), {}, place) is not None
         else:
             with pytest.raises(Unreachable, match="another user"):
-                discovery.of_place(Where(), {}, place)
+                discovery.connect_data_dir(ServerLocation(), {}, place)
 
 
-def test_a_tcp_port_of_an_old_record_is_not_trusted_while_nobody_holds_the_directory(place: Place) -> None:
+def test_a_tcp_port_of_an_old_record_is_not_trusted_while_nobody_holds_the_directory(place: DataDir) -> None:
     with peer(answer(200, {})) as stranger:
         write_record(place, pid=os.getpid(), url=stranger.url, socket="/nowhere")
-        assert discovery.of_place(Where(), {}, place) is None
+        assert discovery.connect_data_dir(ServerLocation(), {}, place) is None
         with held(place.server_lock):
-            assert discovery.of_place(Where(), {}, place) is not None
+            assert discovery.connect_data_dir(ServerLocation(), {}, place) is not None
 
 
-def test_a_directory_of_postgresql_is_never_started_automatically(place: Place) -> None:
+def test_a_directory_of_postgresql_is_never_started_automatically(place: DataDir) -> None:
     write_record(place, pid=1, url="http://127.0.0.1:1", socket="/nowhere", database="postgresql")
     with pytest.raises(Unreachable, match="PostgreSQL") as told:
-        discovery.reach(Where(data=place.path), {}, refuse_to_speak)
+        discovery.connect_server(ServerLocation(data=place.path), {}, refuse_to_speak)
     assert "qd up" in told.value.detail
 
 
-def test_a_server_that_starts_elsewhere_is_waited_for_and_not_doubled(place: Place) -> None:
-    server = Server(Address("unix", "/nowhere"), None, 1)
+def test_a_server_that_starts_elsewhere_is_waited_for_and_not_doubled(place: DataDir) -> None:
+    server = ApiClient(Address("unix", "/nowhere"), None, 1)
     answers = iter([None, None, server])
     with held(place.server_lock):
-        assert autostart.ensure(place, refuse_to_speak, lambda: next(answers)) is server
+        assert autostart.ensure_server(place, refuse_to_speak, lambda: next(answers)) is server
 
 
 def test_a_long_log_is_put_aside_at_the_next_start(qd: Qd) -> None:
@@ -363,12 +365,12 @@ def test_a_start_that_fails_shows_the_end_of_the_log(qd: Qd) -> None:
 
 def test_a_server_that_was_killed_is_replaced_although_its_record_and_socket_are_there(qd: Qd) -> None:
     qd.good("zone", "list", "--token", "t")
-    first = Place(str(qd.data)).record()
+    first = DataDir(str(qd.data)).read_record()
     qd.end_server(signal.SIGKILL)
     assert first is not None
     assert Path(first.socket).exists()
     qd.good("zone", "list", "--token", "t")
-    second = Place(str(qd.data)).record()
+    second = DataDir(str(qd.data)).read_record()
     assert second is not None
     assert second.pid != first.pid
 

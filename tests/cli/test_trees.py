@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from quarterdeck.cli.output import Paint
+from quarterdeck.cli.output import TextStyler
 from quarterdeck.cli.session_tree import draw
 from quarterdeck.client.api import Document
 from tests.cli.cli_support import Qd, answer, peer
@@ -141,11 +141,11 @@ def test_a_sleeper_is_drawn_in_its_colour_with_how_long_it_has_slept() -> None:
         "expires_at": "2026-01-02T04:03:05.000Z",
         "suspended_at": "2026-01-02T03:03:35.000Z",
     }
-    assert draw([sleeper], NOW, Paint(False)) == "r  app  suspended  1m  59m left, asleep 30s"
-    assert "\x1b[33msuspended" in draw([sleeper], NOW, Paint(True))
+    assert draw([sleeper], NOW, TextStyler(False)) == "r  app  suspended  1m  59m left, asleep 30s"
+    assert "\x1b[33msuspended" in draw([sleeper], NOW, TextStyler(True))
     # An ending keeps the instant of the suspension; what has ended does not sleep.
     ended: Document = {**sleeper, "status": "terminated", "terminated_at": "2026-01-02T03:04:05.000Z"}
-    assert draw([ended], NOW, Paint(False)) == "r  app  terminated  1m  ended"
+    assert draw([ended], NOW, TextStyler(False)) == "r  app  terminated  1m  ended"
 
 
 # -- stop and its receipt ----------------------------------------------------------------------------------------

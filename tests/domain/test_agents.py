@@ -11,11 +11,11 @@ import pytest
 from quarterdeck.core.caller import Role
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents.model import Agent, Beat, Health, Look, Shown, State
-from quarterdeck.domain.agents.rules import shown
-from quarterdeck.domain.agents.sweeps import RETENTION
+from quarterdeck.domain.agents.model import Agent, AgentHealth, AgentStatus, RecordHeartbeat, RefreshStatus, State
+from quarterdeck.domain.agents.rules import displayed_status
+from quarterdeck.domain.agents.sweeps import HEARTBEAT_RETENTION
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from tests.support.agency import AGENT, Agency, agent_caller, person
 from tests.support.asking import ZONE, admin
 from tests.support.keel import Keel
@@ -119,14 +119,14 @@ async def test_a_heartbeat_is_kept_as_what_was_said_last_and_writes_no_event(age
     beaten = await agency.beat(
         current_task_id="t", progress_percent=40, current_step="s", memory_mb=512, cpu_percent=7, metadata='{"a":1}'
     )
-    assert not beaten.is_news
+    assert not beaten.needs_refresh
     watched = await agency.watch()
     assert watched.agent == beaten.agent
     assert (watched.agent.current_task_id, watched.agent.progress_percent) == ("t", 40)
     assert (watched.agent.memory_mb, watched.agent.cpu_percent) == (512, 7)
     assert watched.at - watched.agent.last_seen_at < 60_000
     [row] = watched.recent
-    assert (row.status, row.current_task_id, row.metadata_json) == (Health.HEALTHY, "t", '{"a":1}')
+    assert (row.status, row.current_task_id, row.metadata_json) == (AgentHealth.HEALTHY, "t", '{"a":1}')
     assert row.next_expected_at == row.last_seen_at + 30_000
     assert await agency.told() == ["agent.registered"]
 
@@ -145,7 +145,11 @@ async def test_a_heartbeat_is_kept_when_it_tells_of_a_change_or_the_last_is_old(
 async def test_heartbeats_of_a_batch_are_each_answered_and_the_last_word_counts(agency: Agency) -> None:
     for name in "ab":
         await agency.register(name)
-    beats = [Beat(zone_id=ZONE, agent_id=name, caller=admin(), progress_percent=n) for n in range(4) for name in "axb"]
+    beats = [
+        RecordHeartbeat(zone_id=ZONE, agent_id=name, caller=admin(), progress_percent=n)
+        for n in range(4)
+        for name in "axb"
+    ]
     outcomes = await asyncio.gather(*map(agency.beats.submit, beats), return_exceptions=True)
     assert [each.code for each in outcomes if isinstance(each, Problem)] == ["agent_not_found"] * 4
     assert [(await agency.show(name)).progress_percent for name in "ab"] == [3, 3]
@@ -158,8 +162,8 @@ async def test_heartbeats_wait_for_nobody_who_holds_the_zone(agency: Agency, kee
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         held, done = asyncio.Event(), asyncio.Event()
 
-        async def holding(tx: Tx) -> None:
-            await tx.read(zones.lock(tx, [ZONE]))
+        async def holding(tx: Transaction) -> None:
+            await tx.read(zones.lock_statement(tx, [ZONE]))
             held.set()
             await done.wait()
 
@@ -199,7 +203,7 @@ async def test_a_heartbeat_is_an_agents_own_or_a_persons(agency: Agency) -> None
 
 async def test_what_is_heard_of_agents_is_told_to_whoever_listens_in_this_process(agency: Agency) -> None:
     heard: list[Agent] = []
-    agency.beater.hears.append(heard.extend)
+    agency.beater.listeners.append(heard.extend)
     await agency.register()
     await refused(agency.beat("nobody"))
     assert heard == []
@@ -211,8 +215,8 @@ async def test_kept_heartbeats_are_forgotten_when_they_are_old(agency: Agency) -
     await agency.register()
     for task in ("t", "u", "v"):
         await agency.beat(current_task_id=task)
-    assert await agency.sweeper(3_600_000).run_now(RETENTION) == 0
-    assert await agency.sweeper(-60_000).run_now(RETENTION) == 3
+    assert await agency.sweeper(3_600_000).run_now(HEARTBEAT_RETENTION) == 0
+    assert await agency.sweeper(-60_000).run_now(HEARTBEAT_RETENTION) == 3
     assert (await agency.watch()).recent == ()
 
 
@@ -221,10 +225,16 @@ async def test_kept_heartbeats_are_forgotten_when_they_are_old(agency: Agency) -
 
 async def test_an_agent_that_fares_worse_and_better_says_so_once_each(agency: Agency) -> None:
     await agency.register()
-    for health in (Health.HEALTHY, Health.DEGRADED, Health.DEGRADED, Health.HEALTHY, Health.HEALTHY):
+    for health in (
+        AgentHealth.HEALTHY,
+        AgentHealth.DEGRADED,
+        AgentHealth.DEGRADED,
+        AgentHealth.HEALTHY,
+        AgentHealth.HEALTHY,
+    ):
         await agency.beat(status=health)
     assert await agency.told() == ["agent.registered", "agent.degraded", "agent.recovered"]
-    await agency.beat(status=Health.DEGRADED)
+    await agency.beat(status=AgentHealth.DEGRADED)
     assert (await agency.show()).status is State.DEGRADED
 
 
@@ -259,14 +269,14 @@ async def test_whoever_looks_finds_those_whose_time_it_is_and_puts_off_those_who
         agency.silent(name, seconds=200)
     await agency.beat("a")
     await agency.register("d")
-    found = await keel.everywhere.read(lambda tx: agents.to_look_at(tx, 10))
+    found = await keel.everywhere.read(lambda tx: agents.list_liveness_due(tx, 10))
     assert sorted(each.id for each in found) == ["a", "b", "c"]
-    assert await keel.everywhere.read(agents.next_look) == 0
+    assert await keel.everywhere.read(agents.next_liveness_due) == 0
     for each in found:
         await agency.look(each.id)
-    assert await keel.everywhere.read(lambda tx: agents.to_look_at(tx, 10)) == []
-    assert await keel.everywhere.read(agents.stale_count) == 2
-    pause = await keel.everywhere.read(agents.next_look)
+    assert await keel.everywhere.read(lambda tx: agents.list_liveness_due(tx, 10)) == []
+    assert await keel.everywhere.read(agents.count_stale) == 2
+    pause = await keel.everywhere.read(agents.next_liveness_due)
     assert pause is not None and 100_000 < pause <= 180_000
     assert (await agency.show("a")).status is State.IDLE
 
@@ -295,12 +305,12 @@ async def test_an_agent_that_is_launched_for_each_task_is_silent_only_while_it_h
     # Nobody but a launcher could have it heard of again: so it is given another chance.
     agency.silent()
     assert (await agency.look()).status is State.IDLE
-    [place] = await keel.everywhere.read(lambda tx: agents.launch_zones(tx, {"gateway": "", "none": ""}, 10))
+    [place] = await keel.everywhere.read(lambda tx: agents.list_launch_zones(tx, {"gateway": "", "none": ""}, 10))
     assert place == ("gateway", ZONE)
-    [found] = await keel.everywhere.read(lambda tx: agents.launchable_in(tx, [place], 10))
+    [found] = await keel.everywhere.read(lambda tx: agents.list_launchable(tx, [place], 10))
     assert found.id == AGENT
     await agency.hold({(ZONE, AGENT): 1})
-    assert await keel.everywhere.read(lambda tx: agents.launchable_in(tx, [place], 10)) == []
+    assert await keel.everywhere.read(lambda tx: agents.list_launchable(tx, [place], 10)) == []
 
 
 # -- what it holds, and its end ----------------------------------------------------------------------------------
@@ -311,13 +321,13 @@ async def test_what_agents_hold_is_counted(agency: Agency) -> None:
     await agency.register("b")
     await agency.hold({(ZONE, AGENT): 2, (ZONE, "b"): 1, (ZONE, "nobody"): 1})
     held = await agency.show()
-    assert (held.held, shown(held), agents.free_slots(held)) == (2, Shown.WORKING, 1)
-    assert await agency.page(status=Shown.WORKING) == ["a", "b"]
+    assert (held.held, displayed_status(held), agents.free_slots(held)) == (2, AgentStatus.WORKING, 1)
+    assert await agency.page(status=AgentStatus.WORKING) == ["a", "b"]
     await agency.hold({(ZONE, AGENT): -5, (ZONE, "b"): 0})
     assert [(await agency.show(name)).held for name in "ab"] == [0, 1]
-    assert await agency.page(status=Shown.IDLE) == ["a"]
-    counts = await agency.keel.engine.read(lambda tx: agents.counted(tx, ZONE), zones=[ZONE])
-    assert counts == {Shown.IDLE: 1, Shown.WORKING: 1}
+    assert await agency.page(status=AgentStatus.IDLE) == ["a"]
+    counts = await agency.keel.engine.read(lambda tx: agents.count_by_status(tx, ZONE), zones=[ZONE])
+    assert counts == {AgentStatus.IDLE: 1, AgentStatus.WORKING: 1}
 
 
 async def test_what_is_taken_from_one_that_was_lost_does_not_bring_it_back(agency: Agency) -> None:
@@ -382,7 +392,7 @@ async def test_what_another_zone_has_is_nobodys_business(agency: Agency, keel: K
     stranger = person(Role.OWNER, "elsewhere")
     for asked in (agency.show(caller=stranger), agency.register(caller=stranger), agency.page(caller=stranger)):
         assert await refused(asked) == "workspace_not_found"
-    assert await refused(agency.looks.submit(Look(zone_id="elsewhere", agent_id=AGENT))) == "agent_not_found"
+    assert await refused(agency.looks.submit(RefreshStatus(zone_id="elsewhere", agent_id=AGENT))) == "agent_not_found"
 
 
 async def test_filters_apply_before_the_limit(agency: Agency) -> None:
@@ -391,5 +401,5 @@ async def test_filters_apply_before_the_limit(agency: Agency) -> None:
     assert await agency.page(limit=2, coordinator_enabled=False) == ["a1", "a3"]
     assert await agency.page(limit=2, capability="even", after="a0") == ["a2", "a4"]
     await agency.terminate("a4")
-    assert await agency.page(limit=1, status=Shown.TERMINATED) == ["a4"]
-    assert await agency.page(status=Shown.ERROR) == []
+    assert await agency.page(limit=1, status=AgentStatus.TERMINATED) == ["a4"]
+    assert await agency.page(status=AgentStatus.ERROR) == []

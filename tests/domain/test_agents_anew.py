@@ -9,7 +9,7 @@ import pytest
 
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.model import Forget, State
+from quarterdeck.domain.agents.model import DeleteAgent, State
 from quarterdeck.domain.tasks.model.rows import State as TaskState
 from tests.support.agency import AGENT, Agency, agent_caller
 from tests.support.asking import ZONE
@@ -124,7 +124,7 @@ async def test_one_that_is_registered_again_while_it_is_found_stays(agency: Agen
     ended_days_ago(agency, AGENT, 31)
     ended = await agency.show()
     assert ended.terminated_at is not None
-    ask = Forget(zone_id=ZONE, agent_id=AGENT, before=ended.terminated_at + 1)
+    ask = DeleteAgent(zone_id=ZONE, agent_id=AGENT, before=ended.terminated_at + 1)
     await agency.register()
-    assert not (await agency.forgets.submit(ask)).is_gone
+    assert not (await agency.forgets.submit(ask)).is_deleted
     assert (await agency.beat()).agent.status is State.IDLE

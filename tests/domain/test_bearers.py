@@ -10,9 +10,9 @@ import pytest
 from quarterdeck.core.caller import COORDINATOR_ADMIN, Caller
 from quarterdeck.core.errors import Unauthenticated
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.sessions.model import Hold, Session, StopZone, Terminate, Verb
-from quarterdeck.domain.zones.model import FreezeZone
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.domain.sessions.model import Session, StopZone, Suspend, Terminate, Verb
+from quarterdeck.domain.zones.model import SetZoneFrozen
+from quarterdeck.engine.transaction import Transaction
 from tests.support.asking import admin, ask, caller
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, keel_on
@@ -21,9 +21,9 @@ Act = Callable[[Keel, Caller, Session], Awaitable[object]]
 ACTS: dict[str, Act] = {
     "spawn": lambda keel, who, _: keel.spawns.submit(ask("away", caller=who)),
     "terminate": lambda keel, who, there: keel.endings.submit(Terminate("away", there.id, "x", who)),
-    "suspend": lambda keel, who, there: keel.holds.submit(Hold("away", there.id, Verb.SUSPEND, who)),
+    "suspend": lambda keel, who, there: keel.holds.submit(Suspend("away", there.id, Verb.SUSPEND, who)),
     "stop the zone": lambda keel, who, _: keel.stops.submit(StopZone("away", "x", who)),
-    "freeze the zone": lambda keel, who, _: keel.freezes.submit(FreezeZone("away", True, who)),
+    "freeze the zone": lambda keel, who, _: keel.freezes.submit(SetZoneFrozen("away", True, who)),
 }
 
 
@@ -37,9 +37,9 @@ async def test_an_act_that_meets_the_end_of_its_bearer_in_another_zone_waits_for
         bearer, there = await one.spawn("home"), await one.spawn("away")
         ended, committing = asyncio.Event(), asyncio.Event()
 
-        async def end(tx: Tx) -> None:
+        async def end(tx: Transaction) -> None:
             ask = Terminate("home", bearer.id, "enough", admin("home"))
-            await sessions.Ender(chunk=10).terminate(tx, [ask])
+            await sessions.Terminator(chunk_size=10).terminate_sessions(tx, [ask])
             ended.set()
             await committing.wait()
 

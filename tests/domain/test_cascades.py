@@ -12,7 +12,16 @@ from hypothesis import given, strategies as st
 
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import LimitReached
-from quarterdeck.domain.sessions.model import Ended, Left, Receipt, Session, Settle, Settled, State, Terminate
+from quarterdeck.domain.sessions.model import (
+    FinishCascade,
+    FinishCascadeResult,
+    Receipt,
+    RemainingSession,
+    Session,
+    State,
+    Terminate,
+    TerminateResult,
+)
 from quarterdeck.domain.zones.model import ZoneRef
 from quarterdeck.engine.event_log import Event
 from tests.support.asking import APP, NOW, ZONE, admin, ask, caller
@@ -30,14 +39,14 @@ async def keel(engine_url: str) -> AsyncIterator[Keel]:
         yield laid
 
 
-async def stamp(keel: Keel, session: Session, reason: str = "enough") -> Ended:
+async def stamp(keel: Keel, session: Session, reason: str = "enough") -> TerminateResult:
     """An ending whose asker is killed before anything of it is settled."""
     return await keel.endings.submit(Terminate(session.zone_id, session.id, reason, admin(session.zone_id), "00-trace"))
 
 
-async def settle(keel: Keel, ended: Ended) -> bool:
+async def settle(keel: Keel, ended: TerminateResult) -> bool:
     assert ended.cascade_id
-    return (await keel.settles.submit(Settle(ended.zone_id, ended.cascade_id))).finished
+    return (await keel.settles.submit(FinishCascade(ended.zone_id, ended.cascade_id))).finished
 
 
 async def endings(keel: Keel, zone_id: str = ZONE) -> list[Event]:
@@ -132,7 +141,7 @@ async def test_every_event_says_who_asked_with_what_trace_why_and_about_whom(kee
     made = await keel.tree(5)
     await keel.suspend(made[1])
     asked = Terminate(ZONE, made[0].id, "enough", caller(APP), "00-ab-cd-01")
-    await keel.finisher.end(asked)
+    await keel.finisher.terminate(asked)
     for event in await endings(keel):
         assert (event.actor, event.trace, event.to_state) == ("tester", "00-ab-cd-01", "terminated")
         assert event.from_state == ("suspended" if event.subject == made[1].id else "active")
@@ -154,7 +163,7 @@ async def test_a_session_ends_when_it_is_stamped_however_late_it_is_settled(sqli
         ended = await stamp(keel, made[0])
         read = [await keel.show(row) for row in made]
         time[0] += 60 * SECOND
-        await keel.finisher.see_through(ended)
+        await keel.finisher.run_to_end(ended)
         for row, before in zip(made, read, strict=True):
             after = await keel.show(row)
             assert after.terminated_at == before.terminated_at == NOW + SECOND
@@ -192,7 +201,7 @@ async def test_what_is_stamped_gives_back_its_places_at_once_and_only_once(keel:
     with pytest.raises(LimitReached) as refused:
         await keel.spawn()
     assert refused.value.members["used"] == 7
-    await keel.finisher.see_through(ended)
+    await keel.finisher.run_to_end(ended)
     assert_counts_are_what_the_rows_say(keel.side)
 
 
@@ -217,7 +226,7 @@ async def test_what_is_stamped_is_not_swept_as_expired_and_not_subtracted_twice(
     with pytest.raises(LimitReached) as refused:
         await keel.spawn()
     assert refused.value.members["used"] == 0
-    await keel.finisher.see_through(ended)
+    await keel.finisher.run_to_end(ended)
     assert {(await keel.show(row)).termination_reason for row in made} == {"enough"}
 
 
@@ -268,7 +277,7 @@ async def test_a_small_rest_of_a_tree_waits_for_the_large_branch_that_is_ending(
     assert (tree.stopped, tree.joined) == (1, False)
     assert tree.cascade_id
     assert await endings(keel) == []
-    await keel.finisher.see_through(tree)
+    await keel.finisher.run_to_end(tree)
     assert_children_before_parents(await endings(keel), made)
     assert keel.side.count("cascades", "finished_at is null") == 0
 
@@ -285,7 +294,7 @@ async def test_however_endings_overlap_each_session_ends_once_and_no_parent_befo
     keel: Keel, shape: list[int | None], script: list[list[int] | int]
 ) -> None:
     made = await grown(keel, shape)
-    zone_id, asked, outcomes = made[0].zone_id, set[str](), list[Ended]()
+    zone_id, asked, outcomes = made[0].zone_id, set[str](), list[TerminateResult]()
     for step in script:
         if isinstance(step, list):
             targets = [made[which % len(made)] for which in step]
@@ -295,9 +304,9 @@ async def test_however_endings_overlap_each_session_ends_once_and_no_parent_befo
             assert read == asked, "from the stamp on they read as terminated, and nobody else does"
         else:
             for _ in range(step):
-                await keel.settles.submit(Settle(zone_id, "whichever is the oldest"))
+                await keel.settles.submit(FinishCascade(zone_id, "whichever is the oldest"))
     assert sum(ended.stopped for ended in outcomes) == len(asked)
-    await asyncio.gather(*(keel.finisher.see_through(ended) for ended in outcomes))
+    await asyncio.gather(*(keel.finisher.run_to_end(ended) for ended in outcomes))
     ended = await endings(keel, zone_id)
     assert {event.subject for event in ended} == asked
     assert_children_before_parents(ended, made)
@@ -317,15 +326,15 @@ async def test_cascades_of_several_zones_settle_side_by_side(keel: Keel) -> None
     moved = [settled(keel, zone_id) for zone_id in zones]
     assert all(moved), "no zone waits for another"
     assert sum(moved) <= CHUNK, "and one transaction settles no more than a chunk for all of them"
-    await asyncio.gather(*map(keel.finisher.see_through, ended))
+    await asyncio.gather(*map(keel.finisher.run_to_end, ended))
     assert [settled(keel, zone_id) for zone_id in zones] == [10, 10, 10]
     assert_counts_are_what_the_rows_say(keel.side)
 
 
 async def test_settling_what_nobody_knows_is_over_at_once_and_in_no_zone_is_not_found(keel: Keel) -> None:
-    asks = [Settle(ZONE, "nothing"), Settle("nowhere", "nothing")]
+    asks = [FinishCascade(ZONE, "nothing"), FinishCascade("nowhere", "nothing")]
     outcomes = await asyncio.gather(*map(keel.settles.submit, asks), return_exceptions=True)
-    assert outcomes[0] == Settled(True)
+    assert outcomes[0] == FinishCascadeResult(True)
     assert codes(outcomes) == ["Settled", "zone_not_found"]
 
 
@@ -358,5 +367,5 @@ async def test_a_receipt_names_at_most_a_hundred_that_are_left(keel: Keel) -> No
     await asyncio.gather(*(keel.spawns.submit(ask(parent_id=root.id)) for _ in range(120)))
     receipt = await keel.receipt(await stamp(keel, root))
     assert len(receipt.left) == 100
-    assert all(isinstance(left, Left) for left in receipt.left)
+    assert all(isinstance(left, RemainingSession) for left in receipt.left)
     assert (receipt.asked, receipt.stopped) == (121, 121)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.sessions.model import Ended, Receipt, Session, Settle, State, Terminate
+from quarterdeck.domain.sessions.model import FinishCascade, Receipt, Session, State, Terminate, TerminateResult
 from quarterdeck.domain.sessions.sweeps import CASCADE
 from quarterdeck.engine.event_log import Event
 from tests.support.asking import ZONE, admin, ask
@@ -37,7 +37,7 @@ async def replicas(postgres_url: str) -> AsyncIterator[list[Keel]]:
         yield keels
 
 
-async def stamp(keel: Keel, session: Session) -> Ended:
+async def stamp(keel: Keel, session: Session) -> TerminateResult:
     """An ending whose asker is killed before anything of it is settled."""
     ended = await keel.endings.submit(Terminate(session.zone_id, session.id, "enough", admin()))
     assert ended.cascade_id
@@ -67,7 +67,7 @@ async def test_an_ending_left_half_way_is_finished_by_the_sweep_of_a_new_process
         made = await killed.tree(3, 3)
         ended = await stamp(killed, made[0])
         for _ in range(chunks):
-            await killed.settles.submit(Settle(ZONE, ended.cascade_id or ""))
+            await killed.settles.submit(FinishCascade(ZONE, ended.cascade_id or ""))
     async with keel_on(engine_url, RIGGING) as keel:
         assert [(await keel.show(row)).status for row in made] == [State.TERMINATED] * 13
         assert keel.side.count("agent_sessions", "status = 'terminated'") == chunks * CHUNK
@@ -118,8 +118,8 @@ async def test_two_finishers_and_a_sweep_at_once_settle_each_session_once(keel: 
         made = await keel.tree(3, 3)
         ended = await stamp(keel, made[0])
         works: list[Awaitable[object]] = [
-            keel.finisher.see_through(ended),
-            keel.finisher.see_through(ended),
+            keel.finisher.run_to_end(ended),
+            keel.finisher.run_to_end(ended),
             keel.sweep(name=CASCADE),
         ]
         await asyncio.gather(*works)
@@ -131,7 +131,7 @@ async def test_finishers_and_sweeps_of_three_replicas_at_once_settle_each_sessio
         after = len(await replicas[0].log())
         made = await replicas[0].tree(3, 3)
         ended = await stamp(replicas[0], made[0])
-        works: list[Awaitable[object]] = [keel.finisher.see_through(ended) for keel in replicas]
+        works: list[Awaitable[object]] = [keel.finisher.run_to_end(ended) for keel in replicas]
         works += [keel.sweep(name=CASCADE) for keel in replicas]
         await asyncio.gather(*works)
         await assert_ended_once_and_in_order(replicas[1], made, after)

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from quarterdeck.domain.coordination import health
-from quarterdeck.domain.coordination.health import CONNECTED, REACHABLE, Check, CoordinationHealth
-from quarterdeck.domain.coordination.metrics import Figures
+from quarterdeck.domain.coordination.health import CONNECTED, REACHABLE, HealthCheck, HealthReporter
+from quarterdeck.domain.coordination.metrics import CoordinatorMetrics
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.leader_loop import Duty
-from quarterdeck.engine.wakeups import Wakes
+from quarterdeck.engine.leader_loop import LeaderLoop
+from quarterdeck.engine.wakeups import Wakeups
 from tests.domain.test_recovery_patterns import Failing
 from tests.support.keel import Keel
 
@@ -34,8 +34,8 @@ class Other:
 
 async def test_others_are_asked_now_and_then_however_often_somebody_asks() -> None:
     other = Other()
-    check = Check(other, CONNECTED)
-    assert [await check.said() for _ in range(50)] == ["connected"] * 50
+    check = HealthCheck(other, CONNECTED)
+    assert [await check.status() for _ in range(50)] == ["connected"] * 50
     assert other.asked == 1
 
 
@@ -43,12 +43,12 @@ async def test_one_that_is_away_or_does_not_answer_is_said_to_be_away(monkeypatc
     monkeypatch.setattr(health, "PATIENCE_SECONDS", 0.02)
     monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
     other = Other()
-    check = Check(other, REACHABLE)
-    assert await check.said() == "reachable"
+    check = HealthCheck(other, REACHABLE)
+    assert await check.status() == "reachable"
     other.is_away = True
-    assert await check.said() == "unreachable"
+    assert await check.status() == "unreachable"
     other.is_away, other.hangs = False, True
-    answers = await asyncio.gather(*(check.said() for _ in range(20)))
+    answers = await asyncio.gather(*(check.status() for _ in range(20)))
     assert {*answers} == {"unreachable"}
     assert other.asked == 3, "one that does not answer is not asked again before it has"
     await check.close()
@@ -59,28 +59,30 @@ async def test_it_is_unhealthy_while_the_coordinator_cannot_go_on_and_degraded_w
 ) -> None:
     monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
     work, gateway = Failing(), Other()
-    duty = Duty("coordinator", keel.everywhere, Wakes(), 60_000, work)
-    told = CoordinationHealth(duty, Figures(), Check(keel.store.ping, CONNECTED), None, Check(gateway, REACHABLE))
+    duty = LeaderLoop("coordinator", keel.everywhere, Wakeups(), 60_000, work)
+    told = HealthReporter(
+        duty, CoordinatorMetrics(), HealthCheck(keel.store.ping, CONNECTED), None, HealthCheck(gateway, REACHABLE)
+    )
     work.is_away = False
     duty.start()
     try:
-        view = await told.view()
+        view = await told.build_view()
         assert (view.status, view.database, view.valkey, view.gateway) == (
             "healthy", "connected", "not_configured", "reachable"
         )  # fmt: skip
         gateway.is_away = True
-        assert (await told.view()).status == "degraded"
+        assert (await told.build_view()).status == "degraded"
         duty.error = "the database is away"
-        assert ((await told.view()).status, (await told.view()).coordinator.active) == ("unhealthy", False)
+        assert ((await told.build_view()).status, (await told.build_view()).coordinator.active) == ("unhealthy", False)
     finally:
         await duty.stop()
         await told.stop()
-    assert (await told.view()).status == "unhealthy", "one that does not run does not coordinate"
+    assert (await told.build_view()).status == "unhealthy", "one that does not run does not coordinate"
 
 
 def test_failures_are_counted_by_what_they_mean() -> None:
-    figures = Figures()
+    figures = CoordinatorMetrics()
     data = ('{"final":false}', '{"final":true}', '{"final":true,"exhausted":true}')
-    figures.committed([NewEvent("task.failed", "z", "t", "server", data=each) for each in data])
-    figures.committed([NewEvent("task.completed", "z", "t", "server", data="{}")])
+    figures.record_events([NewEvent("task.failed", "z", "t", "server", data=each) for each in data])
+    figures.record_events([NewEvent("task.completed", "z", "t", "server", data="{}")])
     assert (figures.tasks_failed, figures.retries_exhausted) == (2, 1)

@@ -9,7 +9,7 @@ import pytest
 
 from quarterdeck.core.caller import COORDINATOR_ADMIN
 from quarterdeck.core.errors import NotFound, Problem, Unauthenticated
-from quarterdeck.domain.delegations.model import LINE_MAX, Delegated, EdgeRef, EdgeState, Expire
+from quarterdeck.domain.delegations.model import CHAIN_MAX, DelegatedEdge, EdgeRef, EdgeState, Expire
 from quarterdeck.domain.delegations.sweeps import RETENTION
 from quarterdeck.domain.sessions.model import Terminate
 from tests.support.asking import APP, ZONE, admin, caller
@@ -64,7 +64,7 @@ async def test_of_edges_asked_for_in_one_instant_each_is_judged_after_those_befo
     ]
     outcomes = await asyncio.gather(*map(lending.delegates.submit, asks), return_exceptions=True)
     assert codes(outcomes) == ["Delegated", "Delegated", "delegation_cycle_denied", "delegation_exceeds_authority"]
-    assert isinstance(outcomes[1], Delegated)
+    assert isinstance(outcomes[1], DelegatedEdge)
     assert outcomes[1].edge.parent_edge_id == asks[0].id
 
 
@@ -157,26 +157,26 @@ async def test_a_zone_that_is_not_there_is_said_so(lending: Lending) -> None:
 
 async def test_of_many_who_ask_with_one_key_one_makes_and_all_are_shown_the_same(lending: Lending) -> None:
     one, other = await lending.sessions(2)
-    asks = [delegate(one.id, other.id, key="k", digest="d") for _ in range(20)]
+    asks = [delegate(one.id, other.id, idempotency_key="k", request_digest="d") for _ in range(20)]
     outcomes = await asyncio.gather(*map(lending.delegates.submit, asks))
     assert sum(outcome.created for outcome in outcomes) == 1
     assert len({outcome.edge.id for outcome in outcomes}) == 1
     [outcome] = await asyncio.gather(lending.delegates.submit(asks[0]))
     assert (outcome.created, outcome.edge) == (False, outcomes[0].edge)
     with pytest.raises(Problem) as refused:
-        await lending.delegates.submit(delegate(one.id, other.id, key="k", digest="other"))
+        await lending.delegates.submit(delegate(one.id, other.id, idempotency_key="k", request_digest="other"))
     assert refused.value.code == "idempotency_key_conflict"
 
 
 async def test_a_key_is_free_again_when_its_edge_is_over_and_a_refusal_binds_none(lending: Lending) -> None:
     one, other, third = await lending.sessions(3)
-    first = await lending.lend(one, other, key="k", digest="d")
+    first = await lending.lend(one, other, idempotency_key="k", request_digest="d")
     await lending.revoke(first, keep_sessions=True)
-    again = await lending.lend(one, other, key="k", digest="other")
+    again = await lending.lend(one, other, idempotency_key="k", request_digest="other")
     assert again.id != first.id
     with pytest.raises(Problem):
-        await lending.lend(third, one, key="k2", digest="d", scopes=("x",), caller=caller(APP))
-    await lending.lend(third, one, key="k2", digest="d")
+        await lending.lend(third, one, idempotency_key="k2", request_digest="d", scopes=("x",), caller=caller(APP))
+    await lending.lend(third, one, idempotency_key="k2", request_digest="d")
 
 
 # -- looking -----------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ async def test_authority_ends_with_the_stamp_of_a_large_ending(engine_url: str) 
             await lending.lend(further, other, scopes=("a",))
         assert "has ended" in str(refused.value.members["exceeds"])
         assert "has ended" in (await lending.explain(edge)).why[0]
-        await keel.finisher.see_through(ended)
+        await keel.finisher.run_to_end(ended)
         assert await lending.status(edge) == ["revoked"]
 
 
@@ -326,15 +326,15 @@ async def test_an_edge_is_explained_with_its_line_and_what_it_would_refuse(lendi
 
 
 async def test_of_a_long_line_the_nearest_are_shown_and_that_there_are_more_is_said(lending: Lending) -> None:
-    edges = await lending.chain(await lending.sessions(LINE_MAX + 3))
-    whole, cut = await lending.explain(edges[LINE_MAX]), await lending.explain(edges[LINE_MAX + 1])
-    assert [edge.id for edge in whole.chain] == [edge.id for edge in reversed(edges[:LINE_MAX])]
+    edges = await lending.chain(await lending.sessions(CHAIN_MAX + 3))
+    whole, cut = await lending.explain(edges[CHAIN_MAX]), await lending.explain(edges[CHAIN_MAX + 1])
+    assert [edge.id for edge in whole.chain] == [edge.id for edge in reversed(edges[:CHAIN_MAX])]
     assert (whole.truncated, whole.why[-1]) == (
         False,
-        f"It stands {LINE_MAX} below the first edge of its line, {edges[0].id}.",
+        f"It stands {CHAIN_MAX} below the first edge of its line, {edges[0].id}.",
     )
-    assert [edge.id for edge in cut.chain] == [edge.id for edge in reversed(edges[1 : LINE_MAX + 1])]
-    assert (cut.truncated, cut.why[-1]) == (True, f"It stands more than {LINE_MAX} below the first edge of its line.")
+    assert [edge.id for edge in cut.chain] == [edge.id for edge in reversed(edges[1 : CHAIN_MAX + 1])]
+    assert (cut.truncated, cut.why[-1]) == (True, f"It stands more than {CHAIN_MAX} below the first edge of its line.")
 
 
 # -- the log, the epoch ------------------------------------------------------------------------------------------

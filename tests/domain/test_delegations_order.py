@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.delegations.model import Delegated, Edge
+from quarterdeck.domain.delegations.model import DelegatedEdge, Edge
 from quarterdeck.domain.sessions.model import Session
 from tests.support.asking import ZONE
 from tests.support.keel import Cell, Keel, codes, keel_on
@@ -45,7 +45,7 @@ class Zone:
         [outcome] = await asyncio.gather(
             self.lending.delegates.submit(delegate(source.id, target.id)), return_exceptions=True
         )
-        if isinstance(outcome, Delegated):
+        if isinstance(outcome, DelegatedEdge):
             self.edges.append(outcome.edge)
             self.received.add(target.id)
         assert codes([outcome]) == [expected]
@@ -180,6 +180,6 @@ async def test_a_busy_zone_is_passed_over_and_decided_when_it_is_free(postgres_u
             *(lanes[n % 2].submit(ask) for n, ask in enumerate(asks)), return_exceptions=True
         )
         assert {*codes(outcomes)} == {"Delegated", "delegation_cycle_denied"}
-        assert len([each for each in outcomes if isinstance(each, Delegated)]) == 28
+        assert len([each for each in outcomes if isinstance(each, DelegatedEdge)]) == 28
         assert one.out_of_order() == []
         assert one.keel.side.count("delegation_ranks", "zone_id = ?", ZONE) == 8

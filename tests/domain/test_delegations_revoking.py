@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Forbidden, NotFound
-from quarterdeck.domain.delegations.model import Edge, EdgeState, EdgeVerb, Expire, Revoke, Revoked
-from quarterdeck.domain.delegations.rules import DELEGATION
+from quarterdeck.domain.delegations.model import Edge, EdgeState, EdgeVerb, Expire, Revoke, RevokeResult
+from quarterdeck.domain.delegations.rules import DELEGATION_STATES
 from quarterdeck.domain.sessions.model import Session, Terminate
 from tests.support.asking import ZONE, admin, caller
 from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, keel_on
@@ -28,7 +28,7 @@ async def alive(lending: Lending, sessions: Sequence[Session]) -> list[str]:
     return [session.id for session in shown if session.status != "terminated"]
 
 
-def counts(done: Revoked) -> tuple[int, int, int]:
+def counts(done: RevokeResult) -> tuple[int, int, int]:
     return done.revoked_edges, done.affected_sessions, done.terminated_agents
 
 
@@ -111,7 +111,7 @@ async def test_an_edge_whose_lender_is_about_to_have_ended_keeps_nobody_alive(en
         assert (await lending.revoke(direct)).terminated_agents == 1
         assert (await lending.revoke(derived)).terminated_agents == 1, "by the line of the other"
         assert await alive(lending, [lender, between, held, under]) == [lender.id, between.id]
-        await keel.finisher.see_through(ended)
+        await keel.finisher.run_to_end(ended)
         assert_counts_are_what_the_rows_say(keel.side)
 
 
@@ -183,7 +183,7 @@ async def test_an_ending_too_large_for_one_transaction_reads_as_ended_at_once_an
         assert done.terminated_agents == 8, "the tree, and who held nothing but what it had lent"
         assert await alive(lending, [*tree, top]) == []
         assert await lending.status(edge, lent) == ["revoked", "revoked"], "in the transaction of the stamp"
-        await keel.finisher.finish(ZONE, done.cascade_id)
+        await keel.finisher.finish_cascade(ZONE, done.cascade_id)
         ended = [event for event in await keel.log() if event.type == "session.terminate"]
         assert {event.subject for event in ended} == {session.id for session in [*tree, top]}
         assert_counts_are_what_the_rows_say(keel.side)
@@ -226,7 +226,7 @@ async def test_an_edge_that_is_not_there_is_not_found_and_costs_its_neighbours_n
     missing, done = await asyncio.gather(lending.revokes.submit(absent), lending.revoke(edge), return_exceptions=True)
     assert isinstance(missing, NotFound)
     assert missing.code == "delegation_not_found"
-    assert isinstance(done, Revoked)
+    assert isinstance(done, RevokeResult)
 
 
 async def test_edges_of_one_batch_fall_each_once_and_each_answer_counts_its_own(lending: Lending) -> None:
@@ -258,7 +258,7 @@ async def test_every_verb_moves_an_active_edge_and_no_other(lending: Lending) ->
             else:
                 lending.let_expire(edge)
                 await lending.expires.submit(Expire(ZONE, edge.id))
-            assert await lending.status(edge) == [DELEGATION.target(verb, state) or state], (state, verb)
+            assert await lending.status(edge) == [DELEGATION_STATES.next_state(verb, state) or state], (state, verb)
 
 
 # -- what goes with sessions that end ----------------------------------------------------------------------------

@@ -14,7 +14,16 @@ from hypothesis import given, strategies as st
 from quarterdeck.core.caller import Bearer
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import NotFound, Problem, Unauthenticated
-from quarterdeck.domain.sessions.model import Session, SessionRef, Settle, Spawn, Spawned, State, StopZone, Terminate
+from quarterdeck.domain.sessions.model import (
+    FinishCascade,
+    Session,
+    SessionRef,
+    Spawn,
+    Spawned,
+    State,
+    StopZone,
+    Terminate,
+)
 from quarterdeck.domain.zones.model import CEILINGS
 from tests.support.asking import APP, ZONE, admin, ask, caller
 from tests.support.keel import Keel, Rigging, keel_on
@@ -85,7 +94,7 @@ async def test_a_stamped_session_is_said_to_have_ended_and_how_far_its_cascade_h
     await keel.suspend(made[0])
     ended = await keel.endings.submit(Terminate(ZONE, made[0].id, "no money", admin()))
     assert ended.cascade_id
-    await keel.settles.submit(Settle(ZONE, ended.cascade_id))
+    await keel.settles.submit(FinishCascade(ZONE, ended.cascade_id))
     told = await keel.explain(made[0])
     assert (told.session.status, told.held_by) == ("terminated", [])
     assert "no money" in told.why[0]
@@ -95,7 +104,7 @@ async def test_a_stamped_session_is_said_to_have_ended_and_how_far_its_cascade_h
 
 async def test_an_ended_session_says_who_ended_it_with_what_and_where_the_log_has_it(keel: Keel) -> None:
     made = await keel.tree(4)
-    await keel.finisher.end(Terminate(ZONE, made[0].id, "no money", caller(APP), "00-ab-cd-01"))
+    await keel.finisher.terminate(Terminate(ZONE, made[0].id, "no money", caller(APP), "00-ab-cd-01"))
     told = await keel.explain(made[1])
     [event] = [e for e in await keel.log() if e.subject == made[1].id and e.type == "session.terminate"]
     assert told.why == [f"It was ended at {told.session.terminated_at}: no money."]
@@ -114,7 +123,7 @@ async def test_an_ended_session_says_who_ended_it_with_what_and_where_the_log_ha
 
 async def test_one_that_ended_with_its_zone_says_so(keel: Keel) -> None:
     root = await keel.spawn()
-    await keel.finisher.stop_zone(StopZone(ZONE, "over", admin(), ends=True))
+    await keel.finisher.stop_zone(StopZone(ZONE, "over", admin(), ends_zone=True))
     told = await keel.explain(root)
     assert told.ended_by
     assert (told.ended_by["cause"], told.ended_by["reason"]) == (ZONE, "over")
@@ -131,7 +140,7 @@ async def test_whoever_may_not_look_is_not_told_why(keel: Keel) -> None:
         (SessionRef(ZONE, root.id, Bearer(ZONE, bearer.id)), Unauthenticated),
     ):
         with pytest.raises(kind):
-            await keel.engine.read(partial(keel.explainer.session, ref=ref, caller=admin()), zones=[ZONE])
+            await keel.engine.read(partial(keel.explainer.explain_session, ref=ref, caller=admin()), zones=[ZONE])
     with pytest.raises(Unauthenticated):
         await keel.explain_spawn(ask(caller=caller(session_id=bearer.id)))
     with pytest.raises(NotFound):

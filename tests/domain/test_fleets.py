@@ -24,7 +24,7 @@ from quarterdeck.domain.fleets.model.rows import (
 from quarterdeck.domain.fleets.operations import message_reads
 from quarterdeck.domain.fleets.queries import LISTS
 from quarterdeck.domain.tasks.model.rows import State as TaskState
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.migrate import sqlite_path
 from tests.support.agency import Agency, agent_caller, person
 from tests.support.asking import ZONE, admin
@@ -48,16 +48,16 @@ async def refused(asked: Awaitable[object]) -> str:
 
 async def crewed(fleeting: Fleeting) -> None:
     """Fleet 1 with its director, its administrator, and alice and bob in panes."""
-    await fleeting.create(place=place())
+    await fleeting.create(position=place())
     for name, pane in (("alice", "%3"), ("bob", "%4")):
-        await fleeting.register(name, director_id=DIRECTOR, place=place(pane))
+        await fleeting.register(name, director_id=DIRECTOR, position=place(pane))
 
 
 # -- whole or not at all
 
 
 async def test_a_fleet_begins_whole_and_everything_in_it_at_one_instant(fleeting: Fleeting) -> None:
-    made = await fleeting.create(label="PR-42", place=place())
+    made = await fleeting.create(label="PR-42", position=place())
     assert fleeting.rows() == {
         "fleet_counters": 1, "fleets": 1, "members": 2, "messages": 0, "agent_placements": 1, "monitor_config": 1,
         "monitor_runtime": 0, "agents": 1, "agent_pulses": 1,
@@ -93,17 +93,17 @@ async def test_a_failure_at_any_write_of_a_beginning_leaves_nothing_and_takes_no
 ) -> None:
     before = len(await fleeting.keel.log())
     with failing(fleeting.keel.side, write, table, when):
-        await refused(fleeting.create(place=place()))
+        await refused(fleeting.create(position=place()))
     assert set(fleeting.rows().values()) == {0}
     assert len(await fleeting.keel.log()) == before
-    made = await fleeting.create(place=place())
+    made = await fleeting.create(position=place())
     assert (made.fleet.fleet_id, made.director.agent_id, made.administrator.agent_id) == (1, 1, 2)
 
 
 async def test_a_fleet_and_a_member_that_come_and_go_in_one_batch_are_gone(fleeting: Fleeting) -> None:
     await fleeting.create()
     await asyncio.gather(
-        fleeting.create(place=place()), fleeting.register(), fleeting.delete(2), fleeting.deregister(5)
+        fleeting.create(position=place()), fleeting.register(), fleeting.delete(2), fleeting.deregister(5)
     )
     side = fleeting.keel.side
     assert side.run("select fleet_id from fleets where deleted_at is null") == [(1,)]
@@ -213,9 +213,9 @@ async def test_a_member_is_not_missed_before_it_has_spoken_and_is_from_then_on(f
     agency.silent(names[0])
     assert not (await agency.watch(names[0])).agent.look_at
     beaten = await agency.beat(names[1])
-    assert beaten.is_news
+    assert beaten.needs_refresh
     assert (await agency.show(names[1])).look_at == beaten.agent.last_seen_at + 180_000
-    assert not (await agency.beat(names[1])).is_news
+    assert not (await agency.beat(names[1])).needs_refresh
     await work.claim(names[2])
     claimed = await agency.show(names[2])
     assert claimed.look_at == claimed.last_seen_at + 180_000
@@ -353,7 +353,7 @@ async def polled(keel: Keel, counting: Counting) -> dict[str, int]:
     of_member: list[tuple[object, ...]] = [(ZONE, ALICE)]
     beside = (LISTS.messages_newest(batch=of_member), LISTS.messages_unread_counts(batch=of_member))
 
-    async def ask(tx: Tx) -> None:
+    async def ask(tx: Transaction) -> None:
         for wanted in (poll, oldest):
             assert (await message_reads.inbox(tx, wanted)).messages == []
         await tx.read(*beside)
@@ -387,7 +387,7 @@ async def read_by_each(fleeting: Fleeting, counting: Counting, agent_id: int) ->
     """By verb: statements that were sent, and rows that came back."""
     configure = ConfigureMonitor(zone_id=ZONE, caller=admin(), fleet_id=1, agent_id=agent_id, enabled=False)
     asks: dict[str, Callable[[], Awaitable[object]]] = {
-        "register": lambda: fleeting.register(director_id=DIRECTOR, place=place("%5")),
+        "register": lambda: fleeting.register(director_id=DIRECTOR, position=place("%5")),
         "configure": lambda: fleeting.crew.submit(configure),
         "beat": lambda: fleeting.beat(agent_id),
         "deregister": lambda: fleeting.deregister(agent_id),
@@ -406,13 +406,13 @@ async def read_by_each(fleeting: Fleeting, counting: Counting, agent_id: int) ->
 
 
 async def test_a_pane_is_said_once_and_the_key_of_a_member_shows_it_with_its_pane(fleeting: Fleeting) -> None:
-    await fleeting.create(place=place())
-    made = await fleeting.register(place=place(None), director_id=DIRECTOR, key="k", digest="d")
+    await fleeting.create(position=place())
+    made = await fleeting.register(position=place(None), director_id=DIRECTOR, key="k", digest="d")
     ask = PlaceMember(zone_id=ZONE, caller=admin(), fleet_id=1, agent_id=made.member.agent_id, pane_id="%9")
     there = await fleeting.crew.submit(ask)
     assert there == await fleeting.crew.submit(ask)
     again = await fleeting.crew.submit(
-        fleeting.registering(place=place(None), director_id=DIRECTOR, key="k", digest="d")
+        fleeting.registering(position=place(None), director_id=DIRECTOR, key="k", digest="d")
     )
     assert isinstance(again, MemberMade)
     assert (again.made, again.member, again.placement) == (False, made.member, there)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from quarterdeck.domain.coordination.launchers import orphan_reaper
-from quarterdeck.domain.coordination.launchers.orphan_reaper_client import Guard
+from quarterdeck.domain.coordination.launchers.orphan_reaper_client import OrphanReaperClient
 
 DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 LINUX = sys.platform.startswith("linux")
@@ -36,13 +36,13 @@ async def group(first: str = "") -> AsyncIterator[Process]:
 
 def test_what_has_begun_and_not_ended_is_left() -> None:
     lines = ["+ 9999999 1.5\n", "+ 8888888 2\n", "- 9999999\n", "- 7777777\n"]
-    assert orphan_reaper.left(lines) == {8888888: (2.0, None)}
-    orphan_reaper.end(orphan_reaper.left(lines))
+    assert orphan_reaper.read_running_groups(lines) == {8888888: (2.0, None)}
+    orphan_reaper.end_groups(orphan_reaper.read_running_groups(lines))
 
 
 async def test_whoever_does_not_end_when_asked_to_is_ended_after_its_seconds() -> None:
     async with group() as willing, group(DEAF) as deaf:
-        orphan_reaper.end(orphan_reaper.left([f"+ {willing.pid} 60\n", f"+ {deaf.pid} 0.1\n"]))
+        orphan_reaper.end_groups(orphan_reaper.read_running_groups([f"+ {willing.pid} 60\n", f"+ {deaf.pid} 0.1\n"]))
         assert await deaf.wait() == -signal.SIGKILL
         assert await willing.wait() == -signal.SIGTERM
 
@@ -50,16 +50,16 @@ async def test_whoever_does_not_end_when_asked_to_is_ended_after_its_seconds() -
 @pytest.mark.skipif(not LINUX, reason="only Linux tells when a process began")
 async def test_a_process_that_has_the_number_of_another_is_left_alone() -> None:
     async with group() as stranger:
-        orphan_reaper.end({stranger.pid: (0.0, b"1")})
+        orphan_reaper.end_groups({stranger.pid: (0.0, b"1")})
         assert stranger.returncode is None
         stranger.send_signal(signal.SIGINT)
         assert await stranger.wait() == -signal.SIGINT
 
 
 async def test_a_guard_that_was_ended_is_followed_by_another_that_knows_all() -> None:
-    watch = Guard()
+    watch = OrphanReaperClient()
     async with group() as first, group() as second, group() as done:
-        await watch.begin()
+        await watch.start()
         watch.watch(first.pid, 60)
         assert watch._process is not None
         before = watch._process
@@ -67,8 +67,8 @@ async def test_a_guard_that_was_ended_is_followed_by_another_that_knows_all() ->
         await before.wait()
         watch.watch(second.pid, 60)
         watch.watch(done.pid, 60)
-        watch.forget(done.pid)
-        await watch.begin()
+        watch.unwatch(done.pid)
+        await watch.start()
         assert watch._process is not before
         await watch.stop()
         assert (await first.wait(), await second.wait()) == (-signal.SIGTERM, -signal.SIGTERM)

@@ -8,15 +8,15 @@ from collections.abc import Awaitable
 import pytest
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.heartbeat_port import Reported, Tells, Working
+from quarterdeck.domain.agents.heartbeat_port import ReportedProgress, ReportedTasks, TaskFeedback
 from quarterdeck.domain.agents.model import State as AgentState
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.commands import Abort, Cancel, Claim, Pause, Progress, Warn
-from quarterdeck.domain.tasks.model.rows import Leased, State, Task
-from quarterdeck.domain.tasks.operations.claim_wakeups import Look
-from quarterdeck.domain.tasks.operations.heartbeat_feedback import FORGOTTEN_MS
-from quarterdeck.engine.long_poll import Lookout, wait_for_work
-from quarterdeck.engine.wakeups import Wakes
+from quarterdeck.domain.tasks.model.rows import ClaimedTask, State, Task
+from quarterdeck.domain.tasks.operations.claim_wakeups import ClaimWakeups
+from quarterdeck.domain.tasks.operations.heartbeat_feedback import LOST_AFTER_MS
+from quarterdeck.engine.long_poll import Watcher, wait_for_work
+from quarterdeck.engine.wakeups import Wakeups
 from tests.support.agency import Agency
 from tests.support.asking import ZONE, admin
 from tests.support.eventually import eventually
@@ -51,7 +51,13 @@ async def held(work: Work, number: int) -> list[Task]:
 
 def said(work: Work, task: Task) -> Progress:
     return Progress(
-        zone_id=ZONE, caller=work.caller, id=task.id, token=task.attempt_token, percent=1, step=None, checkpoint=None
+        zone_id=ZONE,
+        caller=work.caller,
+        id=task.id,
+        attempt_token=task.attempt_token,
+        percent=1,
+        step=None,
+        checkpoint=None,
     )
 
 
@@ -65,7 +71,7 @@ async def test_an_agent_that_is_silent_stays_so_whatever_others_do_with_its_task
     await work.moved(Cancel(zone_id=ZONE, caller=work.caller, id=first.id, reason="r"))
     await work.moved(Pause(zone_id=ZONE, caller=work.caller, id=second.id))
     token = third.attempt_token
-    await work.moved(Abort(zone_id=ZONE, id=third.id, token=token, reason="timeout", chance=0.0))
+    await work.moved(Abort(zone_id=ZONE, id=third.id, attempt_token=token, reason="timeout", jitter=0.0))
     await work.release(others[0])
     after = await agency.show()
     assert (after.held, after.last_seen_at) == (2, before)
@@ -151,8 +157,8 @@ async def test_one_that_was_lost_while_it_waits_is_back_before_it_is_given_anyth
 
 async def test_the_lookout_comes_in_time_for_whoever_may_not_be_silent_for_long(agency: Agency, work: Work) -> None:
     await agency.register(stale_threshold_seconds=1)
-    lookout = Lookout[Claim, str, Leased](
-        Wakes(), work.keel.task_waiters, Look(work.keel.engine, work.keel.task_waiters, 30.0), 30.0
+    lookout = Watcher[Claim, str, ClaimedTask](
+        Wakeups(), work.keel.task_waiters, ClaimWakeups(work.keel.engine, work.keel.task_waiters, 30.0), 30.0
     )
     lookout.start()
     _, waiting = await _waits(work)
@@ -167,11 +173,11 @@ async def test_the_lookout_comes_in_time_for_whoever_may_not_be_silent_for_long(
     await lookout.stop()
 
 
-async def _waits(work: Work) -> tuple[Look, asyncio.Task[tuple[Leased, ...]]]:
+async def _waits(work: Work) -> tuple[ClaimWakeups, asyncio.Task[tuple[ClaimedTask, ...]]]:
     waiters = work.keel.task_waiters
     waiting = asyncio.create_task(wait_for_work(work.claiming(claim_id=None), ZONE, work.submit_claim, waiters, 30.0))
     await _is_waiting(work)
-    return Look(work.keel.engine, waiters, 30.0), waiting
+    return ClaimWakeups(work.keel.engine, waiters, 30.0), waiting
 
 
 async def _is_waiting(work: Work) -> None:
@@ -183,19 +189,19 @@ async def _is_waiting(work: Work) -> None:
 
 async def _look(work: Work) -> None:
     """A look of one who has not looked yet."""
-    await Look(work.keel.engine, work.keel.task_waiters, 30.0)([ZONE])
+    await ClaimWakeups(work.keel.engine, work.keel.task_waiters, 30.0)([ZONE])
 
 
 # -- what it must know -------------------------------------------------------------------------------------------
 
 
-def teller(work: Work) -> tasks.Teller:
-    return tasks.Teller(work.keel.engine, work.keel.tasks.submit, safe_of(NEW))
+def teller(work: Work) -> tasks.HeartbeatFeedback:
+    return tasks.HeartbeatFeedback(work.keel.engine, work.keel.tasks.submit, safe_of(NEW))
 
 
-async def tells(work: Work, *named: str, is_all: bool = False, holds: bool = True) -> Tells:
-    return await teller(work).tells(
-        Working(zone_id=ZONE, agent_id="a", caller=admin(), task_ids=named, is_all=is_all, holds=holds)
+async def tells(work: Work, *named: str, is_all: bool = False, holds: bool = True) -> TaskFeedback:
+    return await teller(work).build_feedback(
+        ReportedTasks(zone_id=ZONE, agent_id="a", caller=admin(), task_ids=named, is_complete=is_all, holds_tasks=holds)
     )
 
 
@@ -206,12 +212,12 @@ def given_longer_ago(work: Work, task: Task, ms: int) -> None:
 async def test_what_an_agent_does_not_name_among_all_it_has_is_lost_after_a_minute(agency: Agency, work: Work) -> None:
     kept, fresh, lost = await held(work, 3)
     for each in (kept, lost):
-        given_longer_ago(work, each, FORGOTTEN_MS + 1_000)
-    given_longer_ago(work, fresh, FORGOTTEN_MS - 10_000)
+        given_longer_ago(work, each, LOST_AFTER_MS + 1_000)
+    given_longer_ago(work, fresh, LOST_AFTER_MS - 10_000)
     # One that does not say that it names all has lost nothing.
     await tells(work, kept.id)
     assert work.held() == 3
-    assert await tells(work, kept.id, is_all=True) == Tells()
+    assert await tells(work, kept.id, is_all=True) == TaskFeedback()
     assert [(await work.show(each.id)).task.status for each in (kept, fresh)] == [State.RUNNING] * 2
     gone = (await work.show(lost.id)).task
     assert (gone.status, gone.reason, gone.retry_count) == (State.ABORTED, "lost_by_agent", 1)
@@ -226,7 +232,7 @@ async def test_what_an_agent_does_not_name_among_all_it_has_is_lost_after_a_minu
 
 async def test_another_that_has_taken_what_was_lost_does_not_lose_it_by_that(agency: Agency, work: Work) -> None:
     [lost] = await held(work, 1)
-    given_longer_ago(work, lost, FORGOTTEN_MS + 1_000)
+    given_longer_ago(work, lost, LOST_AFTER_MS + 1_000)
     await work.release(lost)
     await agency.register("b")
     [taken] = await work.claim("b")
@@ -254,7 +260,7 @@ async def test_an_agent_is_warned_of_all_it_has_until_it_reports_progress(agency
 # -- what it says ------------------------------------------------------------------------------------------------
 
 
-def reported(task: Task, **changed: object) -> Reported:
+def reported(task: Task, **changed: object) -> ReportedProgress:
     plain: dict[str, object] = {
         "zone_id": ZONE,
         "agent_id": "a",
@@ -265,16 +271,16 @@ def reported(task: Task, **changed: object) -> Reported:
         "current_step": None,
         "checkpoint_data": None,
     }
-    return struct_of(Reported, **(plain | changed))
+    return struct_of(ReportedProgress, **(plain | changed))
 
 
 async def test_that_an_agent_is_there_is_no_progress_of_its_task(agency: Agency, work: Work) -> None:
     [task] = await held(work, 1)
     before = (await work.show(task.id)).task
-    keep = await teller(work).hears(reported(task, progress_percent=None))
+    keep = await teller(work).check_report(reported(task, progress_percent=None))
     assert await keep() is None
     assert (await work.show(task.id)).task == before
-    keep = await teller(work).hears(reported(task))
+    keep = await teller(work).check_report(reported(task))
     assert (await work.show(task.id)).task == before, "looked at, it has changed nothing"
     assert await keep() is None
     assert (await work.show(task.id)).task.progress_percent == 50
@@ -284,21 +290,21 @@ async def test_an_attempt_that_ends_while_its_agent_is_heard_of_is_told_in_the_a
     agency: Agency, work: Work
 ) -> None:
     [task] = await held(work, 1)
-    keep = await teller(work).hears(reported(task))
+    keep = await teller(work).check_report(reported(task))
     await work.moved(Cancel(zone_id=ZONE, caller=work.caller, id=task.id, reason="not wanted"))
     warned = await keep()
     assert warned is not None
     assert (warned.code, warned.task_id) == ("stale_attempt", task.id)
     assert "canceled (not wanted)" in warned.detail
-    late = await (await teller(work).hears(reported(task)))()
+    late = await (await teller(work).check_report(reported(task)))()
     assert late == warned
 
 
 async def test_whoever_beats_for_one_agent_does_not_speak_of_the_tasks_of_another(agency: Agency, work: Work) -> None:
     [task] = await held(work, 1)
     before = (await work.show(task.id)).task
-    assert await refused(teller(work).hears(reported(task, attempt_token="older"))) == "stale_attempt"
-    unkept = await (await teller(work).hears(reported(task, agent_id="b")))()
+    assert await refused(teller(work).check_report(reported(task, attempt_token="older"))) == "stale_attempt"
+    unkept = await (await teller(work).check_report(reported(task, agent_id="b")))()
     assert unkept is not None and unkept.code == "stale_attempt"
-    assert await refused(teller(work).hears(reported(task, task_id="nothing"))) == "task_not_found"
+    assert await refused(teller(work).check_report(reported(task, task_id="nothing"))) == "task_not_found"
     assert (await work.show(task.id)).task == before

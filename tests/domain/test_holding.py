@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import Forbidden, LimitReached, NotFound, Problem
-from quarterdeck.domain.sessions.model import Held, Hold, Session, State, Terminate, Verb
+from quarterdeck.domain.sessions.model import Session, State, Suspend, SuspendResult, Terminate, Verb
 from quarterdeck.engine.event_log import Event
 from tests.support.asking import APP, NOW, ZONE, admin, ask, caller
 from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, codes, keel_on
@@ -84,7 +84,7 @@ class Fleet:
     async def hold(self, asks: list[tuple[int, Way]]) -> None:
         """One batch: each answer and each event must be what the model says, in order."""
         after = len(await self.keel.log())
-        holds = [Hold(self.zone_id, self.rows[own].id, verb, admin(self.zone_id)) for own, verb in asks]
+        holds = [Suspend(self.zone_id, self.rows[own].id, verb, admin(self.zone_id)) for own, verb in asks]
         outcomes = await asyncio.gather(*map(self.keel.holds.submit, holds), return_exceptions=True)
         events = iter(await told(self.keel, after))
         for (own, verb), outcome in zip(asks, outcomes, strict=True):
@@ -95,7 +95,7 @@ class Fleet:
                 continue
             (self.flags.add if verb is Verb.SUSPEND else self.flags.remove)(own)
             moved = before ^ self.asleep()
-            assert outcome == Held(len(moved))
+            assert outcome == SuspendResult(len(moved))
             self.check([next(events) for _ in moved | {own}], own, verb, before)
         assert next(events, None) is None, "nobody else is told of"
 
@@ -199,15 +199,15 @@ async def test_since_when_a_session_sleeps_is_since_it_last_fell_asleep(sqlite_u
         await keel.zone()
         root, child = await keel.tree(1)
 
-        async def since(*asks: Hold) -> list[int | None]:
+        async def since(*asks: Suspend) -> list[int | None]:
             time[0] += SECOND
             await asyncio.gather(*map(keel.holds.submit, asks))
             shown = [await keel.show(row) for row in (root, child)]
             assert all(row.updated_at == time[0] for row in shown if row.id in {a.session_id for a in asks})
             return [row.suspended_at for row in shown]
 
-        def hold(row: Session, verb: Way) -> Hold:
-            return Hold(ZONE, row.id, verb, admin())
+        def hold(row: Session, verb: Way) -> Suspend:
+            return Suspend(ZONE, row.id, verb, admin())
 
         assert await since(hold(child, SUSPEND)) == [None, NOW + 1 * SECOND]
         assert await since(hold(root, SUSPEND)) == [NOW + 2 * SECOND, NOW + 1 * SECOND]
@@ -220,7 +220,7 @@ async def test_since_when_a_session_sleeps_is_since_it_last_fell_asleep(sqlite_u
 
 async def test_every_event_says_who_asked_with_what_trace_and_about_whom(keel: Keel) -> None:
     root, child = await keel.tree(1)
-    asked = Hold(ZONE, root.id, SUSPEND, caller(APP), "00-ab-cd-01")
+    asked = Suspend(ZONE, root.id, SUSPEND, caller(APP), "00-ab-cd-01")
     await keel.holds.submit(asked)
     events = await told(keel)
     assert [event.subject for event in events] == [root.id, child.id], "parents first"
@@ -274,9 +274,9 @@ async def test_suspending_and_resuming_need_power_over_the_application(
     root = await keel.spawn()
     if verb is Verb.RESUME:
         await keel.suspend(root)
-    asked = keel.holds.submit(Hold(ZONE, root.id, verb, who))
+    asked = keel.holds.submit(Suspend(ZONE, root.id, verb, who))
     if may:
-        assert (await asked).moved == 1
+        assert (await asked).changed == 1
     else:
         before = await keel.show(root)
         with pytest.raises(Forbidden) as refused:
@@ -290,14 +290,14 @@ async def test_refusals_and_suspensions_in_one_batch_do_not_disturb_each_other(k
     here, there, bearer = await keel.spawn(), await keel.spawn("other"), await keel.spawn()
     await keel.end(bearer)
     asks = [
-        Hold(ZONE, "nobody", SUSPEND, admin()),
-        Hold(ZONE, here.id, SUSPEND, admin()),
-        Hold("nowhere", here.id, SUSPEND, admin()),
-        Hold("other", there.id, SUSPEND, caller("stranger")),
-        Hold(ZONE, there.id, SUSPEND, admin()),
-        Hold(ZONE, here.id, RESUME, caller(session_id=bearer.id)),
-        Hold("other", there.id, SUSPEND, admin("other")),
-        Hold("other", there.id, RESUME, admin("other")),
+        Suspend(ZONE, "nobody", SUSPEND, admin()),
+        Suspend(ZONE, here.id, SUSPEND, admin()),
+        Suspend("nowhere", here.id, SUSPEND, admin()),
+        Suspend("other", there.id, SUSPEND, caller("stranger")),
+        Suspend(ZONE, there.id, SUSPEND, admin()),
+        Suspend(ZONE, here.id, RESUME, caller(session_id=bearer.id)),
+        Suspend("other", there.id, SUSPEND, admin("other")),
+        Suspend("other", there.id, RESUME, admin("other")),
     ]
     outcomes = await asyncio.gather(*map(keel.holds.submit, asks), return_exceptions=True)
     assert codes(outcomes) == [
@@ -327,7 +327,9 @@ async def test_nobody_is_awake_under_a_flag_though_others_spawn_and_resume_on_th
             for turn, row in enumerate(made * 3):
                 replica = keels[turn % 3]
                 works.append(replica.spawns.submit(ask(zone_id, parent_id=row.id)))
-                works.append(replica.holds.submit(Hold(zone_id, row.id, (SUSPEND, RESUME)[turn % 2], admin(zone_id))))
+                works.append(
+                    replica.holds.submit(Suspend(zone_id, row.id, (SUSPEND, RESUME)[turn % 2], admin(zone_id)))
+                )
                 if turn % 7 == 6:
                     works.append(replica.endings.submit(Terminate(zone_id, row.id, "x", admin(zone_id))))
             outcomes = await asyncio.gather(*works, return_exceptions=True)

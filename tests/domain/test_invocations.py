@@ -12,14 +12,26 @@ import pytest
 
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.invocations.model import Claim, Command, Invocation, InvocationSettings, RetryPolicy, State
-from quarterdeck.domain.invocations.operations import Exchange
-from quarterdeck.domain.invocations.operations.long_poll import Look, Waiters, wait_for_work, waiter_of
-from quarterdeck.domain.invocations.rules import Board, Known
+from quarterdeck.domain.invocations.model import (
+    Claim,
+    Invocation,
+    InvocationCommand,
+    InvocationSettings,
+    RetryPolicy,
+    State,
+)
+from quarterdeck.domain.invocations.operations import BatchRunner
+from quarterdeck.domain.invocations.operations.long_poll import (
+    ClaimPolls,
+    ReadyPollWaker,
+    poll_for_claim,
+    wait_for_invocations,
+)
+from quarterdeck.domain.invocations.rules import BatchDecider, InvocationBatchInput
 from quarterdeck.domain.invocations.sweeps import DEADLINE, ORPHAN, RETENTION
 from quarterdeck.domain.sessions.model import Terminate
-from quarterdeck.engine.long_poll import Lookout
-from quarterdeck.engine.wakeups import Wakes
+from quarterdeck.engine.long_poll import Watcher
+from quarterdeck.engine.wakeups import Wakeups
 from tests.support.asking import ZONE, caller
 from tests.support.calling import Calling, calling
 from tests.support.eventually import eventually
@@ -76,12 +88,12 @@ async def test_two_processes_never_give_one_attempt_to_two(service: Calling, eng
 
 
 async def test_a_call_is_handed_to_whoever_waits_in_the_commit_that_makes_it(service: Calling) -> None:
-    waiter = waiter_of(service.asking())
+    waiter = poll_for_claim(service.asking())
     assert await service.submit_claim(service.asking(waiter=waiter)) == ()
     assert len(service.keel.waiters) == 1
     head = service.keel.side.one("select pos from log_head")
     done = await service.enqueue()
-    [given] = waiter.take()
+    [given] = waiter.take_delivered()
     assert given.id == done.invocation.id
     assert service.keel.side.one("select pos from log_head") == int(str(head)) + 2
     [created, started] = service.keel.side.run("select at from events where subject = ?", given.id)
@@ -91,8 +103,8 @@ async def test_a_call_is_handed_to_whoever_waits_in_the_commit_that_makes_it(ser
 
 async def test_what_was_handed_to_somebody_who_is_gone_goes_back_and_costs_no_attempt(service: Calling) -> None:
     returned: list[Invocation] = []
-    service.keel.waiters.unwanted = returned.extend
-    waiter = waiter_of(service.asking())
+    service.keel.waiters.on_undelivered = returned.extend
+    waiter = poll_for_claim(service.asking())
     await service.submit_claim(service.asking(waiter=waiter))
     await service.call()
     service.keel.waiters.remove(waiter)
@@ -106,12 +118,12 @@ async def test_a_waiter_whose_session_has_ended_is_given_nothing(keel: Keel) -> 
     service = await calling(keel)
     waiting = Calling(keel, service.service_id)
     waiting.caller = caller("app", session_id=session.id)
-    waiter = waiter_of(waiting.asking())
+    waiter = poll_for_claim(waiting.asking())
     assert await waiting.submit_claim(waiting.asking(waiter=waiter)) == ()
     await keel.end(session)
     row = await service.call()
-    assert waiter.given == (), "it is told to ask again"
-    assert waiter.take() == ()
+    assert waiter.delivered == (), "it is told to ask again"
+    assert waiter.take_delivered() == ()
     assert (await service.now(row)).status is State.PENDING
 
 
@@ -149,7 +161,7 @@ async def test_attempts_exhausted_by_failures_end_as_dead(service: Calling) -> N
 
 async def test_backoff_is_kept_over_a_restart(keel: Keel, engine_url: str) -> None:
     service = await calling(keel)
-    await service.call(policy=RetryPolicy(backoff_ms=200_000))
+    await service.call(retry_policy=RetryPolicy(backoff_ms=200_000))
     [taken] = await service.claim()
     row = await service.complete(taken, "failed")
     assert row.available_at > row.updated_at + 199_000
@@ -217,7 +229,7 @@ async def test_from_the_stamp_of_a_cascade_on_nothing_of_it_begins(engine_url: s
         root = await keel.spawn()
         child = await keel.spawn(parent_id=root.id)
         row = await service.call(source_session_id=child.id)
-        ended = await keel.finisher.terminate(Terminate(root.zone_id, root.id, "enough"))
+        ended = await keel.finisher.submit_terminate(Terminate(root.zone_id, root.id, "enough"))
         assert ended.cascade_id is not None
         assert await refused(service.call(source_session_id=child.id)) == "agent_session_not_found"
         assert await service.claim() == ()
@@ -298,9 +310,9 @@ async def test_what_ended_long_ago_is_forgotten_and_nothing_else(service: Callin
 # -- waiting
 
 
-async def lookout(keel: Keel) -> tuple[Lookout[Claim, tuple[str, str], Invocation], Wakes]:
-    wakes = Wakes()
-    watching = Lookout(wakes, keel.waiters, Look(keel.engine, keel.waiters, 30.0), 30.0)
+async def lookout(keel: Keel) -> tuple[Watcher[Claim, tuple[str, str], Invocation], Wakeups]:
+    wakes = Wakeups()
+    watching = Watcher(wakes, keel.waiters, ReadyPollWaker(keel.engine, keel.waiters, 30.0), 30.0)
     watching.start()
     return watching, wakes
 
@@ -316,13 +328,13 @@ async def test_whoever_waits_is_woken_by_a_commit_elsewhere(engine_url: str, kee
     service = await calling(keel)
     watching, wakes = await lookout(keel)
     try:
-        claiming = asyncio.create_task(wait_for_work(service.asking(), service.submit_claim, keel.waiters, 20))
+        claiming = asyncio.create_task(wait_for_invocations(service.asking(), service.submit_claim, keel.waiters, 20))
         await somebody_waits(keel)
         # As another process would: past this one's waiters.
         elsewhere, keel.waiters._by_key = keel.waiters._by_key, {}
         row = await service.call()
         keel.waiters._by_key = elsewhere
-        wakes.committed()
+        wakes.notify()
         [given] = await claiming
         assert given.id == row.id
     finally:
@@ -334,26 +346,26 @@ async def test_whoever_waits_for_a_service_that_goes_is_told_so(keel: Keel) -> N
     service = await calling(keel, session_id=session.id)
     watching, wakes = await lookout(keel)
     try:
-        claiming = asyncio.create_task(wait_for_work(service.asking(), service.submit_claim, keel.waiters, 20))
+        claiming = asyncio.create_task(wait_for_invocations(service.asking(), service.submit_claim, keel.waiters, 20))
         await somebody_waits(keel)
         await keel.end(session)
-        wakes.committed()
+        wakes.notify()
         assert await refused(claiming) == "agent_service_not_found"
     finally:
         await watching.stop()
 
 
 async def test_two_who_wait_with_one_claim_are_given_the_same(service: Calling) -> None:
-    waiters = [waiter_of(service.asking(claim_id="c")) for _ in range(2)]
+    waiters = [poll_for_claim(service.asking(claim_id="c")) for _ in range(2)]
     for waiter in waiters:
         await service.submit_claim(msgspec.structs.replace(waiter.claim, waiter=waiter))
     first = await service.call()
     elsewhere, service.keel.waiters._by_key = service.keel.waiters._by_key, {}
-    assert [row.id for row in waiters[0].take()] == [first.id]
+    assert [row.id for row in waiters[0].take_delivered()] == [first.id]
     await service.call()
     service.keel.waiters._by_key = elsewhere
     await service.call()
-    assert [row.id for row in waiters[1].take()] == [first.id]
+    assert [row.id for row in waiters[1].take_delivered()] == [first.id]
 
 
 async def test_what_one_service_can_be_given_is_not_loaded_for_another(
@@ -362,15 +374,15 @@ async def test_what_one_service_can_be_given_is_not_loaded_for_another(
     other = await calling(service.keel)
     for each in [service, other] * 30:
         await each.call()
-    exchange = Exchange(30_000, Waiters())
-    seen: list[Known] = []
+    exchange = BatchRunner(30_000, ClaimPolls())
+    seen: list[InvocationBatchInput] = []
 
-    def board(known: Known) -> Board:
+    def board(known: InvocationBatchInput) -> BatchDecider:
         seen.append(known)
-        return Board(known)
+        return BatchDecider(known)
 
     monkeypatch.setattr("quarterdeck.domain.invocations.operations.batch.Board", board)
-    asks: list[Command] = [service.asking(1), other.asking(20)]
+    asks: list[InvocationCommand] = [service.asking(1), other.asking(20)]
     await service.keel.engine.transact(lambda tx: exchange.run(tx, asks), zones=[ZONE])
     [known] = seen
     loaded = Counter(row.service_id for row in known.due)
@@ -380,12 +392,12 @@ async def test_what_one_service_can_be_given_is_not_loaded_for_another(
 
 async def test_whoever_waits_gets_what_becomes_due_by_its_backoff(keel: Keel) -> None:
     service = await calling(keel)
-    await service.call(policy=RetryPolicy(backoff_ms=80))
+    await service.call(retry_policy=RetryPolicy(backoff_ms=80))
     [taken] = await service.claim()
     await service.complete(taken, "failed")
     watching, _ = await lookout(keel)
     try:
-        [again] = await wait_for_work(service.asking(), service.submit_claim, keel.waiters, 20)
+        [again] = await wait_for_invocations(service.asking(), service.submit_claim, keel.waiters, 20)
         assert again.attempts == 2
     finally:
         await watching.stop()
@@ -393,31 +405,31 @@ async def test_whoever_waits_gets_what_becomes_due_by_its_backoff(keel: Keel) ->
 
 async def test_a_wait_that_is_over_gives_nothing_and_leaves_nobody_behind(keel: Keel) -> None:
     service = await calling(keel)
-    assert await wait_for_work(service.asking(), service.submit_claim, keel.waiters, 0.01) == ()
+    assert await wait_for_invocations(service.asking(), service.submit_claim, keel.waiters, 0.01) == ()
     assert len(keel.waiters) == 0
 
 
 async def test_when_the_server_stops_whoever_waits_is_let_go(keel: Keel) -> None:
     service = await calling(keel)
-    claiming = asyncio.create_task(wait_for_work(service.asking(), service.submit_claim, keel.waiters, 60))
+    claiming = asyncio.create_task(wait_for_invocations(service.asking(), service.submit_claim, keel.waiters, 60))
     await somebody_waits(keel)
     keel.waiters.close()
     assert await claiming == ()
-    assert await wait_for_work(service.asking(), service.submit_claim, keel.waiters, 60) == ()
+    assert await wait_for_invocations(service.asking(), service.submit_claim, keel.waiters, 60) == ()
 
 
 def test_nothing_is_lost_between_being_handed_and_giving_up() -> None:
     async def go() -> list[Invocation]:
-        waiters = Waiters()
+        waiters = ClaimPolls()
         back: list[Invocation] = []
-        waiters.unwanted = back.extend
+        waiters.on_undelivered = back.extend
         from tests.rules.test_invocations import claim, row
 
-        waiter = waiter_of(claim())
+        waiter = poll_for_claim(claim())
         waiters.add(waiter)
-        waiters.hand(waiter, (row(),))
+        waiters.deliver(waiter, (row(),))
         waiters.remove(waiter)
-        waiters.hand(waiter, (row(),))
+        waiters.deliver(waiter, (row(),))
         return back
 
     assert len(asyncio.run(go())) == 2

@@ -8,17 +8,17 @@ import pytest
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
-from quarterdeck.domain.invocations.model import Command, Invocation, Release, State
-from quarterdeck.domain.invocations.operations.on_session_ended import MOST
+from quarterdeck.domain.invocations.model import Invocation, InvocationCommand, Release, State
+from quarterdeck.domain.invocations.operations.on_session_ended import INVOCATIONS_PER_TRANSACTION
 from quarterdeck.domain.invocations.rules import states
 from quarterdeck.domain.invocations.sweeps import ORPHAN, SETTLE
 from quarterdeck.domain.services import operations as services
-from quarterdeck.domain.services.model import Register, Registered, Unregister
+from quarterdeck.domain.services.model import Register, RegisteredService, Unregister
 from tests.support.asking import ZONE, admin
 from tests.support.calling import Calling, calling
 from tests.support.keel import Keel
 
-MANY = 3 * MOST + 10
+MANY = 3 * INVOCATIONS_PER_TRANSACTION + 10
 LEFT = "status in ('pending', 'running')"
 
 
@@ -57,10 +57,10 @@ async def test_a_session_with_more_calls_than_one_transaction_settles_ends_and_n
     [running] = await service.claim()
     for _ in range(2):
         multiply(keel, await service.call(source_session_id=session.id), MANY // 2)
-    multiply(keel, running, MOST)
+    multiply(keel, running, INVOCATIONS_PER_TRANSACTION)
     good = await service.call(source_session_id=other.id)
     await keel.end(session)
-    assert left(keel) > MOST
+    assert left(keel) > INVOCATIONS_PER_TRANSACTION
     [row] = keel.side.run(f"select id from agent_invocations where status = 'running' and {LEFT} limit 1")
     with pytest.raises(Problem) as refusal:
         await service.complete(msgspec.structs.replace(running, id=str(row[0])))
@@ -86,7 +86,7 @@ async def test_what_is_canceled_with_many_is_as_what_is_canceled_alone(keel: Kee
     before = await service.now(running)
     await keel.end(session)
     after = await service.now(running)
-    assert after == states.canceled(before, "session_ended", after.updated_at)
+    assert after == states.cancel(before, "session_ended", after.updated_at)
     assert (after.cancel_reason, told(keel, "canceled")) == ("enough", 2)
 
 
@@ -97,14 +97,14 @@ async def test_a_session_with_many_calls_falls_asleep_and_wakes_and_meanwhile_no
     multiply(keel, await service.call(source_session_id=session.id))
     good = await service.call(source_session_id=other.id)
     await keel.suspend(session)
-    assert keel.side.count("agent_invocations", "parked = 0") > MOST
+    assert keel.side.count("agent_invocations", "parked = 0") > INVOCATIONS_PER_TRANSACTION
     assert {given.id for _ in range(3) for given in await service.claim(100)} <= {good.id}
     assert await keel.invocation_sweeper().run_now(SETTLE) == 1
     assert keel.side.count("agent_invocations", "parked = 0") == 1
     assert [given.id for given in await service.claim()] == [good.id]
     assert told(keel, "started") == 1
     await keel.resume(session)
-    assert keel.side.count("agent_invocations", "parked = 1") > MOST
+    assert keel.side.count("agent_invocations", "parked = 1") > INVOCATIONS_PER_TRANSACTION
     assert len(await service.claim(100)) == 100
     assert await keel.invocation_sweeper().run_now(SETTLE) == 1
     assert keel.side.count("agent_invocations", "parked = 1") == 0
@@ -117,7 +117,7 @@ async def test_a_service_that_comes_back_is_not_given_what_was_asked_of_it_befor
     await service.call()
     multiply(keel, (await service.claim(100))[-1], 5)
     await unregistered(keel, service)
-    assert left(keel) > MOST
+    assert left(keel) > INVOCATIONS_PER_TRANSACTION
     again = await registered(keel)
     assert again.service_id == service.service_id
     keel.side.run("update agent_invocations set created_at = created_at - 1, available_at = 1")
@@ -135,7 +135,7 @@ async def test_a_zone_whose_service_has_many_calls_ends(keel: Keel) -> None:
     service = await calling(keel, "other")
     multiply(keel, await service.call())
     await keel.stop("other", ends=True)
-    assert left(keel) > MOST
+    assert left(keel) > INVOCATIONS_PER_TRANSACTION
     assert await keel.invocation_sweeper().run_now(SETTLE) == 1
     assert left(keel) == 0
 
@@ -160,8 +160,8 @@ async def test_a_lease_that_did_not_arrive_is_not_taken_from_the_claim_that_was_
     await service.call()
     [lost] = await service.claim(claim_id="c")
     [again] = await service.claim(claim_id="c")
-    ask: Command = Release(
-        zone_id=ZONE, id=lost.id, token=lost.attempt_token or "", lease_expires_at=lost.lease_expires_at
+    ask: InvocationCommand = Release(
+        zone_id=ZONE, id=lost.id, attempt_token=lost.attempt_token or "", lease_expires_at=lost.lease_expires_at
     )
     await service.keel.invocations.submit(ask)
     assert (await service.now(lost)).status is State.RUNNING
@@ -179,7 +179,7 @@ async def registered(keel: Keel) -> Calling:
         id=new_id(), zone_id=ZONE, caller=admin(), endpoint_url=ENDPOINT, application_id="app", session_id=None
     )
     [done] = await keel.engine.transact(lambda tx: registrar.register(tx, [ask]), zones=[ZONE])
-    assert isinstance(done, Registered)
+    assert isinstance(done, RegisteredService)
     return Calling(keel, done.service.id)
 
 

@@ -8,9 +8,9 @@ import asyncio
 import psycopg
 import pytest
 
-from quarterdeck.domain.invocations.model import Command, Leases, Release, State
-from quarterdeck.domain.invocations.operations import Exchange, Waiters
-from quarterdeck.domain.invocations.operations.long_poll import waiter_of
+from quarterdeck.domain.invocations.model import ClaimedInvocations, InvocationCommand, Release, State
+from quarterdeck.domain.invocations.operations import BatchRunner, ClaimPolls
+from quarterdeck.domain.invocations.operations.long_poll import poll_for_claim
 from quarterdeck.domain.sessions.model import Terminate
 from tests.support.asking import ZONE
 from tests.support.calling import Calling, calling
@@ -29,7 +29,7 @@ async def test_whoever_calls_into_a_busy_zone_hands_nothing_of_it_to_those_who_w
     if not engine_url.startswith("postgresql"):
         pytest.skip("on SQLite no zone is busy: there is one writer")
     keel = service.keel
-    waiter = waiter_of(service.asking(2))
+    waiter = poll_for_claim(service.asking(2))
     assert await service.submit_claim(service.asking(waiter=waiter)) == ()
     async with keel_on(engine_url) as other:
         row = await Calling(other, service.service_id).call()
@@ -42,9 +42,9 @@ async def test_whoever_calls_into_a_busy_zone_hands_nothing_of_it_to_those_who_w
 
         await eventually(somebody_waits, "the call was held up")
         assert await service.events(row) == ["created"], "whoever holds the zone may be handing it out"
-        assert not waiter.given
+        assert not waiter.delivered
     second = await calling_too
-    assert [given.id for given in waiter.take()] == [row.id, second.id]
+    assert [given.id for given in waiter.take_delivered()] == [row.id, second.id]
 
 
 async def test_what_is_given_back_for_a_session_that_has_ended_does_not_begin_again(engine_url: str) -> None:
@@ -55,11 +55,14 @@ async def test_what_is_given_back_for_a_session_that_has_ended_does_not_begin_ag
         child = await keel.spawn(parent_id=root.id)
         await service.call(source_session_id=child.id)
         [row] = await service.claim()
-        ended = await keel.finisher.terminate(Terminate(root.zone_id, root.id, "enough"))
+        ended = await keel.finisher.submit_terminate(Terminate(root.zone_id, root.id, "enough"))
         assert ended.cascade_id is not None, "stamped, and not settled"
-        asks: list[Command] = [Release(zone_id=ZONE, id=row.id, token=row.attempt_token or ""), service.asking()]
-        exchange = Exchange(30_000, Waiters())
+        asks: list[InvocationCommand] = [
+            Release(zone_id=ZONE, id=row.id, attempt_token=row.attempt_token or ""),
+            service.asking(),
+        ]
+        exchange = BatchRunner(30_000, ClaimPolls())
         _, taken = await keel.engine.transact(lambda tx: exchange.run(tx, asks), zones=[ZONE])
-        assert taken == Leases(())
+        assert taken == ClaimedInvocations(())
         assert await service.events(row) == ["created", "started", "canceled"]
         assert (await service.now(row)).status is State.CANCELED

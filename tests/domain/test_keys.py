@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from quarterdeck.core import api_key
-from quarterdeck.core.api_key import ShownKey
+from quarterdeck.core.api_key import ParsedApiKey
 from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.errors import LimitReached, Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
@@ -19,7 +19,7 @@ from quarterdeck.domain.api_keys import operations as keys
 from quarterdeck.domain.api_keys.model import KEYS_MAX, ApiKey, CreateKey, KeyFilter, RevokeKey
 from quarterdeck.domain.api_keys.queries import Q
 from quarterdeck.domain.sessions.model import StopZone
-from quarterdeck.domain.sessions.operations import Ender
+from quarterdeck.domain.sessions.operations import Terminator
 from quarterdeck.engine.lanes import Lanes, zones_of
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.engine.transaction import Engine
@@ -39,8 +39,8 @@ class Made:
     text: str
 
     @property
-    def shown(self) -> ShownKey:
-        shown = api_key.read(self.text.encode())
+    def shown(self) -> ParsedApiKey:
+        shown = api_key.parse(self.text.encode())
         assert shown is not None
         return shown
 
@@ -49,16 +49,16 @@ class Ring:
     """The lanes of keys, as `app.py` puts them together."""
 
     def __init__(self, store: Store) -> None:
-        self.engine = Engine(store, (keys.go_with_zone,))
+        self.engine = Engine(store, (keys.on_zone_ended,))
         self.lanes = Lanes(self.engine, EngineSettings())
-        self.creates = self.lanes.writing("key-create", keys.create)
-        self.revokes = self.lanes.writing("key-revoke", keys.revoke)
-        self.finds = self.lanes.reading("key-find", keys.find)
-        self.stops = self.lanes.writing("zone-stop", Ender(1_000).stop_zone)
+        self.creates = self.lanes.add_write_lane("key-create", keys.create_keys)
+        self.revokes = self.lanes.add_write_lane("key-revoke", keys.revoke_keys)
+        self.finds = self.lanes.add_read_lane("key-find", keys.authenticate_keys)
+        self.stops = self.lanes.add_write_lane("zone-stop", Terminator(1_000).stop_zones)
 
     def asked(self, zone_id: str = ZONE, **asked: object) -> tuple[CreateKey, str]:
         key_id = new_id()
-        text = api_key.spell(zone_id, key_id, SECRET)
+        text = api_key.format_key(zone_id, key_id, SECRET)
         plain: dict[str, object] = {
             "id": key_id,
             "zone_id": zone_id,
@@ -80,16 +80,16 @@ class Ring:
     async def revoke(self, key: ApiKey, bearer: Bearer | None = None) -> ApiKey:
         return await self.revokes.submit(RevokeKey(key.zone_id, key.id, "tester", bearer, "00-trace"))
 
-    async def refused(self, shown: ShownKey) -> bool:
+    async def refused(self, shown: ParsedApiKey) -> bool:
         try:
             await self.finds.submit(shown)
         except Unauthenticated as refusal:
-            assert (refusal.code, refusal.detail) == ("invalid_token", api_key.refusal().detail)
+            assert (refusal.code, refusal.detail) == ("invalid_token", api_key.invalid_key_error().detail)
             return True
         return False
 
     async def page(self, wanted: KeyFilter) -> list[ApiKey]:
-        return await self.engine.read(lambda tx: keys.page(tx, wanted), zones=zones_of([wanted]))
+        return await self.engine.read(lambda tx: keys.list_keys(tx, wanted), zones=zones_of([wanted]))
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ async def test_only_the_digest_is_stored_and_neither_it_nor_the_secret_is_in_the
 
 async def test_a_shown_key_opens_only_what_it_was_made_for(keel: Keel, ring: Ring) -> None:
     made, other = await ring.make(), await ring.make(OTHER)
-    wrong = api_key.digest(api_key.spell(ZONE, made.key.id, b"t" * 32).encode())
+    wrong = api_key.digest(api_key.format_key(ZONE, made.key.id, b"t" * 32).encode())
     strangers = [
         msgspec.structs.replace(made.shown, digest=wrong),
         msgspec.structs.replace(made.shown, digest=other.shown.digest),
@@ -149,7 +149,7 @@ async def test_a_shown_key_opens_only_what_it_was_made_for(keel: Keel, ring: Rin
     assert isinstance(await ring.finds.submit(made.shown), Caller)
     # A row that was copied to another zone by whoever can write to the database opens nothing there.
     keel.side.run("update api_keys set zone_id = ? where id = ?", OTHER, made.key.id)
-    moved = Made(made.key, api_key.spell(OTHER, made.key.id, SECRET))
+    moved = Made(made.key, api_key.format_key(OTHER, made.key.id, SECRET))
     assert await ring.refused(moved.shown)
 
 
@@ -216,7 +216,7 @@ async def test_a_refusal_for_a_full_zone_explains_itself(ring: Ring) -> None:
 
 
 async def test_no_key_is_made_in_a_zone_that_is_not_there_or_has_ended(keel: Keel, ring: Ring) -> None:
-    await ring.stops.submit(StopZone(OTHER, "over", admin(OTHER), ends=True))
+    await ring.stops.submit(StopZone(OTHER, "over", admin(OTHER), ends_zone=True))
     asks = [ring.asked(zone_id)[0] for zone_id in ("nowhere", OTHER, ZONE)]
     outcomes = await asyncio.gather(*(ring.creates.submit(ask) for ask in asks), return_exceptions=True)
     assert codes(outcomes) == ["zone_not_found", "zone_ended", "ApiKey"]
@@ -318,7 +318,7 @@ async def test_replicas_that_revoke_the_same_keys_in_opposite_order_do_not_stand
 async def test_a_zone_that_ends_takes_its_keys_with_it_in_the_same_transaction(keel: Keel, ring: Ring) -> None:
     lasting, going, gone = await ring.make(), await ring.make(OTHER), await ring.make(OTHER)
     await ring.revoke(gone.key)
-    await ring.stops.submit(StopZone(OTHER, "over", admin(OTHER), ends=True, trace="00-trace"))
+    await ring.stops.submit(StopZone(OTHER, "over", admin(OTHER), ends_zone=True, trace="00-trace"))
     assert await ring.refused(going.shown)
     assert isinstance(await ring.finds.submit(lasting.shown), Caller)
     told = [event for event in await keel.log() if event.zone_id == OTHER][-2:]
@@ -390,7 +390,7 @@ async def test_no_statement_scans_or_touches_more_pages_however_many_keys_have_e
         await ring.page(KeyFilter(ZONE, 10))
         await ring.revoke(made.key)
         await ring.make(OTHER)
-        await ring.stops.submit(StopZone(OTHER, "over", admin(OTHER), ends=True))
+        await ring.stops.submit(StopZone(OTHER, "over", admin(OTHER), ends_zone=True))
         own = {name: bound for name, bound in store.seen.items() if name.startswith("keys_")}
         assert own.keys() == {statement.name for statement in Q}
         own["keys_insert"] = Q.keys_insert(batch=[("d", ZONE, new_id(), "n", APP, "s", None, "a", 1, None, None)])

@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quarterdeck.domain.coordination.launchers.model import Start
-from quarterdeck.domain.coordination.model import HttpLauncher, Launcher, ProcessLauncher
+from quarterdeck.domain.coordination.launchers.model import LaunchRequest
+from quarterdeck.domain.coordination.model import HttpLauncherConfig, LauncherConfig, ProcessLauncherConfig
 from quarterdeck.domain.tasks.model.commands import Cancel, Create, Pause
 from quarterdeck.domain.tasks.model.rows import State
-from quarterdeck.domain.tasks.request_commands import sealed
+from quarterdeck.domain.tasks.request_commands import encrypt_field
 from tests.support.asking import ZONE, admin
 from tests.support.coordinating import Coordinating, coordinating
 from tests.support.endpoint import Endpoint, endpoint, json_answer
@@ -37,9 +37,9 @@ HOLD = "signal.alarm(60)\nsignal.pause()"
 """Until a signal ends it; and not for ever, should nobody send one."""
 
 
-def script(text: str, **said: object) -> ProcessLauncher:
+def script(text: str, **said: object) -> ProcessLauncherConfig:
     command = (sys.executable, "-c", f"import os, sys, json, signal\n{text}")
-    return struct_of(ProcessLauncher, command=command, **said)
+    return struct_of(ProcessLauncherConfig, command=command, **said)
 
 
 async def began(here: Coordinating, task_id: str = "t", **asked: object) -> None:
@@ -51,7 +51,7 @@ async def began(here: Coordinating, task_id: str = "t", **asked: object) -> None
 
 def secretive(here: Coordinating, task_id: str, **asked: object) -> Create:
     ask = here.work.asking(task_id, **asked)
-    text = sealed(here.safe, ZONE, task_id, "input_context", {"password": CANARY, "x": 1})
+    text = encrypt_field(here.safe, ZONE, task_id, "input_context", {"password": CANARY, "x": 1})
     return msgspec.structs.replace(ask, content=msgspec.structs.replace(ask.content, input_context=text))
 
 
@@ -161,7 +161,7 @@ async def test_a_process_whose_attempt_is_over_is_ended_with_all_it_has_started(
         started = [int(pid) for pid in (await until_written(pids)).split()]
         ask = Cancel(zone_id=ZONE, caller=admin(), id="t", reason="no more")
         await here.work.moved(ask if how == "cancel" else Pause(zone_id=ZONE, caller=admin(), id="t"))
-        here.wakes.committed()
+        here.wakes.notify()
         for pid in started:
             await until_gone(pid)
         row = await here.task("t")
@@ -181,7 +181,7 @@ async def test_a_server_that_stops_ends_its_processes_and_gives_their_attempts_b
 
 
 async def test_what_cannot_be_started_has_failed_and_is_tried_again(keel: Keel) -> None:
-    missing = ProcessLauncher(command=("no such command on any machine",))
+    missing = ProcessLauncherConfig(command=("no such command on any machine",))
     async with coordinating(keel, {"local": missing}) as here:
         await began(here, max_retries=0)
         await until(here, State.FAILED)
@@ -232,9 +232,9 @@ async def test_a_launch_that_comes_too_late_starts_nothing(keel: Keel, tmp_path:
     async with coordinating(keel, {"local": local}) as here:
         await here.agency.register("a", launcher="local")
         await here.work.make("t", retry_backoff_seconds=300)
-        begin = here.pad.begin
-        held: list[Start] = []
-        here.pad.begin = held.append  # type: ignore[method-assign,assignment]  # stands still here
+        begin = here.pad.start_launch
+        held: list[LaunchRequest] = []
+        here.pad.start_launch = held.append  # type: ignore[method-assign,assignment]  # stands still here
         await here.turns()
         here.pass_by("t", "timeout_at")
         await here.turns()
@@ -258,9 +258,9 @@ async def gateway() -> AsyncIterator[Endpoint]:
         yield made
 
 
-def http(gateway: Endpoint, **said: object) -> dict[str, Launcher]:
+def http(gateway: Endpoint, **said: object) -> dict[str, LauncherConfig]:
     url = f"http://127.0.0.1:{gateway.port}/"
-    return {"local": struct_of(HttpLauncher, url=url, **said)}
+    return {"local": struct_of(HttpLauncherConfig, url=url, **said)}
 
 
 async def test_a_gateway_is_asked_as_in_the_seed_and_its_session_is_kept(keel: Keel, gateway: Endpoint) -> None:

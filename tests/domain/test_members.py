@@ -13,10 +13,17 @@ from quarterdeck.core.caller import COORDINATOR_ADMIN, Bearer, Caller, Role
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.agents.operations import role_assignments as operations
-from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
-from quarterdeck.domain.zones.model import MEMBERS_MAX, ChangeMember, Member, MemberChange, MemberFilter, MemberRef
+from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
+from quarterdeck.domain.zones.model import (
+    ROLE_ASSIGNMENTS_MAX,
+    ChangeRole,
+    RoleAssignment,
+    RoleAssignmentFilter,
+    RoleAssignmentRef,
+    RoleChange,
+)
 from quarterdeck.engine.lanes import Busy, Lane
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from tests.support.asking import ZONE
 from tests.support.keel import Cell, Keel, codes, keel_on
 from tests.support.making import struct_of
@@ -49,34 +56,34 @@ class Asked(msgspec.Struct, frozen=True):
 class Membership:
     def __init__(self, keel: Keel) -> None:
         self.keel = keel
-        self.lane: Lane[ChangeMember, MemberChange] = keel.lanes.writing("member", operations.change_members)
+        self.lane: Lane[ChangeRole, RoleChange] = keel.lanes.add_write_lane("member", operations.change_roles)
 
-    async def put(self, subject: str, role: Role | None, by: Caller = OWNER) -> MemberChange:
-        return await self.lane.submit(ChangeMember(ZONE, subject, role, by))
+    async def put(self, subject: str, role: Role | None, by: Caller = OWNER) -> RoleChange:
+        return await self.lane.submit(ChangeRole(ZONE, subject, role, by))
 
-    async def put_all(self, *asks: tuple[str, Role | None, Caller]) -> list[MemberChange | Problem | Busy]:
+    async def put_all(self, *asks: tuple[str, Role | None, Caller]) -> list[RoleChange | Problem | Busy]:
         """In one transaction, in this order."""
-        batch = [ChangeMember(ZONE, subject, role, by) for subject, role, by in asks]
+        batch = [ChangeRole(ZONE, subject, role, by) for subject, role, by in asks]
         return await self.keel.engine.transact(
-            lambda tx: operations.change_members(tx, batch), zones=[ZONE, OTHER, "default"]
+            lambda tx: operations.change_roles(tx, batch), zones=[ZONE, OTHER, "default"]
         )
 
-    async def page(self, limit: int = 10, after: str = "") -> list[Member]:
-        wanted = MemberFilter(ZONE, OWNER, limit, after)
-        return await self._read(lambda tx: operations.page_of_members(tx, wanted))
+    async def page(self, limit: int = 10, after: str = "") -> list[RoleAssignment]:
+        wanted = RoleAssignmentFilter(ZONE, OWNER, limit, after)
+        return await self._read(lambda tx: operations.list_role_assignments(tx, wanted))
 
-    async def show(self, subject: str, by: Caller = OWNER) -> Member:
-        return await self._read(lambda tx: operations.show_member(tx, MemberRef(ZONE, subject, by)))
+    async def show(self, subject: str, by: Caller = OWNER) -> RoleAssignment:
+        return await self._read(lambda tx: operations.show_role_assignment(tx, RoleAssignmentRef(ZONE, subject, by)))
 
     async def may(self, caller: Caller, power: str, zone_id: str = ZONE) -> str:
         """What comes of asking for a power: the code of its refusal, or nothing."""
         try:
-            await self._read(lambda tx: require_power(tx, caller, zone_id, power))
+            await self._read(lambda tx: require_permission(tx, caller, zone_id, power))
         except Problem as problem:
             return problem.code
         return ""
 
-    async def _read(self, operation: Callable[[Tx], Awaitable[T]]) -> T:
+    async def _read(self, operation: Callable[[Transaction], Awaitable[T]]) -> T:
         return await self.keel.engine.read(operation, zones=[ZONE, OTHER, "default"])
 
     def events(self) -> list[tuple[Cell, ...]]:
@@ -154,7 +161,7 @@ async def test_removed_and_made_in_one_batch_is_a_new_member(members: Membership
 async def test_members_are_listed_by_name_page_by_page_and_zones_are_apart(members: Membership) -> None:
     for subject in ("c", "a", "auth0|b@example.com"):
         await members.put(subject, Role.MEMBER)
-    await members.lane.submit(ChangeMember(OTHER, "z", Role.OWNER, CROSSING))
+    await members.lane.submit(ChangeRole(OTHER, "z", Role.OWNER, CROSSING))
     assert [one.subject for one in await members.page(2)] == ["a", "auth0|b@example.com"]
     assert [one.subject for one in await members.page(2, "auth0|b@example.com")] == ["c"]
 
@@ -174,10 +181,10 @@ async def test_owners_of_many_replicas_who_unmake_each_other_leave_one(engine_ur
 
 
 async def test_a_workspace_has_at_most_so_many_members(members: Membership) -> None:
-    for begin in range(0, MEMBERS_MAX - 1, 1_000):
+    for begin in range(0, ROLE_ASSIGNMENTS_MAX - 1, 1_000):
         values = ", ".join(
             f"('{ZONE}', 'm{number}', 'MEMBER', 'x', 1, 1)"
-            for number in range(begin, min(begin + 1_000, MEMBERS_MAX - 1))
+            for number in range(begin, min(begin + 1_000, ROLE_ASSIGNMENTS_MAX - 1))
         )
         members.keel.side.run(f"insert into zone_members values {values}")
     outcomes = await members.put_all(("one", Role.MEMBER, OWNER), ("more", Role.MEMBER, OWNER))
@@ -191,7 +198,7 @@ async def test_nobody_becomes_a_member_of_a_zone_that_has_ended_or_never_was(mem
     with pytest.raises(Problem, match="has ended"):
         await members.put("alice", Role.MEMBER)
     with pytest.raises(Problem, match="no zone"):
-        await members.lane.submit(ChangeMember("nowhere", "alice", Role.MEMBER, CROSSING))
+        await members.lane.submit(ChangeRole("nowhere", "alice", Role.MEMBER, CROSSING))
 
 
 # -- who is heard
@@ -210,7 +217,7 @@ async def test_a_role_counts_from_the_commit_that_gives_it_to_the_commit_that_ta
 
 
 async def test_a_row_of_one_zone_is_nothing_in_another(members: Membership) -> None:
-    await members.lane.submit(ChangeMember(OTHER, "alice", Role.OWNER, CROSSING))
+    await members.lane.submit(ChangeRole(OTHER, "alice", Role.OWNER, CROSSING))
     alice = person("alice")
     assert await members.may(alice, "tasks.read") == "not_a_member"
     assert await members.may(alice, "tasks.read", OTHER) == "workspace_not_found"
@@ -270,9 +277,9 @@ async def test_of_a_batch_each_is_heard_for_itself_and_the_server_always(members
         Asked(ZONE, person("agent", agent_id="a1")),
     ]
 
-    async def hear(tx: Tx) -> list[tuple[str | None, Role | None]]:
-        speakers = Speakers(asks)
-        heard = speakers.heard(await tx.read(*speakers.statements()), tx.now)
+    async def hear(tx: Transaction) -> list[tuple[str | None, Role | None]]:
+        speakers = CallerChecks(asks)
+        heard = speakers.build_state(await tx.read(*speakers.statements()), tx.now)
         found = []
         for ask in asks:
             problem = heard.problem(ask, "tasks.change")
@@ -290,4 +297,4 @@ async def test_of_a_batch_each_is_heard_for_itself_and_the_server_always(members
 
 
 def test_where_only_the_server_speaks_nothing_is_asked() -> None:
-    assert Speakers([Asked(ZONE, None), Asked(OTHER, CROSSING)]).statements() == []
+    assert CallerChecks([Asked(ZONE, None), Asked(OTHER, CROSSING)]).statements() == []

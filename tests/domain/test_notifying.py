@@ -12,7 +12,7 @@ import pytest
 from quarterdeck.core.clock import iso
 from quarterdeck.domain.fleets.model.rows import Member, Message, MessageState, Notice
 from quarterdeck.domain.fleets.pane_notifier import TEXT_MAX, TYPED
-from quarterdeck.tmux.pane_lock import turn
+from quarterdeck.tmux.pane_lock import lock_pane
 from tests.support.eventually import eventually
 from tests.support.fleeting import DIRECTOR
 from tests.support.manned import Manned, manned_on
@@ -173,7 +173,7 @@ async def test_one_without_a_pane_is_told_nothing_and_nor_is_one_who_has_left(ma
 async def test_what_waits_to_be_typed_is_not_typed_once_its_recipient_has_left(manned: Manned) -> None:
     """Its pane may be another's by then."""
     alice = await manned.staffed()
-    async with turn(manned.tmux.socket, manned.panes[alice.agent_id], 5):
+    async with lock_pane(manned.tmux.socket, manned.panes[alice.agent_id], 5):
         sent = [await manned.send(alice.agent_id, f"number {n}") for n in range(3)]
         await manned.deregister(alice.agent_id)
     _, *told = await manned.received(*sent)
@@ -183,7 +183,7 @@ async def test_what_waits_to_be_typed_is_not_typed_once_its_recipient_has_left(m
 
 async def test_what_was_canceled_or_acknowledged_before_it_could_be_typed_is_not_typed(manned: Manned) -> None:
     alice = await manned.staffed()
-    async with turn(manned.tmux.socket, manned.panes[alice.agent_id], 5):
+    async with lock_pane(manned.tmux.socket, manned.panes[alice.agent_id], 5):
         sent = [await manned.send(alice.agent_id, f"number {n}") for n in range(3)]
         await manned.ack(sent[1].task_id, alice.agent_id)
         await manned.cancel(sent[2].task_id, DIRECTOR)

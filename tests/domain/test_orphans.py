@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 import pytest
 
-from quarterdeck.domain.sessions.model import Session, Settle, State, Terminate
+from quarterdeck.domain.sessions.model import FinishCascade, Session, State, Terminate
 from quarterdeck.domain.sessions.sweeps import CASCADE, ORPHAN, ORPHANED
 from tests.support.asking import ZONE, admin
 from tests.support.keel import Keel, Rigging, Side, assert_counts_are_what_the_rows_say, keel_on
@@ -74,7 +74,7 @@ async def test_what_is_stamped_is_left_to_its_cascade(keel: Keel, settles: int) 
     ended = await keel.endings.submit(Terminate(ZONE, made[0].id, "enough", admin()))
     assert ended.cascade_id
     for _ in range(settles):
-        await keel.settles.submit(Settle(ZONE, ended.cascade_id))
+        await keel.settles.submit(FinishCascade(ZONE, ended.cascade_id))
     before = keel.side.count("agent_sessions", "status = 'terminated'")
     assert await keel.sweep(name=ORPHAN) == 0
     assert keel.side.count("agent_sessions", "status = 'terminated'") == before

@@ -11,12 +11,12 @@ import pytest
 from standardwebhooks import Webhook
 
 from quarterdeck.core.errors import Unavailable
-from quarterdeck.domain.invocations.model import Command, Complete, Outcome, RetryPolicy, State
+from quarterdeck.domain.invocations.model import Complete, InvocationCommand, InvocationResult, RetryPolicy, State
 from quarterdeck.domain.invocations.sweeps import DEADLINE
-from quarterdeck.domain.services.model import Change, Delivery
-from quarterdeck.domain.services.operations import Changer
-from quarterdeck.engine.outbound_http import PUBLIC, Answer, Bounds, Outward, Request
-from quarterdeck.engine.outbound_http.ssrf_guard import LAB
+from quarterdeck.domain.services.model import DeliveryMode, Update
+from quarterdeck.domain.services.operations import Updater
+from quarterdeck.engine.outbound_http import PUBLIC_ONLY, OutboundClient, Request, Response, ResponseLimits
+from quarterdeck.engine.outbound_http.ssrf_guard import ALLOW_PRIVATE
 from tests.support.asking import ZONE, admin
 from tests.support.calling import Calling
 from tests.support.endpoint import Endpoint, Received, endpoint, http_answer, json_answer
@@ -87,7 +87,7 @@ async def test_a_rejection_is_a_failure_that_is_not_tried_again(
 ) -> None:
     there.answer = json_answer(b'{"why": "no"}', "422 Unprocessable")
     async with process.pushing():
-        row = await ended(service, await service.call(policy=AT_ONCE))
+        row = await ended(service, await service.call(retry_policy=AT_ONCE))
     assert (row.status, row.attempts) == (State.FAILED, 1)
     assert error_of(row.error_json) == {"code": "push_rejected", "status": 422, "answer": {"why": "no"}}
     assert there.connections == 1
@@ -101,7 +101,7 @@ async def test_an_error_of_the_endpoint_is_tried_again_when_its_backoff_is_over(
 
     there.answer = once
     async with process.pushing():
-        row = await ended(service, await service.call(policy=RetryPolicy(backoff_ms=150)))
+        row = await ended(service, await service.call(retry_policy=RetryPolicy(backoff_ms=150)))
     assert (row.status, row.attempts, attempts(there)) == (State.SUCCEEDED, 2, [1, 2])
     assert {request.headers["webhook-id"] for request in there.requests} == {row.id}
     log = [event for event in await process.keel.log() if event.subject == row.id]
@@ -116,7 +116,7 @@ async def test_a_call_that_always_fails_is_dead_when_its_attempts_are_used_up(
 ) -> None:
     there.answer = http_answer(b"oh", "500 Oh")
     async with process.pushing():
-        row = await ended(service, await service.call(policy=AT_ONCE))
+        row = await ended(service, await service.call(retry_policy=AT_ONCE))
     assert (row.status, attempts(there)) == (State.DEAD, [1, 2, 3])
     assert error_of(row.error_json) == {"code": "push_failed", "status": 500, "answer": "oh"}
 
@@ -127,7 +127,7 @@ async def test_an_endpoint_that_is_too_slow_has_timed_out_at_its_deadline_and_is
     there.open.clear()
     async with process.pushing() as pusher:
         policy = RetryPolicy(max_attempts=2, backoff_ms=0)
-        row = await ended(service, await service.call(policy=policy, timeout_ms=100))
+        row = await ended(service, await service.call(retry_policy=policy, timeout_ms=100))
     assert (row.status, attempts(there)) == (State.TIMED_OUT, [1, 2])
     assert error_of(row.error_json)["code"] == "deadline_exceeded"
     assert dict(pusher.counts) == {"push_timed_out": 2}
@@ -138,7 +138,7 @@ async def test_a_redirect_is_not_followed(process: Process, there: Endpoint, ser
     async with endpoint() as elsewhere:
         there.answer = http_answer(b"", "307 Elsewhere", f"Location: {elsewhere.url}")
         async with process.pushing():
-            row = await ended(service, await service.call(policy=ONCE))
+            row = await ended(service, await service.call(retry_policy=ONCE))
         assert elsewhere.connections == 0
     assert (row.status, error_of(row.error_json)["code"]) == (State.DEAD, "push_redirected")
 
@@ -146,16 +146,16 @@ async def test_a_redirect_is_not_followed(process: Process, there: Endpoint, ser
 async def test_an_answer_that_is_too_large_is_no_result(process: Process, there: Endpoint, service: Calling) -> None:
     there.answer = json_answer(b'"' + b"x" * 300 * 1024 + b'"')
     async with process.pushing():
-        row = await ended(service, await service.call(policy=ONCE))
+        row = await ended(service, await service.call(retry_policy=ONCE))
     assert (row.status, row.result_json) == (State.DEAD, None)
     assert error_of(row.error_json)["code"] == "push_answer_too_large"
 
 
 async def test_an_answer_up_to_the_bound_is_kept_whole(process: Process, there: Endpoint, service: Calling) -> None:
-    there.answer = http_answer(b"\0" * Bounds().body, "200 OK", "Content-Type: text/plain")
+    there.answer = http_answer(b"\0" * ResponseLimits().body_bytes, "200 OK", "Content-Type: text/plain")
     async with process.pushing():
-        row = await ended(service, await service.call(policy=ONCE))
-    assert json.loads(row.result_json or "") == "\0" * Bounds().body
+        row = await ended(service, await service.call(retry_policy=ONCE))
+    assert json.loads(row.result_json or "") == "\0" * ResponseLimits().body_bytes
 
 
 async def test_a_connection_that_breaks_in_the_middle_of_an_answer_is_tried_again(
@@ -164,7 +164,7 @@ async def test_a_connection_that_breaks_in_the_middle_of_an_answer_is_tried_agai
     whole = json_answer(b'{"a": 1}')
     there.answer = lambda request: whole if len(there.requests) > 1 else whole[:-1]
     async with process.pushing() as pusher:
-        row = await ended(service, await service.call(policy=AT_ONCE))
+        row = await ended(service, await service.call(retry_policy=AT_ONCE))
     assert (row.status, row.attempts) == (State.SUCCEEDED, 2)
     assert dict(pusher.counts) == {"push_answer_garbled": 1, "succeeded": 1}
 
@@ -199,7 +199,7 @@ async def test_a_name_of_a_private_network_is_refused_and_nothing_is_sent(
     process: Process, there: Endpoint, names: Names
 ) -> None:
     service = await process.service(f"http://push.example:{there.port}/hook")
-    async with process.pushing(process.means(Outward(PUBLIC, resolve=names))) as pusher:
+    async with process.pushing(process.means(OutboundClient(PUBLIC_ONLY, resolve=names))) as pusher:
         row = await ended(service, await service.call(policy=AT_ONCE))
     assert (row.status, row.attempts) == (State.DEAD, 3)
     assert error_of(row.error_json)["code"] == "push_refused"
@@ -213,14 +213,14 @@ async def test_a_service_registered_while_private_addresses_were_allowed_is_refu
     process: Process, there: Endpoint, host: str
 ) -> None:
     service = await process.service(f"http://{host}:{there.port}/hook")
-    async with process.pushing(process.means(Outward(PUBLIC))):
+    async with process.pushing(process.means(OutboundClient(PUBLIC_ONLY))):
         row = await ended(service, await service.call(policy=ONCE))
     assert error_of(row.error_json)["code"] == "push_refused"
     assert there.connections == 0
 
 
 async def test_what_workers_claim_is_not_pushed(process: Process, there: Endpoint) -> None:
-    pulled = await process.service(there.url, delivery=Delivery.PULL)
+    pulled = await process.service(there.url, delivery=DeliveryMode.PULL)
     pushed = await process.service(there.url)
     row = await pulled.call()
     async with process.pushing():
@@ -275,9 +275,9 @@ async def test_what_belongs_to_a_sleeping_session_is_pushed_when_it_wakes(
 async def test_after_a_rotation_the_new_secret_is_good_and_so_is_the_one_before(
     process: Process, there: Endpoint, service: Calling
 ) -> None:
-    ask = Change(zone_id=ZONE, caller=admin(), service_id=service.service_id, rotates=True)
-    changer = Changer(private_allowed=True)
-    await process.keel.engine.transact(lambda tx: changer.change(tx, [ask]), zones=[ZONE])
+    ask = Update(zone_id=ZONE, caller=admin(), service_id=service.service_id, rotate_secret=True)
+    changer = Updater(private_allowed=True)
+    await process.keel.engine.transact(lambda tx: changer.update(tx, [ask]), zones=[ZONE])
     async with process.pushing():
         await ended(service, await service.call())
     for number in (1, 2):
@@ -290,7 +290,7 @@ async def test_what_was_answered_is_reported_although_the_database_was_away_for_
 ) -> None:
     away = [Unavailable("database_unavailable", "It is away."), Unavailable("outcome_unknown", "Who knows.")]
 
-    def submit(command: Command) -> Awaitable[Outcome]:
+    def submit(command: InvocationCommand) -> Awaitable[InvocationResult]:
         if isinstance(command, Complete) and away:
             raise away.pop()
         return process.keel.invocations.submit(command)
@@ -369,7 +369,7 @@ async def test_what_a_process_was_pushing_when_it_died_is_pushed_by_another_afte
 ) -> None:
     there.open.clear()
     async with process.pushing():
-        row = await service.call(policy=AT_ONCE, timeout_ms=60_000)
+        row = await service.call(retry_policy=AT_ONCE, timeout_ms=60_000)
         await there.received()
     # Stopped without any grace: nothing was reported, as if it had been killed.
     assert (await service.now(row)).status is State.RUNNING
@@ -403,7 +403,7 @@ async def test_what_was_claimed_while_the_server_began_to_stop_goes_back_and_cos
 ) -> None:
     claimed, go_on = asyncio.Event(), asyncio.Event()
 
-    async def submit(command: Command) -> Outcome:
+    async def submit(command: InvocationCommand) -> InvocationResult:
         outcome = await process.keel.invocations.submit(command)
         claimed.set()
         await go_on.wait()
@@ -421,16 +421,16 @@ async def test_what_was_claimed_while_the_server_began_to_stop_goes_back_and_cos
 async def test_a_defect_in_one_push_is_logged_and_stops_no_other(
     process: Process, there: Endpoint, service: Calling, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(Outward):
+    class Broken(OutboundClient):
         broken = True
 
-        async def ask(self, request: Request, seconds: float) -> Answer:
+        async def send(self, request: Request, timeout_seconds: float) -> Response:
             if self.broken:
                 self.broken = False
                 raise RuntimeError("a defect")
-            return await super().ask(request, seconds)
+            return await super().send(request, timeout_seconds)
 
-    async with process.pushing(process.means(Broken(LAB))) as pusher:
+    async with process.pushing(process.means(Broken(ALLOW_PRIVATE))) as pusher:
         first = await service.call()
         await eventually(lambda: _is("a defect" in caplog.text), "the defect was logged")
         assert (await ended(service, await service.call())).status is State.SUCCEEDED
@@ -444,7 +444,7 @@ async def test_no_secret_and_no_answer_gets_into_the_log(
     caplog.set_level("DEBUG")
     there.answer = http_answer(b"s3cret", "500 Oh")
     async with process.pushing():
-        await ended(service, await service.call(policy=AT_ONCE))
+        await ended(service, await service.call(retry_policy=AT_ONCE))
     assert "s3cret" not in caplog.text
     assert SECRETS(ZONE, service.service_id, 1).removeprefix("whsec_") not in caplog.text
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from quarterdeck.core.errors import LimitReached
-from quarterdeck.domain.sessions.sweeps import Reconciler
+from quarterdeck.domain.sessions.sweeps import CountReconciler
 from tests.support.asking import ZONE
 from tests.support.keel import Keel
 
 
 async def reconcile(keel: Keel) -> int:
-    return await Reconciler(keel.everywhere, keel.recounts.submit).run_once(1_000)
+    return await CountReconciler(keel.everywhere, keel.recounts.submit).run_once(1_000)
 
 
 def counts(keel: Keel) -> list[tuple[object, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quarterdeck.domain.coordination import coordinator as coordinators, dependency_cycles
-from quarterdeck.domain.coordination.dependency_cycles import BEGINNING, walk, walk_of_zone
+from quarterdeck.domain.coordination.dependency_cycles import START, load_waiting, load_waiting_in_zone
 from quarterdeck.domain.tasks.model.rows import State
 from tests.support.asking import ZONE
 from tests.support.coordinating import Coordinating
@@ -69,7 +69,7 @@ async def test_recovering_one_zone_finds_what_is_due_in_it_however_much_is_due_e
     assert keel.side.count("agents", "status = 'ERROR'") == 1
     assert keel.side.count("agent_tasks", f"zone_id = '{ELSEWHERE}' and status = 'RUNNING'") == 4
     late = await here.task(f"late {ZONE}-0")
-    assert (late.status, late.waits) == (State.PENDING, 0)
+    assert (late.status, late.waits_for) == (State.PENDING, 0)
 
 
 async def test_walks_go_on_where_the_last_one_stopped_and_begin_anew_after_the_end(
@@ -84,16 +84,16 @@ async def test_walks_go_on_where_the_last_one_stopped_and_begin_anew_after_the_e
         await beside.make(f"e{number}", depends_on=("root",))
     for number in range(7):
         await here.work.make(f"t{number}", depends_on=("root",))
-    first = await walk(everywhere, BEGINNING)
+    first = await load_waiting(everywhere, START)
     assert {zone: [*of] for zone, of in first.depends_on.items()} == {ELSEWHERE: ["e0", "e1", "e2"]}
-    second = await walk(everywhere, first.stopped_at)
+    second = await load_waiting(everywhere, first.stopped_at)
     assert {zone: [*of] for zone, of in second.depends_on.items()} == {ZONE: ["t0", "t1", "t2", "t3"]}, (
         "a zone that was begun is taken whole, as far as a walk goes"
     )
-    third = await walk(everywhere, second.stopped_at)
+    third = await load_waiting(everywhere, second.stopped_at)
     assert [*third.depends_on[ZONE]] == ["t4", "t5", "t6"]
-    assert third.stopped_at == BEGINNING
-    of_zone = await walk_of_zone(everywhere, ELSEWHERE)
+    assert third.stopped_at == START
+    of_zone = await load_waiting_in_zone(everywhere, ELSEWHERE)
     assert {zone: [*of] for zone, of in of_zone.depends_on.items()} == {ELSEWHERE: ["e0", "e1", "e2"]}
 
 

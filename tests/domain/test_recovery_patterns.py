@@ -10,12 +10,12 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.retry import Policy
 from quarterdeck.domain.agents.model import State as AgentState
 from quarterdeck.domain.coordination import coordinator as coordinators
-from quarterdeck.domain.tasks.model.commands import Assign, Launched, Progress
+from quarterdeck.domain.tasks.model.commands import Assign, Progress, RecordLaunch
 from quarterdeck.domain.tasks.model.rows import State, Task
 from quarterdeck.domain.tasks.operations import load
-from quarterdeck.engine.leader_loop import Duty, Pace
+from quarterdeck.engine.leader_loop import LeaderLoop, LoopTiming
 from quarterdeck.engine.leases import Fence, LeaseLost
-from quarterdeck.engine.wakeups import Wakes
+from quarterdeck.engine.wakeups import Wakeups
 from quarterdeck.store.interface import TransientError
 from quarterdeck.wiring.coordination import ALARM_SECONDS, RETRY
 from tests.support.asking import ZONE
@@ -39,7 +39,9 @@ async def refused(here: Coordinating, task: Task) -> str:
 
 
 def saved(task: Task, checkpoint: str) -> Progress:
-    return Progress(zone_id=ZONE, id=task.id, token=task.attempt_token, percent=40, step="half", checkpoint=checkpoint)
+    return Progress(
+        zone_id=ZONE, id=task.id, attempt_token=task.attempt_token, percent=40, step="half", checkpoint=checkpoint
+    )
 
 
 # -- 1
@@ -149,16 +151,18 @@ class Failing:
             raise TransientError("08006", "the database is away")
         return False
 
-    async def turn(self, fence: Fence) -> float | None:
+    async def run_cycle(self, fence: Fence) -> float | None:
         raise AssertionError("nothing was due")
 
-    async def rest(self, fence: Fence | None) -> None: ...
+    async def on_stop(self, fence: Fence | None) -> None: ...
 
 
 async def test_pattern_4_database_failure(keel: Keel, caplog: pytest.LogCaptureFixture) -> None:
     work = Failing()
-    duty = Duty("coordinator", keel.everywhere, Wakes(), Pace(30_000, retry=RETRY, alarm_seconds=ALARM_SECONDS), work)
-    assert [await duty._tried() for _ in range(5)] == [
+    duty = LeaderLoop(
+        "coordinator", keel.everywhere, Wakeups(), LoopTiming(30_000, retry=RETRY, alarm_seconds=ALARM_SECONDS), work
+    )
+    assert [await duty._try_cycle() for _ in range(5)] == [
         (5.0, False), (10.0, False), (20.0, False), (40.0, False), (40.0, False)
     ]  # fmt: skip
     assert duty.error is not None, "it says that it is unhealthy"
@@ -166,17 +170,19 @@ async def test_pattern_4_database_failure(keel: Keel, caplog: pytest.LogCaptureF
     assert not [line for line in caplog.records if line.levelno == logging.CRITICAL]
     duty.failing_since -= ALARM_SECONDS
     for _ in range(3):
-        await duty._tried()
+        await duty._try_cycle()
     assert len([line for line in caplog.records if line.levelno == logging.CRITICAL]) == 1
     work.is_away = False
-    assert await duty._tried() == (30.0, True)
+    assert await duty._try_cycle() == (30.0, True)
     assert not duty.error, "it goes on by itself"
 
 
 async def test_after_an_outage_the_first_commit_ends_a_long_pause(keel: Keel) -> None:
-    work, wakes = Failing(), Wakes()
+    work, wakes = Failing(), Wakeups()
     retry = Policy(max_attempts=0, base_ms=10, multiplier=10_000.0, cap_ms=100_000, jitter=0.0)
-    duty = Duty("coordinator", keel.everywhere, wakes, Pace(30_000, retry=retry, hears_while_failing=True), work)
+    duty = LeaderLoop(
+        "coordinator", keel.everywhere, wakes, LoopTiming(30_000, retry=retry, wakes_while_failing=True), work
+    )
     duty.start()
 
     async def rests_for_long() -> bool:
@@ -188,7 +194,7 @@ async def test_after_an_outage_the_first_commit_ends_a_long_pause(keel: Keel) ->
     try:
         await eventually(rests_for_long, "it has failed twice, and rests for a hundred seconds")
         work.is_away = False
-        wakes.committed()
+        wakes.notify()
         await eventually(goes_on, "it goes on")
     finally:
         await duty.stop()
@@ -203,16 +209,16 @@ async def test_pattern_5_split_brain_prevention(here: Coordinating) -> None:
     await here.work.make("t")
     frozen = await here.fence()
     other = Coordinating(here.keel)
-    assert await other.lease.hold() is None, "there is one coordinator at a time"
+    assert await other.lease.acquire() is None, "there is one coordinator at a time"
     # The first stands still beyond its time, and another takes over.
     here.keel.side.run("update leases set expires_at = 0")
-    newer = await other.lease.hold()
+    newer = await other.lease.acquire()
     assert newer is not None
     assert newer.term == frozen.term + 1
 
     def assign(fence: Fence, agent: str, token: str) -> Assign:
         shown = (fence.name, fence.term)
-        return Assign(zone_id=ZONE, id="t", fence=shown, agent_id=agent, token=token)
+        return Assign(zone_id=ZONE, id="t", leader_term=shown, agent_id=agent, attempt_token=token)
 
     with pytest.raises(LeaseLost):
         await here.keel.tasks.submit(assign(frozen, "a", "old"))
@@ -298,14 +304,21 @@ async def test_an_assignment_that_nobody_launched_is_taken_back(here: Coordinati
     await here.work.agent("a")
     await here.work.make("t", retry_backoff_seconds=BACKOFF)
     fence = await here.fence()
-    ask = Assign(zone_id=ZONE, id="t", fence=(fence.name, fence.term), agent_id="a", token="k", launch_ms=60_000)
+    ask = Assign(
+        zone_id=ZONE,
+        id="t",
+        leader_term=(fence.name, fence.term),
+        agent_id="a",
+        attempt_token="k",
+        launch_timeout_ms=60_000,
+    )
     await here.work.moved(ask)
     assert await here.turns() == pytest.approx(60, abs=5)
     here.pass_by("t", "timeout_at")
     await here.turns()
     row = await here.task("t")
     assert (row.status, row.reason) == (State.ABORTED, "launch_lost")
-    late = Launched(zone_id=ZONE, id="t", token="k", session_key="too late")
+    late = RecordLaunch(zone_id=ZONE, id="t", attempt_token="k", session_key="too late")
     with pytest.raises(Problem) as refusal:
         await here.keel.tasks.submit(late)
     assert refusal.value.code == "stale_attempt"

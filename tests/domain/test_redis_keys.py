@@ -12,13 +12,13 @@ import pytest
 from redis.client import PubSub
 
 from quarterdeck.bus.redis import key_layout
-from quarterdeck.bus.redis.client import Errors
-from quarterdeck.bus.redis.interfaces import Away, Fenced
+from quarterdeck.bus.redis.client import ErrorCounter
+from quarterdeck.bus.redis.interfaces import BusUnavailable, WriterFenced
 from quarterdeck.core.caller import Caller
 from quarterdeck.domain.tasks.model.commands import Patch
-from quarterdeck.domain.tasks.operations.redis_rows import pulse_of
+from quarterdeck.domain.tasks.operations.redis_rows import to_pulse
 from quarterdeck.engine.mirrors import heartbeats
-from quarterdeck.engine.mirrors.heartbeats import BeatWriter
+from quarterdeck.engine.mirrors.heartbeats import HeartbeatMirror
 from tests.support.agency import Agency
 from tests.support.asking import ZONE, admin
 from tests.support.keel import Keel
@@ -33,7 +33,7 @@ OF_AGENT, STATUS = f"agent:tasks:{ZONE}/a", status_key("a", ZONE)
 @pytest.fixture
 async def mirroring(keel: Keel, redis: RedisSide) -> AsyncIterator[Mirroring]:
     made = Mirroring(keel, redis.url)
-    await made.mirror.sink.begin()
+    await made.mirror.sink.register()
     await made.turns()
     yield made
     await made.board.close()
@@ -71,14 +71,16 @@ async def test_a_task_is_pending_by_priority_and_age_until_somebody_takes_it(
     await work.make(run_at=9_000_000_000_000)
     await mirroring.turns()
     assert redis.client.zrange(PENDING, 0, -1, withscores=True) == [
-        (high.id, key_layout.score(8, high.created_at)),
-        (low.id, key_layout.score(3, low.created_at)),
+        (high.id, key_layout.pending_score(8, high.created_at)),
+        (low.id, key_layout.pending_score(3, low.created_at)),
     ]
     [leased] = await work.claim()
     assert leased.task.id == high.id
     await work.moved(Patch(zone_id=ZONE, caller=work.caller, id=low.id, priority=10))
     await mirroring.turns()
-    assert redis.client.zrange(PENDING, 0, -1, withscores=True) == [(low.id, key_layout.score(10, low.created_at))]
+    assert redis.client.zrange(PENDING, 0, -1, withscores=True) == [
+        (low.id, key_layout.pending_score(10, low.created_at))
+    ]
 
 
 async def test_what_an_agent_holds_is_seen_with_its_session_and_gone_when_it_is_given_back(
@@ -148,11 +150,11 @@ async def test_an_agent_that_is_lost_is_among_the_stale_and_one_that_has_ended_i
     await agency.look("a")
     await mirroring.turns()
     assert redis.client.hgetall(STATUS) == {"status": "error", "current_task": "", "last_heartbeat": "5000"}
-    assert redis.client.zrange(key_layout.STALE, 0, -1, withscores=True) == [(f"{ZONE}/a", 5_000.0)]
+    assert redis.client.zrange(key_layout.STALE_AGENTS, 0, -1, withscores=True) == [(f"{ZONE}/a", 5_000.0)]
     await agency.beat("a")
     await mirroring.turns()
     assert redis.client.hget(STATUS, "status") == "idle"
-    assert not redis.client.exists(key_layout.STALE)
+    assert not redis.client.exists(key_layout.STALE_AGENTS)
     await agency.terminate("a")
     await mirroring.turns()
     assert [*shown(redis)] == [status_key("b", ZONE)]
@@ -161,8 +163,8 @@ async def test_an_agent_that_is_lost_is_among_the_stale_and_one_that_has_ended_i
 async def test_agents_of_the_same_id_in_two_zones_do_not_share_a_key(
     mirroring: Mirroring, keel: Keel, redis: RedisSide
 ) -> None:
-    await keel.zone(key_layout.PLAIN_ZONE)
-    for zone_id in (ZONE, key_layout.PLAIN_ZONE):
+    await keel.zone(key_layout.DEFAULT_ZONE)
+    for zone_id in (ZONE, key_layout.DEFAULT_ZONE):
         await Working(keel, zone_id).agent()
     await mirroring.turns()
     assert [*shown(redis)] == ["agent:status:a", f"agent:status:{ZONE}/a"]
@@ -199,8 +201,8 @@ async def test_what_has_happened_is_published_once_in_order_though_the_holder_is
 async def test_heartbeats_are_seen_for_a_minute_and_make_nothing_of_an_agent_that_has_ended(
     mirroring: Mirroring, keel: Keel, redis: RedisSide
 ) -> None:
-    agency, writer = Agency(keel), BeatWriter(mirroring.board)
-    agency.beater.hears.append(lambda agents: writer.heard(map(pulse_of, agents)))
+    agency, writer = Agency(keel), HeartbeatMirror(mirroring.board)
+    agency.beater.listeners.append(lambda agents: writer.record(map(to_pulse, agents)))
     await agency.register("a")
     await mirroring.turns()
     beaten = await agency.beat("a")
@@ -211,7 +213,7 @@ async def test_heartbeats_are_seen_for_a_minute_and_make_nothing_of_an_agent_tha
     assert 50 < redis.client.ttl(heartbeat) <= 60
     assert redis.client.hget(STATUS, "last_heartbeat") == str(seen_at)
     redis.wipe()
-    writer.heard([pulse_of(beaten.agent)])
+    writer.record([to_pulse(beaten.agent)])
     await writer.write()
     assert [*shown(redis)] == [heartbeat]
 
@@ -220,8 +222,8 @@ async def test_heartbeats_are_lost_and_counted_where_there_is_no_room_for_them(
     mirroring: Mirroring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeats, "AGENTS_MAX", 2)
-    writer = BeatWriter(mirroring.board)
-    writer.heard([key_layout.Pulse(ZONE, name, "idle", "", at) for at in (1, 2) for name in ("a", "b", "c")])
+    writer = HeartbeatMirror(mirroring.board)
+    writer.record([key_layout.Heartbeat(ZONE, name, "idle", "", at) for at in (1, 2) for name in ("a", "b", "c")])
     assert (writer.lost, {pulse.at for pulse in writer._newest.values()}) == (2, {2})
 
 
@@ -259,7 +261,7 @@ async def test_a_wiped_redis_is_written_anew_and_says_so_when_it_is_whole(
     assert await mirroring.mirror.is_due()
     await mirroring.turns()
     assert shown(redis) == before
-    assert (await mirroring.board.state()).startswith("whole ")
+    assert (await mirroring.board.read_state()).startswith("whole ")
 
 
 async def test_lies_are_found_by_whoever_looks_and_put_right_and_counted(
@@ -280,7 +282,7 @@ async def test_lies_are_found_by_whoever_looks_and_put_right_and_counted(
     client.hset(STATUS, mapping={"status": "idle", "last_heartbeat": "9999999999999"})
     client.hset("agent:status:ghost", "status", "running")
     client.set("agent:status:no one", "of another type")
-    client.zadd(key_layout.STALE, {f"{ZONE}/a": 1})
+    client.zadd(key_layout.STALE_AGENTS, {f"{ZONE}/a": 1})
     client.delete(RECOVERY)
     client.set(RECOVERY, "of another type")
     mirroring.due()
@@ -312,10 +314,10 @@ async def test_whoever_was_frozen_while_another_took_over_writes_nothing(
     await other.turns()
     made = await work.make()
     await other.turns()
-    hold = mirroring.mirror._outlet.hold
+    hold = mirroring.mirror._mirror_writer.identity
     assert hold is not None
-    with pytest.raises(Fenced):
-        await mirroring.board.write(hold, [key_layout.TaskMark(ZONE, made.id)])
+    with pytest.raises(WriterFenced):
+        await mirroring.board.write(hold, [key_layout.MirroredTask(ZONE, made.id)])
     assert redis.client.zrange(PENDING, 0, -1) == [made.id]
     await other.board.close()
 
@@ -327,35 +329,35 @@ async def test_a_redis_that_is_wiped_in_the_middle_of_a_rebuild_is_not_taken_for
     await mirroring.turns()
     before = shown(redis)
     monkeypatch.setattr("quarterdeck.engine.mirrors.keys.STEPS_MAX", 1)
-    await mirroring.board.unsay()
+    await mirroring.board.delete_state()
     fence = await mirroring.fence()
     mirroring.due()
     for _ in range(6):
-        assert await mirroring.mirror.turn(fence) == 0
-    assert (await mirroring.board.state()).startswith("building ")
+        assert await mirroring.mirror.run_cycle(fence) == 0
+    assert (await mirroring.board.read_state()).startswith("building ")
     redis.wipe()
     await mirroring.turns()
     assert shown(redis) == before
-    assert (await mirroring.board.state()).startswith("whole ")
+    assert (await mirroring.board.read_state()).startswith("whole ")
 
 
 async def test_with_redis_away_nothing_is_forgotten_and_no_half_is_called_whole(
     keel: Keel, own_redis: RedisServer
 ) -> None:
     mirroring, work = Mirroring(keel, own_redis.url), Working(keel)
-    await mirroring.mirror.sink.begin()
+    await mirroring.mirror.sink.register()
     await mirroring.turns()
     own_redis.kill()
     await busy(work)
     for _ in range(2):
-        with pytest.raises(Away):
+        with pytest.raises(BusUnavailable):
             await mirroring.turns()
     own_redis.start()
     await mirroring.turns()
     assert own_redis.side.client.zcard(PENDING) == 2
     own_redis.kill()
     mirroring.due()
-    with pytest.raises(Away):
+    with pytest.raises(BusUnavailable):
         await mirroring.turns()
     own_redis.start()
     own_redis.side.wipe()
@@ -383,32 +385,32 @@ async def test_a_login_needs_no_more_for_them_than_the_operations_page_says(keel
         commands=commands,
     )
     mirroring = Mirroring(keel, f"redis://narrow:hush@127.0.0.1:{own_redis.port}/0")
-    await mirroring.mirror.sink.begin()
+    await mirroring.mirror.sink.register()
     await busy(Working(keel))
     await mirroring.turns()
     own_redis.side.client.zadd(PENDING, {"ghost": 1})
     await mirroring.compare()
-    await mirroring.board.beat([key_layout.Pulse(ZONE, "a", "idle", "", 1)])
-    await mirroring.board.lock([ZONE], "me", surely=False)
+    await mirroring.board.write_heartbeats([key_layout.Heartbeat(ZONE, "a", "idle", "", 1)])
+    await mirroring.board.show_coordinator([ZONE], "me", overwrite=False)
     await mirroring.board.ping()
     has_heard = asyncio.Event()
     listening = asyncio.create_task(mirroring.board.listen(has_heard.set))
     await asyncio.wait_for(has_heard.wait(), 5)
     listening.cancel()
     await asyncio.wait({listening})
-    await mirroring.board.unsay()
+    await mirroring.board.delete_state()
     assert own_redis.side.client.zcard(PENDING) == 2
     await mirroring.board.close()
 
 
 async def test_every_unreachable_moment_is_counted(own_redis: RedisServer) -> None:
-    errors = Errors()
+    errors = ErrorCounter()
     board = board_on(own_redis.url, errors)
     await board.ping()
     assert errors.count == 0
     own_redis.kill()
     for count in (1, 2):
-        with pytest.raises(Away):
+        with pytest.raises(BusUnavailable):
             await board.ping()
         assert errors.count == count
     await board.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quarterdeck.core.clock import DAY
-from quarterdeck.core.ids import first_id, new_id
+from quarterdeck.core.ids import lowest_id_at, new_id
 from quarterdeck.domain.sessions.model import Session
 from quarterdeck.domain.sessions.sweeps import RETENTION
 from quarterdeck.engine.idempotency import KeyRetention
@@ -16,7 +16,7 @@ DAYS = 30
 def age(keel: Keel, session: Session, days: int) -> str:
     """Lets a session have been made and ended so long ago; its id then, because ids tell when they were made."""
     at = session.spawned_at - days * DAY
-    aged = first_id(at) + session.id[15:]
+    aged = lowest_id_at(at) + session.id[15:]
     for column in ("id", "parent_id", "root_id"):
         keel.side.run(f"update agent_sessions set {column} = ? where {column} = ?", aged, session.id)
     keel.side.run("update agent_sessions set terminated_at = ?, spawned_at = ? where id = ?", at, at, aged)
@@ -83,4 +83,4 @@ async def test_the_walk_over_keys_goes_on_where_it_stopped_and_comes_round_again
 
 def test_the_first_id_of_an_instant_is_below_all_ids_made_from_then_on() -> None:
     now = int(new_id().replace("-", "")[:12], 16)
-    assert first_id(now - 1_000) < new_id() < first_id(now + 60_000)
+    assert lowest_id_at(now - 1_000) < new_id() < lowest_id_at(now + 60_000)

@@ -13,26 +13,26 @@ from quarterdeck.core.caller import Bearer
 from quarterdeck.core.errors import Problem, Unauthenticated
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.services.model import (
-    THE_APPLICATION,
-    Delivery,
-    Forget,
-    Health,
-    Registered,
-    Said,
+    NO_SESSION,
+    DeleteExpired,
+    DeliveryMode,
+    RegisteredService,
     Service,
+    ServiceHealth,
     ServiceRef,
+    ServiceUpdate,
 )
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.sessions.model import Session
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 from tests.support.asking import APP, ZONE, caller
 from tests.support.keel import Keel, codes, keel_on, open_store
 from tests.support.plans import Planner, Recording
 from tests.support.rounds import ROUNDS
 from tests.support.serving import OTHER, URL, Serving, is_there, registering, registrations, replicas, told, told_types
 
-PUSH = Said(delivery=Delivery.PUSH)
-HEALTHY = Said(health=Health.HEALTHY)
+PUSH = ServiceUpdate(delivery=DeliveryMode.PUSH)
+HEALTHY = ServiceUpdate(health=ServiceHealth.HEALTHY)
 
 
 # -- registering -------------------------------------------------------------------------------------------------
@@ -40,13 +40,13 @@ HEALTHY = Said(health=Health.HEALTHY)
 
 async def test_a_service_is_made_once_and_known_afterwards(keel: Keel, serving: Serving) -> None:
     session = await keel.spawn()
-    said = Said('["1"]', "fw", "2", '["a"]', Health.HEALTHY, '{"m":1}', Delivery.PUSH)
-    first = await serving.register(session, said=said, trace="00-trace")
-    assert (first.created, first.shows_secret, first.service.agent_id) == (True, True, session.id)
+    said = ServiceUpdate('["1"]', "fw", "2", '["a"]', ServiceHealth.HEALTHY, '{"m":1}', DeliveryMode.PUSH)
+    first = await serving.register(session, update=said, trace="00-trace")
+    assert (first.created, first.include_secret, first.service.agent_id) == (True, True, session.id)
     assert await serving.show(first.service) == first.service
     again = await serving.register(session)
-    assert again == Registered(first.service)
-    changed = await serving.register(session, said=Said(metadata_json="{}"))
+    assert again == RegisteredService(first.service)
+    changed = await serving.register(session, update=ServiceUpdate(metadata_json="{}"))
     assert changed.service.metadata_json == "{}"
     assert changed.service.capabilities == '["a"]'
     assert await serving.show(first.service) == changed.service
@@ -104,7 +104,7 @@ async def test_a_refused_registration_costs_its_neighbours_nothing(keel: Keel, s
         registering(zone_id="nowhere"),
         registering(caller=caller("x")),
         registering(live.id, application_id="other"),
-        registering(endpoint_url="http://10.0.0.1/", said=PUSH),
+        registering(endpoint_url="http://10.0.0.1/", update=PUSH),
         registering(),
     ]
     outcomes = await asyncio.gather(*(serving.registers.submit(ask) for ask in asks), return_exceptions=True)
@@ -127,8 +127,8 @@ async def test_a_refused_registration_costs_its_neighbours_nothing(keel: Keel, s
 
 async def test_where_it_is_allowed_services_inside_are_pushed_to(keel: Keel) -> None:
     allowing = Serving(keel.store, private_allowed=True)
-    made = await allowing.make(endpoint_url="http://127.0.0.1:9/", said=PUSH)
-    assert made.delivery is Delivery.PUSH
+    made = await allowing.make(endpoint_url="http://127.0.0.1:9/", update=PUSH)
+    assert made.delivery is DeliveryMode.PUSH
     await allowing.lanes.drain()
 
 
@@ -147,11 +147,11 @@ async def test_the_same_endpoint_in_another_zone_or_of_another_application_is_an
 
 async def test_a_service_that_was_gone_comes_back_under_its_id(keel: Keel, serving: Serving) -> None:
     first, second = await keel.spawn(), await keel.spawn()
-    made = await serving.make(first, said=Said(metadata_json='{"old":1}', delivery=Delivery.PUSH))
-    await serving.change(made, rotates=True)
+    made = await serving.make(first, update=ServiceUpdate(metadata_json='{"old":1}', delivery=DeliveryMode.PUSH))
+    await serving.change(made, rotate_secret=True)
     await serving.end(first)
-    again = await serving.register(second, said=PUSH)
-    assert again.created and again.shows_secret
+    again = await serving.register(second, update=PUSH)
+    assert again.created and again.include_secret
     assert again.service == await serving.show(made)
     assert (again.service.id, again.service.created_at) == (made.id, made.created_at)
     assert (again.service.metadata_json, again.service.secret_number) == ("{}", 3)
@@ -227,15 +227,15 @@ async def test_changes_in_one_batch_are_made_in_order_and_told_each(keel: Keel, 
     outcomes = await asyncio.gather(
         serving.change(made, HEALTHY),
         serving.change(made, HEALTHY),
-        serving.change(made, Said(metadata_json='{"a":1}'), session_id=session.id),
+        serving.change(made, ServiceUpdate(metadata_json='{"a":1}'), session_id=session.id),
         serving.change(made, PUSH),
-        serving.change(made, rotates=True),
-        serving.change(made, rotates=True),
+        serving.change(made, rotate_secret=True),
+        serving.change(made, rotate_secret=True),
     )
-    assert [outcome.shows_secret for outcome in outcomes] == [False, False, False, True, True, True]
+    assert [outcome.include_secret for outcome in outcomes] == [False, False, False, True, True, True]
     last = await serving.show(made)
     assert outcomes[-1].service == last
-    assert (last.health, last.metadata_json, last.secret_number) == (Health.HEALTHY, '{"a":1}', 3)
+    assert (last.health, last.metadata_json, last.secret_number) == (ServiceHealth.HEALTHY, '{"a":1}', 3)
     changes = [msgspec.json.decode(event.data)["changed"] for event in (await told(keel, made))[1:]]
     number = "secret_number"
     assert changes == [["health"], ["metadata_json"], ["delivery", number], [number], [number]]
@@ -269,14 +269,19 @@ async def test_what_may_not_be_changed_is_refused_and_stays(keel: Keel, serving:
 async def test_a_heartbeat_writes_no_event_unless_the_health_changes(keel: Keel, serving: Serving) -> None:
     made = await serving.make()
     before = await keel.log()
-    for said in (Said(), Said(active_invocations=3), Said(metadata_json='{"a":1}'), Said(health=made.health)):
+    for said in (
+        ServiceUpdate(),
+        ServiceUpdate(active_invocations=3),
+        ServiceUpdate(metadata_json='{"a":1}'),
+        ServiceUpdate(health=made.health),
+    ):
         [beaten] = (await serving.beat(made.id, said)).services
         assert beaten == await serving.show(made)
         assert beaten.last_heartbeat_at is not None
     assert (beaten.active_invocations, beaten.metadata_json) == (3, '{"a":1}')
     assert await keel.log() == before
     await asyncio.gather(*(serving.beat(made.id, HEALTHY) for _ in range(5)))
-    assert (await serving.show(made)).health is Health.HEALTHY
+    assert (await serving.show(made)).health is ServiceHealth.HEALTHY
     assert await told_types(keel, made) == ["register", "change"]
     change = (await told(keel, made))[-1]
     assert (change.from_state, change.to_state) == ("starting", "healthy")
@@ -291,7 +296,7 @@ async def test_a_session_tells_of_one_of_its_services_or_of_all(keel: Keel, serv
     assert [service.id for service in one.services] == [own[0].id]
     every = await serving.beat(None, HEALTHY, session_id=session.id)
     assert {service.id for service in every.services} == {service.id for service in own}
-    assert {service.health for service in every.services} == {Health.HEALTHY}
+    assert {service.health for service in every.services} == {ServiceHealth.HEALTHY}
     assert (await serving.show(theirs)).last_heartbeat_at is None
     assert len((await serving.beat(None, session_id=other.id)).services) == 2
     await keel.suspend(session)
@@ -335,7 +340,7 @@ async def test_a_heartbeat_for_what_is_not_there_or_not_ones_own_is_refused(keel
 async def test_services_are_listed_newest_first_by_what_is_asked(keel: Keel, serving: Serving) -> None:
     session = await keel.spawn()
     made = [await serving.make(session, endpoint_url=f"{URL}/{n}") for n in range(3)]
-    other = await serving.make(application_id="other", said=HEALTHY)
+    other = await serving.make(application_id="other", update=HEALTHY)
     await serving.make(zone_id=OTHER)
     gone = await serving.make(endpoint_url=f"{URL}/gone")
     await serving.unregister(gone)
@@ -348,8 +353,8 @@ async def test_services_are_listed_newest_first_by_what_is_asked(keel: Keel, ser
     first = await serving.page(limit=2)
     assert ids([*first, *await serving.page(limit=9, before=first[-1].id)]) == every
     assert ids(await serving.page(application_id="other")) == [other.id]
-    assert ids(await serving.page(application_id=APP, health=Health.HEALTHY)) == []
-    assert ids(await serving.page(health=Health.HEALTHY)) == [other.id]
+    assert ids(await serving.page(application_id=APP, health=ServiceHealth.HEALTHY)) == []
+    assert ids(await serving.page(health=ServiceHealth.HEALTHY)) == [other.id]
     assert ids(await serving.page(session_id=session.id)) == ids(made[::-1])
     assert ids(await serving.page(session_id=session.id, limit=1, before=made[2].id)) == [made[1].id]
     assert await serving.page(session_id=(await keel.spawn()).id) == []
@@ -395,14 +400,14 @@ async def one_of_each(keel: Keel, serving: Serving) -> None:
     await serving.unregister(made, second.id)
     await serving.end(first)
     await serving.unregister(await serving.make())
-    await serving.forgets.submit(Forget(ZONE, made.id, 1))
+    await serving.forgets.submit(DeleteExpired(ZONE, made.id, 1))
 
 
-def again(seen: dict[str, Bound]) -> None:
+def again(seen: dict[str, BoundStatement]) -> None:
     fresh = new_id()
     row = (fresh, ZONE, APP, None, fresh, "[]", None, None, "[]", "starting", "{}", "pull", 1, 0, None, None, 1, 1)
     seen["services_insert"] = Q.services_insert(batch=[row])
-    seen["registrations_insert"] = Q.registrations_insert(batch=[(ZONE, fresh, THE_APPLICATION)])
+    seen["registrations_insert"] = Q.registrations_insert(batch=[(ZONE, fresh, NO_SESSION)])
 
 
 async def test_no_statement_scans_or_touches_more_pages_however_many_services_there_are(postgres_url: str) -> None:

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.services.model import Health, Said
+from quarterdeck.domain.services.model import ServiceHealth, ServiceUpdate
 from quarterdeck.domain.sessions.model import Terminate
 from tests.support.asking import ZONE, admin
 from tests.support.keel import Keel, codes
 from tests.support.rounds import ROUNDS
 from tests.support.serving import OTHER, URL, Serving, is_there, registrations, replicas, told, told_types
 
-HEALTHY = Said(health=Health.HEALTHY)
+HEALTHY = ServiceUpdate(health=ServiceHealth.HEALTHY)
 
 
 async def test_a_service_goes_with_the_last_session_that_registered_it_in_the_same_transaction(

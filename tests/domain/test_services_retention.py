@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quarterdeck.domain.invocations import operations as invocations
-from quarterdeck.domain.services.model import Forget, Forgotten, Service, ServiceSettings
+from quarterdeck.domain.services.model import DeleteExpired, DeleteResult, Service, ServiceSettings
 from quarterdeck.domain.services.sweeps import RETENTION, sweeps
 from quarterdeck.engine.sweeps import SweepRunner
 from tests.support.calling import calling
@@ -16,7 +16,9 @@ LONG_AGO = 1
 
 
 async def sweep(keel: Keel, serving: Serving) -> int:
-    made = sweeps(keel.everywhere, invocations.services_left_alone, serving.forgets.submit, ServiceSettings(), 1_000)
+    made = sweeps(
+        keel.everywhere, invocations.find_unreferenced_services, serving.forgets.submit, ServiceSettings(), 1_000
+    )
     return await SweepRunner(made).run_now(RETENTION)
 
 
@@ -61,6 +63,6 @@ async def test_what_came_back_after_it_was_found_stays(keel: Keel, serving: Serv
     await serving.register()
     if leaves_again:
         await serving.unregister(service)
-    outcome = await serving.forgets.submit(Forget(service.zone_id, service.id, LONG_AGO + 1))
-    assert outcome == Forgotten(is_gone=False)
+    outcome = await serving.forgets.submit(DeleteExpired(service.zone_id, service.id, LONG_AGO + 1))
+    assert outcome == DeleteResult(is_deleted=False)
     assert kept(keel) == {service.id}

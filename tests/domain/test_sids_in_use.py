@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from quarterdeck.domain.sessions.model import Settle, Terminate
-from quarterdeck.domain.sessions.operations import Ender
+from quarterdeck.domain.sessions.model import FinishCascade, Terminate
+from quarterdeck.domain.sessions.operations import Terminator
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.engine.transaction import Engine
 from tests.support.asking import ZONE, admin
@@ -74,11 +74,11 @@ async def test_a_chunk_looks_at_its_own_moment(engine_url: str) -> None:
         made = await keel.tree(3)
         ended = await keel.endings.submit(Terminate(ZONE, made[0].id, "x", admin()))
         assert ended.cascade_id is not None
-        await keel.settles.submit(Settle(ZONE, ended.cascade_id))
+        await keel.settles.submit(FinishCascade(ZONE, ended.cascade_id))
         before = await told(keel)
         assert (len(before), set(before.values())) == (2, {False})
         await keel.spawn()
-        await keel.finisher.finish(ZONE, ended.cascade_id)
+        await keel.finisher.finish_cascade(ZONE, ended.cascade_id)
         after = await told(keel)
         assert {after[name] for name in after.keys() - before.keys()} == {True}
 
@@ -88,7 +88,7 @@ async def test_a_stamp_of_the_same_transaction_counts_for_nobody_who_is_settled_
         await keel.zone()
         [root, *_], alone = await keel.tree(2), await keel.spawn()
         asks = [Terminate(ZONE, session.id, "x", admin()) for session in (root, alone)]
-        await keel.engine.transact(lambda tx: Ender(1).terminate(tx, asks), zones=[ZONE])
+        await keel.engine.transact(lambda tx: Terminator(1).terminate_sessions(tx, asks), zones=[ZONE])
         assert await told(keel) == {alone.id: False}
 
 
@@ -96,5 +96,5 @@ async def test_a_sid_is_asked_about_once_however_many_bear_it(keel: Keel) -> Non
     made = await keel.tree(5)
     recording = Recording(keel.store)
     asks = [Terminate(ZONE, made[0].id, "x", admin())]
-    await Engine(recording).transact(lambda tx: Ender(1_000).terminate(tx, asks), zones=[ZONE])
+    await Engine(recording).transact(lambda tx: Terminator(1_000).terminate_sessions(tx, asks), zones=[ZONE])
     assert recording.seen[Q.sids_in_use.name].params["batch"] == [(ZONE, "sid")]

@@ -12,7 +12,7 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.domain.tasks.model.commands import Cost
 from quarterdeck.domain.tasks.model.cost_types import BUDGETS_MAX, Period, Scope
 from quarterdeck.domain.tasks.rules import budgets as rules
-from quarterdeck.domain.tasks.sweeps import forget
+from quarterdeck.domain.tasks.sweeps import delete_expired
 from tests.support.asking import ZONE, caller
 from tests.support.keel import Keel
 from tests.support.recording import Recording
@@ -67,7 +67,7 @@ async def test_costs_are_found_by_days_and_page_by_page(records: Recording) -> N
     for leased in await work.claim(most=5):
         await records.complete(leased.task, CENT)
     records.keel.side.run("update task_costs set day = day - 2 where task_id in ('t0', 't1')")
-    today = rules.day_named((await records.costs("day"))[0].key, "since")
+    today = rules.parse_day((await records.costs("day"))[0].key, "since")
     assert [s.key for s in await records.costs("task", since=today)] == ["t2", "t3", "t4"]
     assert [s.key for s in await records.costs("task", until=today)] == ["t0", "t1"]
     assert [s.key for s in await records.costs("task", limit=2)] == ["t0", "t1"]
@@ -219,7 +219,7 @@ async def test_with_a_forgotten_task_goes_what_it_cost_and_what_was_said_and_the
         await records.budget(Scope.TASK, name, usd_micros=1)
         await records.complete(leased.task, CENT)
     side.run("update agent_tasks set status = 'ARCHIVED' where id = 'old'")
-    await records.keel.everywhere.transact(lambda tx: forget(tx, [(ZONE, "old"), (ZONE, "young")]))
+    await records.keel.everywhere.transact(lambda tx: delete_expired(tx, [(ZONE, "old"), (ZONE, "young")]))
     for table, column in (
         ("task_costs", "task_id"),
         ("task_log_lines", "task_id"),

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import msgspec
 import pytest
 
-from quarterdeck.core.errors import Moved, NotFound, Problem
-from quarterdeck.domain.sessions.model import Hold, Session, SessionRef, State, Terminate, Verb
+from quarterdeck.core.errors import NotFound, Problem, StateConflict
+from quarterdeck.domain.sessions.model import Session, SessionRef, State, Suspend, Terminate, Verb
 from tests.support.asking import APP, ZONE, admin, ask
 from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, codes, keel_on
 
@@ -167,7 +167,7 @@ async def test_resume_clears_a_flag_that_is_there_and_refuses_the_others(keel: K
     family = await family_in(keel, state)
     before, head = await family.stored(keel), len(await keel.log())
     if isinstance(told.resume, str):
-        with pytest.raises(Moved) as refused:
+        with pytest.raises(StateConflict) as refused:
             await keel.resume(family.own)
         assert (refused.value.status, refused.value.code) == (409, told.resume)
         holder = family.top.id if told.is_held_from_above else None
@@ -242,7 +242,7 @@ async def test_its_own_token_is_good_exactly_while_it_lives(keel: Keel, state: S
     asked: list[Callable[[], Awaitable[object]]] = [
         lambda: keel.shown.submit(SessionRef(ZONE, other.id, who.bearer)),
         lambda: keel.spawns.submit(ask(caller=who)),
-        lambda: keel.holds.submit(Hold(ZONE, other.id, Verb.SUSPEND, who)),
+        lambda: keel.holds.submit(Suspend(ZONE, other.id, Verb.SUSPEND, who)),
         lambda: keel.endings.submit(Terminate(ZONE, other.id, "x", who)),
     ]
     outcomes = [(await asyncio.gather(each(), return_exceptions=True))[0] for each in asked]
@@ -257,8 +257,8 @@ async def test_whoever_is_unknown_is_not_found_by_any_verb(keel: Keel) -> None:
     for own in ("nobody", foreign.id):
         refusals: list[Exception] = []
         for submitted in (
-            keel.holds.submit(Hold(ZONE, own, Verb.SUSPEND, admin())),
-            keel.holds.submit(Hold(ZONE, own, Verb.RESUME, admin())),
+            keel.holds.submit(Suspend(ZONE, own, Verb.SUSPEND, admin())),
+            keel.holds.submit(Suspend(ZONE, own, Verb.RESUME, admin())),
             keel.endings.submit(Terminate(ZONE, own, "x", admin())),
             keel.shown.submit(SessionRef(ZONE, own)),
             keel.spawns.submit(ask(parent_id=own)),

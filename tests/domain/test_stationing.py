@@ -13,7 +13,7 @@ import pytest
 
 from quarterdeck.core.caller import FLEET_EXEC
 from quarterdeck.core.errors import Conflict, Invalid
-from quarterdeck.core.idempotency import digest
+from quarterdeck.core.idempotency import request_digest
 from quarterdeck.core.routing import Call
 from quarterdeck.domain.fleets.fleet_routes import FleetDesk
 from quarterdeck.domain.fleets.member_panes import Means, PaneStation
@@ -24,7 +24,7 @@ from quarterdeck.domain.fleets.model.views import FleetDeletedView, FleetMemberD
 from quarterdeck.domain.fleets.pane_access import Reach
 from quarterdeck.domain.fleets.queries import Q
 from quarterdeck.tmux import terminate
-from quarterdeck.tmux.coding_agents import coding_agents_of
+from quarterdeck.tmux.coding_agents import merge_coding_agents
 from quarterdeck.tmux.host import this_host
 from tests.support.eventually import eventually
 from tests.support.fleeting import DIRECTOR, FLEET, placement
@@ -43,7 +43,7 @@ class Deck:
     def __init__(self, manned: Manned, exit_seconds: float = 1.0, call_seconds: float = 5.0) -> None:
         self.manned = manned
         self.tmux = manned.tmux
-        reach = Reach(this_host(), coding_agents_of(None), call_seconds, exit_seconds)
+        reach = Reach(this_host(), merge_coding_agents(None), call_seconds, exit_seconds)
         submit = manned.crew.submit
         self.means = Means(manned.keel.engine, submit, lambda _: "token", reach, {})
         self.station = PaneStation(self.means)
@@ -52,7 +52,7 @@ class Deck:
     def call(self, **said: object) -> Call:
         scopes = self.manned.caller.scopes | {FLEET_EXEC}
         caller = msgspec.structs.replace(self.manned.caller, scopes=scopes)
-        call = Call(caller, {"zone": self.manned.zone_id, "fleet": str(FLEET)}, is_on_socket=True)
+        call = Call(caller, {"zone": self.manned.zone_id, "fleet": str(FLEET)}, is_unix_socket=True)
         return msgspec.structs.replace(call, **said)
 
     @property
@@ -119,7 +119,9 @@ async def test_whoever_repeats_a_key_while_its_member_is_made_is_answered_with_t
 async def test_a_key_whose_member_has_no_pane_yet_is_not_answered_as_if_it_had(deck: Deck) -> None:
     """Another server is about to make it, or was killed before it had."""
     place, caller = deck.manned.at(None), deck.call().caller
-    await deck.manned.register(place=place, director_id=DIRECTOR, key="k", digest=digest(deck.body), caller=caller)
+    await deck.manned.register(
+        place=place, director_id=DIRECTOR, key="k", digest=request_digest(deck.body), caller=caller
+    )
     with pytest.raises(Conflict) as refused:
         await deck.create("k")
     assert refused.value.code == "member_being_made"
@@ -129,7 +131,7 @@ async def test_a_key_whose_member_has_no_pane_yet_is_not_answered_as_if_it_had(d
 
 
 async def test_no_tmux_is_asked_about_a_pane_of_another_host() -> None:
-    reach = Reach(this_host(), coding_agents_of(None), 1.0, 1.0)
+    reach = Reach(this_host(), merge_coding_agents(None), 1.0, 1.0)
     there = placement(host_id="another", tmux_pane_id="%1", tmux_socket="relative: refused when it is used")
     assert await reach.seen(there) is Notice.OTHER_HOST
     assert await reach.type_to(there, "hello") is Notice.OTHER_HOST

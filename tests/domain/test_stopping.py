@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 
 from quarterdeck.core.errors import Conflict, Frozen, KeyConflict, NotFound, Problem
-from quarterdeck.domain.sessions.model import Ended, Receipt, Session, State, StopZone, Terminate
+from quarterdeck.domain.sessions.model import Receipt, Session, State, StopZone, Terminate, TerminateResult
 from quarterdeck.domain.sessions.sweeps import CASCADE
-from quarterdeck.domain.zones.model import FreezeZone, Overrides, PutZone, ZoneRef
+from quarterdeck.domain.zones.model import Overrides, PutZone, SetZoneFrozen, ZoneRef
 from quarterdeck.engine.event_log import Event
 from tests.support.asking import ZONE, admin, ask
 from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, codes, keel_on
@@ -93,7 +93,7 @@ async def test_freezing_and_thawing_twice_change_nothing_the_second_time(keel: K
 
 async def test_of_freezes_and_thaws_in_one_batch_the_last_holds_and_each_change_is_told(keel: Keel) -> None:
     asks = [
-        FreezeZone(ZONE, freezes, admin(), f"00-{place}") for place, freezes in enumerate([True, True, False, True])
+        SetZoneFrozen(ZONE, freezes, admin(), f"00-{place}") for place, freezes in enumerate([True, True, False, True])
     ]
     outcomes = await asyncio.gather(*map(keel.freezes.submit, asks))
     assert [zone.frozen for zone in outcomes] == [1, 1, 0, 1]
@@ -141,9 +141,9 @@ async def test_a_token_of_an_ended_session_freezes_and_stops_nothing(keel: Keel)
     await keel.end(bearer)
     who = msgspec.structs.replace(admin(), session_id=bearer.id, is_admin=True)
     asks: list[Awaitable[object]] = [
-        keel.freezes.submit(FreezeZone(ZONE, True, who)),
+        keel.freezes.submit(SetZoneFrozen(ZONE, True, who)),
         keel.stops.submit(StopZone(ZONE, "x", who)),
-        keel.stops.submit(StopZone(ZONE, "x", who, ends=True)),
+        keel.stops.submit(StopZone(ZONE, "x", who, ends_zone=True)),
         keel.zones.submit(PutZone(ZONE, "new", None, "t", bearer=who.bearer)),
         keel.used.submit(ZoneRef(ZONE, who.bearer)),
     ]
@@ -267,7 +267,7 @@ async def test_a_zone_that_was_stopped_can_be_thawed_and_used_again(keel: Keel) 
     ended = await keel.stops.submit(StopZone(ZONE, "stopped", admin()))
     await keel.thaw()
     fresh = await keel.spawn()
-    receipt = await keel.receipt(await keel.finisher.see_through(ended))
+    receipt = await keel.receipt(await keel.finisher.run_to_end(ended))
     assert [(left.session_id, left.reason) for left in receipt.left] == [(fresh.id, "spawned since")]
     assert receipt.stopped == 7
     assert (await keel.show(fresh)).status is State.ACTIVE
@@ -311,7 +311,7 @@ async def test_whoever_would_use_an_ended_zone_is_told_that_it_is_not_there_or_o
     changes: list[Awaitable[object]] = [
         keel.zones.submit(PutZone(ZONE, None, None, "t")),
         keel.zones.submit(PutZone(ZONE, "again", Overrides(max_depth=1), "t")),
-        keel.zones.submit(PutZone(ZONE, None, Overrides(max_depth=1), "t", creates=False)),
+        keel.zones.submit(PutZone(ZONE, None, Overrides(max_depth=1), "t", create_missing=False)),
         keel.freeze(),
         keel.thaw(),
     ]
@@ -327,18 +327,18 @@ async def test_ending_a_zone_twice_is_a_success_that_moves_nothing(keel: Keel) -
     await forest(keel, (6,))
     await keel.stop(ends=True)
     log = await keel.log()
-    again = await keel.stops.submit(StopZone(ZONE, "again", admin(), ends=True))
-    assert again == Ended(ZONE, None, "again", 0)
-    assert await keel.stops.submit(StopZone(ZONE, "again", admin())) == Ended(ZONE, None, "again", 0)
+    again = await keel.stops.submit(StopZone(ZONE, "again", admin(), ends_zone=True))
+    assert again == TerminateResult(ZONE, None, "again", 0)
+    assert await keel.stops.submit(StopZone(ZONE, "again", admin())) == TerminateResult(ZONE, None, "again", 0)
     assert await keel.log() == log
 
 
 async def test_a_stop_and_two_ends_in_one_batch_end_everything_once(keel: Keel) -> None:
     made = await forest(keel, (6,), ())
-    asks = [StopZone(ZONE, f"{place}", admin(), ends=ends) for place, ends in enumerate([False, True, True])]
+    asks = [StopZone(ZONE, f"{place}", admin(), ends_zone=ends) for place, ends in enumerate([False, True, True])]
     outcomes = await asyncio.gather(*map(keel.stops.submit, asks))
     assert [(ended.stopped, ended.joined) for ended in outcomes] == [(8, False), (0, True), (0, True)]
-    await asyncio.gather(*map(keel.finisher.see_through, outcomes))
+    await asyncio.gather(*map(keel.finisher.run_to_end, outcomes))
     await assert_all_ended(keel, made, "0")
     assert [event.type for event in await of_zone(keel)] == ["zone.freeze", "zone.end"]
 

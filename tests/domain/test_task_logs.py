@@ -14,9 +14,9 @@ from quarterdeck.core.ids import new_id
 from quarterdeck.domain.tasks.model.commands import Fail
 from quarterdeck.domain.tasks.model.log_types import LINES_MAX, PAGE_BYTES_MAX, Level, LogPage
 from quarterdeck.domain.tasks.model.rows import Task
-from quarterdeck.domain.tasks.operations.log_long_poll import Following, LogLook, Readers, readers
-from quarterdeck.engine.long_poll import Lookout
-from quarterdeck.engine.wakeups import Wakes
+from quarterdeck.domain.tasks.operations.log_long_poll import LogLongPoll, LogPolls, LogWakeups, new_log_polls
+from quarterdeck.engine.long_poll import Watcher
+from quarterdeck.engine.wakeups import Wakeups
 from tests.support.asking import ZONE
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, Rigging, keel_on
@@ -26,19 +26,19 @@ from tests.support.working import Working
 
 
 @pytest.fixture
-async def wakes() -> Wakes:
-    return Wakes()
+async def wakes() -> Wakeups:
+    return Wakeups()
 
 
 @pytest.fixture
-async def keel(engine_url: str, wakes: Wakes) -> AsyncIterator[Keel]:
-    async with keel_on(engine_url, Rigging(after_commit=lambda events: wakes.committed())) as laid:
+async def keel(engine_url: str, wakes: Wakeups) -> AsyncIterator[Keel]:
+    async with keel_on(engine_url, Rigging(after_commit=lambda events: wakes.notify())) as laid:
         await laid.zone()
         yield laid
 
 
 @pytest.fixture
-async def records(keel: Keel, wakes: Wakes) -> Recording:
+async def records(keel: Keel, wakes: Wakeups) -> Recording:
     work = Working(keel)
     await work.agent()
     return Recording(work, wakes)
@@ -58,8 +58,8 @@ async def refused(asked: Awaitable[object]) -> str:
 
 def failing(task: Task, records: Recording, trace: str | None, *, retryable: bool = True) -> Fail:
     return Fail(
-        zone_id=task.zone_id, caller=records.caller, id=task.id, token=task.attempt_token, error="broken",
-        stack_trace=trace, retryable=retryable, chance=0.0,
+        zone_id=task.zone_id, caller=records.caller, id=task.id, attempt_token=task.attempt_token, error="broken",
+        stack_trace=trace, retryable=retryable, jitter=0.0,
     )  # fmt: skip
 
 
@@ -192,7 +192,7 @@ async def test_what_is_tried_again_after_a_commit_that_nobody_heard_of_is_there_
 
 async def test_the_secrets_of_a_task_are_struck_out_of_what_is_said_of_it(records: Recording) -> None:
     about = (ZONE, "agent_tasks", "t", "input_context")
-    sealed = safe_of(NEW).seal({"password": "canary-7"}, about)
+    sealed = safe_of(NEW).encrypt({"password": "canary-7"}, about)
     asked = records.work.asking("t")
     content = msgspec.structs.replace(asked.content, input_context=sealed)
     await records.work.creation(msgspec.structs.replace(asked, content=content))
@@ -220,13 +220,13 @@ async def test_a_page_of_long_lines_ends_where_it_is_full_and_goes_on_from_there
 
 
 @pytest.fixture
-async def following(records: Recording, wakes: Wakes) -> AsyncIterator[tuple[Following, Readers]]:
-    waiting = readers()
+async def following(records: Recording, wakes: Wakeups) -> AsyncIterator[tuple[LogLongPoll, LogPolls]]:
+    waiting = new_log_polls()
     engine = records.keel.engine
     # So long an interval that only a wake can be what is heard of.
-    lookout = Lookout(wakes, waiting, LogLook(engine, waiting, 600), 600)
+    lookout = Watcher(wakes, waiting, LogWakeups(engine, waiting, 600), 600)
     lookout.start()
-    yield Following(engine, waiting), waiting
+    yield LogLongPoll(engine, waiting), waiting
     waiting.close()
     await lookout.stop()
 
@@ -239,17 +239,17 @@ def _holds(condition: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
 
 
 async def follow(
-    records: Recording, following: tuple[Following, Readers], page: LogPage, **wanted: object
+    records: Recording, following: tuple[LogLongPoll, LogPolls], page: LogPage, **wanted: object
 ) -> asyncio.Task[LogPage]:
     """Waits for more, and is surely waiting."""
-    asked = records.reading("t", place=page.place, **wanted)
+    asked = records.reading("t", position=page.position, **wanted)
     reader = asyncio.create_task(following[0].page(asked, 30))
     await eventually(_holds(lambda: len(following[1]) == 1), "somebody waits")
     return reader
 
 
 async def test_whoever_follows_is_woken_by_a_line_and_by_a_transition(
-    records: Recording, following: tuple[Following, Readers]
+    records: Recording, following: tuple[LogLongPoll, LogPolls]
 ) -> None:
     task = await begun(records)
     page = await following[0].page(records.reading("t"), 30)
@@ -265,7 +265,7 @@ async def test_whoever_follows_is_woken_by_a_line_and_by_a_transition(
 
 
 async def test_whoever_follows_is_not_woken_for_what_it_does_not_want_again_and_again(
-    records: Recording, following: tuple[Following, Readers]
+    records: Recording, following: tuple[LogLongPoll, LogPolls]
 ) -> None:
     task = await begun(records)
     await records.work.make("other")
@@ -275,8 +275,8 @@ async def test_whoever_follows_is_not_woken_for_what_it_does_not_want_again_and_
     await records.say(task, "plain")
 
     def has_looked() -> bool:
-        waiting = following[1].of(ref)
-        return bool(waiting) and waiting[0].claim.place is not None and waiting[0].claim.place.number == 1
+        waiting = following[1].waiting(ref)
+        return bool(waiting) and waiting[0].claim.position is not None and waiting[0].claim.position.number == 1
 
     await eventually(_holds(has_looked), "it has looked in vain, and waits again")
     await records.say(task, "grave", level=Level.ERROR)
@@ -284,14 +284,14 @@ async def test_whoever_follows_is_not_woken_for_what_it_does_not_want_again_and_
 
 
 async def test_whoever_follows_in_vain_is_told_where_to_go_on(
-    records: Recording, following: tuple[Following, Readers]
+    records: Recording, following: tuple[LogLongPoll, LogPolls]
 ) -> None:
     task = await begun(records)
     first = await records.page(records.reading("t"))
-    page = await following[0].page(records.reading("t", place=first.place), 0.01)
+    page = await following[0].page(records.reading("t", position=first.position), 0.01)
     assert page.entries == []
     await records.say(task, "later")
-    after = await records.page(records.reading("t", place=page.place))
+    after = await records.page(records.reading("t", position=page.position))
     assert [entry.message for entry in after.entries] == ["later"]
     assert len(following[1]) == 0
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quarterdeck.domain.tasks.model.rows import Whole
+from quarterdeck.domain.tasks.model.rows import FullTask
 from quarterdeck.domain.tasks.operations import dependency_reads, reads
-from quarterdeck.domain.tasks.operations.reads import TaskFilter, TaskRef
+from quarterdeck.domain.tasks.operations.reads import TaskFilter, TaskLookup
 from tests.support.asking import ZONE
 from tests.support.keel import Keel
 from tests.support.working import Working
@@ -41,10 +41,14 @@ async def test_of_what_a_task_depends_on_as_much_is_shown_as_was_asked_for(keel:
     names = tuple(f"n{number}" for number in range(6))
     await work.make_many([work.asking(name) for name in names])
     await work.make_many([work.asking("all", depends_on=names), work.asking("two", depends_on=names[:2])])
-    refs = [TaskRef(ZONE, "all", most=3), TaskRef(ZONE, "two", most=3), TaskRef(ZONE, "n0", most=0)]
-    found = await keel.engine.read(lambda tx: reads.show(tx, refs), zones=[ZONE])
-    every, two, untied = (whole for whole in found if isinstance(whole, Whole))
-    assert (len(every.depends_on), every.task.depends) == (3, 6)
+    refs = [
+        TaskLookup(ZONE, "all", dependency_limit=3),
+        TaskLookup(ZONE, "two", dependency_limit=3),
+        TaskLookup(ZONE, "n0", dependency_limit=0),
+    ]
+    found = await keel.engine.read(lambda tx: reads.read_tasks(tx, refs), zones=[ZONE])
+    every, two, untied = (whole for whole in found if isinstance(whole, FullTask))
+    assert (len(every.depends_on), every.task.dependency_count) == (3, 6)
     assert set(every.depends_on) < set(names)
     assert two.depends_on == ("n0", "n1")
     assert untied.blocks == ()

@@ -10,10 +10,10 @@ import pytest
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.tasks.model.commands import Abort, Cancel, Claim, Patch, Progress, Retry
-from quarterdeck.domain.tasks.model.rows import Leased, State, Waits
-from quarterdeck.domain.tasks.operations.claim_wakeups import AGENTS_SECONDS, Look
-from quarterdeck.engine.long_poll import Lookout, wait_for_work
-from quarterdeck.engine.wakeups import Wakes
+from quarterdeck.domain.tasks.model.rows import ClaimedTask, State, WaitsFor
+from quarterdeck.domain.tasks.operations.claim_wakeups import AGENT_CHECK_SECONDS, ClaimWakeups
+from quarterdeck.engine.long_poll import Watcher, wait_for_work
+from quarterdeck.engine.wakeups import Wakeups
 from tests.support.asking import ZONE, caller
 from tests.support.eventually import eventually
 from tests.support.keel import Keel
@@ -34,10 +34,13 @@ async def refused(asked: Awaitable[object]) -> str:
 
 
 async def test_of_many_who_make_with_one_key_one_makes_and_the_others_are_shown_it(work: Working) -> None:
-    done = await asyncio.gather(*(work.creation(work.asking(key="same")) for _ in range(50)))
-    assert sum(each.made for each in done) == 1
+    done = await asyncio.gather(*(work.creation(work.asking(idempotency_key="same")) for _ in range(50)))
+    assert sum(each.created for each in done) == 1
     assert len({each.task.id for each in done}) == 1
-    assert await refused(work.creation(work.asking(key="same", digest="other"))) == "idempotency_key_conflict"
+    assert (
+        await refused(work.creation(work.asking(idempotency_key="same", request_digest="other")))
+        == "idempotency_key_conflict"
+    )
 
 
 async def test_what_is_made_is_given_out_done_and_kept(work: Working) -> None:
@@ -63,7 +66,7 @@ async def test_what_is_stored_of_a_step_is_what_was_decided(work: Working, attem
     for _ in range(attempts - 1):
         [before] = await work.claim(claim_id="before")
         token = before.task.attempt_token
-        half = Progress(zone_id=ZONE, id=made.id, token=token, percent=50, step="half", checkpoint=None)
+        half = Progress(zone_id=ZONE, id=made.id, attempt_token=token, percent=50, step="half", checkpoint=None)
         await work.moved(half)
         await work.fail(before.task)
         await work.due(made.id)
@@ -100,7 +103,7 @@ async def test_the_lowest_turns_go_first_over_all_classes_that_suit(work: Workin
         for required in ((), ("python",), ("python", "rust"), ("go",))
     ]
     able = [task for task in made if task.class_id != made[3].class_id]
-    wanted = sorted(able, key=lambda task: (task.turn, task.id))
+    wanted = sorted(able, key=lambda task: (task.rank, task.id))
     given = [leased.task.id for leased in await work.claim("able", 5)]
     given += [leased.task.id for leased in await work.claim("able", 50)]
     assert given == [task.id for task in wanted]
@@ -119,7 +122,7 @@ async def test_a_late_word_about_an_older_attempt_changes_nothing(work: Working)
     await work.make()
     [first] = await work.claim()
     await work.moved(
-        Abort(zone_id=ZONE, id=first.task.id, token=first.task.attempt_token, reason="timeout", chance=0.0)
+        Abort(zone_id=ZONE, id=first.task.id, attempt_token=first.task.attempt_token, reason="timeout", jitter=0.0)
     )
     await work.due(first.task.id)
     [second] = await work.claim()
@@ -142,8 +145,8 @@ async def test_what_an_agent_holds_comes_back_when_it_is_terminated(work: Workin
     leases = await work.claim("a", 5)
     await work.terminate()
     rows = [(await work.show(task.id)).task for task in made]
-    assert {(row.status, row.waits, row.reason) for row in rows} == {
-        (State.ABORTED, Waits.A_MOMENT, "agent_terminated")
+    assert {(row.status, row.waits_for, row.reason) for row in rows} == {
+        (State.ABORTED, WaitsFor.TIME, "agent_terminated")
     }
     assert await refused(work.complete(leases[0].task)) == "stale_attempt"
     assert await refused(work.claim()) == "agent_terminated"
@@ -179,8 +182,8 @@ async def test_a_final_failure_reaches_all_that_depend_on_it_in_bounded_passes(w
     await work.make_many([work.asking(f"d{n}", depends_on=("head",)) for n in range(30)])
     tail = await work.make(depends_on=("d7",))
     [leased] = await work.claim()
-    assert (await work.fail(leased.task)).spreads == 1
-    assert (await work.spread(head.id)).spreads == 0
+    assert (await work.fail(leased.task)).dependents_pending == 1
+    assert (await work.spread(head.id)).dependents_pending == 0
     assert (await work.show("d29")).task.reason == "dependency_failed"
     assert (await work.show(tail.id)).task.status is State.PENDING
     await work.spread("d7")
@@ -249,7 +252,7 @@ async def test_of_those_who_wait_it_is_one_who_can_do_it(work: Working) -> None:
 
 
 async def test_what_became_ready_elsewhere_is_found_by_the_lookout(work: Working) -> None:
-    wakes = Wakes(None)
+    wakes = Wakeups(None)
     lookout = _lookout(work, wakes)
     lookout.start()
     head = await work.make()
@@ -258,7 +261,7 @@ async def test_what_became_ready_elsewhere_is_found_by_the_lookout(work: Working
     waiting = asyncio.create_task(_wait(work, seconds=30))
     await _waiting(work, 1)
     await work.complete(leased.task)
-    wakes.committed()
+    wakes.notify()
     [second] = await waiting
     assert second.task.id == tail.id
     await lookout.stop()
@@ -266,7 +269,7 @@ async def test_what_became_ready_elsewhere_is_found_by_the_lookout(work: Working
 
 async def test_one_whose_agent_is_full_waits_and_is_served_when_a_place_is_free(work: Working) -> None:
     await work.agent("small", slots=1)
-    wakes = Wakes(None)
+    wakes = Wakeups(None)
     lookout = _lookout(work, wakes)
     lookout.start()
     await work.make_many([work.asking() for _ in range(2)])
@@ -274,7 +277,7 @@ async def test_one_whose_agent_is_full_waits_and_is_served_when_a_place_is_free(
     waiting = asyncio.create_task(_wait(work, "small", 30))
     await _waiting(work, 1)
     await work.complete(leased.task)
-    wakes.committed()
+    wakes.notify()
     assert len(await waiting) == 1
     await lookout.stop()
 
@@ -286,12 +289,12 @@ async def test_whoever_waits_is_told_when_its_agent_was_ended_elsewhere(work: Wo
     await work.claim("a")
     ended, other = (asyncio.create_task(_wait(work, name, 30)) for name in "ab")
     await _waiting(work, 2)
-    look = Look(work.keel.engine, work.keel.task_waiters, 30.0)
+    look = ClaimWakeups(work.keel.engine, work.keel.task_waiters, 30.0)
     assert await look([ZONE]) == 30.0
     await work.terminate("a", graceful=graceful)
     # So soon after the last look it only says when to come again; somebody else, who has not looked, finds it.
-    assert await look([ZONE]) <= AGENTS_SECONDS
-    await Look(work.keel.engine, work.keel.task_waiters, 30.0)([ZONE])
+    assert await look([ZONE]) <= AGENT_CHECK_SECONDS
+    await ClaimWakeups(work.keel.engine, work.keel.task_waiters, 30.0)([ZONE])
     assert await refused(ended) == ("agent_draining" if graceful else "agent_terminated")
     assert (other.done(), len(work.keel.task_waiters)) == (False, 1)
     other.cancel()
@@ -304,7 +307,7 @@ async def test_a_member_of_another_zone_finds_nothing_here(work: Working) -> Non
     assert await refused(work.moved(ask)) in {"workspace_not_found", "zone_not_found"}
 
 
-async def _wait(work: Working, agent: str = "a", seconds: float = 5.0) -> tuple[Leased, ...]:
+async def _wait(work: Working, agent: str = "a", seconds: float = 5.0) -> tuple[ClaimedTask, ...]:
     return await wait_for_work(work.claiming(agent), ZONE, work.submit_claim, work.keel.task_waiters, seconds)
 
 
@@ -315,7 +318,7 @@ async def _waiting(work: Working, number: int) -> None:
     await eventually(wait, f"{number} claims wait")
 
 
-def _lookout(work: Working, wakes: Wakes) -> Lookout[Claim, str, Leased]:
+def _lookout(work: Working, wakes: Wakeups) -> Watcher[Claim, str, ClaimedTask]:
     """One that looks only when it is woken."""
     waiters = work.keel.task_waiters
-    return Lookout(wakes, waiters, Look(work.keel.engine, waiters, 30.0), 30.0)
+    return Watcher(wakes, waiters, ClaimWakeups(work.keel.engine, waiters, 30.0), 30.0)

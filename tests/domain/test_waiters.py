@@ -8,12 +8,17 @@ from collections.abc import Sequence
 import pytest
 
 from quarterdeck.domain.invocations.model import Claim, Invocation
-from quarterdeck.domain.invocations.operations.long_poll import Given, ServiceWaiter, Waiters, wait_for_work
-from quarterdeck.engine.long_poll import Waiter
+from quarterdeck.domain.invocations.operations.long_poll import (
+    ClaimedItems,
+    ClaimPoll,
+    ClaimPolls,
+    wait_for_invocations,
+)
+from quarterdeck.engine.long_poll import LongPoll
 from tests.support.making import struct_of
 
 SERVICE = ("z", "s")
-CLAIM = Claim(zone_id="z", service_id="s", max=2, tokens=("t1", "t2"), claim_id="c")
+CLAIM = Claim(zone_id="z", service_id="s", limit=2, attempt_tokens=("t1", "t2"), claim_id="c")
 
 
 def lease(name: str) -> Invocation:
@@ -25,24 +30,24 @@ class Desk:
     """Stands for the lane: answers each asking when it is told to, and remembers who waits and what came back."""
 
     def __init__(self) -> None:
-        self.waiters = Waiters()
+        self.waiters = ClaimPolls()
         self.unwanted: list[str] = []
-        self.waiters.unwanted = self._note
-        self.asked: asyncio.Queue[tuple[ServiceWaiter, asyncio.Future[Given]]] = asyncio.Queue()
+        self.waiters.on_undelivered = self._note
+        self.asked: asyncio.Queue[tuple[ClaimPoll, asyncio.Future[ClaimedItems]]] = asyncio.Queue()
 
     def _note(self, given: Sequence[Invocation]) -> None:
         self.unwanted += [row.id for row in given]
 
-    async def submit(self, claim: Claim) -> Given:
-        assert isinstance(claim.waiter, Waiter)
-        answer: asyncio.Future[Given] = asyncio.get_running_loop().create_future()
+    async def submit(self, claim: Claim) -> ClaimedItems:
+        assert isinstance(claim.waiter, LongPoll)
+        answer: asyncio.Future[ClaimedItems] = asyncio.get_running_loop().create_future()
         self.asked.put_nowait((claim.waiter, answer))
         return await answer
 
-    def begin(self, seconds: float = 30.0) -> asyncio.Task[Given]:
-        return asyncio.create_task(wait_for_work(CLAIM, self.submit, self.waiters, seconds))
+    def begin(self, seconds: float = 30.0) -> asyncio.Task[ClaimedItems]:
+        return asyncio.create_task(wait_for_invocations(CLAIM, self.submit, self.waiters, seconds))
 
-    async def parked(self) -> ServiceWaiter:
+    async def parked(self) -> ClaimPoll:
         """Whoever asks next finds nothing, and waits."""
         waiter, answer = await self.asked.get()
         self.waiters.add(waiter)
@@ -56,7 +61,7 @@ async def test_what_is_handed_over_reaches_whoever_waits() -> None:
     desk = Desk()
     waiting = desk.begin()
     waiter = await desk.parked()
-    desk.waiters.hand(waiter, (lease("a"),))
+    desk.waiters.deliver(waiter, (lease("a"),))
     assert [row.id for row in await waiting] == ["a"]
     assert desk.unwanted == []
     assert len(desk.waiters) == 0
@@ -69,11 +74,11 @@ async def test_what_is_handed_over_while_it_was_told_to_ask_again_is_kept_and_no
     desk = Desk()
     waiting = desk.begin()
     waiter = await desk.parked()
-    desk.waiters.ask_again(SERVICE, 1)
+    desk.waiters.retry_first(SERVICE, 1)
     again, answer = await desk.asked.get()
     assert again is waiter
     # The commit that handed "a" over was under way all the time, and is through only now.
-    desk.waiters.hand(waiter, (lease("a"),))
+    desk.waiters.deliver(waiter, (lease("a"),))
     answer.set_result(tuple(lease(name) for name in found))
     assert [row.id for row in await waiting] == ["a"]
     assert desk.unwanted == [name for name in found if name != "a"]
@@ -83,8 +88,8 @@ async def test_what_is_handed_over_before_it_has_gone_to_ask_again_saves_it_the_
     desk = Desk()
     waiting = desk.begin()
     waiter = await desk.parked()
-    desk.waiters.ask_again(SERVICE, 1)
-    desk.waiters.hand(waiter, (lease("a"),))
+    desk.waiters.retry_first(SERVICE, 1)
+    desk.waiters.deliver(waiter, (lease("a"),))
     assert [row.id for row in await waiting] == ["a"]
     assert (desk.unwanted, desk.asked.empty()) == ([], True)
 
@@ -95,7 +100,7 @@ async def test_what_is_handed_to_somebody_who_has_gone_goes_back() -> None:
     waiter = await desk.parked()
     waiting.cancel()
     await asyncio.wait([waiting])
-    desk.waiters.hand(waiter, (lease("a"),))
+    desk.waiters.deliver(waiter, (lease("a"),))
     assert desk.unwanted == ["a"]
 
 
@@ -104,7 +109,7 @@ async def test_whoever_goes_with_something_in_hand_gives_it_back() -> None:
     waiting = desk.begin()
     waiter = await desk.parked()
     waiting.cancel()
-    desk.waiters.hand(waiter, (lease("a"),))
+    desk.waiters.deliver(waiter, (lease("a"),))
     await asyncio.wait([waiting])
     assert desk.unwanted == ["a"]
 

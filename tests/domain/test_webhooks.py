@@ -14,8 +14,17 @@ from quarterdeck.core.clock import DAY, SECOND
 from quarterdeck.core.errors import Conflict, LimitReached, NotFound
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.webhooks import operations as webhooks
-from quarterdeck.domain.webhooks.model import ENDPOINTS_MAX, Change, Create, Disable, Remove, Rotate, State, Why
-from quarterdeck.engine.outbound_http import PUBLIC, Outward
+from quarterdeck.domain.webhooks.model import (
+    ENDPOINTS_MAX,
+    Create,
+    DeliveryState,
+    Disable,
+    DisableReason,
+    Remove,
+    RotateSecret,
+    Update,
+)
+from quarterdeck.engine.outbound_http import PUBLIC_ONLY, OutboundClient
 from tests.support.asking import ZONE, admin
 from tests.support.endpoint import Endpoint as Receiver, Received, endpoint, http_answer
 from tests.support.eventually import eventually
@@ -63,7 +72,7 @@ async def test_a_change_of_a_tasks_status_arrives_in_the_published_form_signed_a
     [event] = [event for event in await hooks.keel.log() if event.type == "task.completed"]
     assert request.headers["webhook-id"] == told["eventId"] == row.id == event.id
     assert request.headers["content-type"] == "application/json"
-    assert (row.status, row.attempts, row.answer_status, row.next_at) == (State.DELIVERED, 1, 200, None)
+    assert (row.status, row.attempts, row.answer_status, row.next_at) == (DeliveryState.DELIVERED, 1, 200, None)
     assert (dict(deliverer.counts), len(deliverer)) == ({"delivered": 1}, 0)
     everything = caplog.text + "".join(event.data for event in await hooks.keel.log())
     assert secret not in everything and there.url not in everything
@@ -73,7 +82,7 @@ async def test_after_a_rotation_both_secrets_sign_for_a_day_and_then_only_the_ne
     hooks: Hooks, there: Receiver
 ) -> None:
     made = await hooks.endpoint(there.url)
-    await hooks.lane.submit(Rotate(zone_id=ZONE, id=made.id, caller=admin()))
+    await hooks.lane.submit(RotateSecret(zone_id=ZONE, id=made.id, caller=admin()))
     async with hooks.delivering():
         await hooks.trial(made)
         first = await there.received(1)
@@ -94,7 +103,7 @@ async def test_a_failure_is_tried_again_at_a_moment_that_outlives_the_deliverer(
     async with hooks.delivering():
         row = await hooks.failed_once(made)
     assert row.next_at is not None and row.updated_at + 5 * SECOND <= row.next_at <= row.updated_at + 5_500
-    assert (row.status, row.answer_status, row.error) == (State.PENDING, 500, "it answered 500")
+    assert (row.status, row.answer_status, row.error) == (DeliveryState.PENDING, 500, "it answered 500")
     there.answer = http_answer()
     async with hooks.delivering():
         # Another process, to which the moment is all there is.
@@ -103,7 +112,7 @@ async def test_a_failure_is_tried_again_at_a_moment_that_outlives_the_deliverer(
         assert (await hooks.deliveries(made))[0].next_at == row.next_at
         hooks.due(row)
         delivered, _ = await hooks.settled(made, 2)
-    assert (delivered.status, delivered.attempts) == (State.DELIVERED, 2)
+    assert (delivered.status, delivered.attempts) == (DeliveryState.DELIVERED, 2)
     ids = [request.headers["webhook-id"] for request in there.requests]
     assert ids == [row.id, ids[1], row.id]
     assert (await hooks.now(made)).failing_since is None
@@ -118,12 +127,12 @@ async def test_what_failed_as_often_as_it_may_has_failed_and_is_sent_again_by_ha
     hooks.keel.side.run("update webhook_deliveries set attempts = 9")
     async with hooks.delivering():
         [dead] = await hooks.settled(made)
-        assert (dead.status, dead.attempts, dead.next_at) == (State.FAILED, 10, None)
+        assert (dead.status, dead.attempts, dead.next_at) == (DeliveryState.FAILED, 10, None)
         there.answer = http_answer()
         await hooks.replay(dead)
         await there.received(2)
         [again] = await hooks.settled(made)
-    assert (again.id, again.status, again.attempts) == (row.id, State.DELIVERED, 1)
+    assert (again.id, again.status, again.attempts) == (row.id, DeliveryState.DELIVERED, 1)
     assert [request.headers["webhook-id"] for request in there.requests] == [row.id] * 2
     assert [event.type for event in await hooks.keel.log() if event.subject == made.id] == [
         "webhook.created",
@@ -154,8 +163,8 @@ async def test_410_disables_an_endpoint_and_what_waited_for_it_has_failed(hooks:
     )
     async with hooks.delivering():
         first, second = await hooks.settled(made, 2)
-    assert (first.status, first.answer_status) == (State.FAILED, 410)
-    assert (second.status, second.attempts) == (State.FAILED, 0)
+    assert (first.status, first.answer_status) == (DeliveryState.FAILED, 410)
+    assert (second.status, second.attempts) == (DeliveryState.FAILED, 0)
     assert ((await hooks.now(made)).disabled_reason, there.connections) == ("gone", 1)
     [event] = [event for event in await hooks.keel.log() if event.type == "webhook.disabled"]
     assert json.loads(event.data) == {"reason": "gone", "host": "127.0.0.1"}
@@ -184,7 +193,7 @@ async def test_an_endpoint_that_fails_for_days_is_disabled_and_one_that_recovers
             return not (await hooks.now(made)).enabled
 
         await eventually(is_disabled, "the endpoint is disabled")
-    assert (await hooks.now(made)).disabled_reason == Why.FAILING
+    assert (await hooks.now(made)).disabled_reason == DisableReason.FAILING
 
 
 async def test_a_redirect_is_not_followed_and_an_address_that_must_not_be_called_is_not(
@@ -200,7 +209,7 @@ async def test_a_redirect_is_not_followed_and_an_address_that_must_not_be_called
         names = Names(["127.0.0.1"])
         rebound = await hooks.endpoint(f"http://public.example:{elsewhere.port}/")
         await hooks.trial(rebound)
-        async with hooks.delivering(Outward(PUBLIC, resolve=names)) as deliverer:
+        async with hooks.delivering(OutboundClient(PUBLIC_ONLY, resolve=names)) as deliverer:
             row = await hooks.failed_once(rebound)
         assert (elsewhere.connections, row.error) == (0, "an address of its host is loopback")
         assert dict(deliverer.counts) == {"refused": 1}
@@ -217,7 +226,7 @@ async def test_an_endpoint_that_stays_silent_keeps_nobody_else_waiting(hooks: Ho
         for _ in range(5):
             await hooks.trial(other)
         rows = await hooks.settled(other, 5)
-        assert {row.status for row in rows} == {State.DELIVERED}
+        assert {row.status for row in rows} == {DeliveryState.DELIVERED}
         assert there.connections == 2
 
 
@@ -231,13 +240,13 @@ async def test_what_a_server_was_sending_when_it_ended_is_sent_by_another_when_i
         await there.received(1)
     [leased] = await hooks.deliveries(made)
     assert leased.next_at is not None and row.next_at is not None
-    assert (leased.attempts, leased.status) == (1, State.PENDING)
+    assert (leased.attempts, leased.status) == (1, DeliveryState.PENDING)
     assert leased.next_at - row.next_at >= 30 * SECOND
     there.open.set()
     async with hooks.delivering():
         hooks.due(row)
         [done] = await hooks.settled(made)
-    assert (done.attempts, done.status) == (2, State.DELIVERED)
+    assert (done.attempts, done.status) == (2, DeliveryState.DELIVERED)
 
 
 async def test_two_servers_send_each_delivery_once(hooks: Hooks, there: Receiver) -> None:
@@ -269,7 +278,7 @@ async def test_a_report_of_an_attempt_that_was_replayed_meanwhile_changes_nothin
         await there.received(2)
         there.open.set()
         [done] = await hooks.settled(made)
-    assert (done.status, done.attempts, done.error) == (State.DELIVERED, 1, None)
+    assert (done.status, done.attempts, done.error) == (DeliveryState.DELIVERED, 1, None)
 
 
 # -- endpoints
@@ -321,16 +330,16 @@ async def test_a_zone_has_only_so_many_endpoints_however_many_ask_at_once(hooks:
 
 async def test_what_was_met_at_an_older_address_does_not_disable_the_new_one(hooks: Hooks, there: Receiver) -> None:
     made = await hooks.endpoint(there.url)
-    await hooks.lane.submit(Change(zone_id=ZONE, id=made.id, caller=admin(), url=f"{there.url}/new"))
-    ask = Disable(zone_id=ZONE, id=made.id, why=Why.GONE, url=there.url)
+    await hooks.lane.submit(Update(zone_id=ZONE, id=made.id, caller=admin(), url=f"{there.url}/new"))
+    ask = Disable(zone_id=ZONE, id=made.id, reason=DisableReason.GONE, url=there.url)
     assert (await hooks.lane.submit(ask)).endpoint.enabled
-    assert not (await hooks.lane.submit(Disable(zone_id=ZONE, id=made.id, why=Why.GONE))).endpoint.enabled
+    assert not (await hooks.lane.submit(Disable(zone_id=ZONE, id=made.id, reason=DisableReason.GONE))).endpoint.enabled
 
 
 async def test_another_address_forgets_that_the_old_one_failed(hooks: Hooks, there: Receiver) -> None:
     made = await hooks.endpoint(there.url)
     hooks.keel.side.run("update webhook_endpoints set failing_since = 1")
-    ask = Change(zone_id=ZONE, id=made.id, caller=admin(), url=f"{there.url}/new")
+    ask = Update(zone_id=ZONE, id=made.id, caller=admin(), url=f"{there.url}/new")
     changed = (await hooks.lane.submit(ask)).endpoint
     assert (await hooks.now(made)).failing_since is changed.failing_since is None
 
@@ -343,9 +352,9 @@ async def test_what_is_over_is_forgotten_in_its_time_and_what_waits_is_not(hooks
     waits = await hooks.trial(made)
     forget = hooks.keel.everywhere.transact
 
-    assert await forget(lambda tx: webhooks.forget(tx, DAY, 10)) == 0
+    assert await forget(lambda tx: webhooks.delete_expired(tx, DAY, 10)) == 0
     # A window that ends tomorrow: everything is older.
-    assert await forget(lambda tx: webhooks.forget(tx, -DAY, 10)) == 1
+    assert await forget(lambda tx: webhooks.delete_expired(tx, -DAY, 10)) == 1
     assert [row.id for row in await hooks.deliveries(made)] == [waits.id]
     await hooks.lane.submit(Remove(zone_id=ZONE, id=made.id, caller=admin()))
     async with hooks.delivering():
@@ -354,6 +363,6 @@ async def test_what_is_over_is_forgotten_in_its_time_and_what_waits_is_not(hooks
             return hooks.keel.side.count("webhook_deliveries", "queue is not null") == 0
 
         await eventually(is_over, "nothing waits")
-    await forget(lambda tx: webhooks.forget(tx, -DAY, 10))
-    await forget(lambda tx: webhooks.forget(tx, -DAY, 10))
+    await forget(lambda tx: webhooks.delete_expired(tx, -DAY, 10))
+    await forget(lambda tx: webhooks.delete_expired(tx, -DAY, 10))
     assert hooks.keel.side.count("webhook_endpoints") == 0

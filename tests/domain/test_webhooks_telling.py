@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from quarterdeck.domain.webhooks.event_fanout import Teller
-from quarterdeck.domain.webhooks.model import Endpoint, State
+from quarterdeck.domain.webhooks.event_fanout import WebhookFanout
+from quarterdeck.domain.webhooks.model import DeliveryState, Endpoint
 from quarterdeck.engine.leases import LeaseLost
 from tests.support.endpoint import Endpoint as Receiver, endpoint
 from tests.support.hooking import STARTED, Hooks, hooks_on
@@ -74,7 +74,7 @@ async def test_a_teller_whose_term_is_over_writes_neither_rows_nor_position(hook
     before = hooks.keel.side.one("select position from sinks where name = 'webhooks'")
     await hooks.happen(STARTED)
     with pytest.raises(LeaseLost):
-        await hooks.teller.turn(old)
+        await hooks.teller.run_cycle(old)
     assert await hooks.deliveries(made) == []
     assert hooks.keel.side.one("select position from sinks where name = 'webhooks'") == before
 
@@ -111,7 +111,7 @@ async def test_an_event_that_nobody_can_read_is_passed_over_and_counted(hooks: H
     )
     await hooks.tell()
     assert len(await hooks.deliveries(made)) == 1
-    assert hooks.teller.missed == 1
+    assert hooks.teller.missed_count == 1
 
 
 async def test_an_endpoint_for_which_too_much_waits_is_disabled_and_what_waited_has_failed(
@@ -119,7 +119,7 @@ async def test_an_endpoint_for_which_too_much_waits_is_disabled_and_what_waited_
 ) -> None:
     made = await hooks.endpoint(there.url)
     witness = await hooks.endpoint(there.url, "alert")
-    teller: Teller = hooks.another_teller(backlog_max=5)
+    teller: WebhookFanout = hooks.another_teller(backlog_max=5)
     await hooks.happen(*[STARTED] * 6)
     await hooks.tell(teller)
     row = await hooks.now(made)
@@ -128,6 +128,8 @@ async def test_an_endpoint_for_which_too_much_waits_is_disabled_and_what_waited_
     async with hooks.delivering():
         rows = await hooks.settled(made, 6)
         [alarm] = await hooks.settled(witness)
-    assert {(each.status, each.error) for each in rows} == {(State.FAILED, "the endpoint hears of nothing any more")}
+    assert {(each.status, each.error) for each in rows} == {
+        (DeliveryState.FAILED, "the endpoint hears of nothing any more")
+    }
     told = json.loads(alarm.body)
     assert (told["event"], told["alert"], told["webhookId"]) == ("webhook.disabled", "webhook_disabled", made.id)

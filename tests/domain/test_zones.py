@@ -18,7 +18,7 @@ from tests.support.rounds import ROUNDS
 
 
 def put(zone_id: str, name: str | None = None, quotas: Overrides | None = None, creates: bool = True) -> PutZone:
-    return PutZone(zone_id, name, quotas, "tester", creates=creates)
+    return PutZone(zone_id, name, quotas, "tester", create_missing=creates)
 
 
 async def test_a_zone_is_made_once_and_known_from_then_on(keel: Keel) -> None:
@@ -86,7 +86,7 @@ async def test_of_two_changes_in_one_batch_the_later_holds(keel: Keel) -> None:
     assert [outcome.zone.name for outcome in done] == ["first", "first", "third"]
     stored = (await keel.used.submit(ZoneRef("new"))).zone
     assert stored == done[-1].zone
-    assert rules.overrides_of(stored) == Overrides(max_depth=2)
+    assert rules.overrides_of_zone(stored) == Overrides(max_depth=2)
 
 
 async def test_the_name_of_a_zone_is_the_first_asks_also_when_that_one_gave_none(keel: Keel) -> None:
@@ -155,8 +155,8 @@ async def test_zones_are_listed_by_id_page_by_page(keel: Keel) -> None:
     for zone_id in ("c", "a", "b"):
         await keel.zone(zone_id)
     pages = [
-        await keel.everywhere.read(lambda tx: operations.page(tx, "", 3)),
-        await keel.everywhere.read(lambda tx: operations.page(tx, "c", 3)),
+        await keel.everywhere.read(lambda tx: operations.list_zones(tx, "", 3)),
+        await keel.everywhere.read(lambda tx: operations.list_zones(tx, "c", 3)),
     ]
     assert [[zone.id for zone in page] for page in pages] == [["a", "b", "c"], [ZONE]]
 

@@ -13,14 +13,14 @@ from quarterdeck.domain.zones import routes as zones
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine.transaction import Engine
 from quarterdeck.http import event_routes, system_routes
-from quarterdeck.http.event_stream import Live
+from quarterdeck.http.event_stream import EventStreams
 from quarterdeck.http.metrics import Metrics
 from quarterdeck.store.interface import Store
 
 NO_ENGINE = cast(Engine, None)
 NO_STORE = cast(Store, None)
-NO_STREAMS = cast(Live, None)
-FINISHER = cast(operations.Finisher, None)
+NO_STREAMS = cast(EventStreams, None)
+FINISHER = cast(operations.CascadeRunner, None)
 EXPLAINER = operations.Explainer(operations.Spawner(Limits()))
 
 
@@ -33,13 +33,13 @@ def no_secrets(zone_id: str, service_id: str, number: int) -> NoReturn:
 
 
 def table() -> list[Route]:
-    own = system_routes.System(NO_STORE, Metrics(), {}, "1.2.3", nobody)
+    own = system_routes.SystemHandlers(NO_STORE, Metrics(), {}, "1.2.3", nobody)
     return [
-        *zones.routes(zones.ZoneDesk(NO_ENGINE, Limits(), nobody, nobody, nobody, nobody)),
-        *sessions.routes(sessions.SessionDesk(NO_ENGINE, nobody, nobody, nobody, FINISHER, EXPLAINER)),
-        *event_routes.routes(event_routes.LogDesk(NO_ENGINE, NO_STREAMS)),
-        *services.routes(services.ServiceDesk(NO_ENGINE, no_secrets, nobody, nobody, nobody, nobody, nobody)),
-        *delegations.routes(delegations.DelegationDesk(NO_ENGINE, nobody, nobody, nobody, nobody)),
-        *keys.routes(keys.KeyDesk(NO_ENGINE, ("agent:lifecycle",), nobody, nobody)),
+        *zones.routes(zones.ZoneHandlers(NO_ENGINE, Limits(), nobody, nobody, nobody, nobody)),
+        *sessions.routes(sessions.SessionHandlers(NO_ENGINE, nobody, nobody, nobody, FINISHER, EXPLAINER)),
+        *event_routes.routes(event_routes.EventHandlers(NO_ENGINE, NO_STREAMS)),
+        *services.routes(services.ServiceHandlers(NO_ENGINE, no_secrets, nobody, nobody, nobody, nobody, nobody)),
+        *delegations.routes(delegations.DelegationHandlers(NO_ENGINE, nobody, nobody, nobody, nobody)),
+        *keys.routes(keys.KeyHandlers(NO_ENGINE, ("agent:lifecycle",), nobody, nobody)),
         *system_routes.routes(own, None),
     ]

@@ -158,7 +158,7 @@ class Bench:
         self.judge = Authenticator(settings, local, self.clock, self.ticks)
 
     async def verify(self, signer: Signer, **changes: object) -> Caller:
-        return await self.judge.verify(bearer(signer.sign(claims_of(self.name, **changes))))
+        return await self.judge.verify_token(bearer(signer.sign(claims_of(self.name, **changes))))
 
     async def refusal(self, signer: Signer, **changes: object) -> Problem:
         with pytest.raises(Problem) as refusal:

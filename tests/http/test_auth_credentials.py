@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.core import api_key as apikey
-from quarterdeck.core.api_key import ShownKey
+from quarterdeck.core.api_key import ParsedApiKey
 from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.errors import Problem, Unauthenticated
 from quarterdeck.http.auth import Authenticator, AuthSettings, Grant, LocalIssuer
-from quarterdeck.http.dispatcher import Head
+from quarterdeck.http.dispatcher import RequestHeaders
 from tests.http.auth_support import NOW, Clock, Signer, bearer, claims_of, issuer_server
 from tests.support.making import struct_of
 
-KEY = apikey.spell("z", "0198f3a2-7c41-7b1e-9d52-3f6a8c0e41d7", bytes(32)).encode()
+KEY = apikey.format_key("z", "0198f3a2-7c41-7b1e-9d52-3f6a8c0e41d7", bytes(32)).encode()
 GOOD = Caller("key:k", "app", "z", frozenset({"agent:lifecycle"}))
 
 
@@ -31,13 +31,13 @@ class Keys:
     """Stands where the room of keys stands: one key, until it is revoked."""
 
     def __init__(self) -> None:
-        self.asked: list[ShownKey] = []
+        self.asked: list[ParsedApiKey] = []
         self.revoked = False
 
-    async def find(self, shown: ShownKey) -> Caller:
+    async def find(self, shown: ParsedApiKey) -> Caller:
         self.asked.append(shown)
         if self.revoked or shown.digest != apikey.digest(KEY):
-            raise apikey.refusal()
+            raise apikey.invalid_key_error()
         return GOOD
 
 
@@ -53,7 +53,7 @@ class Judge:
         return bearer(self.issuer.mint(struct_of(Grant, **said), 300))
 
     async def identify(self, **headers: bytes) -> Caller:
-        return await self.authenticator.identify(Shown(**headers))
+        return await self.authenticator.authenticate(Shown(**headers))
 
     async def refusal(self, **headers: bytes) -> Problem:
         with pytest.raises(Unauthenticated) as refused:
@@ -67,7 +67,7 @@ async def judge(tmp_path: Path) -> AsyncIterator[Judge]:
     issuer = LocalIssuer.open(tmp_path / "signing-key.pem", clock=clock)
     authenticator = Authenticator(AuthSettings(), issuer, clock)
     keys = Keys()
-    authenticator.believes_keys(keys.find)
+    authenticator.set_api_key_lookup(keys.find)
     yield Judge(authenticator, issuer, clock, keys)
     await authenticator.close()
 
@@ -101,14 +101,14 @@ async def test_a_key_is_asked_about_every_time_and_remembered_by_nobody(judge: J
 async def test_what_is_no_key_costs_nobody_a_question(judge: Judge) -> None:
     for junk in (b"x", KEY + b" ", b" " + KEY, KEY[:-1], KEY * 500, b"\xff" * 50, b"qd_", KEY + b", " + KEY):
         refusal = await judge.refusal(api_key=junk)
-        assert (refusal.code, refusal.detail) == ("invalid_token", apikey.refusal().detail)
+        assert (refusal.code, refusal.detail) == ("invalid_token", apikey.invalid_key_error().detail)
     assert judge.keys.asked == []
 
 
 async def test_without_a_room_of_keys_every_key_is_refused(tmp_path: Path) -> None:
     authenticator = Authenticator(AuthSettings(), LocalIssuer.open(tmp_path / "signing-key.pem"))
     with pytest.raises(Unauthenticated, match="API key"):
-        await authenticator.identify(Shown(api_key=KEY))
+        await authenticator.authenticate(Shown(api_key=KEY))
     await authenticator.close()
 
 
@@ -140,7 +140,7 @@ async def test_a_token_says_for_which_session_and_which_agent_it_speaks(
         server.keys = [signer.jwk()]
         authenticator = Authenticator(AuthSettings(issuer_url=server.url), None, Clock())
         token = signer.sign(claims_of(server.url, **claims))
-        assert (await authenticator.identify(Shown(bearer(token)))).bearer == expected
+        assert (await authenticator.authenticate(Shown(bearer(token)))).bearer == expected
         await authenticator.close()
 
 
@@ -151,7 +151,7 @@ async def test_an_agent_that_could_be_nobodys_name_makes_a_token_invalid(agent: 
         server.keys = [signer.jwk()]
         authenticator = Authenticator(AuthSettings(issuer_url=server.url), None, Clock())
         with pytest.raises(Unauthenticated) as refusal:
-            await authenticator.identify(Shown(bearer(signer.sign(claims_of(server.url, agent_id=agent)))))
+            await authenticator.authenticate(Shown(bearer(signer.sign(claims_of(server.url, agent_id=agent)))))
         assert refusal.value.code == "invalid_token"
         await authenticator.close()
 
@@ -165,13 +165,13 @@ async def test_the_local_issuer_names_an_agent_if_it_is_told_to(judge: Judge) ->
 
 
 def test_a_header_that_comes_twice_is_no_credential_at_all() -> None:
-    twice = Head([(b"authorization", b"Bearer a"), (b"x-api-key", KEY), (b"authorization", b"Bearer b")])
+    twice = RequestHeaders([(b"authorization", b"Bearer a"), (b"x-api-key", KEY), (b"authorization", b"Bearer b")])
     assert (twice.authorization, twice.api_key) == (b"Bearer a, Bearer b", KEY)
-    keys = Head([(b"x-api-key", KEY), (b"x-api-key", KEY)])
-    assert keys.api_key is not None and apikey.read(keys.api_key) is None
-    empty = Head([(b"x-api-key", b""), (b"x-api-key", KEY)])
-    assert empty.api_key is not None and apikey.read(empty.api_key) is None
+    keys = RequestHeaders([(b"x-api-key", KEY), (b"x-api-key", KEY)])
+    assert keys.api_key is not None and apikey.parse(keys.api_key) is None
+    empty = RequestHeaders([(b"x-api-key", b""), (b"x-api-key", KEY)])
+    assert empty.api_key is not None and apikey.parse(empty.api_key) is None
 
 
 def test_a_head_shows_nothing_of_what_it_holds() -> None:
-    assert KEY.decode() not in repr(Head([(b"x-api-key", KEY)]))
+    assert KEY.decode() not in repr(RequestHeaders([(b"x-api-key", KEY)]))

@@ -264,7 +264,7 @@ async def test_an_answer_that_never_ends_is_given_up_in_time() -> None:
     judge = Authenticator(AuthSettings(issuer_url=url, jwks_timeout_seconds=0.05), None, Clock())
     try:
         with pytest.raises(Unavailable):
-            await judge.verify(bearer(GOOD.sign(claims_of(url))))
+            await judge.verify_token(bearer(GOOD.sign(claims_of(url))))
     finally:
         over.set()
         server.close()
@@ -334,7 +334,7 @@ async def test_the_log_of_a_failure_names_the_issuer_and_no_token(
     issuer.answer = http_answer(b"s3cret", "500 Oh")
     token = GOOD.sign(claims_of(issuer.url))
     with pytest.raises(Unavailable):
-        await Bench(issuer).judge.verify(bearer(token))
+        await Bench(issuer).judge.verify_token(bearer(token))
     assert issuer.url in caplog.text
     assert "s3cret" not in caplog.text
     assert not any(part in caplog.text for part in token.split("."))

@@ -165,7 +165,7 @@ async def test_the_admin_token_is_private_whole_and_honoured(tmp_path: Path) -> 
     assert mode(path) == 0o600
     assert names_in(tmp_path) == ["admin-token", "signing-key.pem"]
     judge = Authenticator(AuthSettings(), issuer, Clock())
-    assert await judge.verify(bearer(path.read_text())) == Caller(
+    assert await judge.verify_token(bearer(path.read_text())) == Caller(
         subject="local",
         client_id="local",
         zone_id="default",
@@ -183,9 +183,9 @@ async def test_the_admin_token_bears_the_configured_scope_of_the_agent_plane(tmp
     clock = Clock()
     judge = Authenticator(AuthSettings(lifecycle_scope="fleet:run"), issuer, clock)
     header = bearer((tmp_path / "admin-token").read_text())
-    judge.check(await judge.verify(header), LIFECYCLE, "any-zone")
+    judge.check_access(await judge.verify_token(header), LIFECYCLE, "any-zone")
     clock.now = NOW + 60
-    assert judge.known(header) is None
+    assert judge.cached_caller(header) is None
 
 
 def test_an_admin_token_that_cannot_be_written_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
@@ -200,18 +200,20 @@ async def test_servers_with_keys_of_their_own_do_not_believe_each_other_and_repl
     one, other = LocalIssuer.open(tmp_path / "one.pem"), LocalIssuer.open(tmp_path / "other.pem")
     replica = LocalIssuer.open(tmp_path / "one.pem")
     header = bearer(one.mint(Grant(zone_id="z", client_id="c", subject="s"), 60))
-    await Authenticator(AuthSettings(), replica).verify(header)
+    await Authenticator(AuthSettings(), replica).verify_token(header)
     with pytest.raises(Exception, match="does not trust"):
-        await Authenticator(AuthSettings(), other).verify(header)
+        await Authenticator(AuthSettings(), other).verify_token(header)
 
 
 def test_what_is_derived_follows_from_the_key_and_the_purpose_alone(tmp_path: Path) -> None:
     first, same = [LocalIssuer.open(tmp_path / "key.pem") for _ in range(2)]
     other = LocalIssuer.open(tmp_path / "other.pem")
-    derived = first.derive("push secrets")
+    derived = first.derive_secret("push secrets")
     assert len(derived) == 32
-    assert same.derive("push secrets") == derived
-    assert len({derived, first.derive("seals"), first.derive(""), other.derive("push secrets")}) == 4
+    assert same.derive_secret("push secrets") == derived
+    assert (
+        len({derived, first.derive_secret("seals"), first.derive_secret(""), other.derive_secret("push secrets")}) == 4
+    )
 
 
 def test_no_secret_file_is_none(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ async def test_admin_is_not_honoured_from_a_foreign_issuer_and_leaves_no_trace(i
     assert caller.scopes == {LIFECYCLE}
     for scope, zone, code in ((ADMIN, None, "missing_scope"), (LIFECYCLE, "z2", "zone_mismatch")):
         with pytest.raises(Problem) as refusal:
-            bench.judge.check(caller, scope, zone)
+            bench.judge.check_access(caller, scope, zone)
         assert refusal.value.code == code
 
 
@@ -150,7 +150,7 @@ ADMINISTRATOR = Grant(zone_id="z1", client_id="local", subject="local", scopes=(
 
 async def test_the_local_issuer_is_believed_beside_an_external_one_each_with_its_own_keys(issuer: IssuerServer) -> None:
     bench = Bench(issuer, LOCAL)
-    caller = await bench.judge.verify(bearer(LOCAL.mint(ADMINISTRATOR, 60)))
+    caller = await bench.judge.verify_token(bearer(LOCAL.mint(ADMINISTRATOR, 60)))
     assert caller.is_admin
     assert fetched(issuer) == 0, "the local key is never fetched"
     forger = Signer(LOCAL.kid)
@@ -160,14 +160,14 @@ async def test_the_local_issuer_is_believed_beside_an_external_one_each_with_its
     assert (await bench.refusal(local)).code == "invalid_token"
     without = Bench(issuer, None)
     with pytest.raises(Unauthenticated):
-        await without.judge.verify(bearer(LOCAL.mint(ADMINISTRATOR, 60)))
+        await without.judge.verify_token(bearer(LOCAL.mint(ADMINISTRATOR, 60)))
 
 
 async def test_under_a_shared_name_the_key_decides_who_may_grant_admin(issuer: IssuerServer) -> None:
     shared = LocalIssuer(LOCAL._key, issuer.url, Clock())
     bench = Bench(issuer, shared)
     issuer.keys = [GOOD.jwk()]
-    assert (await bench.judge.verify(bearer(shared.mint(ADMINISTRATOR, 60)))).is_admin
+    assert (await bench.judge.verify_token(bearer(shared.mint(ADMINISTRATOR, 60)))).is_admin
     assert not (await bench.verify(GOOD, scope=ADMIN)).is_admin
     forger = Signer(shared.kid)
     issuer.keys = [forger.jwk()]

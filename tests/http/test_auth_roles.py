@@ -17,7 +17,7 @@ SIGNER = Signer(LOCAL.kid, "ES256", KEY)
 async def believed(**claims: object) -> Caller:
     """Who a token of the local issuer with these claims is."""
     judge = Authenticator(AuthSettings(), LOCAL, Clock())
-    return await judge.verify(bearer(SIGNER.sign(claims_of(LOCAL.issuer, **claims))))
+    return await judge.verify_token(bearer(SIGNER.sign(claims_of(LOCAL.issuer, **claims))))
 
 
 async def test_a_role_and_an_attempt_are_believed_as_the_issuers_word() -> None:
@@ -54,7 +54,7 @@ async def test_the_local_issuer_mints_what_agents_are_given() -> None:
         attempt="t",
         agent_since=7,
     )
-    caller = await Authenticator(AuthSettings(), LOCAL, Clock()).verify(bearer(LOCAL.mint(grant, 60)))
+    caller = await Authenticator(AuthSettings(), LOCAL, Clock()).verify_token(bearer(LOCAL.mint(grant, 60)))
     assert (caller.agent_id, caller.role, caller.attempt, caller.is_local) == ("a1", Role.AGENT, "t", True)
     assert caller.agent_since == 7
 

@@ -28,8 +28,8 @@ async def test_an_issuer_is_believed_if_its_certificate_holds_for_its_address(
         judge = Authenticator(AuthSettings(issuer_url=issuer.url), None, Clock())
         header = bearer(signer.sign(claims_of(issuer.url)))
         if believed:
-            assert (await judge.verify(header)).subject == "user-1"
+            assert (await judge.verify_token(header)).subject == "user-1"
         else:
             with pytest.raises(Unavailable):
-                await judge.verify(header)
+                await judge.verify_token(header)
             assert issuer.requests == []

@@ -35,7 +35,7 @@ def local_claims(**changes: object) -> dict[str, object]:
 
 def verified(header: bytes | None, judge: Authenticator | None = None) -> Caller:
     """Local tokens are verified without waiting for anything, so the coroutine ends at its first step."""
-    steps = (judge or authenticator()).verify(header)
+    steps = (judge or authenticator()).verify_token(header)
     try:
         steps.send(None)
     except StopIteration as end:
@@ -204,7 +204,7 @@ def test_a_header_with_critical_extensions_is_refused(crit: object) -> None:
 def test_a_token_of_more_than_8_kib_is_refused_unread() -> None:
     token = SIGNER.sign(local_claims(padding="x" * 8192))
     assert "longer" in refused(bearer(token)).detail
-    assert authenticator().known(bearer(token)) is None
+    assert authenticator().cached_caller(bearer(token)) is None
 
 
 def test_a_signature_has_one_spelling() -> None:
@@ -250,7 +250,7 @@ def test_claims_that_are_no_json_object_are_refused(claims: bytes) -> None:
 @given(st.one_of(st.binary(max_size=200), st.binary(max_size=200).map(lambda raw: b"Bearer " + raw)))
 def test_any_bytes_are_refused_and_nothing_worse(header: bytes) -> None:
     assert refused(header).code in ("missing_token", "invalid_token")
-    assert authenticator().known(header) is None
+    assert authenticator().cached_caller(header) is None
 
 
 SEGMENT = st.text("ABCab01-_=. +/", max_size=30)
@@ -299,23 +299,23 @@ def test_a_scope_is_matched_whole_and_before_the_zone() -> None:
     for scope in ("agent:lifecycle2", "agent", "xagent:lifecycle", "agent:lifecycle,x", "", "agent:lifecycle\tx"):
         caller = verified(bearer(SIGNER.sign(local_claims(scope=scope))), judge)
         with pytest.raises(Forbidden) as refusal:
-            judge.check(caller, LIFECYCLE, "another zone")
+            judge.check_access(caller, LIFECYCLE, "another zone")
         assert refusal.value.code == "missing_scope"
     caller = verified(bearer(SIGNER.sign(local_claims(scope="x agent:lifecycle"))), judge)
-    judge.check(caller, LIFECYCLE, "z1")
-    judge.check(caller, LIFECYCLE, None)
+    judge.check_access(caller, LIFECYCLE, "z1")
+    judge.check_access(caller, LIFECYCLE, None)
     with pytest.raises(Forbidden) as refusal:
-        judge.check(caller, LIFECYCLE, "z2")
+        judge.check_access(caller, LIFECYCLE, "z2")
     assert refusal.value.code == "zone_mismatch"
 
 
 def test_the_scope_of_the_agent_plane_may_bear_another_name() -> None:
     judge = authenticator(lifecycle_scope="fleet:run")
     named = verified(bearer(SIGNER.sign(local_claims(scope="fleet:run"))), judge)
-    judge.check(named, LIFECYCLE, "z1")
+    judge.check_access(named, LIFECYCLE, "z1")
     plain = verified(bearer(SIGNER.sign(local_claims())), judge)
     with pytest.raises(Forbidden) as refusal:
-        judge.check(plain, LIFECYCLE, "z1")
+        judge.check_access(plain, LIFECYCLE, "z1")
     assert refusal.value.members["scope"] == "fleet:run"
 
 
@@ -323,26 +323,26 @@ def test_an_administrator_of_the_local_issuer_crosses_zones_but_still_needs_the_
     judge = authenticator()
     caller = verified(bearer(SIGNER.sign(local_claims(scope=f"{LIFECYCLE} {ADMIN}"))), judge)
     assert caller.is_admin
-    judge.check(caller, LIFECYCLE, "z2")
-    judge.check(caller, ADMIN, None)
+    judge.check_access(caller, LIFECYCLE, "z2")
+    judge.check_access(caller, ADMIN, None)
     with pytest.raises(Forbidden):
-        judge.check(caller, COORDINATOR_ADMIN, "z1")
+        judge.check_access(caller, COORDINATOR_ADMIN, "z1")
 
 
 def test_a_verified_token_is_known_until_it_expires_and_not_a_moment_longer() -> None:
     clock = Clock()
     judge = authenticator(clock)
     header = bearer(SIGNER.sign(local_claims(exp=NOW + 10)))
-    assert judge.known(header) is None
+    assert judge.cached_caller(header) is None
     caller = verified(header, judge)
-    assert judge.known(header) is caller
+    assert judge.cached_caller(header) is caller
     clock.now = NOW + 9.999
-    assert judge.known(header) is caller
+    assert judge.cached_caller(header) is caller
     clock.now = NOW + 10
-    assert judge.known(header) is None
+    assert judge.cached_caller(header) is None
     # Within the leeway the full check still accepts it, but never remembers it past its time.
     verified(header, judge)
-    assert judge.known(header) is None
+    assert judge.cached_caller(header) is None
     clock.now = NOW + 15
     assert "expired" in refused(header, judge).detail
 
@@ -352,7 +352,7 @@ def test_refusals_are_not_remembered_and_never_become_knowledge() -> None:
     header = bearer(Signer(LOCAL.kid).sign(local_claims()))
     for _ in range(3):
         refused(header, judge)
-        assert judge.known(header) is None
+        assert judge.cached_caller(header) is None
 
 
 def test_the_cache_is_bounded_and_lets_the_oldest_go() -> None:
@@ -360,7 +360,7 @@ def test_the_cache_is_bounded_and_lets_the_oldest_go() -> None:
     headers = [bearer(SIGNER.sign(local_claims(sub=f"user-{n}"))) for n in range(5)]
     for header in headers:
         verified(header, judge)
-    assert [judge.known(header) is not None for header in headers] == [False, False, True, True, True]
+    assert [judge.cached_caller(header) is not None for header in headers] == [False, False, True, True, True]
 
 
 def test_one_token_takes_one_place_in_the_cache() -> None:
@@ -370,17 +370,17 @@ def test_one_token_takes_one_place_in_the_cache() -> None:
     verified(other, judge)
     for spelling in (b"Bearer ", b"bearer ", b"BEARER ", b"Bearer  ", b"Bearer   "):
         verified(spelling + token, judge)
-    assert judge.known(other) is not None
-    assert judge.known(b"Bearer " + token) is not None
-    assert judge.known(b"bearer " + token) is None
+    assert judge.cached_caller(other) is not None
+    assert judge.cached_caller(b"Bearer " + token) is not None
+    assert judge.cached_caller(b"bearer " + token) is None
 
 
 async def test_a_closed_authenticator_has_forgotten_everybody() -> None:
     judge = authenticator()
     header = bearer(SIGNER.sign(local_claims()))
-    await judge.verify(header)
+    await judge.verify_token(header)
     await judge.close()
-    assert judge.known(header) is None
+    assert judge.cached_caller(header) is None
 
 
 def spoilt(token: str) -> list[str]:

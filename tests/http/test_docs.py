@@ -15,8 +15,8 @@ from msgspec import Meta
 from quarterdeck.core.routing import Route
 from quarterdeck.http import docs, openapi
 from quarterdeck.http.docs.markup import stylesheet
-from quarterdeck.http.docs.openapi_types import read
-from quarterdeck.http.docs.route_html import curl
+from quarterdeck.http.docs.openapi_types import parse_description
+from quarterdeck.http.docs.route_html import curl_command
 from quarterdeck.http.openapi import error_codes
 from tests.http.api_support import nobody, table
 
@@ -95,10 +95,10 @@ def test_every_route_is_on_the_page_with_its_refusals_and_what_they_mean(routes:
     for route in routes:
         assert route.summary in page.text
         assert route.path in page.text
-        for code in route.refusals:
-            meaning = error_codes.meaning(code)
+        for code in route.errors:
+            meaning = error_codes.find_code(code)
             assert meaning is not None
-            assert f"{meaning.kind.status} {code}{meaning.says.replace('`', '')}" in page.text
+            assert f"{meaning.problem_type.status} {code}{meaning.meaning.replace('`', '')}" in page.text
 
 
 def test_the_page_says_how_to_get_a_token_and_how_long_fields_may_be(page: Page) -> None:
@@ -132,8 +132,8 @@ def test_the_page_is_small(content: bytes) -> None:
 
 def test_hostile_text_stays_text() -> None:
     route = Route(
-        "POST", "/a/{b}/<u>", nobody, EVIL, EVIL, body=HostileBody, query=HostileQuery, answer=HostileBody,
-        description=EVIL, refusals=(EVIL,), tags=(EVIL,),
+        "POST", "/a/{b}/<u>", nobody, EVIL, EVIL, body=HostileBody, query=HostileQuery, response=HostileBody,
+        description=EVIL, errors=(EVIL,), tags=(EVIL,),
     )  # fmt: skip
     page = Page(docs.render(openapi.describe([route], EVIL)))
     assert page.open == []
@@ -143,10 +143,10 @@ def test_hostile_text_stays_text() -> None:
 
 
 def test_an_example_can_be_pasted_into_a_shell() -> None:
-    routes = [Route("POST", "/zones/{zone}/a", nobody, "", "some:scope", body=Quoted, answer=Quoted)]
-    whole = read(openapi.describe(routes, "1"))
-    [row] = whole.rows()
-    words = shlex.split(curl(row, whole))
+    routes = [Route("POST", "/zones/{zone}/a", nobody, "", "some:scope", body=Quoted, response=Quoted)]
+    whole = parse_description(openapi.describe(routes, "1"))
+    [row] = whole.routes()
+    words = shlex.split(curl_command(row, whole))
     assert words[:4] == ["curl", "-X", "POST", "$SERVER/zones/default/a"]
     assert words[words.index("-d") + 1] == '{"text":"it\'s $HOME; `date`"}'
     assert "Authorization: Bearer $TOKEN" in words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
-from quarterdeck.http.json_logging import JsonHandler, LineWriter, set_up
+from quarterdeck.http.json_logging import JsonHandler, LineWriter, set_up_logging
 
 
 def closed_pipe() -> int:
@@ -21,7 +21,7 @@ async def test_a_log_that_cannot_be_written_costs_its_lines_and_nothing_else() -
     logger.warning("nobody hears this")
     writer.write(b"nor this\n")
     writer.flush()
-    assert writer.lost == 2
+    assert writer.lost_lines == 2
 
 
 async def test_lines_are_written_in_order_and_what_is_urgent_takes_the_rest_along() -> None:
@@ -50,7 +50,7 @@ async def test_a_library_that_gave_its_logger_a_level_of_its_own_is_as_quiet_as_
     root = logging.getLogger()
     before = root.handlers, root.level
     try:
-        set_up("error")
+        set_up_logging("error")
         library = logging.Logger("library", logging.WARNING)
         library.parent = root
         record = library.makeRecord("library", logging.WARNING, "", 0, "said", (), None)

@@ -37,9 +37,9 @@ def test_the_seeds_figures_are_there_by_their_names_before_anything_has_happened
 def test_an_invocation_is_counted_once_by_the_event_that_ends_it() -> None:
     metrics = Metrics()
     steps = ("created", "started", "retried", "released", "cancel_requested")
-    metrics.committed([event(f"invocation.{step}") for step in steps])
+    metrics.record_events([event(f"invocation.{step}") for step in steps])
     ends = ("succeeded", "succeeded", "failed", "timed_out", "canceled", "dead")
-    metrics.committed([event(f"invocation.{outcome}") for outcome in ends])
+    metrics.record_events([event(f"invocation.{outcome}") for outcome in ends])
     told = shown(metrics)
     for outcome in set(ends):
         assert told[f'subagent_invocations_total{{outcome="{outcome}"}}'] == ends.count(outcome)
@@ -51,8 +51,8 @@ def test_an_invocation_is_counted_once_by_the_event_that_ends_it() -> None:
 def test_reasons_that_callers_make_up_share_one_label() -> None:
     metrics = Metrics()
     known = ("requested", "ttl_expired", "orphaned", "delegation_revoked")
-    metrics.committed([event("session.terminate", reason=reason) for reason in known])
-    metrics.committed([event("session.terminate", reason=f"because {n}") for n in range(50)])
+    metrics.record_events([event("session.terminate", reason=reason) for reason in known])
+    metrics.record_events([event("session.terminate", reason=f"because {n}") for n in range(50)])
     told = shown(metrics)
     labels = {name: n for name, n in told.items() if name.startswith("subagent_cascade_terminations_total")}
     expected = {**dict.fromkeys(known, 1), "other": 50}

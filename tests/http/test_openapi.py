@@ -16,7 +16,7 @@ from quarterdeck.core.routing import Route
 from quarterdeck.domain.sessions import rules
 from quarterdeck.http import openapi, problem_json
 from quarterdeck.http.openapi import error_codes
-from quarterdeck.http.openapi.examples import AN_ID
+from quarterdeck.http.openapi.examples import EXAMPLE_ID
 from quarterdeck.http.openapi.responses import PROBLEM_EXAMPLE
 from quarterdeck.http.openapi.schemas import Problem
 from tests.http.api_support import nobody, table
@@ -167,7 +167,7 @@ def test_whoever_refuses_an_idempotency_key_may_be_given_one_and_nobody_else(
     reference = {"$ref": "#/components/parameters/IdempotencyKey"}
     for route in routes:
         parameters = cast(list[object], operation_of(described, route).get("parameters", []))
-        assert (reference in parameters) == ("idempotency_key_conflict" in route.refusals)
+        assert (reference in parameters) == ("idempotency_key_conflict" in route.errors)
     spawn = at(described, "paths", "/zones/{zone}/agents", "post")
     assert reference in cast(list[object], spawn["parameters"])
 
@@ -188,16 +188,16 @@ def test_every_route_with_a_token_lists_the_problems_it_may_answer_with(routes: 
     for route in routes:
         answers = at(operation_of(described, route), "responses")
         expected = {500, 503} if route.scope is None else {400, 401, 403, 404, 429, 500, 503}
-        known = [meaning for code in route.refusals if (meaning := error_codes.meaning(code))]
-        expected |= {meaning.kind.status for meaning in known}
+        known = [meaning for code in route.errors if (meaning := error_codes.find_code(code))]
+        expected |= {meaning.problem_type.status for meaning in known}
         for status in expected:
             assert "Problem" in str(schema_of(resolved(described, cast(Json, answers[str(status)]))))
         listed = operation_of(described, route).get("x-refusals", [])
-        assert [one["error"] for one in cast(list[Json], listed)] == list(route.refusals)
+        assert [one["error"] for one in cast(list[Json], listed)] == list(route.errors)
 
 
 def test_free_form_json_stays_free_form_and_a_type_may_hold_itself() -> None:
-    document = openapi.describe([Route("POST", "/a", nobody, "", None, body=Branch, answer=Branch)], "1")
+    document = openapi.describe([Route("POST", "/a", nobody, "", None, body=Branch, response=Branch)], "1")
     fields = at(document, "components", "schemas", "Branch", "properties")
     assert "type" not in cast(Json, fields["raw"]) and "type" not in cast(Json, fields["anything"])
     example = at(document, "paths", "/a", "post", "requestBody", "content", "application/json")["example"]
@@ -207,7 +207,7 @@ def test_free_form_json_stays_free_form_and_a_type_may_hold_itself() -> None:
 def test_two_rooms_may_call_different_things_by_one_name() -> None:
     kinds = (Leaf, other_leaf())
     document = openapi.describe(
-        [Route("GET", f"/{number}", nobody, "", None, answer=kind) for number, kind in enumerate(kinds)], "1"
+        [Route("GET", f"/{number}", nobody, "", None, response=kind) for number, kind in enumerate(kinds)], "1"
     )
     described = at(document, "components", "schemas")
     assert len([name for name in described if name.endswith("Leaf")]) == 2
@@ -225,32 +225,32 @@ def test_every_example_is_a_value_of_the_type_it_stands_for(routes: list[Route],
             checked += 1
         for answer in at(operation, "responses").values():
             if "application/json" in cast(Json, cast(Json, answer).get("content", {})):
-                decodes(cast(Json, answer), route.answer)
+                decodes(cast(Json, answer), route.response)
                 checked += 1
     assert checked > 12
 
 
 def test_a_problem_looks_as_the_shell_sends_it() -> None:
-    sent = problem_json.body(rules.exceeded(rules.MAX_CONCURRENT, 8, 8), AN_ID)
+    sent = problem_json.encode_body(rules.limit_exceeded(rules.MAX_CONCURRENT, 8, 8), EXAMPLE_ID)
     assert msgspec.json.decode(sent) == PROBLEM_EXAMPLE
     assert msgspec.json.decode(sent, type=Problem).bound == "max_concurrent"
-    for kind in errors.leaves():
+    for kind in errors.concrete_types():
         members: dict[str, object] = {"field": "a.b"} if kind is errors.Invalid else {}
-        shown = msgspec.json.decode(problem_json.body(kind("code", "A sentence.", **members), "r"), type=Problem)
+        shown = msgspec.json.decode(problem_json.encode_body(kind("code", "A sentence.", **members), "r"), type=Problem)
         assert (shown.error, shown.status, shown.title) == ("code", kind.status, kind.title)
 
 
 def test_every_code_a_route_names_has_a_meaning(routes: list[Route]) -> None:
-    unknown = {code for route in routes for code in route.refusals if error_codes.meaning(code) is None}
+    unknown = {code for route in routes for code in route.errors if error_codes.find_code(code) is None}
     assert not unknown, f"say in http/openapi/error_codes.py what these mean: {unknown}"
 
 
 def test_codes_mean_what_they_are_raised_as_and_none_is_missing_or_stale() -> None:
     raised = dict(raised_codes())
-    told = {**error_codes.COMMON, **error_codes.OWN}
+    told = {**error_codes.COMMON_CODES, **error_codes.ROUTE_CODES}
     missing = raised.keys() - told.keys()
     assert not missing, f"say in http/openapi/error_codes.py what these mean: {sorted(missing)}"
-    wrong = {code for code, kind in raised.items() if told[code].kind.__name__ != kind}
+    wrong = {code for code, kind in raised.items() if told[code].problem_type.__name__ != kind}
     assert not wrong, f"listed under another kind than the one they are raised with: {wrong}"
     stale = told.keys() - raised.keys() - {bound.code for bound in rules.BOUNDS}
     assert not stale, f"nobody raises these any more: {stale}"
@@ -261,7 +261,7 @@ def test_codes_mean_what_they_are_raised_as_and_none_is_missing_or_stale() -> No
 
 def raised_codes() -> Iterator[tuple[str, str]]:
     """Every code that is spelt where a problem is made, with the name of its kind."""
-    kinds = {kind.__name__ for kind in errors.leaves() if kind.__module__ == errors.__name__}
+    kinds = {kind.__name__ for kind in errors.concrete_types() if kind.__module__ == errors.__name__}
     for module in modules("src"):
         room = module.path.removeprefix("src/quarterdeck/").partition("/")[0]
         if room not in ("core", "engine", "store", "domain", "http") or module.path in NEVER_OVER_HTTP:

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from quarterdeck.core.caller import LIFECYCLE, Role
-from quarterdeck.domain.zones.rules import POWERS
+from quarterdeck.domain.zones.rules import PERMISSIONS
 from tests.support.server import ServerProcess
 from tests.support.table import TableRow, table_of
 from tests.support.zone import FreshZone, assert_problem, events_of
@@ -23,7 +23,7 @@ async def test_every_route_of_a_workspace_says_which_power_it_needs_and_no_other
     server: ServerProcess,
 ) -> None:
     for row in await table_of(server):
-        assert (row.power in POWERS) if row.in_callers_zone else (row.power is None), row
+        assert (row.power in PERMISSIONS) if row.in_callers_zone else (row.power is None), row
         assert not row.in_callers_zone or row.scope == LIFECYCLE, row
 
 
@@ -45,7 +45,7 @@ async def test_every_route_answers_a_role_as_the_table_of_powers_says(zone: Fres
 
 def assert_as_the_table_says(row: TableRow, role: Role, answer: httpx.Response) -> None:
     assert row.power is not None
-    if role in POWERS[row.power]:
+    if role in PERMISSIONS[row.power]:
         assert answer.status_code < 500, (str(row), answer.text)
         assert answer.status_code < 400 or answer.json()["error"] not in REFUSALS, (str(row), answer.text)
     else:

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from quarterdeck.client.data_dir import Place
+from quarterdeck.client.data_dir import DataDir
 from tests.cli.cli_support import RUN_LIMIT, Qd
 from tests.support.eventually import eventually_sync
 from tests.support.tmux import TmuxServer, needs_tmux
@@ -92,7 +92,7 @@ def status(qd: Qd) -> dict[str, Any]:
 
 def claim(qd: Qd, previous_pid: int) -> None:
     """Another process, which is this one, says that the one before has ended."""
-    record = Place(str(qd.data)).record()
+    record = DataDir(str(qd.data)).read_record()
     assert record is not None
     number = qd.environment["QD_FLEET_ID"]
     body = {

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from quarterdeck.cli.monitor import is_live
-from quarterdeck.monitor.model import Placed
-from quarterdeck.monitor.stale_placements import PENDING_SECONDS, stale
+from quarterdeck.monitor.model import PanePlacement
+from quarterdeck.monitor.stale_placements import PENDING_SECONDS, find_stale
 from quarterdeck.tmux.host import Host, this_host
 
 HERE = Host("h", 7)
 AT, NOW = "1970-01-01T00:16:40.000Z", 1_000.0
-PLACED = Placed(
+PLACED = PanePlacement(
     tmux_session="main", tmux_window_id="@1", tmux_pane_id="%1", coding_agent="claude", host_id=HERE.id,
     user_id=HERE.user_id, tmux_socket="/nowhere/s", tmux_pid=1, created_at=AT,
 )  # fmt: skip
@@ -26,22 +26,22 @@ async def test_a_tmux_that_does_not_answer_makes_no_pane_stale_and_is_named_once
     odd = tmp_path / "s"
     odd.touch()
     placed = [replace(PLACED, tmux_socket=str(odd), tmux_pane_id=name) for name in ("%1", "%2")]
-    found = await stale(placed, HERE, NOW)
-    assert found.whys == [None, None]
-    [unseen] = found.unseen
-    assert (unseen.socket, unseen.why) == (str(odd), f"{odd} is not a socket of this user.")
+    found = await find_stale(placed, HERE, NOW)
+    assert found.reasons == [None, None]
+    [unseen] = found.unreachable
+    assert (unseen.socket, unseen.reason) == (str(odd), f"{odd} is not a socket of this user.")
 
 
 async def test_a_tmux_that_has_ended_has_no_panes_any_more() -> None:
-    found = await stale([PLACED], HERE, NOW)
+    found = await find_stale([PLACED], HERE, NOW)
     assert found == (["its pane %1 is gone"], [])
 
 
 async def test_of_another_host_or_user_nothing_is_told_but_that_a_pane_was_never_made() -> None:
     placed = [replace(PLACED, host_id="other"), replace(PLACED, user_id=8), replace(PLACED, tmux_pane_id=None)]
-    assert await stale(placed, HERE, NOW + PENDING_SECONDS) == ([None, None, None], [])
-    late = await stale(placed, HERE, NOW + PENDING_SECONDS + 1)
-    assert late.whys == [None, None, "its pane was never made"]
+    assert await find_stale(placed, HERE, NOW + PENDING_SECONDS) == ([None, None, None], [])
+    late = await find_stale(placed, HERE, NOW + PENDING_SECONDS + 1)
+    assert late.reasons == [None, None, "its pane was never made"]
 
 
 @pytest.mark.parametrize(

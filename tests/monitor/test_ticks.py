@@ -9,12 +9,12 @@ import pytest
 
 from quarterdeck.client.http_types import Lost, Unreachable
 from quarterdeck.core.errors import Conflict, Forbidden, Problem
-from quarterdeck.core.ping_policy import Sight
+from quarterdeck.core.ping_policy import PaneObservation
 from quarterdeck.monitor import loop
-from quarterdeck.monitor.loop import Monitor, Told
-from quarterdeck.monitor.model import Watch, Watched
-from quarterdeck.monitor.pane_observer import Eyes
-from quarterdeck.monitor.server_api import Desk
+from quarterdeck.monitor.loop import Monitor, MonitorConfig
+from quarterdeck.monitor.model import MonitorState, WatchedMember
+from quarterdeck.monitor.pane_observer import PaneObserver
+from quarterdeck.monitor.server_api import ServerApi
 from quarterdeck.tmux.host import Host
 
 HERE = Host("host", 1000)
@@ -32,36 +32,36 @@ def signals_as_they_were() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def watch(*, is_due: bool = True) -> Watch:
-    return Watch(1, members=[Watched(3, "ada", interval_seconds=60, is_due=is_due, unread=1)])
+def watch(*, is_due: bool = True) -> MonitorState:
+    return MonitorState(1, members=[WatchedMember(3, "ada", interval_seconds=60, is_due=is_due, unread=1)])
 
 
-class Script(Desk):
+class Script(ServerApi):
     """A server that says one thing after the other: to the claim, and to each beat."""
 
-    def __init__(self, *answers: Watch | Problem) -> None:
+    def __init__(self, *answers: MonitorState | Problem) -> None:
         super().__init__(1, HERE, lambda: None)
         self._answers = [*answers]
         self.heard: list[list[int] | str] = []
 
-    def claim(self, tick_seconds: int, policy: str) -> Watch:
+    def claim(self, tick_seconds: int, policy: str) -> MonitorState:
         return self._answer()
 
-    def beat(self, pinged: Sequence[int]) -> Watch:
+    def send_heartbeat(self, pinged: Sequence[int]) -> MonitorState:
         self.heard.append([*pinged])
         return self._answer()
 
     def release(self) -> None:
         self.heard.append("release")
 
-    def _answer(self) -> Watch:
+    def _answer(self) -> MonitorState:
         answer = self._answers.pop(0)
         if isinstance(answer, Problem):
             raise answer
         return answer
 
 
-class Watching(Eyes):
+class Watching(PaneObserver):
     """Sees everybody; `lands` says whether a ping does, `passes` is called at each look."""
 
     def __init__(self, lands: Sequence[bool] = (), passes: Callable[[], None] = lambda: None) -> None:
@@ -71,23 +71,23 @@ class Watching(Eyes):
         self.looks = 0
         self.typed: list[int] = []
 
-    async def look(self, members: Sequence[Watched], now: float) -> dict[int, Sight]:
+    async def observe(self, members: Sequence[WatchedMember], now: float) -> dict[int, PaneObservation]:
         self.looks += 1
         self._passes()
-        return {member.agent_id: Sight(True, 0, member.unread) for member in members}
+        return {member.agent_id: PaneObservation(True, 0, member.unread) for member in members}
 
-    async def ping(self, member: Watched, is_ours: Callable[[], bool]) -> str | None:
-        if not is_ours():
+    async def ping(self, member: WatchedMember, is_owner: Callable[[], bool]) -> str | None:
+        if not is_owner():
             return "late"
         self.typed.append(member.agent_id)
         return None if not self._lands or self._lands.pop(0) else "pane_gone"
 
 
-async def run(desk: Desk, eyes: Eyes) -> list[str]:
+async def run(desk: ServerApi, eyes: PaneObserver) -> list[str]:
     """What it said."""
     said: list[str] = []
     # No time passes between two ticks.
-    await Monitor(desk, eyes, Told(0, "quiet", said.append, lambda: None)).run()
+    await Monitor(desk, eyes, MonitorConfig(0, "quiet", said.append, lambda: None)).run()
     return said
 
 

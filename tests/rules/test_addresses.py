@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_network
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from quarterdeck.core.ssrf import Address, address_refused, refused
+from quarterdeck.core.ssrf import Address, blocked_address_reason, blocked_host_reason
 
 PRIVATE = {
     "0.0.0.0/8": "unspecified",
@@ -102,32 +102,32 @@ def test_a_special_block_is_refused_from_its_first_address_to_its_last(block: st
     network = ip_network(block)
     middle = network[network.num_addresses // 2]
     for address in (network[0], middle, network[-1]):
-        assert address_refused(address) == address_refused(str(address)) == why
-        assert refused(in_a_url(str(address)))
+        assert blocked_address_reason(address) == blocked_address_reason(str(address)) == why
+        assert blocked_host_reason(in_a_url(str(address)))
 
 
 @pytest.mark.parametrize("address", METADATA)
 def test_no_cloud_is_asked_for_its_metadata(address: str) -> None:
-    assert address_refused(address)
-    assert refused(in_a_url(address))
+    assert blocked_address_reason(address)
+    assert blocked_host_reason(in_a_url(address))
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_a_public_address_is_let_through_also_right_beside_a_special_one(address: str) -> None:
-    assert address_refused(address) is None
-    assert refused(in_a_url(address)) is None
-    assert refused(address) is None
+    assert blocked_address_reason(address) is None
+    assert blocked_host_reason(in_a_url(address)) is None
+    assert blocked_host_reason(address) is None
 
 
 @settings(deadline=None)
 @given(st.ip_addresses(v=4) | st.ip_addresses(v=6))
 def test_what_is_let_through_is_global_to_pythons_own_registry_too(address: Address) -> None:
     inside = isinstance(address, IPv6Address) and address in ip_network("64:ff9b::/96")
-    if address_refused(address) is None and not inside:
+    if blocked_address_reason(address) is None and not inside:
         assert address.is_global
         assert not address.is_multicast
-    if refused(in_a_url(str(address))) is None:
-        assert address_refused(address) is None
+    if blocked_host_reason(in_a_url(str(address))) is None:
+        assert blocked_address_reason(address) is None
 
 
 # -- an IPv4 address inside an IPv6 one --------------------------------------------------------------------------
@@ -156,25 +156,25 @@ def wrapped(address: str) -> dict[str, str]:
 def test_no_ipv4_address_hides_in_an_ipv6_address_that_somebody_wrote(way: str, address: str) -> None:
     spelt = wrapped(address)[way]
     for host in (spelt, f"[{spelt}]", f"[{spelt.upper()}]"):
-        assert refused(host)
+        assert blocked_host_reason(host)
 
 
 @pytest.mark.parametrize("way", [way for way in wrapped("8.8.8.8") if not way.startswith("NAT64")])
 def test_what_a_resolver_gives_is_no_such_address_either(way: str) -> None:
     for address in ("127.0.0.1", "8.8.8.8"):
-        assert address_refused(wrapped(address)[way])
+        assert blocked_address_reason(wrapped(address)[way])
 
 
 def test_of_nat64_a_resolver_may_give_what_leads_to_a_public_host_and_nothing_else() -> None:
-    assert address_refused("64:ff9b::8.8.8.8") is None
+    assert blocked_address_reason("64:ff9b::8.8.8.8") is None
     for address, why in (("127.0.0.1", "loopback"), ("10.1.2.3", "private"), ("169.254.169.254", "link-local")):
-        assert address_refused(f"64:ff9b::{address}") == why
+        assert blocked_address_reason(f"64:ff9b::{address}") == why
 
 
 @settings(deadline=None)
 @given(st.ip_addresses(v=4))
 def test_nat64_is_judged_as_the_address_in_it(address: Address) -> None:
-    assert address_refused(f"64:ff9b::{address}") == address_refused(address)
+    assert blocked_address_reason(f"64:ff9b::{address}") == blocked_address_reason(address)
 
 
 # -- spellings ---------------------------------------------------------------------------------------------------
@@ -206,8 +206,8 @@ def spellings(address: str) -> list[str]:
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "192.168.1.1", "8.8.8.8"])
 def test_an_address_is_spelt_plainly_or_not_at_all(address: str) -> None:
     for spelt in spellings(address):
-        assert refused(spelt), spelt
-        assert refused(spelt.upper()), spelt
+        assert blocked_host_reason(spelt), spelt
+        assert blocked_host_reason(spelt.upper()), spelt
 
 
 @settings(deadline=None)
@@ -223,8 +223,8 @@ def test_an_address_is_spelt_plainly_or_not_at_all(address: str) -> None:
 def test_whatever_the_c_library_takes_for_an_address_is_judged_as_one(spelt: str) -> None:
     with contextlib.suppress(OSError):  # the library takes it for none
         found = str(IPv4Address(socket.inet_aton(spelt)))
-        assert refused(spelt) or (spelt == found and address_refused(found) is None)
-    if refused(spelt) is None:
+        assert blocked_host_reason(spelt) or (spelt == found and blocked_address_reason(found) is None)
+    if blocked_host_reason(spelt) is None:
         assert str(IPv4Address(spelt)) == spelt
 
 
@@ -235,7 +235,7 @@ def test_whatever_the_c_library_takes_for_an_address_is_judged_as_one(spelt: str
      "broadcasthost", "metadata.google.internal", "METADATA.GOOGLE.INTERNAL.", "printer.local", "nas.home.arpa"],
 )  # fmt: skip
 def test_names_of_this_machine_and_of_private_networks_are_refused(name: str) -> None:
-    assert refused(name) == "a name of a private network"
+    assert blocked_host_reason(name) == "a name of a private network"
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_names_of_this_machine_and_of_private_networks_are_refused(name: str) ->
      "a" * 63 + ".com"],
 )  # fmt: skip
 def test_a_name_is_let_through_until_its_addresses_are_known(name: str) -> None:
-    assert refused(name) is None
+    assert blocked_host_reason(name) is None
 
 
 @pytest.mark.parametrize(
@@ -257,18 +257,18 @@ def test_a_name_is_let_through_until_its_addresses_are_known(name: str) -> None:
      "ａ.com", "a" * 64 + ".com", "a." * 127 + "com", "\x00", "a\x00.com"],
 )  # fmt: skip
 def test_what_is_neither_a_plain_name_nor_an_address_is_refused(host: str) -> None:
-    assert refused(host)
+    assert blocked_host_reason(host)
 
 
 @pytest.mark.parametrize("text", ["", "example.com", "localhost", "2130706433", "127.1", "0x7f.0.0.1", "1.2.3"])
 def test_what_is_no_address_is_refused_as_one(text: str) -> None:
-    assert address_refused(text) == "no address"
+    assert blocked_address_reason(text) == "no address"
 
 
 @settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_is_judged_without_a_fault_and_only_plain_ascii_passes(host: str) -> None:
-    if refused(host) is None:
+    if blocked_host_reason(host) is None:
         assert host.isascii()
         assert host.isprintable()
         assert not set(host) & set(" /\\@#?%")

@@ -9,7 +9,7 @@ from quarterdeck.core.errors import EXIT_REFUSED, LimitReached, Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned
-from quarterdeck.domain.sessions.rules import BOUNDS, Count, CountKey, Expired, admit, without
+from quarterdeck.domain.sessions.rules import BOUNDS, Count, CountKey, ExpiredGroup, admit, subtract_expired
 from quarterdeck.domain.zones.model import CEILINGS, Limits
 from tests.support.asking import APP, NOW, WIDE, ZONE, ask, known, session
 
@@ -164,10 +164,10 @@ def test_ended_sessions_still_count_in_what_a_tree_may_ever_have() -> None:
 
 
 def test_waiting_is_advised_only_where_somebody_elses_ending_would_help() -> None:
-    waits = {bound.name for bound in BOUNDS if bound.waiting_helps}
+    waits = {bound.name for bound in BOUNDS if bound.is_retryable}
     assert waits == set(CODES) - {"max_depth", "max_tree_spawns"}
     for bound in BOUNDS:
-        assert (rules.exceeded(bound, 1, 1).retry_after is not None) == bound.waiting_helps
+        assert (rules.limit_exceeded(bound, 1, 1).retry_after is not None) == bound.is_retryable
 
 
 @pytest.mark.parametrize("first", range(len(BOUNDS)))
@@ -195,8 +195,8 @@ def test_applications_trees_and_parents_are_counted_apart() -> None:
 
 def test_zones_are_counted_apart() -> None:
     facts = known(limits=narrowed(max_sessions=1))
-    other = facts.terms[ZONE]
-    both = rules.Known(now=NOW, terms={ZONE: other, "y": other})
+    other = facts.zones[ZONE]
+    both = rules.SpawnBatchInput(now=NOW, zones={ZONE: other, "y": other})
     outcomes = admit([ask(), ask("y"), ask(), ask("y")], both)
     assert [isinstance(outcome, Spawned) for outcome in outcomes] == [True, True, False, False]
 
@@ -220,9 +220,9 @@ def test_the_limits_in_force_are_kept_on_each_admitted_session() -> None:
 @pytest.mark.parametrize("bound", [name for name in COUNTED if name != "max_tree_spawns"])
 def test_what_has_expired_is_subtracted_from_every_bound_on_the_living(bound: str) -> None:
     key, only_children = COUNTED[bound]
-    gone = Expired(ZONE, APP, "root" if only_children else None, "root" if only_children else "r9", 2)
+    gone = ExpiredGroup(ZONE, APP, "root" if only_children else None, "root" if only_children else "r9", 2)
     counts = {key: Count(live=8, ever=8)}
-    corrected = without(counts, [gone])
+    corrected = subtract_expired(counts, [gone])
     assert corrected[key] == Count(live=6, ever=8)
     facts = known(ROOT, limits=narrowed(**{bound: 8}), counts=corrected)
     outcomes = admit([judged(bound) for _ in range(3)], facts)
@@ -231,7 +231,7 @@ def test_what_has_expired_is_subtracted_from_every_bound_on_the_living(bound: st
 
 def test_what_has_expired_was_admitted_all_the_same() -> None:
     counts = {(ZONE, "tree", "root"): Count(live=8, ever=8)}
-    corrected = without(counts, [Expired(ZONE, APP, "root", "root", 7)])
+    corrected = subtract_expired(counts, [ExpiredGroup(ZONE, APP, "root", "root", 7)])
     [outcome] = admit([ask(parent_id="root")], known(ROOT, limits=narrowed(max_tree_spawns=8), counts=corrected))
     assert refused(outcome).members["bound"] == "max_tree_spawns"
 
@@ -242,7 +242,7 @@ def test_subtracting_touches_no_other_zone_application_tree_or_parent() -> None:
         for scope, key in [("zone", ""), ("application", "b"), ("tree", "t"), ("parent", "p"), ("concurrent", "")]
     }
     counts["y", "zone", ""] = Count(5, 5)
-    corrected = without(counts, [Expired(ZONE, "a", None, "r", 2), Expired(ZONE, "a", "q", "r", 1)])
+    corrected = subtract_expired(counts, [ExpiredGroup(ZONE, "a", None, "r", 2), ExpiredGroup(ZONE, "a", "q", "r", 1)])
     assert corrected == counts | {(ZONE, "zone", ""): Count(2, 5), (ZONE, "concurrent", ""): Count(4, 5)}
     assert counts[ZONE, "zone", ""] == Count(5, 5), "what was handed in is left as it was"
 
@@ -252,7 +252,7 @@ def test_subtracting_touches_no_other_zone_application_tree_or_parent() -> None:
 
 def test_a_session_is_counted_wherever_a_bound_looks_for_it() -> None:
     child = session(id="c", parent=ROOT)
-    assert rules.tally([ROOT, child]) == {
+    assert rules.count_sessions([ROOT, child]) == {
         (ZONE, "zone", ""): 2,
         (ZONE, "application", APP): 2,
         (ZONE, "tree", "root"): 2,
@@ -263,8 +263,8 @@ def test_a_session_is_counted_wherever_a_bound_looks_for_it() -> None:
 
 def test_an_ended_session_empties_its_children_and_an_ended_root_its_tree() -> None:
     child = session(id="c", parent=ROOT)
-    assert set(rules.emptied_by(child)) == {(ZONE, "parent", "c")}
-    assert set(rules.emptied_by(ROOT)) == {(ZONE, "parent", "root"), (ZONE, "tree", "root")}
+    assert set(rules.obsolete_count_keys(child)) == {(ZONE, "parent", "c")}
+    assert set(rules.obsolete_count_keys(ROOT)) == {(ZONE, "parent", "root"), (ZONE, "tree", "root")}
 
 
 def test_an_admitted_session_has_the_id_that_was_made_for_it() -> None:

@@ -15,11 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import LimitReached, Problem
-from quarterdeck.core.idempotency import Binding
+from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned, State
-from quarterdeck.domain.sessions.rules import SPAWN, Count, CountKey, Expired, Known
-from quarterdeck.domain.zones.model import Limits, Terms
+from quarterdeck.domain.sessions.rules import SPAWN, Count, CountKey, ExpiredGroup, SpawnBatchInput
+from quarterdeck.domain.zones.model import Limits, ZoneAdmission
 from tests.support.asking import NOW, ZONE, ask
 
 APPS = ("a", "b")
@@ -128,7 +128,7 @@ class Admission(RuleBasedStateMachine):
         self.model = Model()
         self.rows: dict[str, Session] = {}
         self.counts: dict[CountKey, Count] = {}
-        self.bindings: dict[str, Binding] = {}
+        self.bindings: dict[str, KeyRecord] = {}
 
     @initialize(limits=LIMITS)
     def begin(self, limits: Limits) -> None:
@@ -190,22 +190,22 @@ class Admission(RuleBasedStateMachine):
     # -- what the operations do around the rules
 
     def decided(self, asks: list[Spawn]) -> list[Spawned | Problem]:
-        facts = Known(
+        facts = SpawnBatchInput(
             now=self.model.now,
-            terms={ZONE: Terms(self.model.limits, self.model.frozen)},
+            zones={ZONE: ZoneAdmission(self.model.limits, self.model.frozen)},
             sessions={(ZONE, own): row for own, row in self.rows.items()},
             keys={binding.scope(): binding for binding in self.bindings.values()},
             counts=self.counts,
         )
         outcomes = rules.admit(asks, facts)
         if any(isinstance(outcome, LimitReached) for outcome in outcomes):
-            corrected = rules.without(self.counts, self.unswept())
+            corrected = rules.subtract_expired(self.counts, self.unswept())
             outcomes = rules.admit(asks, dataclasses.replace(facts, counts=corrected))
         return outcomes
 
-    def unswept(self) -> list[Expired]:
+    def unswept(self) -> list[ExpiredGroup]:
         return [
-            Expired(ZONE, row.application_id, row.parent_id, row.root_id, 1)
+            ExpiredGroup(ZONE, row.application_id, row.parent_id, row.root_id, 1)
             for row in self.rows.values()
             if row.status is not State.TERMINATED and row.expires_at <= self.model.now
         ]
@@ -213,21 +213,21 @@ class Admission(RuleBasedStateMachine):
     def enter(self, asks: list[Spawn], made: list[Session]) -> None:
         for row in made:
             self.rows[row.id] = row
-        for key, number in rules.tally(made).items():
+        for key, number in rules.count_sessions(made).items():
             known = self.counts.get(key, Count())
             self.counts[key] = Count(known.live + number, known.ever + number)
         created = {row.id for row in made}
         for asked in asks:
             if asked.key and asked.id in created:
-                binding = Binding(ZONE, asked.application_id, SPAWN, asked.key, asked.digest, asked.id)
+                binding = KeyRecord(ZONE, asked.application_id, SPAWN, asked.key, asked.digest, asked.id)
                 self.bindings[f"{asked.application_id} {asked.key}"] = binding
 
     def finish(self, top: str) -> None:
         ending = [self.rows[own] for own in self.model.below(top) if self.rows[own].status is not State.TERMINATED]
-        for key, number in rules.tally(ending).items():
+        for key, number in rules.count_sessions(ending).items():
             self.counts[key] = Count(self.counts[key].live - number, self.counts[key].ever)
         for row in ending:
-            for key in rules.emptied_by(row):
+            for key in rules.obsolete_count_keys(row):
                 self.counts.pop(key, None)
             self.rows[row.id] = msgspec.structs.replace(row, status=State.TERMINATED)
             self.model.seen[row.id].ended = True

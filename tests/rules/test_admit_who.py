@@ -10,10 +10,10 @@ import pytest
 
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import Forbidden, Frozen, KeyConflict, LimitReached, NotFound, Problem, Unauthenticated
-from quarterdeck.core.idempotency import Binding
+from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned, State
-from quarterdeck.domain.sessions.rules import SPAWN, Count, Known, admit
+from quarterdeck.domain.sessions.rules import SPAWN, Count, SpawnBatchInput, admit
 from quarterdeck.domain.zones.model import Limits
 from tests.support.asking import APP, NOW, WIDE, ZONE, admin, ask, caller, known, session
 
@@ -33,8 +33,8 @@ def code(outcome: Spawned | Problem) -> str:
     return outcome.code if isinstance(outcome, Problem) else "created" if outcome.created else "replayed"
 
 
-def bound_to(facts: Known, key: str, subject: Session, digest: str = "d") -> Known:
-    binding = Binding(ZONE, APP, SPAWN, key, digest, subject.id)
+def bound_to(facts: SpawnBatchInput, key: str, subject: Session, digest: str = "d") -> SpawnBatchInput:
+    binding = KeyRecord(ZONE, APP, SPAWN, key, digest, subject.id)
     sessions = {**facts.sessions, (subject.zone_id, subject.id): subject}
     return dataclasses.replace(facts, keys={binding.scope(): binding}, sessions=sessions)
 
@@ -44,7 +44,7 @@ def bound_to(facts: Known, key: str, subject: Session, digest: str = "d") -> Kno
 
 @pytest.mark.parametrize("subject", [session(id="live"), SUSPENDED], ids=["active", "suspended"])
 @pytest.mark.parametrize("facts", [known(limits=FULL), known(frozen=True)], ids=["full", "frozen"])
-def test_a_replay_is_decided_before_every_bound(subject: Session, facts: Known) -> None:
+def test_a_replay_is_decided_before_every_bound(subject: Session, facts: SpawnBatchInput) -> None:
     [outcome] = admit([ask(key="k", digest="d", parent_id="gone")], bound_to(facts, "k", subject))
     assert outcome == Spawned(subject, created=False)
 
@@ -86,8 +86,8 @@ def test_a_refusal_binds_no_key() -> None:
 
 
 def test_a_key_belongs_to_its_application_and_its_zone() -> None:
-    terms = known().terms[ZONE]
-    facts = Known(now=NOW, terms={ZONE: terms, "y": terms})
+    terms = known().zones[ZONE]
+    facts = SpawnBatchInput(now=NOW, zones={ZONE: terms, "y": terms})
     asks = [ask(key="k", digest="1"), ask(key="k", digest="2", application_id="b"), ask("y", key="k", digest="3")]
     assert [code(outcome) for outcome in admit(asks, facts)] == ["created"] * 3
 
@@ -153,7 +153,7 @@ def test_a_child_stands_below_its_parent_in_the_same_tree() -> None:
     [outcome] = admit([ask(parent_id="m")], known(root, middle))
     child = created(outcome)
     assert (child.parent_id, child.root_id, child.depth) == ("m", "r", 2)
-    assert child.status is rules.SESSION.start
+    assert child.status is rules.SESSION.initial
 
 
 # -- frozen zones and ended bearers
@@ -261,10 +261,10 @@ def test_two_bounds_at_once_admit_no_more_than_both_allow_in_every_order() -> No
 
 
 def test_what_has_expired_reads_as_terminated_at_the_moment_it_expired() -> None:
-    read = rules.as_read(EXPIRED, NOW)
+    read = rules.effective_session(EXPIRED, NOW)
     assert (read.status, read.terminated_at, read.termination_reason) == (State.TERMINATED, NOW, "ttl_expired")
-    assert rules.as_read(EXPIRED, NOW - 1) is EXPIRED
-    assert rules.as_read(ENDED, NOW + 10**9) is ENDED
+    assert rules.effective_session(EXPIRED, NOW - 1) is EXPIRED
+    assert rules.effective_session(ENDED, NOW + 10**9) is ENDED
 
 
 @pytest.mark.parametrize(("row", "live"), [(session(), True), (SUSPENDED, True), (EXPIRED, False), (ENDED, False)])

@@ -14,24 +14,24 @@ from hypothesis import given, strategies as st
 
 from quarterdeck.core import clock, errors, ids, paging, retry
 from quarterdeck.core.caller import COORDINATOR_ADMIN, Bearer, Caller
-from quarterdeck.core.command import Asked
+from quarterdeck.core.command import Command
 from quarterdeck.core.errors import Fault, Invalid, Problem, Refusal
-from quarterdeck.core.ids import IdMaker, is_path_id, made_at
+from quarterdeck.core.ids import IdGenerator, id_created_at, is_path_id
 from quarterdeck.core.retry import Policy
-from quarterdeck.core.state_machine import Machine
+from quarterdeck.core.state_machine import StateMachine
 from tests.support.making import struct_of
 
 # -- errors
 
 
-@pytest.mark.parametrize("kind", errors.leaves(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", errors.concrete_types(), ids=lambda kind: kind.__name__)
 def test_every_kind_of_problem_has_a_status_an_exit_code_and_a_title(kind: type[Problem]) -> None:
     assert 400 <= kind.status <= 599
     assert errors.EXIT_FAILED <= kind.exit_code <= errors.EXIT_TIMEOUT
     assert kind.title.strip()
 
 
-@pytest.mark.parametrize("kind", errors.leaves(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", errors.concrete_types(), ids=lambda kind: kind.__name__)
 def test_a_refusal_is_the_callers_and_a_fault_is_ours(kind: type[Problem]) -> None:
     assert issubclass(kind, Refusal) == (kind.status < 500)
     assert issubclass(kind, Fault) == (kind.status >= 500)
@@ -39,13 +39,13 @@ def test_a_refusal_is_the_callers_and_a_fault_is_ours(kind: type[Problem]) -> No
 
 def test_only_the_roots_of_the_tree_have_no_face() -> None:
     faceless = {Problem, Refusal, Fault}
-    assert faceless.isdisjoint(errors.leaves())
-    assert set(errors.leaves()) == _descendants(Problem) - faceless
+    assert faceless.isdisjoint(errors.concrete_types())
+    assert set(errors.concrete_types()) == _descendants(Problem) - faceless
 
 
 def test_exit_codes_tell_a_script_what_it_may_do_next() -> None:
     # The client adds kinds of its own once it is imported; this is about the tree on the one page.
-    kinds = [kind for kind in errors.leaves() if kind.__module__ == errors.__name__]
+    kinds = [kind for kind in errors.concrete_types() if kind.__module__ == errors.__name__]
     by_code = {kind.exit_code: {k.__name__ for k in kinds if k.exit_code == kind.exit_code} for kind in kinds}
     assert by_code[errors.EXIT_REFUSED] == {"LimitReached", "Frozen"}
     assert by_code[errors.EXIT_NOT_FOUND] == {"NotFound"}
@@ -83,7 +83,7 @@ def at(monkeypatch: pytest.MonkeyPatch, *milliseconds: int) -> None:
 
 
 def test_ids_have_the_form_of_uuid_version_7() -> None:
-    make = IdMaker()
+    make = IdGenerator()
     for text in (make() for _ in range(1_000)):
         assert re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", text)
         assert UUID(text).version == 7
@@ -92,12 +92,12 @@ def test_ids_have_the_form_of_uuid_version_7() -> None:
 
 def test_ids_carry_the_millisecond_they_were_made_in(monkeypatch: pytest.MonkeyPatch) -> None:
     at(monkeypatch, 1_767_323_045_678)
-    made = IdMaker()()
-    assert UUID(made).int >> 80 == made_at(made) == 1_767_323_045_678
+    made = IdGenerator()()
+    assert UUID(made).int >> 80 == id_created_at(made) == 1_767_323_045_678
 
 
 def test_ids_made_later_sort_later_and_none_repeats() -> None:
-    make = IdMaker()
+    make = IdGenerator()
     made = [make() for _ in range(20_000)]
     assert all(earlier < later for earlier, later in pairwise(made))
 
@@ -106,7 +106,7 @@ def test_ids_stay_in_order_when_one_millisecond_has_more_than_the_counter_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at(monkeypatch, 1_000)
-    make = IdMaker()
+    make = IdGenerator()
     made = [make() for _ in range(10_000)]
     assert all(earlier < later for earlier, later in pairwise(made))
     assert UUID(made[-1]).int >> 80 == 1_002, "4,096 to a millisecond, the rest borrowed from the next ones"
@@ -114,7 +114,7 @@ def test_ids_stay_in_order_when_one_millisecond_has_more_than_the_counter_holds(
 
 def test_ids_stay_in_order_when_the_clock_steps_back(monkeypatch: pytest.MonkeyPatch) -> None:
     at(monkeypatch, 5_000, 4_000, 4_001, 5_000, 5_001, 6_000)
-    make = IdMaker()
+    make = IdGenerator()
     made = [make() for _ in range(6)]
     assert made == sorted(made)
     assert [UUID(text).int >> 80 for text in made] == [5_000, 5_000, 5_000, 5_000, 5_001, 6_000]
@@ -122,7 +122,7 @@ def test_ids_stay_in_order_when_the_clock_steps_back(monkeypatch: pytest.MonkeyP
 
 def test_two_makers_of_the_same_millisecond_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     at(monkeypatch, 1_000)
-    one, other = IdMaker(), IdMaker()
+    one, other = IdGenerator(), IdGenerator()
     made = [maker() for _ in range(500) for maker in (one, other)]
     assert len(set(made)) == 1_000
 
@@ -186,7 +186,7 @@ class Act(StrEnum):
     DROP = "drop"
 
 
-LAMP = Machine(
+LAMP = StateMachine(
     "lamp",
     Lamp,
     Lamp.OFF,
@@ -197,15 +197,15 @@ LAMP = Machine(
 @pytest.mark.parametrize("state", Lamp)
 @pytest.mark.parametrize("verb", Act)
 def test_every_verb_leads_somewhere_known_or_nowhere(verb: Act, state: Lamp) -> None:
-    target = LAMP.target(verb, state)
-    assert (target is None) == (state not in LAMP.sources(verb))
+    target = LAMP.next_state(verb, state)
+    assert (target is None) == (state not in LAMP.source_states(verb))
     assert target is None or target in Lamp
 
 
 def test_what_no_arrow_leaves_is_the_end() -> None:
-    assert LAMP.terminal() == (Lamp.BROKEN,)
-    assert LAMP.live() == (Lamp.OFF, Lamp.ON)
-    assert LAMP.target(Act.SWITCH, Lamp.BROKEN) is None
+    assert LAMP.terminal_states() == (Lamp.BROKEN,)
+    assert LAMP.live_states() == (Lamp.OFF, Lamp.ON)
+    assert LAMP.next_state(Act.SWITCH, Lamp.BROKEN) is None
 
 
 def test_the_diagram_draws_every_arrow_once() -> None:
@@ -236,33 +236,33 @@ chances = st.floats(0, 1, exclude_max=True)
 
 @given(policies, attempts, chances)
 def test_a_delay_is_never_negative_and_never_beyond_the_cap(policy: Policy, attempt: int, chance: float) -> None:
-    assert 0 <= retry.delay(policy, attempt=attempt, chance=chance) <= policy.cap_ms
+    assert 0 <= retry.backoff(policy, attempt=attempt, jitter=chance) <= policy.cap_ms
 
 
 @given(policies, attempts, chances)
 def test_chance_takes_away_at_most_its_share(policy: Policy, attempt: int, chance: float) -> None:
-    full = retry.delay(policy, attempt=attempt, chance=0)
-    assert full * (1 - policy.jitter) - 1 <= retry.delay(policy, attempt=attempt, chance=chance) <= full
+    full = retry.backoff(policy, attempt=attempt, jitter=0)
+    assert full * (1 - policy.jitter) - 1 <= retry.backoff(policy, attempt=attempt, jitter=chance) <= full
 
 
 @given(policies, attempts)
 def test_delays_grow_with_the_attempts_when_the_multiplier_says_so(policy: Policy, attempt: int) -> None:
-    now, then = (retry.delay(policy, attempt=n, chance=0) for n in (attempt, attempt + 1))
+    now, then = (retry.backoff(policy, attempt=n, jitter=0) for n in (attempt, attempt + 1))
     assert now <= then if policy.multiplier >= 1 else now >= then
 
 
 @given(policies, attempts, st.integers(0, 10**13), chances)
 def test_the_last_attempt_is_followed_by_none(policy: Policy, attempt: int, now: int, chance: float) -> None:
-    due = retry.decide(policy, attempt=attempt, now=now, chance=chance)
+    due = retry.next_attempt_at(policy, attempt=attempt, now=now, jitter=chance)
     if attempt >= policy.max_attempts:
         assert due is None
     else:
-        assert due == now + retry.delay(policy, attempt=attempt, chance=chance)
+        assert due == now + retry.backoff(policy, attempt=attempt, jitter=chance)
 
 
 def test_backoff_doubles_up_to_the_cap() -> None:
     policy = Policy(max_attempts=9, base_ms=1_000, cap_ms=5_000, jitter=0)
-    assert [retry.delay(policy, attempt=n, chance=0) for n in (1, 2, 3, 4, 5_000)] == [
+    assert [retry.backoff(policy, attempt=n, jitter=0) for n in (1, 2, 3, 4, 5_000)] == [
         1_000,
         2_000,
         4_000,
@@ -272,7 +272,7 @@ def test_backoff_doubles_up_to_the_cap() -> None:
 
 
 def test_no_backoff_stays_none_however_often_it_is_multiplied() -> None:
-    assert retry.delay(Policy(max_attempts=9, base_ms=0), attempt=10_000, chance=0) == 0
+    assert retry.backoff(Policy(max_attempts=9, base_ms=0), attempt=10_000, jitter=0) == 0
 
 
 # -- paging
@@ -326,7 +326,7 @@ def test_pages_together_show_every_row_once(rows: list[str], limit: int) -> None
     after: str | None = ""
     while after is not None:
         found = [row for row in rows if row > after][: limit + 1]
-        shown, after = paging.clip(found, limit)
+        shown, after = paging.trim_page(found, limit)
         seen += found[:shown]
     assert seen == rows
 
@@ -348,7 +348,7 @@ def test_pages_together_show_every_row_once(rows: list[str], limit: int) -> None
 )
 def test_who_may_act_for_an_application(caller: dict[str, object], may: bool) -> None:
     plain: dict[str, object] = {"subject": "s", "client_id": "other", "zone_id": "z", "scopes": frozenset()}
-    assert struct_of(Caller, **{**plain, **caller}).may_act_for("crew", "spawn_for") is may
+    assert struct_of(Caller, **{**plain, **caller}).can_act_for("crew", "spawn_for") is may
 
 
 # -- asking
@@ -356,6 +356,6 @@ def test_who_may_act_for_an_application(caller: dict[str, object], may: bool) ->
 
 def test_without_a_caller_it_is_the_server_that_asks_and_nobody_is_borne() -> None:
     crew = Caller("crew", "app", "z", frozenset(), session_id="s", is_local=True)
-    asked = Asked(zone_id="y", caller=crew)
+    asked = Command(zone_id="y", caller=crew)
     assert (asked.actor, asked.bearer) == ("crew", Bearer("z", "s"))
-    assert (Asked(zone_id="y").actor, Asked(zone_id="y").bearer) == ("server", None)
+    assert (Command(zone_id="y").actor, Command(zone_id="y").bearer) == ("server", None)

@@ -9,29 +9,29 @@ import pytest
 
 from quarterdeck.core.caller import ADMIN, COORDINATOR_ADMIN, Caller
 from quarterdeck.core.errors import Invalid, Problem
-from quarterdeck.core.idempotency import Binding
+from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.domain.delegations import rules
-from quarterdeck.domain.delegations.model import FREELY, Delegate, DelegateBody, Delegated, Edge, EdgeState
-from quarterdeck.domain.delegations.rules import CREATE, DELEGATION, Known
-from quarterdeck.domain.delegations.rules.attenuation import until
+from quarterdeck.domain.delegations.model import UNLIMITED_HOPS, Delegate, DelegateBody, DelegatedEdge, Edge, EdgeState
+from quarterdeck.domain.delegations.rules import CREATE_OPERATION, DELEGATION_STATES, DelegationBatchInput
+from quarterdeck.domain.delegations.rules.attenuation import requested_expiry
 from quarterdeck.domain.sessions.model import State
 from tests.support.asking import APP, NOW, ZONE, caller, session
 from tests.support.lending import LATER, delegate, edge, known, lend
 
 
-def lend_one(ask: Delegate, now: Known) -> Delegated | Problem:
+def lend_one(ask: Delegate, now: DelegationBatchInput) -> DelegatedEdge | Problem:
     [outcome] = lend([ask], now)
     return outcome
 
 
-def made(ask: Delegate, now: Known) -> Edge:
+def made(ask: Delegate, now: DelegationBatchInput) -> Edge:
     outcome = lend_one(ask, now)
-    assert isinstance(outcome, Delegated), outcome
+    assert isinstance(outcome, DelegatedEdge), outcome
     assert outcome.created
     return outcome.edge
 
 
-def refused(ask: Delegate, now: Known) -> Problem:
+def refused(ask: Delegate, now: DelegationBatchInput) -> Problem:
     outcome = lend_one(ask, now)
     assert isinstance(outcome, Problem), outcome
     return outcome
@@ -93,7 +93,7 @@ def test_both_applications_must_be_ones_own_or_lent_by_a_power(
     now = known(sessions=[session(id="a", application_id="lender"), session(id="b", application_id="receiver")])
     outcome = lend_one(delegate("a", "b", caller=caller(client, *powers)), now)
     if allowed:
-        assert isinstance(outcome, Delegated)
+        assert isinstance(outcome, DelegatedEdge)
         assert (outcome.edge.issuer_application_id, outcome.edge.receiver_application_id) == ("lender", "receiver")
     else:
         assert isinstance(outcome, Problem)
@@ -120,7 +120,7 @@ def test_a_token_whose_session_has_ended_is_told_that_before_all_else() -> None:
 def test_where_no_edge_ever_led_to_the_source_the_token_is_what_can_be_lent() -> None:
     token = caller(APP, "a", "b")
     lent = made(delegate("a", "b", caller=token, scopes=("a",)), known())
-    assert (lent.parent_edge_id, lent.hops, lent.resources) == (None, FREELY - 1, None)
+    assert (lent.parent_edge_id, lent.hops, lent.resources) == (None, UNLIMITED_HOPS - 1, None)
     problem = refused(delegate("a", "b", caller=token, scopes=("a", "x")), known())
     assert (problem.status, problem.code) == (403, "delegation_exceeds_authority")
     assert "x" in str(problem.members["exceeds"])
@@ -186,8 +186,8 @@ def test_a_token_that_names_an_edge_lends_by_that_edge_and_by_no_other() -> None
 def test_an_edge_made_a_moment_ago_can_be_lent_on_in_the_same_batch() -> None:
     asks = [delegate("a", "b", scopes=("a",)), delegate("b", "c", scopes=("a",)), delegate("b", "d", scopes=("x",))]
     first, second, third = lend(asks, known())
-    assert isinstance(first, Delegated)
-    assert isinstance(second, Delegated)
+    assert isinstance(first, DelegatedEdge)
+    assert isinstance(second, DelegatedEdge)
     assert second.edge.parent_edge_id == first.edge.id
     assert isinstance(third, Problem), "b is held to what was lent to it in this very batch"
 
@@ -209,7 +209,7 @@ def test_an_edge_that_is_over_closes_no_cycle(over: dict[str, object]) -> None:
 
 def test_of_two_edges_of_one_batch_that_would_close_a_cycle_the_second_is_refused() -> None:
     first, second = lend([delegate("a", "b"), delegate("b", "a")], known())
-    assert isinstance(first, Delegated)
+    assert isinstance(first, DelegatedEdge)
     assert isinstance(second, Problem)
     assert second.code == "delegation_cycle_denied"
 
@@ -238,7 +238,7 @@ def test_an_edge_asked_for_longer_than_its_parent_is_refused() -> None:
 
 def test_of_several_times_the_earliest_counts_and_one_that_has_passed_is_refused() -> None:
     ask = delegate("a", "b", expires_at=NOW + 5_000, ttl_seconds=3)
-    assert until(ask, NOW) == NOW + 3_000
+    assert requested_expiry(ask, NOW) == NOW + 3_000
     for passed in (NOW, NOW - 1, 0):
         problem = refused(delegate("a", "b", expires_at=passed, ttl_seconds=60), known())
         assert (problem.status, problem.code) == (400, "delegation_expired")
@@ -247,14 +247,14 @@ def test_of_several_times_the_earliest_counts_and_one_that_has_passed_is_refused
 # -- keys --------------------------------------------------------------------------------------------------------
 
 
-def bound(subject: Edge, digest: str = "d", application: str = APP) -> Binding:
-    return Binding(ZONE, application, CREATE, "k", digest, subject.id)
+def bound(subject: Edge, digest: str = "d", application: str = APP) -> KeyRecord:
+    return KeyRecord(ZONE, application, CREATE_OPERATION, "k", digest, subject.id)
 
 
 def test_a_key_gives_the_same_edge_while_it_is_active_and_is_free_again_afterwards() -> None:
-    ask = delegate("a", "b", key="k", digest="d")
+    ask = delegate("a", "b", idempotency_key="k", request_digest="d")
     there = edge("a", "b")
-    assert lend_one(ask, known(there, bindings=[bound(there)])) == Delegated(there, created=False)
+    assert lend_one(ask, known(there, bindings=[bound(there)])) == DelegatedEdge(there, created=False)
     for over in ({"status": EdgeState.REVOKED}, {"expires_at": NOW}):
         gone = edge("a", "b", **over)
         assert made(ask, known(gone, bindings=[bound(gone)])).id == ask.id
@@ -263,22 +263,27 @@ def test_a_key_gives_the_same_edge_while_it_is_active_and_is_free_again_afterwar
 def test_a_key_decides_before_everything_that_is_judged_anew() -> None:
     there = edge("a", "b")
     asleep = session(id="a", status=State.SUSPENDED)
-    replay = delegate("a", "b", key="k", digest="d", scopes=("x",))
+    replay = delegate("a", "b", idempotency_key="k", request_digest="d", scopes=("x",))
     now = known(there, sessions=[asleep], bindings=[bound(there)])
-    assert lend_one(replay, now) == Delegated(there, created=False)
-    stranger = delegate("a", "b", key="k", digest="d", caller=caller("other"))
+    assert lend_one(replay, now) == DelegatedEdge(there, created=False)
+    stranger = delegate("a", "b", idempotency_key="k", request_digest="d", caller=caller("other"))
     assert refused(stranger, now).code == "application_ownership_required"
 
 
 def test_one_key_with_another_body_is_a_conflict_also_within_a_batch() -> None:
     there = edge("a", "b")
-    other = delegate("a", "b", key="k", digest="other")
+    other = delegate("a", "b", idempotency_key="k", request_digest="other")
     assert refused(other, known(there, bindings=[bound(there)])).code == "idempotency_key_conflict"
     first, second, third = lend(
-        [delegate("a", "b", key="k", digest="d"), delegate("a", "b", key="k", digest="d"), other], known()
+        [
+            delegate("a", "b", idempotency_key="k", request_digest="d"),
+            delegate("a", "b", idempotency_key="k", request_digest="d"),
+            other,
+        ],
+        known(),
     )
-    assert isinstance(first, Delegated)
-    assert isinstance(second, Delegated)
+    assert isinstance(first, DelegatedEdge)
+    assert isinstance(second, DelegatedEdge)
     assert (first.edge, second.created) == (second.edge, False)
     assert isinstance(third, Problem)
 
@@ -288,7 +293,7 @@ def test_one_key_with_another_body_is_a_conflict_also_within_a_batch() -> None:
 
 def asked(**body: object) -> Delegate:
     plain: dict[str, object] = {"source_session_id": "a", "target_session_id": "b"}
-    return rules.asked(msgspec.convert(plain | body, DelegateBody), delegate("a", "b"))
+    return rules.build_command(msgspec.convert(plain | body, DelegateBody), delegate("a", "b"))
 
 
 def test_what_is_said_in_several_places_is_taken_at_its_narrowest() -> None:
@@ -351,23 +356,23 @@ def test_two_bodies_that_ask_for_the_same_in_other_words_are_the_same() -> None:
         msgspec.convert({"source_session_id": "a", "target_session_id": "b", **said}, DelegateBody)
         for said in ({"constraints": {"x": 1}}, {"constraints_json": {"x": 1}, "idempotency_key": "k"})
     )
-    assert rules.defaulted(one) == rules.defaulted(other)
+    assert rules.normalize_body(one) == rules.normalize_body(other)
 
 
 # -- states ------------------------------------------------------------------------------------------------------
 
 
 def test_an_edge_is_left_by_revoking_and_expiring_and_never_returns() -> None:
-    assert DELEGATION.live() == (EdgeState.ACTIVE,)
-    assert set(DELEGATION.terminal()) == {EdgeState.REVOKED, EdgeState.EXPIRED}
+    assert DELEGATION_STATES.live_states() == (EdgeState.ACTIVE,)
+    assert set(DELEGATION_STATES.terminal_states()) == {EdgeState.REVOKED, EdgeState.EXPIRED}
 
 
 def test_an_edge_past_its_time_reads_as_expired_since_then_and_one_that_was_revoked_does_not() -> None:
-    read = rules.as_read(edge("a", "b", expires_at=NOW), NOW)
+    read = rules.with_current_status(edge("a", "b", expires_at=NOW), NOW)
     assert (read.status, read.ended_at, read.ended_reason) == (EdgeState.EXPIRED, NOW, "expired")
-    assert rules.as_read(edge("a", "b", expires_at=NOW + 1), NOW).status is EdgeState.ACTIVE
+    assert rules.with_current_status(edge("a", "b", expires_at=NOW + 1), NOW).status is EdgeState.ACTIVE
     revoked = edge("a", "b", expires_at=NOW, status=EdgeState.REVOKED, ended_at=5)
-    assert rules.as_read(revoked, NOW) == revoked
+    assert rules.with_current_status(revoked, NOW) == revoked
 
 
 def test_an_edge_is_shown_with_both_names_of_everything_that_has_two() -> None:

@@ -10,18 +10,24 @@ from hypothesis import given, settings, strategies as st
 
 from quarterdeck.core.caller import COORDINATOR_ADMIN
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.delegations.model import Delegate, Delegated, Edge, EdgeState
-from quarterdeck.domain.delegations.rules.attenuation import Terms, excess, narrowed, terms_of, terms_of_token
+from quarterdeck.domain.delegations.model import Delegate, DelegatedEdge, Edge, EdgeState
+from quarterdeck.domain.delegations.rules.attenuation import (
+    GrantTerms,
+    edge_terms,
+    find_excess,
+    requested_terms,
+    token_terms,
+)
 from tests.support.asking import APP, NOW, ZONE, caller, session
 from tests.support.lending import LATER, delegate, edge, known, lend
 
-WIDE = Terms(frozenset({"a", "b"}), None, None, None, 10, LATER)
+WIDE = GrantTerms(frozenset({"a", "b"}), None, None, None, 10, LATER)
 
 
 def beyond(wanted: dict[str, object], **parent: object) -> list[str]:
-    terms = {name: getattr(WIDE, name) for name in Terms.__slots__} | parent
-    above = Terms(**terms)
-    return excess(narrowed(delegate("s", "t", **wanted), above, NOW), above)
+    terms = {name: getattr(WIDE, name) for name in GrantTerms.__slots__} | parent
+    above = GrantTerms(**terms)
+    return find_excess(requested_terms(delegate("s", "t", **wanted), above, NOW), above)
 
 
 # -- part by part ------------------------------------------------------------------------------------------------
@@ -94,7 +100,7 @@ def test_what_is_not_said_is_taken_over_and_stands_in_the_edge_itself() -> None:
     parent = edge("c", "a", constraints_json='{"actions":["read"],"budget":5,"region":"eu"}', hops=3)
     ask = delegate("a", "b", constraints='{"note":1}')
     [done] = lend([ask], known(parent))
-    assert isinstance(done, Delegated)
+    assert isinstance(done, DelegatedEdge)
     assert msgspec.json.decode(done.edge.constraints_json) == {"note": 1, "actions": ["read"], "budget": 5}
     assert (done.edge.hops, done.edge.expires_at) == (2, LATER)
 
@@ -109,15 +115,15 @@ def test_a_line_that_was_lent_for_ten_hops_is_passed_on_ten_times_and_then_ends(
             assert isinstance(done, Problem)
             assert "no hops are left" in str(done.members["exceeds"])
             return
-        assert isinstance(done, Delegated)
+        assert isinstance(done, DelegatedEdge)
         made.append(done.edge)
         assert done.edge.hops == 10 - n
 
 
 def test_a_token_lends_its_scopes_for_everything_and_an_administrators_any() -> None:
-    plain, admin = terms_of_token(caller(APP, "a")), terms_of_token(caller(APP, COORDINATOR_ADMIN))
+    plain, admin = token_terms(caller(APP, "a")), token_terms(caller(APP, COORDINATOR_ADMIN))
     assert (plain.scopes, plain.resources, admin.scopes) == (frozenset("a"), None, None)
-    assert excess(narrowed(delegate("s", "t", hops=10, expires_at=LATER), plain, NOW), plain) == []
+    assert find_excess(requested_terms(delegate("s", "t", hops=10, expires_at=LATER), plain, NOW), plain) == []
 
 
 # -- along any path ----------------------------------------------------------------------------------------------
@@ -142,7 +148,7 @@ WISHES = st.fixed_dictionaries(
 )
 
 
-def within(child: Terms, parent: Terms) -> bool:
+def within(child: GrantTerms, parent: GrantTerms) -> bool:
     """Written again, so that the rules are not held against themselves."""
     sets = ((child.scopes, parent.scopes), (child.resources, parent.resources), (child.actions, parent.actions))
     if any(bound is not None and (own is None or not own <= bound) for own, bound in sets):
@@ -166,7 +172,7 @@ def test_authority_never_widens_along_any_path(wishes: list[dict[str, object]], 
         if ask.source_session_id == ask.target_session_id:
             continue
         [done] = lend([ask], known(*made.values(), sessions=[session(id=name) for name in NAMES]))
-        if isinstance(done, Delegated):
+        if isinstance(done, DelegatedEdge):
             made[done.edge.id] = done.edge
             tokens[done.edge.id] = ask.caller.scopes
             assert ask.caller.delegation_edge_id in (None, done.edge.parent_edge_id)
@@ -199,13 +205,13 @@ def _ask(wish: dict[str, object], made: dict[str, Edge], chance: Random) -> Dele
 
 def _held(lent: Edge, made: dict[str, Edge], tokens: dict[str, frozenset[str]]) -> None:
     """Against every one of its parents, not only the nearest, and against the token at the beginning."""
-    own, above = terms_of(lent), lent
+    own, above = edge_terms(lent), lent
     if lent.parent_edge_id is not None:
         assert made[lent.parent_edge_id].status is EdgeState.ACTIVE, "what is over lends nothing"
     while above.parent_edge_id is not None:
         nearest = made[above.parent_edge_id]
         assert nearest.target_session_id == above.source_session_id
-        assert within(own, terms_of(nearest)), (own, terms_of(nearest))
+        assert within(own, edge_terms(nearest)), (own, edge_terms(nearest))
         above = nearest
     assert own.scopes is not None
     assert own.scopes <= tokens[above.id]

@@ -6,20 +6,27 @@ import itertools
 
 from hypothesis import given, settings, strategies as st
 
-from quarterdeck.domain.delegations.rules.topological_order import FARTHEST, FIRST_LOOK, SPACE, Order, ordered, spaced
+from quarterdeck.domain.delegations.rules.topological_order import (
+    FIRST_WALK_LIMIT,
+    RANK_GAP,
+    RANK_LIMIT,
+    TopologicalOrder,
+    spaced_ranks,
+    topological_sort,
+)
 from tests.support.asking import ZONE
 from tests.support.lending import Graph
 
 
-def lent(graph: Graph, source: str, target: str, order: Order | None = None) -> bool:
+def lent(graph: Graph, source: str, target: str, order: TopologicalOrder | None = None) -> bool:
     """Whether the edge was made. Each is a batch of its own, unless an order is handed on."""
     order = order or graph.order()
-    while lack := order.lacks(ZONE, source, target):
+    while lack := order.missing_input(ZONE, source, target):
         graph.write(order, [])
         graph.supply(order, lack)
-    if order.closes(ZONE, source, target):
+    if order.closes_cycle(ZONE, source, target):
         return False
-    order.enter(ZONE, source, target)
+    order.add_edge(ZONE, source, target)
     graph.write(order, [(source, target)])
     return True
 
@@ -64,7 +71,7 @@ def test_an_edge_is_refused_exactly_if_a_plain_walk_finds_a_way_back(
         assert graph.is_in_order(), graph.ranks
 
 
-def squeezed(graph: Graph, gap: int) -> Order:
+def squeezed(graph: Graph, gap: int) -> TopologicalOrder:
     """The next batch's order, in a zone where there is hardly any room."""
     everybody = sorted(graph.ranks, key=lambda each: graph.ranks[each])
     graph.ranks = {each: place * gap for place, each in enumerate(everybody)}
@@ -82,15 +89,15 @@ def test_of_a_long_line_neither_end_is_walked_to_be_made_longer() -> None:
 
 
 def test_ten_thousand_appended_at_both_ends_need_no_look_and_stay_within_bounds() -> None:
-    order = Order({}, {})
+    order = TopologicalOrder({}, {})
     names = [str(n) for n in range(-10_000, 10_001)]
     for n in range(10_000):
         for source, target in ((names[10_000 + n], names[10_001 + n]), (names[9_999 - n], names[10_000 - n])):
-            assert order.lacks(ZONE, source, target) is None
-            order.enter(ZONE, source, target)
-    ranks = {session: rank for _, session, rank in order.take()}
+            assert order.missing_input(ZONE, source, target) is None
+            order.add_edge(ZONE, source, target)
+    ranks = {session: rank for _, session, rank in order.take_changes()}
     assert sorted(ranks, key=lambda each: ranks[each]) == names
-    assert max(map(abs, ranks.values())) < FARTHEST
+    assert max(map(abs, ranks.values())) < RANK_LIMIT
 
 
 def test_a_walk_goes_on_until_one_side_is_known_whole_and_moves_the_smaller() -> None:
@@ -101,7 +108,7 @@ def test_a_walk_goes_on_until_one_side_is_known_whole_and_moves_the_smaller() ->
     before = dict(graph.ranks)
     # The second line stands above the first. Ahead of s0 are 201, behind t4 are five.
     assert lent(graph, "t4", "s0")
-    assert graph.looked == [FIRST_LOOK + 5]
+    assert graph.looked == [FIRST_WALK_LIMIT + 5]
     moved = {each for each, rank in graph.ranks.items() if before[each] != rank}
     assert moved == {f"t{n}" for n in range(5)}
     graph.looked.clear()
@@ -154,18 +161,18 @@ def test_where_no_room_is_left_the_zone_is_spaced_anew_and_keeps_its_order() -> 
 
 
 def test_a_zone_that_has_come_too_far_is_spaced_anew_before_its_ranks_run_out() -> None:
-    for end in (FARTHEST + 1, -FARTHEST - 1):
-        graph = Graph({(ZONE, "a"): end, (ZONE, "b"): end + SPACE}, [("a", "b")])
+    for end in (RANK_LIMIT + 1, -RANK_LIMIT - 1):
+        graph = Graph({(ZONE, "a"): end, (ZONE, "b"): end + RANK_GAP}, [("a", "b")])
         assert lent(graph, "b", "c")
         assert graph.spaced == 1
-        assert max(map(abs, graph.ranks.values())) <= 4 * SPACE
+        assert max(map(abs, graph.ranks.values())) <= 4 * RANK_GAP
         assert graph.is_in_order()
 
 
-@given(st.integers(1, 50), st.integers(-FARTHEST, FARTHEST), st.integers(0, FARTHEST))
+@given(st.integers(1, 50), st.integers(-RANK_LIMIT, RANK_LIMIT), st.integers(0, RANK_LIMIT))
 def test_new_ranks_never_meet_those_they_replace(number: int, lowest: int, length: int) -> None:
-    highest = min(lowest + length, FARTHEST + SPACE)
-    ranks = spaced(number, lowest, highest)
+    highest = min(lowest + length, RANK_LIMIT + RANK_GAP)
+    ranks = spaced_ranks(number, lowest, highest)
     assert ranks == sorted({*ranks})
     assert not any(lowest <= rank <= highest for rank in ranks)
     assert max(map(abs, ranks)) < 2**62
@@ -174,7 +181,7 @@ def test_new_ranks_never_meet_those_they_replace(number: int, lowest: int, lengt
 def test_what_moves_leaves_room_for_the_next() -> None:
     # Ahead of the target is more than is looked at first, so it is each of the sources that moves, to just below it.
     graph = Graph()
-    for pair in [("lead", "target"), *(("target", f"t{n}") for n in range(FIRST_LOOK))]:
+    for pair in [("lead", "target"), *(("target", f"t{n}") for n in range(FIRST_WALK_LIMIT))]:
         assert lent(graph, *pair)
     for n in range(300):
         assert lent(graph, "lead", f"s{n}")
@@ -189,10 +196,10 @@ def test_what_moves_leaves_room_for_the_next() -> None:
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=40))
 def test_a_graph_without_an_order_is_put_in_one(wished: list[tuple[int, int]]) -> None:
     pairs = [(str(low), str(high)) for low, high in wished if low < high]
-    places = {session: place for place, session in enumerate(ordered(pairs))}
+    places = {session: place for place, session in enumerate(topological_sort(pairs))}
     assert places.keys() == {session for pair in pairs for session in pair}
     assert all(places[source] < places[target] for source, target in pairs)
 
 
 def test_what_a_hand_has_closed_to_a_cycle_is_put_last_and_nothing_is_lost() -> None:
-    assert ordered([("a", "b"), ("b", "c"), ("c", "b"), ("a", "d")]) == ["a", "d", "b", "c"]
+    assert topological_sort([("a", "b"), ("b", "c"), ("c", "b"), ("a", "d")]) == ["a", "d", "b", "c"]

@@ -12,8 +12,14 @@ from hypothesis import given, settings, strategies as st
 
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Forbidden, NotFound
-from quarterdeck.domain.sessions.model import Cascade, Ended, Member, Session, State, StopZone, Terminate
-from quarterdeck.domain.sessions.rules.cascade import Ask, Endings, Known, left_over, post_order
+from quarterdeck.domain.sessions.model import Cascade, Session, State, StopZone, Terminate, TerminateResult, TreeNode
+from quarterdeck.domain.sessions.rules.cascade import (
+    TerminateBatchInput,
+    TerminateCommand,
+    TerminateDecider,
+    post_order,
+    remaining_reasons,
+)
 from tests.support.asking import APP, NOW, ZONE, admin, caller, session
 from tests.support.making import struct_of
 from tests.support.members import below, cascade, member_of, parents_first, rows, shapes
@@ -21,11 +27,13 @@ from tests.support.members import below, cascade, member_of, parents_first, rows
 PLENTY = 1_000
 
 
-def members_of(sessions: Sequence[Session], **changed: object) -> list[Member]:
+def members_of(sessions: Sequence[Session], **changed: object) -> list[TreeNode]:
     return [member_of(row, **changed) for row in parents_first(sessions)]
 
 
-def known(members: Sequence[Member], *asks: Ask, under_way: Sequence[Cascade] = (), now: int = NOW) -> Known:
+def known(
+    members: Sequence[TreeNode], *asks: TerminateCommand, under_way: Sequence[Cascade] = (), now: int = NOW
+) -> TerminateBatchInput:
     """What the statements would have found for these asks."""
     found = {
         (ask.zone_id, ask.session_id): [
@@ -34,7 +42,7 @@ def known(members: Sequence[Member], *asks: Ask, under_way: Sequence[Cascade] = 
         for ask in asks
     }
     targets = {(m.zone_id, m.id): session(id=m.id, application_id=m.application_id) for m in members}
-    return Known(now, targets, found, {(c.zone_id, c.id): c for c in under_way})
+    return TerminateBatchInput(now, targets, found, {(c.zone_id, c.id): c for c in under_way})
 
 
 def end(own: str, reason: str = "enough", who: Caller | None = None) -> Terminate:
@@ -45,10 +53,12 @@ def stop(reason: str = "enough", **asked: object) -> StopZone:
     return struct_of(StopZone, ZONE, reason, admin(), **asked)
 
 
-def decided(known: Known, asks: Sequence[Ask], chunk: int = PLENTY) -> tuple[Endings, list[Ended]]:
-    endings = Endings(known, chunk)
+def decided(
+    known: TerminateBatchInput, asks: Sequence[TerminateCommand], chunk: int = PLENTY
+) -> tuple[TerminateDecider, list[TerminateResult]]:
+    endings = TerminateDecider(known, chunk)
     outcomes = [endings.decide(ask, f"c{number}") for number, ask in enumerate(asks)]
-    ended = [outcome for outcome in outcomes if isinstance(outcome, Ended)]
+    ended = [outcome for outcome in outcomes if isinstance(outcome, TerminateResult)]
     assert ended == outcomes
     return endings, ended
 
@@ -101,18 +111,18 @@ def test_whatever_a_hand_has_done_to_the_parents_everybody_has_one_place(parents
 def test_those_who_end_along_with_one_are_one_ending_and_each_ends_once() -> None:
     # Two trees; and of the second somebody who would go anyway is named as well.
     members = members_of(rows([None, 0, None, 2, 3]))
-    together = Terminate(ZONE, "s00", "enough", along=("s02", "s03", "nobody"))
+    together = Terminate(ZONE, "s00", "enough", also_terminate=("s02", "s03", "nobody"))
     found = known(members, end("s00"), end("s02"), end("s03"))
     for chunk in (5, 4):
         endings, [outcome] = decided(found, [together], chunk)
         assert (outcome.stopped, outcome.cascade_id) == (5, None if chunk == 5 else "c0")
-        groups = [endings.settled] if chunk == 5 else [group for _, group in endings.stamped]
-        assert [sorted(each.member.id for each in group) for group in groups] == [sorted(m.id for m in members)]
+        groups = [endings.terminated] if chunk == 5 else [group for _, group in endings.marked]
+        assert [sorted(each.node.id for each in group) for group in groups] == [sorted(m.id for m in members)]
 
 
 def test_whoever_is_gone_keeps_nobody_who_ends_along_with_it() -> None:
     members = members_of(rows([None]))
-    gone = Terminate(ZONE, "gone", "enough", along=("s00",))
+    gone = Terminate(ZONE, "gone", "enough", also_terminate=("s00",))
     _, [outcome] = decided(known(members, end("s00")), [gone])
     assert outcome.stopped == 1
 
@@ -121,22 +131,22 @@ def test_whoever_is_gone_keeps_nobody_who_ends_along_with_it() -> None:
 def test_what_fits_is_ended_at_once_and_one_more_than_fits_is_stamped_whole(chunk: int, stamps: bool) -> None:
     members = members_of(rows([None, 0, 0, 1, 1, 2, 2]))
     endings, [outcome] = decided(known(members, end("s00")), [end("s00")], chunk)
-    assert outcome == Ended(ZONE, "s00", "enough", 7, "c0" if stamps else None)
+    assert outcome == TerminateResult(ZONE, "s00", "enough", 7, "c0" if stamps else None)
     if stamps:
-        assert endings.settled == []
-        [(made, leaving)] = endings.stamped
+        assert endings.terminated == []
+        [(made, leaving)] = endings.marked
         assert made == cascade("c0", "s00", reason="enough", actor="sweep", stamped=7)
     else:
-        leaving = endings.settled
-        assert endings.stamped == []
-    assert [each.member for each in leaving] == post_order(members)
+        leaving = endings.terminated
+        assert endings.marked == []
+    assert [each.node for each in leaving] == post_order(members)
 
 
 def test_a_transaction_settles_no_more_than_a_chunk_whoever_asks() -> None:
     members = members_of(rows([None, 0, None, 2, None, 4]))
     asks = [end("s00"), end("s02"), end("s04")]
     endings, outcomes = decided(known(members, *asks), asks, 4)
-    assert [each.member.id for each in endings.settled] == ["s01", "s00", "s03", "s02"]
+    assert [each.node.id for each in endings.terminated] == ["s01", "s00", "s03", "s02"]
     assert [outcome.cascade_id for outcome in outcomes] == [None, None, "c2"]
 
 
@@ -145,14 +155,14 @@ def test_a_small_ending_after_a_large_one_in_the_same_batch_still_fits() -> None
     asks = [end("s00"), end("s04")]
     endings, outcomes = decided(known(members, *asks), asks, 2)
     assert [outcome.cascade_id for outcome in outcomes] == ["c0", None]
-    assert [each.member.id for each in endings.settled] == ["s04"]
+    assert [each.node.id for each in endings.terminated] == ["s04"]
 
 
 def test_a_cascade_remembers_who_asked_and_with_what_trace() -> None:
     members = members_of(rows([None, 0]))
     ask = Terminate(ZONE, "s00", "because", caller("app"), "00-trace")
     endings, _ = decided(known(members, ask), [ask], 1)
-    [(made, _)] = endings.stamped
+    [(made, _)] = endings.marked
     assert (made.actor, made.trace, made.reason, made.target_id) == ("tester", "00-trace", "because", "s00")
 
 
@@ -170,8 +180,8 @@ def test_what_had_expired_ended_by_its_time_and_at_its_time(
     root, child = members_of(rows([None, 0]))
     child = member_of(rows([None, 0])[1], expires_at=expires_at)
     endings, _ = decided(known([root, child], end("s00")), [end("s00")], chunk)
-    leaving = endings.settled or endings.stamped[0][1]
-    assert [(each.member.id, each.reason, each.ended_at) for each in leaving] == [
+    leaving = endings.terminated or endings.marked[0][1]
+    assert [(each.node.id, each.reason, each.ended_at) for each in leaving] == [
         ("s01", reason, ended_at),
         ("s00", "enough", NOW),
     ]
@@ -180,18 +190,18 @@ def test_what_had_expired_ended_by_its_time_and_at_its_time(
 def test_suspended_sessions_end_like_the_others() -> None:
     members = members_of(rows([None, 0]), status=State.SUSPENDED, held=1)
     endings, [outcome] = decided(known(members, end("s00")), [end("s00")])
-    assert outcome.stopped == len(endings.settled) == 2
+    assert outcome.stopped == len(endings.terminated) == 2
 
 
 # -- refusals
 
 
 def test_an_unknown_session_is_not_found_and_ends_nothing() -> None:
-    endings = Endings(known(members_of(rows([None]))), PLENTY)
+    endings = TerminateDecider(known(members_of(rows([None]))), PLENTY)
     outcome = endings.decide(end("nobody"), "c")
     assert isinstance(outcome, NotFound)
     assert outcome.code == "agent_not_found"
-    assert (endings.settled, endings.stamped) == ([], [])
+    assert (endings.terminated, endings.marked) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -211,21 +221,21 @@ def test_ending_needs_power_over_the_application_also_of_what_has_ended(
     who: Caller | None, may: bool, lives: bool
 ) -> None:
     found = known(members_of(rows([None])), end("s00"))
-    endings = Endings(found if lives else Known(NOW, found.targets, {}), PLENTY)
+    endings = TerminateDecider(found if lives else TerminateBatchInput(NOW, found.targets, {}), PLENTY)
     outcome = endings.decide(end("s00", who=who), "c")
     if may:
-        assert isinstance(outcome, Ended)
+        assert isinstance(outcome, TerminateResult)
         assert outcome.stopped == lives
     else:
         assert isinstance(outcome, Forbidden)
         assert outcome.code == "application_ownership_required"
-        assert endings.settled == []
+        assert endings.terminated == []
 
 
 # -- endings that meet
 
 
-def stamped(members: Sequence[Member], top: str, by: str) -> list[Member]:
+def stamped(members: Sequence[TreeNode], top: str, by: str) -> list[TreeNode]:
     inside = below(top, members)
     return [stamp(member, by) if member.id in inside else member for member in members]
 
@@ -236,15 +246,15 @@ def test_whoever_ends_what_is_ending_joins_and_is_told_the_reason_it_ends_for() 
     for own in ("s00", "s01"):
         ask = end(own, "second")
         endings, [outcome] = decided(known(members, ask, under_way=open_), [ask])
-        assert outcome == Ended(ZONE, own, "reason of first", 0, "first", joined=True)
-        assert (endings.settled, endings.stamped) == ([], [])
+        assert outcome == TerminateResult(ZONE, own, "reason of first", 0, "first", joined=True)
+        assert (endings.terminated, endings.marked) == ([], [])
 
 
 def test_ending_what_has_ended_is_done_at_once_and_joins_nobody() -> None:
     found = known(members_of(rows([None])))
-    found = Known(NOW, found.targets, {}, {(ZONE, "other"): cascade("other", "elsewhere")})
+    found = TerminateBatchInput(NOW, found.targets, {}, {(ZONE, "other"): cascade("other", "elsewhere")})
     _, [outcome] = decided(found, [end("s00")])
-    assert outcome == Ended(ZONE, "s00", "enough", 0)
+    assert outcome == TerminateResult(ZONE, "s00", "enough", 0)
 
 
 @pytest.mark.parametrize("began", [NOW - 5, NOW, NOW + 60_000])
@@ -253,9 +263,9 @@ def test_the_end_of_a_tree_waits_behind_the_end_of_its_branch_however_small_it_i
     members = stamped(members_of(rows([None, 0, 0, 1])), "s01", "branch")
     under_way = [cascade("branch", "s01", began)]
     endings, [outcome] = decided(known(members, end("s00"), under_way=under_way), [end("s00")])
-    assert outcome == Ended(ZONE, "s00", "enough", 2, "c0")
-    [(made, leaving)] = endings.stamped
-    assert [each.member.id for each in leaving] == ["s02", "s00"]
+    assert outcome == TerminateResult(ZONE, "s00", "enough", 2, "c0")
+    [(made, leaving)] = endings.marked
+    assert [each.node.id for each in leaving] == ["s02", "s00"]
     assert made.started_at == max(NOW, began + 1)
 
 
@@ -269,30 +279,30 @@ def test_whoever_joins_several_waits_for_the_last_of_them() -> None:
 
 def test_in_one_batch_the_second_joins_or_waits_behind_the_first() -> None:
     members = members_of(rows([None, 0, 1, 0]))
-    asks: list[Ask] = [end("s01", "one"), end("s00", "two"), end("s02", "three"), stop("four")]
+    asks: list[TerminateCommand] = [end("s01", "one"), end("s00", "two"), end("s02", "three"), stop("four")]
     endings, outcomes = decided(known(members, *asks), asks, 1)
     assert outcomes == [
-        Ended(ZONE, "s01", "one", 2, "c0"),
-        Ended(ZONE, "s00", "two", 2, "c1"),
-        Ended(ZONE, "s02", "one", 0, "c0", joined=True),
-        Ended(ZONE, None, "two", 0, "c1", joined=True),
+        TerminateResult(ZONE, "s01", "one", 2, "c0"),
+        TerminateResult(ZONE, "s00", "two", 2, "c1"),
+        TerminateResult(ZONE, "s02", "one", 0, "c0", joined=True),
+        TerminateResult(ZONE, None, "two", 0, "c1", joined=True),
     ]
-    assert [made.started_at for made, _ in endings.stamped] == [NOW, NOW + 1]
+    assert [made.started_at for made, _ in endings.marked] == [NOW, NOW + 1]
 
 
 def test_what_is_stamped_elsewhere_in_the_zone_is_nothing_to_wait_for() -> None:
     members = stamped(members_of(rows([None, 0, None, 2])), "s00", "first")
     ask = end("s02")
     endings, [outcome] = decided(known(members, ask, under_way=[cascade("first", "s00")]), [ask])
-    assert outcome == Ended(ZONE, "s02", "enough", 2)
-    assert len(endings.settled) == 2
+    assert outcome == TerminateResult(ZONE, "s02", "enough", 2)
+    assert len(endings.terminated) == 2
 
 
 def test_a_zone_stops_with_every_tree_in_it_and_its_ask_names_no_session() -> None:
     members = members_of(rows([None, 0, None, 2, None]))
     endings, [outcome] = decided(known(members, stop()), [stop()])
-    assert outcome == Ended(ZONE, None, "enough", 5)
-    assert [each.member.id for each in endings.settled] == ["s01", "s00", "s03", "s02", "s04"]
+    assert outcome == TerminateResult(ZONE, None, "enough", 5)
+    assert [each.node.id for each in endings.terminated] == ["s01", "s00", "s03", "s02", "s04"]
 
 
 # -- all of it at once
@@ -310,27 +320,27 @@ class World:
         self.log: list[str] = []
         self.cascades: list[tuple[Cascade, list[str]]] = []
 
-    def batch(self, name: str, asks: Sequence[Ask], chunk: int) -> None:
+    def batch(self, name: str, asks: Sequence[TerminateCommand], chunk: int) -> None:
         there = [self.members[row.id] for row in parents_first(self.sessions) if row.id in self.members]
         found = known(there, *asks, under_way=[made for made, _ in self.cascades])
         targets = {(row.zone_id, row.id): row for row in self.sessions}
-        endings = Endings(dataclasses.replace(found, targets=targets), chunk)
+        endings = TerminateDecider(dataclasses.replace(found, targets=targets), chunk)
         alive = {member.id for member in there if member.terminated_at is None}
         for place, ask in enumerate(asks):
             reached = {m.id for m in there} if ask.session_id is None else below(ask.session_id, there)
             outcome = endings.decide(ask, f"{name}.{place}")
-            assert isinstance(outcome, Ended)
+            assert isinstance(outcome, TerminateResult)
             assert outcome.stopped == len(reached & alive)
-            ending = reached & {*self.members} - {each.member.id for each in endings.settled}
+            ending = reached & {*self.members} - {each.node.id for each in endings.terminated}
             assert outcome.joined == (not reached & alive and bool(ending))
             assert (outcome.cascade_id is None) == (not ending)
             alive -= reached
-        assert len(endings.settled) <= chunk
-        self.settle([each.member.id for each in endings.settled])
-        for made, group in endings.stamped:
-            self.cascades.append((made, [each.member.id for each in group]))
+        assert len(endings.terminated) <= chunk
+        self.settle([each.node.id for each in endings.terminated])
+        for made, group in endings.marked:
+            self.cascades.append((made, [each.node.id for each in group]))
             for each in group:
-                self.members[each.member.id] = stamp(each.member, made.id)
+                self.members[each.node.id] = stamp(each.node, made.id)
 
     def settle(self, sessions: Sequence[str]) -> None:
         self.log += sessions
@@ -342,7 +352,7 @@ class World:
             self.settle(group)
 
 
-def stamp(member: Member, by: str) -> Member:
+def stamp(member: TreeNode, by: str) -> TreeNode:
     return msgspec.structs.replace(member, terminated_at=NOW, cascade_id=by)
 
 
@@ -358,7 +368,7 @@ def test_however_asks_overlap_each_session_ends_once_and_no_parent_before_its_ch
     world = World(shape, expired)
     asked: set[str] = set()
     for number, batch in enumerate(batches):
-        asks: list[Ask] = [stop() if which < 0 else end(f"s{which % len(shape):02}") for which in batch]
+        asks: list[TerminateCommand] = [stop() if which < 0 else end(f"s{which % len(shape):02}") for which in batch]
         for ask in asks:
             everybody = {row.id for row in world.sessions}
             asked |= everybody if ask.session_id is None else below(ask.session_id, world.sessions)
@@ -381,7 +391,7 @@ def test_what_is_left_says_why() -> None:
         member_of(waiting, terminated_at=NOW),
         member_of(over, terminated_at=NOW, status=State.TERMINATED),
     ]
-    left = left_over(found)
+    left = remaining_reasons(found)
     assert left.keys() == {"s00", "s01"}
     assert left["s00"] == "spawned since"
     assert "stamped" in left["s01"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from quarterdeck.engine.event_log import Event
-from quarterdeck.http.timeline_stream import Untold, news
+from quarterdeck.http.timeline_stream import PendingEntry, collect_entries
 
 
 def event(pos: int, subject: int, kind: str = "sent", fleet: int = 1, origin: int | None = None) -> Event:
@@ -23,12 +23,12 @@ def test_what_happens_to_an_entry_is_told_with_it_and_later_by_itself_and_of_oth
         event(15, 3, "canceled", origin=1),
         event(16, 9, "acknowledged"),
     ]
-    assert news(found, 1, 20) == [
-        Untold(7, 10, is_new=True, upto=10),
-        Untold(9, 11, is_new=True, upto=13),
-        Untold(1, 14, is_new=False, moved={2, 3}, upto=20),
+    assert collect_entries(found, 1, 20) == [
+        PendingEntry(7, 10, is_new=True, last_pos=10),
+        PendingEntry(9, 11, is_new=True, last_pos=13),
+        PendingEntry(1, 14, is_new=False, changed_messages={2, 3}, last_pos=20),
     ]
-    assert news([event(1, 1, fleet=2)], 1, 5) == []
+    assert collect_entries([event(1, 1, fleet=2)], 1, 5) == []
 
 
 def test_wherever_a_live_timeline_is_cut_and_taken_up_again_nothing_is_missed() -> None:
@@ -41,15 +41,15 @@ def test_wherever_a_live_timeline_is_cut_and_taken_up_again_nothing_is_missed() 
         event(7, 5),
     ]
     for begin in range(8):
-        told = news([each for each in log if each.pos > begin], 1, 7)
+        told = collect_entries([each for each in log if each.pos > begin], 1, 7)
         for cut in range(len(told)):
             seen = told[: cut + 1]
-            again = news([each for each in log if each.pos > seen[-1].upto], 1, 7)
+            again = collect_entries([each for each in log if each.pos > seen[-1].last_pos], 1, 7)
             assert _heard([*seen, *again]) >= _heard(told), (begin, cut)
-            assert [each.upto for each in told] == sorted({each.upto for each in told})
+            assert [each.last_pos for each in told] == sorted({each.last_pos for each in told})
 
 
-def _heard(told: list[Untold]) -> set[tuple[int, int | None]]:
+def _heard(told: list[PendingEntry]) -> set[tuple[int, int | None]]:
     return {(each.entry_id, None) for each in told if each.is_new} | {
-        (each.entry_id, message) for each in told for message in each.moved
+        (each.entry_id, message) for each in told for message in each.changed_messages
     }

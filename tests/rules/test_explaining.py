@@ -11,10 +11,10 @@ from hypothesis import given, settings, strategies as st
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import DAY, MINUTE, SECOND, iso
 from quarterdeck.core.errors import LimitReached, Problem
-from quarterdeck.domain.sessions.model import Member, Session, Spawned, State
-from quarterdeck.domain.sessions.rules import BOUNDS, Count, Known, admit
-from quarterdeck.domain.sessions.rules.explain import holders, spawn_explained, state_explained
-from quarterdeck.domain.zones.model import Limits, Terms
+from quarterdeck.domain.sessions.model import Session, Spawned, State, TreeNode
+from quarterdeck.domain.sessions.rules import BOUNDS, Count, SpawnBatchInput, admit
+from quarterdeck.domain.sessions.rules.explain import explain_spawn, explain_state, suspended_by
+from quarterdeck.domain.zones.model import Limits, ZoneAdmission
 from tests.support.asking import APP, NOW, WIDE, ZONE, admin, ask, caller, known, session
 from tests.support.members import cascade, member_of
 
@@ -29,10 +29,10 @@ def narrowed(**limits: int) -> Limits:
 
 FEW = st.integers(0, 4)
 FACTS = st.builds(
-    Known,
+    SpawnBatchInput,
     now=st.just(NOW),
-    terms=st.builds(
-        lambda limits, frozen, ended: {ZONE: Terms(limits, frozen, ended)},
+    zones=st.builds(
+        lambda limits, frozen, ended: {ZONE: ZoneAdmission(limits, frozen, ended)},
         st.builds(Limits, **dict.fromkeys(Limits.__struct_fields__, FEW)),
         st.sampled_from([False, False, False, True]),
         st.sampled_from([False, False, False, True]),
@@ -61,11 +61,13 @@ CALLERS = st.sampled_from(
 
 @settings(max_examples=500)
 @given(FACTS, CALLERS, st.sampled_from([None, "p", "nobody"]))
-def test_what_is_explained_is_what_admission_decides(facts: Known, who: Caller, parent_id: str | None) -> None:
+def test_what_is_explained_is_what_admission_decides(
+    facts: SpawnBatchInput, who: Caller, parent_id: str | None
+) -> None:
     asked = ask(caller=who, parent_id=parent_id)
     [outcome] = admit([asked], facts)
-    explained = spawn_explained(asked, facts)
-    if not who.may_act_for(APP, "spawn_for"):
+    explained = explain_spawn(asked, facts)
+    if not who.can_act_for(APP, "spawn_for"):
         # Asked of the caller before admission is: the route refuses what this one asks for.
         assert explained.refused_by[0].error == "application_ownership_required"
     elif isinstance(outcome, Spawned):
@@ -80,8 +82,8 @@ def test_what_is_explained_is_what_admission_decides(facts: Known, who: Caller, 
 
 @settings(max_examples=200)
 @given(FACTS, st.sampled_from([None, "p"]))
-def test_every_bound_that_holds_is_named_and_no_other(facts: Known, parent_id: str | None) -> None:
-    explained = spawn_explained(ask(parent_id=parent_id), facts)
+def test_every_bound_that_holds_is_named_and_no_other(facts: SpawnBatchInput, parent_id: str | None) -> None:
+    explained = explain_spawn(ask(parent_id=parent_id), facts)
     full = [use.bound for use in explained.bounds if use.used >= use.limit]
     assert [why.bound for why in explained.refused_by if why.bound] == full
     assert [use.left for use in explained.bounds] == [max(0, u.limit - u.used) for u in explained.bounds]
@@ -97,7 +99,7 @@ def test_bounds_stand_in_the_order_they_are_checked_in_with_what_they_count_and_
     parent_id: str | None,
 ) -> None:
     only_children = {"max_children", "max_depth", "max_concurrent"}
-    explained = spawn_explained(ask(parent_id=parent_id), known(ROOT))
+    explained = explain_spawn(ask(parent_id=parent_id), known(ROOT))
     assert [use.bound for use in explained.bounds] == [
         bound.name for bound in BOUNDS if parent_id or bound.name not in only_children
     ]
@@ -106,7 +108,7 @@ def test_bounds_stand_in_the_order_they_are_checked_in_with_what_they_count_and_
 
 def test_a_spawn_is_refused_by_a_closed_door_first_and_by_full_bounds_after_it() -> None:
     facts = known(ROOT, limits=narrowed(max_sessions=0, max_children=0), frozen=True)
-    explained = spawn_explained(ask(parent_id="root"), facts)
+    explained = explain_spawn(ask(parent_id="root"), facts)
     assert [why.error for why in explained.refused_by] == [
         "zone_frozen",
         "agent_zone_limit_exceeded",
@@ -117,24 +119,24 @@ def test_a_spawn_is_refused_by_a_closed_door_first_and_by_full_bounds_after_it()
 
 def test_of_a_suspended_parent_it_is_said_what_would_free_it() -> None:
     asleep = session(id="p", status=State.SUSPENDED, held=1)
-    [why] = spawn_explained(ask(parent_id="p"), known(asleep)).refused_by
+    [why] = explain_spawn(ask(parent_id="p"), known(asleep)).refused_by
     assert why.error == "parent_not_found"
     assert "suspended" in why.detail
     assert "resumed" in str(why.frees)
 
 
 def test_an_ended_zone_is_not_found_and_nothing_frees_it() -> None:
-    facts = Known(NOW, {ZONE: Terms(WIDE, frozen=True, ended=True)})
+    facts = SpawnBatchInput(NOW, {ZONE: ZoneAdmission(WIDE, frozen=True, ended=True)})
     [outcome] = admit([ask()], facts)
     assert isinstance(outcome, Problem)
     assert (outcome.status, outcome.code) == (404, "zone_not_found")
-    assert [why.error for why in spawn_explained(ask(), facts).refused_by] == ["zone_not_found"]
+    assert [why.error for why in explain_spawn(ask(), facts).refused_by] == ["zone_not_found"]
 
 
 # -- why a session is as it is
 
 
-def lineage(*held: str) -> tuple[Session, list[Member]]:
+def lineage(*held: str) -> tuple[Session, list[TreeNode]]:
     """A grandchild, and its line, nearest first, in which these bear a flag."""
     root = session(id="root")
     child = session(id="child", parent=root)
@@ -142,8 +144,8 @@ def lineage(*held: str) -> tuple[Session, list[Member]]:
     return own, [member_of(row, held=int(row.id in held)) for row in (own, child, root)]
 
 
-def said(own: Session, line: Sequence[Member] = (), now: int = NOW) -> list[str]:
-    return state_explained(own, line, None, now)
+def said(own: Session, line: Sequence[TreeNode] = (), now: int = NOW) -> list[str]:
+    return explain_state(own, line, None, now)
 
 
 def test_an_active_session_is_said_to_be_active_and_until_when() -> None:
@@ -151,7 +153,7 @@ def test_an_active_session_is_said_to_be_active_and_until_when() -> None:
     first, second = said(own, line)
     assert first.startswith("It is active")
     assert iso(own.expires_at) in second
-    assert holders(own, line) == []
+    assert suspended_by(own, line) == []
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_an_active_session_is_said_to_be_active_and_until_when() -> None:
 )
 def test_a_suspended_session_names_everybody_whose_flag_holds_it_nearest_first(held: tuple[str, ...]) -> None:
     own, line = lineage(*held)
-    assert holders(own, line) == list(held)
+    assert suspended_by(own, line) == list(held)
     sentences = said(own, line)
     for sentence, name in zip(sentences, held, strict=False):
         assert ("of its own" in sentence) == (name == "own")
@@ -202,11 +204,11 @@ def test_one_that_is_stamped_is_said_to_have_ended_and_to_wait_for_its_cascade(s
         held=int(status is State.SUSPENDED),
     )
     ending = cascade("c", "root", stamped=9, settled=4)
-    first, second = state_explained(own, [member_of(own)], ending, NOW)
+    first, second = explain_state(own, [member_of(own)], ending, NOW)
     assert first == f"It was ended at {iso(NOW - 7)}: x."
     assert "cascade c has settled 4 of 9" in second
     settled = msgspec.structs.replace(own, status=State.TERMINATED)
-    assert state_explained(settled, [], ending, NOW) == [first]
+    assert explain_state(settled, [], ending, NOW) == [first]
 
 
 @pytest.mark.parametrize(

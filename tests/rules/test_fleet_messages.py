@@ -9,7 +9,7 @@ import pytest
 
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Problem, Refusal
-from quarterdeck.core.idempotency import Binding
+from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.domain.fleets.model.commands import (
     Acknowledge,
     Broadcast,
@@ -56,7 +56,7 @@ def known(
     members: Sequence[Member] = (*CREW, *OTHERS),
     fleets: Sequence[Fleet] = (fleet(), fleet(2, director_agent_id=STRANGER)),
     last: int = 100,
-    keys: Sequence[Binding] = (),
+    keys: Sequence[KeyRecord] = (),
 ) -> Known:
     return Known(
         NOW,
@@ -288,7 +288,7 @@ def test_a_key_is_answered_after_its_sender_has_left_but_never_to_another_member
     ask = send(key="k", digest="d", from_agent_id=GONE)
     key = key_of(ask)
     assert key is not None
-    bound = Binding(key.zone_id, key.application_id, key.operation, key.key, "d", "1")
+    bound = KeyRecord(key.zone_id, key.application_id, key.operation, key.key, "d", "1")
     row = message(1, from_agent_id=GONE)
     assert sent(Talk(known(row, keys=[bound])).decide(ask)).message == row
     stranger = send(key="k", digest="d", from_agent_id=GONE, caller=_as("fleet-1-3"))

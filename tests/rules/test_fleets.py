@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Problem, Refusal
-from quarterdeck.core.idempotency import Binding
+from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.domain.fleets.model.commands import (
     BeatMonitor,
     ConfigureMonitor,
@@ -88,7 +88,7 @@ def known(
 
 
 def create(**asked: object) -> CreateFleet:
-    plain: dict[str, object] = {"label": None, "place": None, "caller": admin()}
+    plain: dict[str, object] = {"label": None, "position": None, "caller": admin()}
     return struct_of(CreateFleet, zone_id=ZONE, **(plain | asked))
 
 
@@ -139,7 +139,7 @@ def untouched(crew: Crew, loaded: Known) -> bool:
 
 def test_a_fleet_begins_with_a_director_in_its_pane_and_an_administrator_all_of_one_instant() -> None:
     crew = Crew(known())
-    made = crew.decide(create(label="PR-42", place=place()))
+    made = crew.decide(create(label="PR-42", position=place()))
     assert isinstance(made, FleetMade)
     assert (made.fleet.fleet_id, made.fleet.director_agent_id, made.fleet.label) == (3, 11, "PR-42")
     assert (made.director.agent_id, made.administrator.agent_id) == (11, 12)
@@ -154,7 +154,7 @@ def test_a_fleet_begins_with_a_director_in_its_pane_and_an_administrator_all_of_
 
 def test_the_administrator_is_known_by_its_card_is_in_no_registry_and_has_no_pane() -> None:
     crew = Crew(known())
-    made = crew.decide(create(place=place()))
+    made = crew.decide(create(position=place()))
     assert isinstance(made, FleetMade)
     told = msgspec.json.decode(made.administrator.agent_card_json)
     assert told == {
@@ -179,12 +179,12 @@ def test_a_director_without_a_pane_is_watched_over_by_nobody() -> None:
 
 def test_what_is_begun_again_under_its_key_is_what_was_begun() -> None:
     crew = Crew(known())
-    first = crew.decide(create(key="k", digest="d", place=place()))
-    again = crew.decide(create(key="k", digest="d", place=place()))
+    first = crew.decide(create(key="k", digest="d", position=place()))
+    again = crew.decide(create(key="k", digest="d", position=place()))
     assert isinstance(first, FleetMade)
     assert again == msgspec.structs.replace(first, made=False)
     crew.decide(delete(first.fleet.fleet_id))
-    assert sentence(crew.decide(create(key="k", digest="d", place=place()))) == "fleet 3 is deleted"
+    assert sentence(crew.decide(create(key="k", digest="d", position=place()))) == "fleet 3 is deleted"
     assert len(crew.keys.bindings) == 1
 
 
@@ -215,7 +215,7 @@ def test_the_administrators_card_says_so() -> None:
 
 def test_a_member_with_a_pane_belongs_to_the_root_director_and_is_watched_over() -> None:
     crew = Crew(known())
-    made = crew.decide(register(director_id=DIRECTOR, place=place(None)))
+    made = crew.decide(register(director_id=DIRECTOR, position=place(None)))
     assert isinstance(made, MemberMade)
     assert made.placement == placement(11, created_at=NOW)
     assert crew.configs[made.member.ref] == config(11)
@@ -242,7 +242,7 @@ def test_a_member_without_a_pane_is_watched_over_by_nobody() -> None:
 def test_members_are_created_by_the_root_director_alone(director: int, said: str) -> None:
     loaded = known()
     crew = Crew(loaded)
-    assert sentence(crew.decide(register(director_id=director, place=place(None)))) == said
+    assert sentence(crew.decide(register(director_id=director, position=place(None)))) == said
     assert untouched(crew, loaded)
 
 
@@ -320,7 +320,7 @@ def test_a_verb_wants_those_it_names_and_a_whole_fleet_only_to_end_it() -> None:
 
 
 def test_what_a_key_stands_for_is_wanted_too_and_a_fleet_with_those_who_began_it() -> None:
-    nobody, begun = set[tuple[str, int]](), Binding(ZONE, "app", CREATING, "k", "d", "7")
+    nobody, begun = set[tuple[str, int]](), KeyRecord(ZONE, "app", CREATING, "k", "d", "7")
     joined = msgspec.structs.replace(begun, operation=REGISTERING)
     assert wanted([create()], []) == Wanted(nobody, nobody, nobody, nobody)
     assert wanted([create()], [begun]) == Wanted({(ZONE, 7)}, nobody, {(ZONE, 7)}, nobody)

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Invalid
-from quarterdeck.maintenance.history_checker.invariants import PROMISES
-from quarterdeck.maintenance.history_checker.model import Finding, Outcome
-from quarterdeck.maintenance.history_checker.reader import read
-from quarterdeck.maintenance.history_checker.run import judged
+from quarterdeck.maintenance.history_checker.invariants import INVARIANTS
+from quarterdeck.maintenance.history_checker.model import Outcome, Violation
+from quarterdeck.maintenance.history_checker.reader import read_histories
+from quarterdeck.maintenance.history_checker.run import check_invariants
 from tests.support.histories import ZONE, Plant, Written, a_true_history
 from tests.support.planted import PLANTED
 from tests.support.planted_calls import a_refused_key_bound
@@ -23,8 +23,8 @@ from tests.support.source import ROOT
 replace = msgspec.structs.replace
 
 
-def found(written: Written) -> list[Finding]:
-    return list(judged(written.evidence()))
+def found(written: Written) -> list[Violation]:
+    return list(check_invariants(written.evidence()))
 
 
 def test_a_true_history_breaks_no_promise() -> None:
@@ -82,9 +82,9 @@ def test_no_row_can_be_removed_unseen() -> None:
 
 
 def test_every_promise_has_breaches_planted_and_is_explained() -> None:
-    assert PROMISES.keys() == PLANTED.keys() | PLANTED_TASKS.keys()
+    assert INVARIANTS.keys() == PLANTED.keys() | PLANTED_TASKS.keys()
     page = (ROOT / "docs" / "checking.md").read_text(encoding="utf-8")
-    assert [name for name in PROMISES if f"| `{name}` |" not in page] == []
+    assert [name for name in INVARIANTS if f"| `{name}` |" not in page] == []
 
 
 def test_a_key_that_only_met_refusals_and_stands_for_something_is_found() -> None:
@@ -120,7 +120,7 @@ def test_a_claim_repeated_by_its_id_hands_out_the_same_again() -> None:
     written = a_true_history()
     for i, call in enumerate([*written.calls]):
         if call.op == "claim":
-            written.calls[i] = replace(call, asked=replace(call.asked, claim_id=f"c{i}"))
+            written.calls[i] = replace(call, request=replace(call.request, claim_id=f"c{i}"))
             written.calls.append(replace(written.calls[i], client="somebody", seq=1000 + i))
     assert found(written) == []
 
@@ -191,15 +191,15 @@ LINE = {
 
 def test_lines_are_read_with_their_places_and_only_what_is_needed_is_kept(tmp_path: Path) -> None:
     file = written_to(tmp_path / "h.jsonl", LINE, "", LINE | {"seq": 2, "status": None, "answer": None})
-    first, second = read([file]).calls
-    assert (first.where, first.said.id, first.outcome) == ("h.jsonl:1", "s", Outcome.DONE)
-    assert (second.where, second.outcome) == ("h.jsonl:3", Outcome.UNKNOWN)
+    first, second = read_histories([file]).calls
+    assert (first.location, first.response.id, first.outcome) == ("h.jsonl:1", "s", Outcome.DONE)
+    assert (second.location, second.outcome) == ("h.jsonl:3", Outcome.UNKNOWN)
 
 
 def test_a_last_line_that_was_cut_is_counted_and_no_error(tmp_path: Path) -> None:
     file = written_to(tmp_path / "h.jsonl", LINE, json.dumps(LINE | {"seq": 2})[:40], end="")
-    history = read([file])
-    assert (len(history.calls), history.cut) == (1, 1)
+    history = read_histories([file])
+    assert (len(history.calls), history.truncated_files) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -216,20 +216,20 @@ def test_a_last_line_that_was_cut_is_counted_and_no_error(tmp_path: Path) -> Non
 def test_a_line_that_is_none_stops_with_its_place(tmp_path: Path, line: str) -> None:
     file = written_to(tmp_path / "h.jsonl", LINE, line, LINE | {"seq": 3})
     with pytest.raises(Invalid, match=r"h\.jsonl:2 is not a call"):
-        read([file])
+        read_histories([file])
 
 
 def test_one_call_told_twice_is_refused(tmp_path: Path) -> None:
     file = written_to(tmp_path / "h.jsonl", LINE)
     with pytest.raises(Invalid, match=r"h\.jsonl:1 and h\.jsonl:1 are both call 1 of a"):
-        read([file, file])
+        read_histories([file, file])
 
 
 def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="cannot be read: No such file"):
-        read([tmp_path / "none"])
+        read_histories([tmp_path / "none"])
 
 
 def test_a_finding_is_one_line_whatever_names_are_in_it() -> None:
-    text = Finding("stale", "z", "s", "the client \x1b[2J\n", 3, "h.jsonl:1").text()
+    text = Violation("stale", "z", "s", "the client \x1b[2J\n", 3, "h.jsonl:1").text()
     assert text == r"stale at 3: zone z: the client \x1b[2J\n (h.jsonl:1)"

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Invalid
-from quarterdeck.domain.tasks.rules.states import TASK
-from quarterdeck.maintenance.history_checker.model import Finding, Outcome
-from quarterdeck.maintenance.history_checker.reader import read
-from quarterdeck.maintenance.history_checker.run import judged
-from quarterdeck.maintenance.history_checker.task_replay import ARROWS
+from quarterdeck.domain.tasks.rules.states import TASK_STATES
+from quarterdeck.maintenance.history_checker.model import Outcome, Violation
+from quarterdeck.maintenance.history_checker.reader import read_histories
+from quarterdeck.maintenance.history_checker.run import check_invariants
+from quarterdeck.maintenance.history_checker.task_replay import TRANSITIONS
 from tests.support.histories import ZONE
 from tests.support.histories_tasks import Labour, TaskPlant, a_true_history_of_tasks
 from tests.support.planted_tasks import PLANTED_TASKS, given
@@ -22,8 +22,8 @@ from tests.support.planted_tasks import PLANTED_TASKS, given
 replace = msgspec.structs.replace
 
 
-def found(written: Labour) -> list[Finding]:
-    return list(judged(written.evidence()))
+def found(written: Labour) -> list[Violation]:
+    return list(check_invariants(written.evidence()))
 
 
 def test_a_true_history_of_tasks_breaks_no_promise() -> None:
@@ -75,8 +75,8 @@ def test_no_row_of_a_task_can_be_removed_unseen() -> None:
 
 def test_the_judge_and_the_room_know_the_same_arrows() -> None:
     """Each wrote them down for itself."""
-    room = {(state, to) for moves in TASK.moves.values() for state, to in moves.items()}
-    judge = {(before, after) for arrows in ARROWS.values() for before, after in arrows if before != after}
+    room = {(state, to) for moves in TASK_STATES.transitions.values() for state, to in moves.items()}
+    judge = {(before, after) for arrows in TRANSITIONS.values() for before, after in arrows if before != after}
     # Made with what it depends on in ruins, it has failed from the beginning; and what waits for its next attempt is
     # canceled where it stands.
     assert judge - room == {(None, "PENDING"), (None, "FAILED")}
@@ -121,12 +121,12 @@ def written_to(file: Path, *lines: object) -> Path:
 
 def test_what_was_written_before_a_call_gives_way_to_what_was_written_after(tmp_path: Path) -> None:
     after = {**LINE, "before": False, "status": 409, "answer": {"error": "stale_attempt"}}
-    [call] = read([written_to(tmp_path / "h.jsonl", LINE, after)]).calls
-    assert (call.outcome, call.where) == (Outcome.REFUSED, "h.jsonl:2")
-    [call] = read([written_to(tmp_path / "h.jsonl", LINE)]).calls
+    [call] = read_histories([written_to(tmp_path / "h.jsonl", LINE, after)]).calls
+    assert (call.outcome, call.location) == (Outcome.REFUSED, "h.jsonl:2")
+    [call] = read_histories([written_to(tmp_path / "h.jsonl", LINE)]).calls
     assert call.outcome is Outcome.UNKNOWN
-    assert call.work is not None
-    assert call.work.asked.saves
+    assert call.task_data is not None
+    assert call.task_data.request.has_checkpoint
 
 
 @pytest.mark.parametrize(
@@ -140,4 +140,4 @@ def test_what_was_written_before_a_call_gives_way_to_what_was_written_after(tmp_
 )
 def test_what_cannot_have_been_written_so_is_refused(tmp_path: Path, lines: tuple[dict[str, object], ...]) -> None:
     with pytest.raises(Invalid):
-        read([written_to(tmp_path / "h.jsonl", *lines)])
+        read_histories([written_to(tmp_path / "h.jsonl", *lines)])

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from quarterdeck.core.caller import Caller
-from quarterdeck.domain.invocations.model import Beat, Cancel, Enqueued, Release, Start, State
-from quarterdeck.domain.invocations.rules.decider import _holder
+from quarterdeck.domain.invocations.model import Cancel, EnqueuedInvocation, Heartbeat, Release, Start, State
+from quarterdeck.domain.invocations.rules.decider import _holder_name
 from quarterdeck.domain.sessions.model import State as SessionState
 from tests.rules.test_invocations import (
     INVOKER,
@@ -31,7 +31,7 @@ CANCEL = Cancel(zone_id=ZONE, caller=INVOKER, id="i-k", reason="why")
 
 
 def start(claim_id: str | None = None, token: str = "a", by: Caller = WORKER) -> Start:
-    return Start(zone_id=ZONE, caller=by, id="i-k", token=token, claim_id=claim_id)
+    return Start(zone_id=ZONE, caller=by, id="i-k", attempt_token=token, claim_id=claim_id)
 
 
 # -- claiming
@@ -41,7 +41,7 @@ def test_what_could_not_be_delivered_is_not_taken_from_whoever_was_given_it_agai
     on = board(row())
     [lost] = leases(on.decide(claim(claim_id="c")))
     [again] = leases(on.decide(claim(token="u", claim_id="c")))
-    given_back = Release(zone_id=ZONE, id="i-k", token="t", lease_expires_at=lost.lease_expires_at)
+    given_back = Release(zone_id=ZONE, id="i-k", attempt_token="t", lease_expires_at=lost.lease_expires_at)
     assert moved(on.decide(given_back)) == again
     assert again.lease_expires_at == NOW + LEASE + 1, "in the same millisecond, too, it is another lease"
     assert moved(on.decide(complete())).status is State.SUCCEEDED
@@ -50,7 +50,7 @@ def test_what_could_not_be_delivered_is_not_taken_from_whoever_was_given_it_agai
 def test_what_could_not_be_delivered_goes_back_if_nobody_was_given_it_again() -> None:
     on = board(row())
     [lost] = leases(on.decide(claim(claim_id="c")))
-    given_back = Release(zone_id=ZONE, id="i-k", token="t", lease_expires_at=lost.lease_expires_at)
+    given_back = Release(zone_id=ZONE, id="i-k", attempt_token="t", lease_expires_at=lost.lease_expires_at)
     assert moved(on.decide(given_back)).status is State.PENDING
     [again] = leases(on.decide(claim(token="u", claim_id="c")))
     assert (again.attempts, again.attempt_token) == (1, "u")
@@ -60,14 +60,14 @@ def test_a_holder_gives_back_what_it_has_whatever_its_lease_has_become() -> None
     on = board(row())
     leases(on.decide(claim(claim_id="c")))
     leases(on.decide(claim(token="u", claim_id="c")))
-    on.decide(Beat(zone_id=ZONE, caller=WORKER, id="i-k", token="t"))
-    assert moved(on.decide(Release(zone_id=ZONE, caller=WORKER, id="i-k", token="t"))).attempts == 0
+    on.decide(Heartbeat(zone_id=ZONE, caller=WORKER, id="i-k", attempt_token="t"))
+    assert moved(on.decide(Release(zone_id=ZONE, caller=WORKER, id="i-k", attempt_token="t"))).attempts == 0
 
 
 def test_a_claim_is_given_again_what_runs_and_nothing_that_was_given_back_or_begun_by_a_start() -> None:
     on = board(row())
     leases(on.decide(claim(claim_id="c")))
-    moved(on.decide(Release(zone_id=ZONE, caller=WORKER, id="i-k", token="t")))
+    moved(on.decide(Release(zone_id=ZONE, caller=WORKER, id="i-k", attempt_token="t")))
     moved(on.decide(start("c")))
     assert leases(on.decide(claim(token="u", claim_id="c"))) == ()
 
@@ -129,7 +129,7 @@ def test_what_was_canceled_before_its_holder_said_anything_is_completed_by_nobod
 
 def test_no_two_credentials_are_the_same_holder() -> None:
     def named(client: str, subject: str, session_id: str | None = None) -> str:
-        return _holder(Caller(subject, client, ZONE, frozenset(), session_id=session_id))
+        return _holder_name(Caller(subject, client, ZONE, frozenset(), session_id=session_id))
 
     names = [named("a", "b c"), named("a", "b", "c"), named("a b", "c"), named("a", "b%20c"), named("a", "b")]
     assert len({*names}) == len(names)
@@ -144,4 +144,4 @@ def test_a_suspended_session_invokes_nothing_also_not_in_the_name_of_another() -
     for named in (None, "y"):
         assert code(on.decide(call(source_session_id=named, caller=speaker))) == "agent_suspended"
     known = board(row(), sessions=sessions)
-    assert isinstance(known.decide(call(caller=speaker)), Enqueued), "what was acknowledged is so again"
+    assert isinstance(known.decide(call(caller=speaker)), EnqueuedInvocation), "what was acknowledged is so again"

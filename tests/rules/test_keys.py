@@ -14,8 +14,8 @@ from quarterdeck.core.errors import Invalid, LimitReached, NotFound, Problem, Un
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.api_keys import rules
 from quarterdeck.domain.api_keys.model import KEYS_MAX, ApiKey, CreateKey, CreateKeyBody
-from quarterdeck.domain.api_keys.rules import Known
-from quarterdeck.domain.zones.rules import has_ended
+from quarterdeck.domain.api_keys.rules import KeyBatchInput
+from quarterdeck.domain.zones.rules import zone_ended
 
 NOW = 1_000_000
 SECRET = bytes(range(32))
@@ -52,8 +52,8 @@ def ask(**asked: object) -> CreateKey:
     return msgspec.convert(plain | asked, CreateKey)
 
 
-def known(used: int = 0, sessions: Collection[tuple[str, str]] = (), ended: Problem | None = None) -> Known:
-    return Known(NOW, {"z": ended, "y": None}, {"z": used}, sessions)
+def known(used: int = 0, sessions: Collection[tuple[str, str]] = (), ended: Problem | None = None) -> KeyBatchInput:
+    return KeyBatchInput(NOW, {"z": ended, "y": None}, {"z": used}, sessions)
 
 
 # -- the form ----------------------------------------------------------------------------------------------------
@@ -62,8 +62,8 @@ def known(used: int = 0, sessions: Collection[tuple[str, str]] = (), ended: Prob
 @given(ZONES, st.binary(min_size=32, max_size=32))
 def test_a_key_is_read_as_it_was_spelt_whatever_its_zone_is_called(zone: str, secret: bytes) -> None:
     key_id = new_id()
-    text = api_key.spell(zone, key_id, secret).encode()
-    shown = api_key.read(text)
+    text = api_key.format_key(zone, key_id, secret).encode()
+    shown = api_key.parse(text)
     assert shown is not None
     assert (shown.zone_id, shown.id, shown.digest) == (zone, key_id, api_key.digest(text))
     assert secret.hex() not in repr(shown)
@@ -71,10 +71,10 @@ def test_a_key_is_read_as_it_was_spelt_whatever_its_zone_is_called(zone: str, se
 
 @given(st.binary(max_size=400))
 def test_what_is_no_key_is_read_as_none_and_never_fails(text: bytes) -> None:
-    assert api_key.read(text) is None
+    assert api_key.parse(text) is None
 
 
-GOOD = api_key.spell("z", "0198f3a2-7c41-7b1e-9d52-3f6a8c0e41d7", SECRET).encode()
+GOOD = api_key.format_key("z", "0198f3a2-7c41-7b1e-9d52-3f6a8c0e41d7", SECRET).encode()
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ GOOD = api_key.spell("z", "0198f3a2-7c41-7b1e-9d52-3f6a8c0e41d7", SECRET).encode
     ],
 )
 def test_a_key_has_one_spelling(text: bytes) -> None:
-    assert api_key.read(GOOD) is not None
-    assert api_key.read(text) is None
+    assert api_key.parse(GOOD) is not None
+    assert api_key.parse(text) is None
 
 
 def test_the_digest_is_of_the_whole_key_so_that_a_row_opens_nothing_elsewhere() -> None:
-    texts = [api_key.spell(zone, key_id, SECRET) for zone in ("a", "b") for key_id in ("k", "l")]
+    texts = [api_key.format_key(zone, key_id, SECRET) for zone in ("a", "b") for key_id in ("k", "l")]
     assert len({api_key.digest(text.encode()) for text in texts}) == 4
 
 
@@ -111,7 +111,7 @@ def test_the_digest_is_of_the_whole_key_so_that_a_row_opens_nothing_elsewhere() 
 
 
 def test_a_live_key_speaks_for_its_application_in_its_zone_with_its_scopes() -> None:
-    found = rules.bearer_of("d", key(session_id="s"), "d", NOW)
+    found = rules.caller_of_key("d", key(session_id="s"), "d", NOW)
     assert found == Caller(
         subject="key:k",
         client_id="app",
@@ -141,18 +141,18 @@ def test_a_live_key_speaks_for_its_application_in_its_zone_with_its_scopes() -> 
 def test_unknown_wrong_revoked_and_expired_keys_are_refused_in_the_same_words(
     shown: str, stored: ApiKey | None, digest: str
 ) -> None:
-    refused = rules.bearer_of(shown, stored, digest, NOW)
+    refused = rules.caller_of_key(shown, stored, digest, NOW)
     assert isinstance(refused, Unauthenticated)
-    plain = api_key.refusal()
+    plain = api_key.invalid_key_error()
     assert (refused.code, refused.detail, refused.members) == (plain.code, plain.detail, plain.members)
 
 
 def test_a_key_expires_at_its_instant_and_not_before() -> None:
-    assert isinstance(rules.bearer_of("d", key(expires_at=NOW + 1), "d", NOW), Caller)
+    assert isinstance(rules.caller_of_key("d", key(expires_at=NOW + 1), "d", NOW), Caller)
 
 
 def test_the_scope_that_crosses_zones_is_struck_out_should_it_stand_in_a_row() -> None:
-    found = rules.bearer_of("d", key(scopes=f"a {ADMIN} b"), "d", NOW)
+    found = rules.caller_of_key("d", key(scopes=f"a {ADMIN} b"), "d", NOW)
     assert isinstance(found, Caller)
     assert (found.scopes, found.is_admin) == (frozenset({"a", "b"}), False)
 
@@ -204,18 +204,18 @@ def test_a_key_is_bound_to_a_live_session_of_its_own_zone_or_not_made() -> None:
     assert isinstance(bound, ApiKey)
     for refused, asked in ((foreign, "t"), (absent, "u")):
         assert isinstance(refused, NotFound)
-        assert refused.detail.replace(repr(asked), "?") == rules.no_live_session("?").detail.replace("'?'", "?")
+        assert refused.detail.replace(repr(asked), "?") == rules.live_session_not_found("?").detail.replace("'?'", "?")
 
 
 def test_a_zone_that_has_ended_gets_no_keys() -> None:
-    [refused] = rules.admit([ask()], known(ended=has_ended("z")))
+    [refused] = rules.admit([ask()], known(ended=zone_ended("z")))
     assert isinstance(refused, Problem) and refused.code == "zone_ended"
 
 
 def test_scopes_are_kept_once_each_and_never_the_one_that_crosses_zones() -> None:
-    assert rules.asked_scopes(["b", "a", "b"]) == "b a"
+    assert rules.normalize_scopes(["b", "a", "b"]) == "b a"
     with pytest.raises(Invalid) as refusal:
-        rules.asked_scopes(["a", ADMIN])
+        rules.normalize_scopes(["a", ADMIN])
     assert refusal.value.members["field"] == "scopes"
 
 
@@ -278,6 +278,6 @@ IDS = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7"
     ],
 )
 def test_a_traceparent_is_kept_as_its_standard_says_or_ignored(header: str, kept: str | None) -> None:
-    assert trace_context.parent_of(header) == kept
+    assert trace_context.parse_traceparent(header) == kept
     if kept is not None:
-        assert trace_context.id_of(kept) == IDS[:32]
+        assert trace_context.trace_id_of(kept) == IDS[:32]

@@ -14,7 +14,7 @@ from quarterdeck.engine.zone_queue import ZoneQueue
 @dataclass(frozen=True)
 class Ticket:
     zone_id: str
-    place: int
+    position: int
 
 
 def queue_of(zones: str, room: int = 10_000) -> tuple[ZoneQueue[Ticket], list[Ticket]]:
@@ -34,7 +34,7 @@ def test_what_fits_into_one_batch_is_taken_whole_in_order_of_arrival() -> None:
     queue, tickets = queue_of("abacaba")
     assert queue.take(7) == tickets
     assert len(queue) == 0
-    assert not queue.ready()
+    assert not queue.has_ready()
     assert queue.take(7) == []
 
 
@@ -51,7 +51,7 @@ def test_when_not_all_fit_zones_take_turns_and_each_keeps_its_own_order() -> Non
     assert [Counter(letters(batch)) for batch in batches] == [Counter("aabc"), Counter("aabb"), Counter("a")]
     served = [ticket for batch in batches for ticket in batch]
     for zone in "abc":
-        own = [ticket.place for ticket in served if ticket.zone_id == zone]
+        own = [ticket.position for ticket in served if ticket.zone_id == zone]
         assert own == sorted(own)
 
 
@@ -83,7 +83,7 @@ def test_what_has_been_let_in_is_taken_back_even_into_a_full_queue() -> None:
     assert queue.put(Ticket("a", 6)) is None
     queue.put_back(taken)
     assert len(queue) == 6
-    assert [ticket.place for ticket in queue.take(10)] == [1, 2, 3, 4, 5, 6]
+    assert [ticket.position for ticket in queue.take(10)] == [1, 2, 3, 4, 5, 6]
 
 
 # -- holding
@@ -91,19 +91,19 @@ def test_what_has_been_let_in_is_taken_back_even_into_a_full_queue() -> None:
 
 def test_a_held_zone_is_passed_over_until_it_is_released() -> None:
     queue, tickets = queue_of("abab")
-    queue.hold("a")
+    queue.pause_zone("a")
     assert letters(queue.take(10)) == "bb"
-    assert not queue.ready()
+    assert not queue.has_ready()
     assert queue.take(10) == []
     assert len(queue) == 2
-    queue.release("a")
-    assert queue.ready()
+    queue.resume_zone("a")
+    assert queue.has_ready()
     assert queue.take(10) == [tickets[0], tickets[2]]
 
 
 def test_whoever_waits_for_a_held_zone_takes_its_entries_in_order_and_no_others() -> None:
     queue, tickets = queue_of("ababa")
-    queue.hold("a")
+    queue.pause_zone("a")
     assert queue.take_zone("a", 2) == [tickets[0], tickets[2]]
     assert queue.take_zone("a", 2) == [tickets[4]]
     assert queue.take_zone("a", 2) == []
@@ -159,7 +159,7 @@ def test_whatever_arrives_is_served_once_or_refused_once(room: int, zones: str, 
             assert len(taken) <= most
             queue.put_back(taken[:1])
             served += taken[1:]
-    while queue.ready():
+    while queue.has_ready():
         served += queue.take(most)
     assert len(queue) == 0
-    assert sorted(ticket.place for ticket in [*refused, *served]) == list(range(len(zones)))
+    assert sorted(ticket.position for ticket in [*refused, *served]) == list(range(len(zones)))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from quarterdeck.domain.coordination.rules import launch_payload, recovery
-from quarterdeck.domain.coordination.rules.recovery import Seen
-from quarterdeck.domain.tasks.model.commands import Abort, Due, Spread, Warn
-from quarterdeck.domain.tasks.model.rows import Attempt, Overdue, State, Whole
+from quarterdeck.domain.coordination.rules.recovery import TasksToRecover
+from quarterdeck.domain.tasks.model.commands import Abort, MakeAvailable, UnblockDependents, Warn
+from quarterdeck.domain.tasks.model.rows import FullTask, OverdueAttempt, State, TimedOutAttempt
 from tests.support.asking import ZONE
 from tests.support.making import struct_of
 from tests.support.tasking import CONTENT, row
@@ -21,25 +21,25 @@ FENCE = ("coordinator", 7)
 
 
 def abort(task_id: str, **said: object) -> Abort:
-    return struct_of(Abort, zone_id="z", id=task_id, fence=FENCE, **said)
+    return struct_of(Abort, zone_id="z", id=task_id, leader_term=FENCE, **said)
 
 
 def test_each_thing_seen_is_asked_for_once_under_the_term_and_with_a_chance_of_its_own() -> None:
-    seen = Seen(
-        timed_out=[Attempt("z", "t1", "k1", State.RUNNING), Attempt("z", "t2", "k2", State.ASSIGNED)],
-        overdue=[Overdue("z", "t3", "k3", 0), Overdue("z", "t4", "k4", 1)],
+    seen = TasksToRecover(
+        timed_out=[TimedOutAttempt("z", "t1", "k1", State.RUNNING), TimedOutAttempt("z", "t2", "k2", State.ASSIGNED)],
+        overdue=[OverdueAttempt("z", "t3", "k3", 0), OverdueAttempt("z", "t4", "k4", 1)],
         due=[("z", "t5")],
-        spreading=[("y", "t6")],
+        dependents_pending=[("y", "t6")],
     )
     numbers = itertools.count(1)
-    asked = recovery.steps(seen, FENCE, lambda: next(numbers) / 10)
+    asked = recovery.recovery_commands(seen, FENCE, lambda: next(numbers) / 10)
     assert asked == [
-        abort("t1", token="k1", reason="timeout", seen="out_of_time", chance=0.1),
-        abort("t2", token="k2", reason="launch_lost", seen="not_begun", chance=0.2),
-        Warn(zone_id="z", id="t3", fence=FENCE),
-        abort("t4", token="k4", reason="hung", seen="hung", chance=0.4, raises_priority=True),
-        Spread(zone_id="y", id="t6", fence=FENCE),
-        Due(zone_id="z", id="t5", fence=FENCE),
+        abort("t1", attempt_token="k1", reason="timeout", condition="out_of_time", jitter=0.1),
+        abort("t2", attempt_token="k2", reason="launch_lost", condition="not_begun", jitter=0.2),
+        Warn(zone_id="z", id="t3", leader_term=FENCE),
+        abort("t4", attempt_token="k4", reason="hung", condition="hung", jitter=0.4, raises_priority=True),
+        UnblockDependents(zone_id="y", id="t6", leader_term=FENCE),
+        MakeAvailable(zone_id="z", id="t5", leader_term=FENCE),
     ]
 
 
@@ -47,7 +47,7 @@ def test_those_in_a_cycle_are_cut_and_those_that_wait_for_it_are_not() -> None:
     depends_on = {
         "a": ["b"], "b": ["c"], "c": ["a"], "waits": ["a"], "x": ["x"], "fine": ["done"], "p": ["q"], "q": ["p", "a"]
     }  # fmt: skip
-    cut = {each.id: each.cycle for each in recovery.cuts(ZONE, depends_on, FENCE)}
+    cut = {each.id: each.cycle for each in recovery.cycle_commands(ZONE, depends_on, FENCE)}
     assert {*cut} == {"a", "b", "c", "x", "p", "q"}
     assert cut["x"] == ("x", "x")
     assert cut["a"] == cut["b"] == cut["c"] == ("a", "b", "c", "a")
@@ -70,19 +70,19 @@ def test_exactly_those_are_cut_that_can_be_reached_from_themselves(graph: dict[s
                 ahead += graph.get(at, ())
         return False
 
-    assert {cut.id for cut in recovery.cuts(ZONE, graph, None)} == {name for name in graph if reaches(name)}
+    assert {cut.id for cut in recovery.cycle_commands(ZONE, graph, None)} == {name for name in graph if reaches(name)}
 
 
 # -- launching
 
 
-def whole() -> Whole:
+def whole() -> FullTask:
     content = msgspec.structs.replace(CONTENT, title="A title that is longer than a label's part of it")
-    return Whole(row(State.ASSIGNED), content)
+    return FullTask(row(State.ASSIGNED), content)
 
 
 def test_a_launcher_is_told_the_body_of_the_seed() -> None:
-    said = json.loads(launch_payload.told(whole(), '{"a":1}', '{"page":2}'))
+    said = json.loads(launch_payload.encode_spawn_request(whole(), '{"a":1}', '{"page":2}'))
     assert said["label"] == "task:t:A title that is longer than a "
     assert (said["workspaceId"], said["agentId"], said["taskId"]) == (ZONE, "a", "t")
     assert said["context"] == {
@@ -104,7 +104,7 @@ def test_a_launcher_is_told_the_body_of_the_seed() -> None:
     ],
 )  # fmt: skip
 def test_a_gateway_names_a_session_or_has_started_none(body: bytes, key: str | None) -> None:
-    assert launch_payload.session_key(body) == key
+    assert launch_payload.parse_session_key(body) == key
 
 
 @pytest.mark.parametrize(
@@ -117,17 +117,17 @@ def test_a_gateway_names_a_session_or_has_started_none(body: bytes, key: str | N
     ],
 )  # fmt: skip
 def test_secrets_are_told_where_nobody_between_can_read_them(url: str, may: bool) -> None:
-    assert launch_payload.may_see_secrets(url) is may
+    assert launch_payload.can_send_secrets(url) is may
 
 
 def test_a_process_sees_what_is_named_and_nothing_that_stands_for_the_server() -> None:
     own = {"PATH": "/bin", "HOME": "/root", "QD_SECRET_KEYS": "k", "QD_DATABASE_URL": "d"}
-    seen = launch_payload.environment(["PATH", "QD_SECRET_KEYS", "ABSENT"], own, "token", None)
+    seen = launch_payload.build_environment(["PATH", "QD_SECRET_KEYS", "ABSENT"], own, "token", None)
     assert seen == {"PATH": "/bin", "QD_TOKEN": "token"}
 
 
 def test_of_what_a_process_says_the_end_is_kept() -> None:
-    words = launch_payload.last_words(b"x" * 50_000 + "the end\0 \u00e9".encode() + b"\xff\n")
+    words = launch_payload.output_tail(b"x" * 50_000 + "the end\0 \u00e9".encode() + b"\xff\n")
     assert len(words) == launch_payload.TAIL_MAX + 1
     assert words.startswith("…x")
     assert words.endswith("the end\N{REPLACEMENT CHARACTER} \u00e9\N{REPLACEMENT CHARACTER}")

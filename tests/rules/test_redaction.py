@@ -12,13 +12,15 @@ from hypothesis import given, strategies as st
 
 from quarterdeck.core import redaction
 from quarterdeck.core.errors import Invalid
-from quarterdeck.core.redaction import NAMES, SEALED, SECRET, STRUCK
+from quarterdeck.core.redaction import ENCRYPTED_MARKER, MASK, SECRET_MARKER, SECRET_NAMES
 from tests.support.source import ROOT
 
 MARK = "\N{SNOWMAN}"
 """Only secrets hold it."""
 plain_text = st.text(st.characters(codec="utf-8", exclude_characters=MARK), max_size=12)
-plain_names = plain_text.filter(lambda name: not redaction.is_secret_name(name) and name not in (SECRET, SEALED))
+plain_names = plain_text.filter(
+    lambda name: not redaction.is_secret_name(name) and name not in (SECRET_MARKER, ENCRYPTED_MARKER)
+)
 secret_text = plain_text.map(lambda text: f"{MARK}{text}")
 scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | plain_text
 
@@ -26,7 +28,7 @@ scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | plain_t
 @st.composite
 def secret_names(draw: st.DrawFn) -> str:
     """A published name, in one of its spellings."""
-    words = draw(st.sampled_from(NAMES)).split("_")
+    words = draw(st.sampled_from(SECRET_NAMES)).split("_")
     glue = draw(st.sampled_from(["_", "-", ""]))
     change = draw(st.sampled_from([str.lower, str.upper, str.title]))
     return glue.join(map(change, words))
@@ -43,53 +45,53 @@ def holding(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
 plain_values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(plain_names, inner, max_size=4)
 )
-values = st.recursive(scalars | secret_text.map(lambda text: {SECRET: text}), holding)
+values = st.recursive(scalars | secret_text.map(lambda text: {SECRET_MARKER: text}), holding)
 
 
 @given(values)
 def test_nothing_that_is_secret_survives(value: object) -> None:
-    public, found = redaction.split(value)
+    public, found = redaction.split_secrets(value)
     assert MARK not in json.dumps(public, ensure_ascii=False)
     assert sum(secret.count(MARK) for secret in found.values()) == json.dumps(value, ensure_ascii=False).count(MARK)
 
 
 @given(values)
 def test_what_is_found_stands_where_its_path_says(value: object) -> None:
-    public, found = redaction.split(value)
+    public, found = redaction.split_secrets(value)
     for path, secret in found.items():
         there, here = value, public
         for step in path:
             there, here = there[step], here[step]  # type: ignore[index]  # a path leads through what has it
-        assert there in (secret, {SECRET: secret})
-        assert here == STRUCK
+        assert there in (secret, {SECRET_MARKER: secret})
+        assert here == MASK
 
 
 @given(plain_values)
 def test_what_holds_no_secret_is_unchanged_and_need_not_be_looked_at_twice(value: object) -> None:
-    assert redaction.redacted(value) == value
+    assert redaction.redact(value) == value
     assert not redaction.may_hold_secrets(msgspec.json.encode(value))
 
 
 @given(values)
 def test_redacting_twice_is_redacting_once(value: object) -> None:
-    once = redaction.redacted(value)
-    assert redaction.redacted(once) == once
+    once = redaction.redact(value)
+    assert redaction.redact(once) == once
 
 
 @given(values)
 def test_the_quick_look_overlooks_nothing(value: object) -> None:
-    if redaction.split(value)[1]:
+    if redaction.split_secrets(value)[1]:
         assert redaction.may_hold_secrets(msgspec.json.encode(value))
 
 
 @given(values)
 def test_replacing_secrets_by_themselves_changes_nothing(value: object) -> None:
-    assert redaction.replaced(value, lambda secret: secret) == value
+    assert redaction.replace_secrets(value, lambda secret: secret) == value
 
 
 @pytest.mark.parametrize("name", ["password", "PASSWORD", "api_key", "API-KEY", "apiKey", "x-api-key", "clientSecret"])
 def test_a_name_is_the_same_in_every_case_and_spelling(name: str) -> None:
-    assert redaction.redacted({name: "x"}) == {name: STRUCK}
+    assert redaction.redact({name: "x"}) == {name: MASK}
 
 
 @pytest.mark.parametrize(
@@ -98,21 +100,27 @@ def test_a_name_is_the_same_in_every_case_and_spelling(name: str) -> None:
      "to\N{KELVIN SIGN}en", "pa\N{LATIN SMALL LETTER LONG S}sword"],
 )  # fmt: skip
 def test_only_whole_names_count(name: str) -> None:
-    assert redaction.redacted({name: "x"}) == {name: "x"}
+    assert redaction.redact({name: "x"}) == {name: "x"}
 
 
 def test_only_strings_are_secret() -> None:
     value = {"token": 4, "password": None, "secret": ["a"], "credentials": {"user": "u", "password": "p"}}
-    assert redaction.redacted(value) == {**value, "credentials": {"user": "u", "password": STRUCK}}
+    assert redaction.redact(value) == {**value, "credentials": {"user": "u", "password": MASK}}
 
 
 @pytest.mark.parametrize(
     "value",
-    [{SECRET: 5}, {SECRET: {"a": "b"}}, {SECRET: "x", "more": 1}, {SEALED: "qs1.a.b.c"}, {SEALED: None, "a": 1}],
+    [
+        {SECRET_MARKER: 5},
+        {SECRET_MARKER: {"a": "b"}},
+        {SECRET_MARKER: "x", "more": 1},
+        {ENCRYPTED_MARKER: "qs1.a.b.c"},
+        {ENCRYPTED_MARKER: None, "a": 1},
+    ],
 )
 def test_what_is_marked_in_a_way_that_cannot_be_is_refused_and_said_where(value: object) -> None:
     with pytest.raises(Invalid) as refused:
-        redaction.redacted({"a": [0, value]})
+        redaction.redact({"a": [0, value]})
     assert refused.value.code == "reserved_key"
     assert refused.value.members["field"] == "$.a[1]"
     assert redaction.may_hold_secrets(msgspec.json.encode({"a": [0, value]}))
@@ -121,7 +129,7 @@ def test_what_is_marked_in_a_way_that_cannot_be_is_refused_and_said_where(value:
 def test_the_documents_list_is_the_list() -> None:
     page = (ROOT / "docs" / "secrets.md").read_text(encoding="utf-8")
     listed = page.partition("<!-- names -->")[2].partition("<!-- /names -->")[0]
-    assert listed.replace("`", "").replace(",", " ").split() == sorted(NAMES)
+    assert listed.replace("`", "").replace(",", " ").split() == sorted(SECRET_NAMES)
 
 
 # -- free text

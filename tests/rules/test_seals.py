@@ -13,18 +13,25 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
 from quarterdeck.core.audit_seal import (
-    End,
-    NotAnEvent,
+    InvalidEventRow,
     Row,
     Seal,
-    Stretch,
-    floor_for,
-    hash_of,
-    prints_of,
-    seal,
-    signed_text,
+    SealEnd,
+    SealInput,
+    create_seal,
+    hash_events,
+    hash_seal,
+    next_floor,
+    signing_message,
 )
-from quarterdeck.core.audit_verify import Altered, Anchor, Proof, Trust, anchor_of, verify
+from quarterdeck.core.audit_verify import (
+    Anchor,
+    VerificationError,
+    VerificationResult,
+    VerifySignature,
+    parse_anchor,
+    verify,
+)
 from quarterdeck.http.auth import LocalIssuer
 from quarterdeck.maintenance.audit_keys import TrustedKeys
 from tests.support.tampering import WAYS, Log, first_difference
@@ -32,7 +39,7 @@ from tests.support.tampering import WAYS, Log, first_difference
 OWN, OTHER = (generate_private_key(SECP256R1()) for _ in range(2))
 SIGNER = LocalIssuer(OWN, None)
 STRANGER = LocalIssuer(OTHER, None)
-TRUST: Trust = TrustedKeys([OWN.public_key()]).verifies
+TRUST: VerifySignature = TrustedKeys([OWN.public_key()]).verify
 
 
 def event(pos: int, **values: object) -> Row:
@@ -48,8 +55,8 @@ def sealed(*sizes: int, after: int = 0, floors: tuple[int, ...] = (), signer: Lo
     for number, size in enumerate(sizes):
         fresh = [event(len(events) + 1 + n) for n in range(size)]
         floor = floors[number] if number < len(floors) else (seals[-1].floor if seals else 0)
-        stretch = Stretch(len(events) + 1, prints_of(fresh), floor)
-        seals.append(seal(stretch, seals[-1] if seals else None, 5_000 + number, signer))
+        stretch = SealInput(len(events) + 1, hash_events(fresh), floor)
+        seals.append(create_seal(stretch, seals[-1] if seals else None, 5_000 + number, signer))
         events += fresh
     events += [event(len(events) + 1 + n) for n in range(after)]
     floor = seals[-1].floor if seals else 0
@@ -62,17 +69,17 @@ def kept(log: Log, above: int) -> Log:
 
 
 def anchor(log: Log) -> Anchor:
-    found = anchor_of(log.anchor)
+    found = parse_anchor(log.anchor)
     assert found
     return found
 
 
-def proof_of(log: Log, *anchors: Anchor, trust: Trust = TRUST) -> Proof:
+def proof_of(log: Log, *anchors: Anchor, trust: VerifySignature = TRUST) -> VerificationResult:
     return verify(log.evidence(), trust, anchors)
 
 
-def altered(log: Log, *anchors: Anchor, trust: Trust = TRUST) -> Altered:
-    with pytest.raises(Altered) as found:
+def altered(log: Log, *anchors: Anchor, trust: VerifySignature = TRUST) -> VerificationError:
+    with pytest.raises(VerificationError) as found:
         proof_of(log, *anchors, trust=trust)
     return found.value
 
@@ -88,8 +95,8 @@ def test_a_log_that_nobody_touched_is_proved_with_its_anchor() -> None:
 
 
 def test_an_empty_log_is_no_alteration_and_proves_nothing() -> None:
-    assert proof_of(Log(0, 0, (), ())) == Proof()
-    assert proof_of(sealed(after=3)) == Proof(unproven=3, unproven_since=1_001)
+    assert proof_of(Log(0, 0, (), ())) == VerificationResult()
+    assert proof_of(sealed(after=3)) == VerificationResult(unproven=3, unproven_since=1_001)
 
 
 def test_events_at_or_below_the_attested_floor_may_be_gone_and_no_others() -> None:
@@ -139,7 +146,7 @@ def test_every_edit_deletion_insertion_reordering_and_truncation_is_found_and_it
             continue
         found += 1
         verdict = altered(wrong, anchor(log))
-        assert verdict.pos in named, f"{way} {number}: {verdict.what}"
+        assert verdict.pos in named, f"{way} {number}: {verdict.message}"
     assert found > 300
 
 
@@ -175,8 +182,8 @@ def test_a_value_of_another_type_or_spelling_is_another_value(values: dict[str, 
     log = sealed(10, 10)
     original = event(12, actor="abcd")
     rows = [original if row[0] == 12 else row for row in log.events]
-    first = seal(Stretch(1, prints_of(rows[:10]), 0), None, 1, SIGNER)
-    second = seal(Stretch(11, prints_of(rows[10:]), 0), first, 2, SIGNER)
+    first = create_seal(SealInput(1, hash_events(rows[:10]), 0), None, 1, SIGNER)
+    second = create_seal(SealInput(11, hash_events(rows[10:]), 0), first, 2, SIGNER)
     honest = replace(log, seals=(msgspec.structs.astuple(first), msgspec.structs.astuple(second))).holding(rows)
     assert proof_of(honest).events == 20
     wrong = honest.holding([event(12, **{"actor": "abcd"} | values) if row[0] == 12 else row for row in rows])
@@ -184,8 +191,8 @@ def test_a_value_of_another_type_or_spelling_is_another_value(values: dict[str, 
 
 
 def test_a_row_that_is_no_event_is_not_sealed_and_not_proved() -> None:
-    with pytest.raises(NotAnEvent) as found:
-        prints_of([event(1), event(2, data=b"{}")])
+    with pytest.raises(InvalidEventRow) as found:
+        hash_events([event(1), event(2, data=b"{}")])
     assert found.value.pos == 2
     assert altered(sealed(3).holding([*sealed(3).events, event(4, at=None)])).pos == 4
     assert altered(replace(sealed(3, after=1), events=(*sealed(3).events, event(4, at=None)))).pos == 4
@@ -195,7 +202,7 @@ def test_two_rows_at_one_position_are_one_too_many() -> None:
     log = sealed(5, 5, after=3)
     for pos in (4, 12):
         twice = log.holding([*log.events, event(pos)])
-        assert (altered(twice).pos, altered(twice).what) == (pos, f"There is a second row at position {pos}.")
+        assert (altered(twice).pos, altered(twice).message) == (pos, f"There is a second row at position {pos}.")
 
 
 # -- the seals themselves
@@ -229,7 +236,7 @@ def test_a_seal_that_was_altered_is_named_and_so_is_one_made_fit_without_the_key
         return msgspec.structs.replace(one, **{column: CHANGES[column]})
 
     def refit(one: Seal) -> Seal:
-        return msgspec.structs.replace(change(one), hash=hash_of(change(one)))
+        return msgspec.structs.replace(change(one), hash=hash_seal(change(one)))
 
     for wrong in (with_seal(log, 2, change), with_seal(log, 2, refit)):
         if wrong != log:
@@ -241,7 +248,7 @@ def test_a_seal_that_was_altered_is_named_and_so_is_one_made_fit_without_the_key
 def test_what_cannot_even_be_decoded_is_a_verdict_and_no_crash(column: str, value: str) -> None:
     def change(one: Seal) -> Seal:
         changed = msgspec.structs.replace(one, **{column: value})
-        return msgspec.structs.replace(changed, hash=hash_of(changed))
+        return msgspec.structs.replace(changed, hash=hash_seal(changed))
 
     assert altered(with_seal(sealed(10, 10, 10), 2, change)).seal == 2
 
@@ -270,12 +277,12 @@ def test_a_seal_that_is_gone_doubled_or_moved_is_named() -> None:
 
 def test_what_the_head_says_must_agree_with_rows_and_seals() -> None:
     log = sealed(10, 10)
-    assert "log_head" in altered(replace(log, head=19)).what
+    assert "log_head" in altered(replace(log, head=19)).message
     assert altered(replace(log, head=21)).pos == 21
-    assert "floor" in altered(replace(log, floor=30)).what
-    assert "floor" in altered(replace(sealed(10, 10, 0, floors=(0, 0, 10)), floor=0)).what
+    assert "floor" in altered(replace(log, floor=30)).message
+    assert "floor" in altered(replace(sealed(10, 10, 0, floors=(0, 0, 10)), floor=0)).message
     for head in (None, ("x", 0), (1, None)):
-        with pytest.raises(Altered, match="log_head"):
+        with pytest.raises(VerificationError, match="log_head"):
             verify(replace(log.evidence(), head=head), TRUST)
 
 
@@ -286,8 +293,8 @@ def test_a_chain_signed_by_another_key_is_refused_and_the_key_named() -> None:
     forged = sealed(10, 10, signer=STRANGER)
     verdict = altered(forged)
     assert verdict.seal == 1
-    assert STRANGER.kid in verdict.what
-    both: Trust = TrustedKeys([OWN.public_key(), OTHER.public_key()]).verifies
+    assert STRANGER.kid in verdict.message
+    both: VerifySignature = TrustedKeys([OWN.public_key(), OTHER.public_key()]).verify
     assert proof_of(forged, trust=both).kids == [STRANGER.kid]
 
 
@@ -297,11 +304,11 @@ def test_a_key_that_claims_the_name_of_another_proves_nothing() -> None:
 
     def refit(one: Seal) -> Seal:
         changed = msgspec.structs.replace(one, kid=SIGNER.kid)
-        changed = msgspec.structs.replace(changed, hash=hash_of(changed))
-        signature = base64.b64encode(STRANGER.sign(signed_text(changed))).decode()
+        changed = msgspec.structs.replace(changed, hash=hash_seal(changed))
+        signature = base64.b64encode(STRANGER.sign(signing_message(changed))).decode()
         return msgspec.structs.replace(changed, signature=signature)
 
-    assert "did not make" in altered(with_seal(sealed(10), 1, refit)).what
+    assert "did not make" in altered(with_seal(sealed(10), 1, refit)).message
 
 
 def test_only_an_anchor_shows_that_the_end_was_cut_off_with_its_seals() -> None:
@@ -311,7 +318,7 @@ def test_only_an_anchor_shows_that_the_end_was_cut_off_with_its_seals() -> None:
     verdict = altered(short, anchor(log))
     assert (verdict.pos, verdict.seal) == (21, 3)
     emptied = Log(0, 0, (), ())
-    assert proof_of(emptied) == Proof()
+    assert proof_of(emptied) == VerificationResult()
     assert altered(emptied, anchor(log)).pos == 1
 
 
@@ -320,8 +327,8 @@ def test_an_anchor_shows_that_a_chain_was_made_again_even_with_the_key() -> None
     rows = [event(n, actor="x") if n == 15 else event(n) for n in range(1, 31)]
     again: list[Seal] = []
     for number in range(3):
-        stretch = Stretch(number * 10 + 1, prints_of(rows[number * 10 : number * 10 + 10]), 0)
-        again.append(seal(stretch, again[-1] if again else None, 5_000 + number, SIGNER))
+        stretch = SealInput(number * 10 + 1, hash_events(rows[number * 10 : number * 10 + 10]), 0)
+        again.append(create_seal(stretch, again[-1] if again else None, 5_000 + number, SIGNER))
     remade = replace(log, seals=tuple(msgspec.structs.astuple(one) for one in again)).holding(rows)
     assert proof_of(remade).events == 30
     noted = Anchor(str(log.seals[1][7]), 2)
@@ -339,7 +346,7 @@ def test_every_anchor_must_be_met() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "1:", f"1:{'A' * 64}", f"-1:{'a' * 64}", f"{'a' * 63}", f"1:2:{'a' * 64}"])
 def test_what_is_no_anchor_is_not_taken_for_one(text: str) -> None:
-    assert anchor_of(text) is None
+    assert parse_anchor(text) is None
 
 
 # -- retention
@@ -347,20 +354,20 @@ def test_what_is_no_anchor_is_not_taken_for_one(text: str) -> None:
 
 def test_the_floor_rises_to_the_end_of_the_last_whole_seal_that_is_old_and_not_the_newest() -> None:
     newest = msgspec.convert(sealed(10, 10, 10).seals[2], Seal)
-    ends = [End(10, 1, 100), End(20, 2, 200), End(30, 3, 300)]
-    assert floor_for(ends, newest, cutoff=99) is None
-    assert floor_for(ends, newest, cutoff=100) == 10
-    assert floor_for(ends, newest, cutoff=1_000) == 20
-    assert floor_for(ends, newest, cutoff=1_000, needed=20) == 10
-    assert floor_for(ends, newest, cutoff=1_000, needed=10) is None
-    assert floor_for([], newest, cutoff=1_000) is None
+    ends = [SealEnd(10, 1, 100), SealEnd(20, 2, 200), SealEnd(30, 3, 300)]
+    assert next_floor(ends, newest, cutoff=99) is None
+    assert next_floor(ends, newest, cutoff=100) == 10
+    assert next_floor(ends, newest, cutoff=1_000) == 20
+    assert next_floor(ends, newest, cutoff=1_000, lowest_needed=20) == 10
+    assert next_floor(ends, newest, cutoff=1_000, lowest_needed=10) is None
+    assert next_floor([], newest, cutoff=1_000) is None
 
 
 def test_a_clock_that_was_set_back_makes_no_seal_older_than_the_one_before() -> None:
-    first = seal(Stretch(1, prints_of([event(1)]), 0), None, 5_000, SIGNER)
-    assert seal(Stretch(2, prints_of([event(2)]), 0), first, 4_000, SIGNER).at == 5_000
+    first = create_seal(SealInput(1, hash_events([event(1)]), 0), None, 5_000, SIGNER)
+    assert create_seal(SealInput(2, hash_events([event(2)]), 0), first, 4_000, SIGNER).at == 5_000
 
 
 def test_what_a_seal_signs_can_be_no_token(tmp_path: Path) -> None:
     # A token's signed text is base64url and dots.
-    assert b" " in signed_text(msgspec.convert(sealed(1).seals[0], Seal))
+    assert b" " in signing_message(msgspec.convert(sealed(1).seals[0], Seal))

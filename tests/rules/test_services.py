@@ -11,26 +11,32 @@ from hypothesis import given, settings, strategies as st
 
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Problem
-from quarterdeck.core.webhook_signing import secrets_from
+from quarterdeck.core.webhook_signing import secret_deriver
 from quarterdeck.domain.services import rules
 from quarterdeck.domain.services.model import (
-    THE_APPLICATION,
+    NO_SESSION,
     URL_MAX,
-    Change,
-    ChangeBody,
-    Delivery,
-    Health,
-    HeartbeatBody,
+    DeliveryMode,
     Ref,
     Register,
-    Registered,
-    Said,
+    RegisteredService,
     Service,
+    ServiceHealth,
+    ServiceHeartbeatBody,
+    ServiceUpdate,
+    Update,
+    UpdateServiceBody,
 )
-from quarterdeck.domain.services.rules import Known, Left, Registry, Seen, Shelf
-from quarterdeck.domain.services.rules.update import changed
+from quarterdeck.domain.services.rules import (
+    BatchChanges,
+    RegistrationBatchInput,
+    RegistrationDecider,
+    RegistrationRemoval,
+    ServiceBatchInput,
+)
+from quarterdeck.domain.services.rules.update import changed_fields
 from quarterdeck.domain.sessions.model import Session, State
-from quarterdeck.domain.zones.rules import has_ended
+from quarterdeck.domain.zones.rules import zone_ended
 from tests.support.asking import APP, NOW, ZONE, admin, caller, session
 from tests.support.making import struct_of
 from tests.support.serving import URL, registering, service
@@ -103,16 +109,16 @@ def test_any_text_is_judged_without_a_fault_and_what_passes_has_one_host(url: st
 
 
 def test_a_secret_follows_from_its_root_zone_service_and_number_and_from_nothing_else() -> None:
-    secret = secrets_from(b"r" * 32)
-    assert secret("z", "s", 1) == secrets_from(b"r" * 32)("z", "s", 1)
-    others = [secret("z", "s", 2), secret("z", "t", 1), secret("y", "s", 1), secrets_from(b"q" * 32)("z", "s", 1)]
+    secret = secret_deriver(b"r" * 32)
+    assert secret("z", "s", 1) == secret_deriver(b"r" * 32)("z", "s", 1)
+    others = [secret("z", "s", 2), secret("z", "t", 1), secret("y", "s", 1), secret_deriver(b"q" * 32)("z", "s", 1)]
     # Where one name ends and the next begins is told, too.
     others += [secret("zs", "", 1), secret("", "zs", 1), secret('z","s', "", 1), secret("z", "s,1", 1)]
     assert len({secret("z", "s", 1), *others}) == 9
 
 
 def test_a_secret_has_the_form_of_standard_webhooks() -> None:
-    prefix, _, rest = secrets_from(b"r" * 32)("z", "s", 1).partition("_")
+    prefix, _, rest = secret_deriver(b"r" * 32)("z", "s", 1).partition("_")
     assert prefix == "whsec"
     assert len(base64.b64decode(rest, validate=True)) == 32
 
@@ -120,19 +126,19 @@ def test_a_secret_has_the_form_of_standard_webhooks() -> None:
 # -- registering -------------------------------------------------------------------------------------------------
 
 
-def registry(*services: Service, sessions: Sequence[Session] = (), **known: object) -> Registry:
+def registry(*services: Service, sessions: Sequence[Session] = (), **known: object) -> RegistrationDecider:
     plain: dict[str, object] = {
         "now": NOW,
-        "zones": {ZONE: None},
+        "zone_problems": {ZONE: None},
         "sessions": {(one.zone_id, one.id): one for one in sessions},
         "services": services,
     }
-    return Registry(struct_of(Known, **(plain | known)), private_allowed=False)
+    return RegistrationDecider(struct_of(RegistrationBatchInput, **(plain | known)), private_allowed=False)
 
 
-def decided(made: Registry, ask: Register) -> Registered:
+def decided(made: RegistrationDecider, ask: Register) -> RegisteredService:
     outcome = made.decide(ask)
-    assert isinstance(outcome, Registered)
+    assert isinstance(outcome, RegisteredService)
     return outcome
 
 
@@ -144,37 +150,37 @@ def refused(outcome: object) -> str:
 def test_a_service_nobody_knew_is_made_with_what_is_said_and_plain_defaults() -> None:
     own = session()
     made = registry(sessions=[own])
-    ask = registering(own.id, said=Said(capabilities='["a"]', health=Health.HEALTHY))
+    ask = registering(own.id, update=ServiceUpdate(capabilities='["a"]', health=ServiceHealth.HEALTHY))
     outcome = decided(made, ask)
-    assert outcome == Registered(outcome.service, created=True, shows_secret=False)
+    assert outcome == RegisteredService(outcome.service, created=True, include_secret=False)
     assert outcome.service == service(
         id=ask.id,
         agent_id=own.id,
         capabilities='["a"]',
-        health=Health.HEALTHY,
+        health=ServiceHealth.HEALTHY,
         created_at=NOW,
         updated_at=NOW,
         secret_number=0,
     )
-    assert made.shelf.made() == [outcome.service]
-    assert made.joined == [(ZONE, ask.id, own.id)]
-    [(_, told)] = made.told
+    assert made.changes.inserts() == [outcome.service]
+    assert made.new_registrations == [(ZONE, ask.id, own.id)]
+    [(_, told)] = made.events
     assert (told.verb, told.service) == ("register", outcome.service)
-    assert service().health is Health.STARTING
+    assert service().health is ServiceHealth.STARTING
 
 
 def test_registered_again_it_keeps_what_is_not_said_and_is_told_only_if_something_differs() -> None:
     own = session()
-    known = service(agent_id=own.id, health=Health.HEALTHY, framework_name="f", metadata_json='{"a":1}')
+    known = service(agent_id=own.id, health=ServiceHealth.HEALTHY, framework_name="f", metadata_json='{"a":1}')
     there = {"with_live_agent": {known.ref}, "registrations": {(*known.ref, own.id)}}
     same = registry(known, sessions=[own], **there)
-    assert decided(same, registering(own.id)) == Registered(known)
-    assert (same.told, same.joined, same.shelf.made(), [*same.shelf.moved()]) == ([], [], [], [])
+    assert decided(same, registering(own.id)) == RegisteredService(known)
+    assert (same.events, same.new_registrations, same.changes.inserts(), [*same.changes.updates()]) == ([], [], [], [])
     other = registry(known, sessions=[own], **there)
-    outcome = decided(other, registering(own.id, said=Said(metadata_json="{}", framework_version="2")))
-    assert outcome == Registered(replace(known, metadata_json="{}", framework_version="2", updated_at=NOW))
-    [(_, told)] = other.told
-    assert (told.verb, told.changed) == ("change", ("framework_version", "metadata_json"))
+    outcome = decided(other, registering(own.id, update=ServiceUpdate(metadata_json="{}", framework_version="2")))
+    assert outcome == RegisteredService(replace(known, metadata_json="{}", framework_version="2", updated_at=NOW))
+    [(_, told)] = other.events
+    assert (told.verb, told.changed_fields) == ("change", ("framework_version", "metadata_json"))
 
 
 def test_the_first_session_leads_while_it_lives_and_then_the_one_that_comes() -> None:
@@ -183,8 +189,8 @@ def test_the_first_session_leads_while_it_lives_and_then_the_one_that_comes() ->
     there = {(*known.ref, first.id)}
     lives = registry(known, sessions=[second], with_live_agent={known.ref}, registrations=there)
     assert decided(lives, registering(second.id)).service.agent_id == first.id
-    assert lives.joined == [(*known.ref, second.id)]
-    assert [told.verb for _, told in lives.told] == ["change"]
+    assert lives.new_registrations == [(*known.ref, second.id)]
+    assert [told.verb for _, told in lives.events] == ["change"]
     # Another registration keeps it alive, but its leader has ended.
     ended = registry(known, sessions=[second], registrations=there)
     assert decided(ended, registering(second.id)).service.agent_id == second.id
@@ -198,12 +204,12 @@ def test_in_one_batch_the_first_makes_it_and_the_others_join() -> None:
     assert [outcome.created for outcome in outcomes] == [True, *[False] * 6]
     assert {outcome.service.id for outcome in outcomes} == {asks[0].id}
     assert {outcome.service.agent_id for outcome in outcomes} == {people[0].id}
-    assert made.joined == [(ZONE, asks[0].id, name) for name in (*(p.id for p in people), THE_APPLICATION)]
-    assert [told.verb for _, told in made.told] == ["register", "change", "change", "change"]
+    assert made.new_registrations == [(ZONE, asks[0].id, name) for name in (*(p.id for p in people), NO_SESSION)]
+    assert [told.verb for _, told in made.events] == ["register", "change", "change", "change"]
 
 
 def test_applications_endpoints_and_zones_keep_services_apart() -> None:
-    made = registry(service(), zones={ZONE: None, "y": None})
+    made = registry(service(), zone_problems={ZONE: None, "y": None})
     for ask in (registering(application_id="other"), registering(endpoint_url=URL + "/"), registering(zone_id="y")):
         assert decided(made, ask).created
 
@@ -211,15 +217,17 @@ def test_applications_endpoints_and_zones_keep_services_apart() -> None:
 def test_what_was_gone_comes_back_under_its_id_and_nothing_else_of_it() -> None:
     own = session()
     gone = service(
-        unregistered_at=NOW - 5, lives=0, agent_id="old", health=Health.UNHEALTHY, metadata_json='{"a":1}',
-        delivery=Delivery.PUSH, secret_number=7, active_invocations=3, last_heartbeat_at=5, framework_name="f",
+        unregistered_at=NOW - 5, lives=0, agent_id="old", health=ServiceHealth.UNHEALTHY, metadata_json='{"a":1}',
+        delivery=DeliveryMode.PUSH, secret_number=7, active_invocations=3, last_heartbeat_at=5, framework_name="f",
     )  # fmt: skip
     made = registry(gone, sessions=[own])
     outcome = decided(made, registering(own.id))
-    assert outcome == Registered(service(id=gone.id, agent_id=own.id, secret_number=7, updated_at=NOW), created=True)
-    assert [(told.verb, told.before) for _, told in made.told] == [("register", None)]
-    assert made.forgotten == []
-    assert [*made.shelf.moved()] == [(gone, outcome.service)]
+    assert outcome == RegisteredService(
+        service(id=gone.id, agent_id=own.id, secret_number=7, updated_at=NOW), created=True
+    )
+    assert [(told.verb, told.before) for _, told in made.events] == [("register", None)]
+    assert made.stale_registrations == []
+    assert [*made.changes.updates()] == [(gone, outcome.service)]
 
 
 def test_what_only_ended_sessions_registered_ends_before_it_comes_back() -> None:
@@ -229,36 +237,41 @@ def test_what_only_ended_sessions_registered_ends_before_it_comes_back() -> None
     outcome = decided(made, registering(own.id))
     assert outcome.created
     assert outcome.service.agent_id == own.id
-    assert [(told.verb, told.reason) for _, told in made.told] == [("unregister", "session_ended"), ("register", None)]
-    assert made.forgotten == [dead.ref]
-    assert made.joined == [(*dead.ref, own.id)], "what stood there goes with the rest"
+    assert [(told.verb, told.reason) for _, told in made.events] == [
+        ("unregister", "session_ended"),
+        ("register", None),
+    ]
+    assert made.stale_registrations == [dead.ref]
+    assert made.new_registrations == [(*dead.ref, own.id)], "what stood there goes with the rest"
 
 
 def test_a_secret_is_shown_when_push_begins_and_not_again() -> None:
-    push, pull = Said(delivery=Delivery.PUSH), Said(delivery=Delivery.PULL)
+    push, pull = ServiceUpdate(delivery=DeliveryMode.PUSH), ServiceUpdate(delivery=DeliveryMode.PULL)
     made = registry()
-    outcomes = [decided(made, registering(said=said)) for said in (push, push, Said(), pull, Said(), push)]
-    assert [outcome.shows_secret for outcome in outcomes] == [True, False, False, False, False, True]
+    outcomes = [
+        decided(made, registering(update=said)) for said in (push, push, ServiceUpdate(), pull, ServiceUpdate(), push)
+    ]
+    assert [outcome.include_secret for outcome in outcomes] == [True, False, False, False, False, True]
     assert [outcome.service.secret_number for outcome in outcomes] == [1, 1, 1, 1, 1, 2]
 
 
 def test_what_comes_back_to_be_pushed_to_has_another_secret() -> None:
-    gone = service(unregistered_at=NOW - 5, lives=0, delivery=Delivery.PUSH, secret_number=7)
-    outcome = decided(registry(gone), registering(said=Said(delivery=Delivery.PUSH)))
-    assert (outcome.shows_secret, outcome.service.secret_number) == (True, 8)
+    gone = service(unregistered_at=NOW - 5, lives=0, delivery=DeliveryMode.PUSH, secret_number=7)
+    outcome = decided(registry(gone), registering(update=ServiceUpdate(delivery=DeliveryMode.PUSH)))
+    assert (outcome.include_secret, outcome.service.secret_number) == (True, 8)
 
 
 def test_no_endpoint_of_the_servers_own_network_is_pushed_to_by_whatever_way() -> None:
-    url, push = "http://127.0.0.1:8080/hook", Said(delivery=Delivery.PUSH)
+    url, push = "http://127.0.0.1:8080/hook", ServiceUpdate(delivery=DeliveryMode.PUSH)
     made = registry()
-    assert refused(made.decide(registering(endpoint_url=url, said=push))) == "invalid_endpoint_url"
-    assert (made.told, made.joined) == ([], [])
+    assert refused(made.decide(registering(endpoint_url=url, update=push))) == "invalid_endpoint_url"
+    assert (made.events, made.new_registrations) == ([], [])
     decided(made, registering(endpoint_url=url))
-    assert refused(made.decide(registering(endpoint_url=url, said=push))) == "invalid_endpoint_url"
-    known = service(endpoint_url=url, delivery=Delivery.PUSH)
+    assert refused(made.decide(registering(endpoint_url=url, update=push))) == "invalid_endpoint_url"
+    known = service(endpoint_url=url, delivery=DeliveryMode.PUSH)
     assert refused(registry(known).decide(registering(endpoint_url=url))) == "invalid_endpoint_url"
-    allowed = Registry(Known(NOW, {ZONE: None}), private_allowed=True)
-    assert decided(allowed, registering(endpoint_url=url, said=push)).shows_secret
+    allowed = RegistrationDecider(RegistrationBatchInput(NOW, {ZONE: None}), private_allowed=True)
+    assert decided(allowed, registering(endpoint_url=url, update=push)).include_secret
 
 
 def test_whoever_may_not_register_is_told_why() -> None:
@@ -279,11 +292,11 @@ def test_whoever_may_not_register_is_told_why() -> None:
         outcome = made.decide(ask)
         assert isinstance(outcome, kind)
         assert refused(outcome) == code
-    assert (made.told, made.joined) == ([], [])
+    assert (made.events, made.new_registrations) == ([], [])
     for who in (caller(), caller("x", f"coordinator.spawn_for:{APP}"), admin()):
         decided(made, registering(caller=who))
         decided(made, registering(live.id, caller=who, application_id=APP))
-    ended = Registry(Known(NOW, {ZONE: has_ended(ZONE)}), private_allowed=False)
+    ended = RegistrationDecider(RegistrationBatchInput(NOW, {ZONE: zone_ended(ZONE)}), private_allowed=False)
     assert refused(ended.decide(registering())) == "zone_ended"
 
 
@@ -295,9 +308,9 @@ def test_a_service_is_reached_by_itself_while_registered_and_through_those_who_r
     there, gone, dead = service(), service(unregistered_at=NOW, lives=1), service(lives=0)
     people = {(one.zone_id, one.id): one for one in (own, other, ended)}
     registrations = {(*one.ref, p) for one in (there, gone) for p in (own.id, ended.id)}
-    seen = Seen(NOW, people, Shelf([there, gone, dead]), registrations)
-    assert rules.reached(seen, there.ref, None) == there
-    assert rules.reached(seen, there.ref, own.id) == there
+    seen = ServiceBatchInput(NOW, people, BatchChanges([there, gone, dead]), registrations)
+    assert rules.resolve_service(seen, there.ref, None) == there
+    assert rules.resolve_service(seen, there.ref, own.id) == there
     missing: list[tuple[Ref, str | None]] = [
         (gone.ref, None),
         (dead.ref, None),
@@ -306,10 +319,10 @@ def test_a_service_is_reached_by_itself_while_registered_and_through_those_who_r
     ]
     missing += [(there.ref, other.id), (there.ref, ended.id), (gone.ref, own.id)]
     for ref, name in missing:
-        assert refused(rules.reached(seen, ref, name)) == "agent_service_not_found"
-    assert refused(rules.reached(seen, there.ref, "nobody")) == "agent_not_found"
-    assert refused(rules.none_of_session(seen, ZONE, own.id)) == "agent_service_not_found"
-    assert refused(rules.none_of_session(seen, ZONE, "nobody")) == "agent_not_found"
+        assert refused(rules.resolve_service(seen, ref, name)) == "agent_service_not_found"
+    assert refused(rules.resolve_service(seen, there.ref, "nobody")) == "agent_not_found"
+    assert refused(rules.no_services_problem(seen, ZONE, own.id)) == "agent_service_not_found"
+    assert refused(rules.no_services_problem(seen, ZONE, "nobody")) == "agent_not_found"
 
 
 @pytest.mark.parametrize(
@@ -318,19 +331,19 @@ def test_a_service_is_reached_by_itself_while_registered_and_through_those_who_r
      (caller("x", "coordinator.spawn_for:other"), False), (caller("x", "coordinator.delegate_from:app"), False)],
 )  # fmt: skip
 def test_a_service_is_changed_by_its_application_and_whoever_may_act_for_it(who: Caller, may: bool) -> None:
-    assert (rules.may_act(who, service()) is None) is may
+    assert (rules.ownership_problem(who, service()) is None) is may
 
 
 # -- changing ----------------------------------------------------------------------------------------------------
 
 
-def changing(said: Said | None = None, *, rotates: bool = False) -> Change:
-    return Change(zone_id=ZONE, caller=admin(), service_id="v", said=said or Said(), rotates=rotates)
+def changing(said: ServiceUpdate | None = None, *, rotates: bool = False) -> Update:
+    return Update(zone_id=ZONE, caller=admin(), service_id="v", update=said or ServiceUpdate(), rotate_secret=rotates)
 
 
-def outcome_of(ask: Change, before: Service) -> Registered:
-    outcome = rules.change(ask, before, NOW, private_allowed=False)
-    assert isinstance(outcome, Registered)
+def outcome_of(ask: Update, before: Service) -> RegisteredService:
+    outcome = rules.update_service(ask, before, NOW, private_allowed=False)
+    assert isinstance(outcome, RegisteredService)
     return outcome
 
 
@@ -338,66 +351,71 @@ def test_every_field_that_may_be_said_is_changed_alone_and_the_others_stay() -> 
     before = service()
     values = {
         "protocol_versions": '["2"]', "framework_name": "f", "framework_version": "v", "capabilities": '["c"]',
-        "health": Health.DEGRADED, "metadata_json": '{"m":1}', "delivery": Delivery.PUSH, "active_invocations": 3,
+        "health": ServiceHealth.DEGRADED, "metadata_json": '{"m":1}', "delivery": DeliveryMode.PUSH, "active_invocations": 3,
     }  # fmt: skip
-    assert {*values} == {*Said.__struct_fields__}
+    assert {*values} == {*ServiceUpdate.__struct_fields__}
     for name, value in values.items():
-        after = outcome_of(changing(struct_of(Said, **{name: value})), before).service
+        after = outcome_of(changing(struct_of(ServiceUpdate, **{name: value})), before).service
         # Whoever begins to be pushed to is given a secret with it.
         along = {"secret_number": 2} if name == "delivery" else {}
         assert after == replace(before, updated_at=NOW, **{name: value}, **along)
-        assert changed(before, after) == (name, *along)
-    assert outcome_of(changing(), before) == Registered(before)
-    cleared = rules.apply(replace(before, framework_name="f"), Said(framework_name=None))
+        assert changed_fields(before, after) == (name, *along)
+    assert outcome_of(changing(), before) == RegisteredService(before)
+    cleared = rules.apply_update(replace(before, framework_name="f"), ServiceUpdate(framework_name=None))
     assert cleared.framework_name is None
 
 
 def test_rotating_raises_the_number_and_shows_the_secret() -> None:
-    before = service(delivery=Delivery.PUSH, secret_number=4)
+    before = service(delivery=DeliveryMode.PUSH, secret_number=4)
     outcome = outcome_of(changing(rotates=True), before)
-    assert (outcome.service.secret_number, outcome.shows_secret) == (5, True)
-    assert not outcome_of(changing(Said(health=Health.HEALTHY)), before).shows_secret
-    assert not outcome_of(changing(Said(delivery=Delivery.PUSH)), before).shows_secret
+    assert (outcome.service.secret_number, outcome.include_secret) == (5, True)
+    assert not outcome_of(changing(ServiceUpdate(health=ServiceHealth.HEALTHY)), before).include_secret
+    assert not outcome_of(changing(ServiceUpdate(delivery=DeliveryMode.PUSH)), before).include_secret
 
 
 @pytest.mark.parametrize("rotates", [False, True])
 def test_a_secret_that_was_shown_is_not_shown_again_when_push_begins_again(rotates: bool) -> None:
-    begun = outcome_of(changing(Said(delivery=Delivery.PUSH), rotates=rotates), service(secret_number=4))
-    assert (begun.shows_secret, begun.service.secret_number) == (True, 5)
+    begun = outcome_of(changing(ServiceUpdate(delivery=DeliveryMode.PUSH), rotates=rotates), service(secret_number=4))
+    assert (begun.include_secret, begun.service.secret_number) == (True, 5)
 
 
 def test_push_is_not_turned_on_for_an_endpoint_of_the_servers_own_network() -> None:
     inside = service(endpoint_url="http://[::1]/")
-    ask = changing(Said(delivery=Delivery.PUSH))
-    assert refused(rules.change(ask, inside, NOW, private_allowed=False)) == "invalid_endpoint_url"
-    assert isinstance(rules.change(ask, inside, NOW, private_allowed=True), Registered)
+    ask = changing(ServiceUpdate(delivery=DeliveryMode.PUSH))
+    assert refused(rules.update_service(ask, inside, NOW, private_allowed=False)) == "invalid_endpoint_url"
+    assert isinstance(rules.update_service(ask, inside, NOW, private_allowed=True), RegisteredService)
     # What was turned on when that was allowed may still be changed otherwise, and turned off.
-    pushed = replace(inside, delivery=Delivery.PUSH)
-    for said in (Said(health=Health.HEALTHY), Said(delivery=Delivery.PULL)):
-        assert isinstance(rules.change(changing(said), pushed, NOW, private_allowed=False), Registered)
+    pushed = replace(inside, delivery=DeliveryMode.PUSH)
+    for said in (ServiceUpdate(health=ServiceHealth.HEALTHY), ServiceUpdate(delivery=DeliveryMode.PULL)):
+        assert isinstance(rules.update_service(changing(said), pushed, NOW, private_allowed=False), RegisteredService)
 
 
 # -- what a body says --------------------------------------------------------------------------------------------
 
 
 def test_what_a_body_does_not_say_is_not_said() -> None:
-    assert rules.said_of(ChangeBody()) == Said()
-    assert rules.said_of(HeartbeatBody()) == Said()
+    assert rules.update_from_body(UpdateServiceBody()) == ServiceUpdate()
+    assert rules.update_from_body(ServiceHeartbeatBody()) == ServiceUpdate()
 
 
 def test_two_names_of_one_thing_say_it_once_or_not_at_all() -> None:
-    said = Said(metadata_json='{"a":1}')
-    assert rules.said_of(ChangeBody(metadata={"a": 1})) == said
-    assert rules.said_of(ChangeBody(metadata_json={"a": 1})) == said
-    assert rules.said_of(ChangeBody(metadata_json={"a": 1}, metadata={"a": 1})) == said
-    assert rules.said_of(HeartbeatBody(status=Health.HEALTHY)) == Said(health=Health.HEALTHY)
-    assert rules.said_of(HeartbeatBody(health=Health.HEALTHY, status=Health.HEALTHY)).health is Health.HEALTHY
+    said = ServiceUpdate(metadata_json='{"a":1}')
+    assert rules.update_from_body(UpdateServiceBody(metadata={"a": 1})) == said
+    assert rules.update_from_body(UpdateServiceBody(metadata_json={"a": 1})) == said
+    assert rules.update_from_body(UpdateServiceBody(metadata_json={"a": 1}, metadata={"a": 1})) == said
+    assert rules.update_from_body(ServiceHeartbeatBody(status=ServiceHealth.HEALTHY)) == ServiceUpdate(
+        health=ServiceHealth.HEALTHY
+    )
+    assert (
+        rules.update_from_body(ServiceHeartbeatBody(health=ServiceHealth.HEALTHY, status=ServiceHealth.HEALTHY)).health
+        is ServiceHealth.HEALTHY
+    )
     for body in (
-        ChangeBody(metadata_json={"a": 1}, metadata={}),
-        HeartbeatBody(health=Health.HEALTHY, status=Health.STARTING),
+        UpdateServiceBody(metadata_json={"a": 1}, metadata={}),
+        ServiceHeartbeatBody(health=ServiceHealth.HEALTHY, status=ServiceHealth.STARTING),
     ):
         with pytest.raises(Invalid, match="said twice"):
-            rules.said_of(body)
+            rules.update_from_body(body)
 
 
 # -- heartbeats --------------------------------------------------------------------------------------------------
@@ -405,16 +423,16 @@ def test_two_names_of_one_thing_say_it_once_or_not_at_all() -> None:
 
 def test_a_heartbeat_notes_the_time_and_changes_nothing_else_by_itself() -> None:
     before = service(active_invocations=2)
-    assert rules.beat(before, Said(), NOW) == replace(before, last_heartbeat_at=NOW)
-    told = rules.beat(before, Said(active_invocations=5, health=before.health), NOW)
+    assert rules.apply_heartbeat(before, ServiceUpdate(), NOW) == replace(before, last_heartbeat_at=NOW)
+    told = rules.apply_heartbeat(before, ServiceUpdate(active_invocations=5, health=before.health), NOW)
     assert told == replace(before, last_heartbeat_at=NOW, active_invocations=5)
 
 
 def test_a_heartbeat_that_tells_of_health_or_metadata_changes_them() -> None:
     before = service()
-    for said in (Said(health=Health.HEALTHY), Said(metadata_json='{"a":1}')):
-        after = rules.beat(before, said, NOW)
-        assert after == replace(rules.apply(before, said), last_heartbeat_at=NOW, updated_at=NOW)
+    for said in (ServiceUpdate(health=ServiceHealth.HEALTHY), ServiceUpdate(metadata_json='{"a":1}')):
+        after = rules.apply_heartbeat(before, said, NOW)
+        assert after == replace(rules.apply_update(before, said), last_heartbeat_at=NOW, updated_at=NOW)
 
 
 # -- leaving -----------------------------------------------------------------------------------------------------
@@ -422,22 +440,22 @@ def test_a_heartbeat_that_tells_of_health_or_metadata_changes_them() -> None:
 
 def test_a_service_that_nobody_is_left_of_is_unregistered_and_only_once() -> None:
     there = service(agent_id="s1")
-    told = rules.left_behind(Left(there, {"s1"}, False, None), "why", NOW)
+    told = rules.apply_removal(RegistrationRemoval(there, {"s1"}, False, None), "why", NOW)
     assert told is not None
     assert (told.verb, told.reason, told.before) == ("unregister", "why", there)
-    assert told.service == replace(there, unregistered_at=NOW, updated_at=NOW, lives=0)
+    assert told.service == replace(there, unregistered_at=NOW, updated_at=NOW, is_live=0)
     assert not rules.is_registered(told.service)
-    assert rules.left_behind(Left(told.service, {"s1"}, False, None), "why", NOW) is None
+    assert rules.apply_removal(RegistrationRemoval(told.service, {"s1"}, False, None), "why", NOW) is None
 
 
 def test_a_service_that_others_registered_stays_and_is_led_by_one_of_them() -> None:
     there = service(agent_id="s1")
-    told = rules.left_behind(Left(there, {"s1"}, True, "s2"), "why", NOW)
+    told = rules.apply_removal(RegistrationRemoval(there, {"s1"}, True, "s2"), "why", NOW)
     assert told is not None
-    assert (told.verb, told.changed, told.service.agent_id) == ("change", ("agent_id",), "s2")
-    follower = rules.left_behind(Left(there, {"s3"}, True, "s1"), "why", NOW)
+    assert (told.verb, told.changed_fields, told.service.agent_id) == ("change", ("agent_id",), "s2")
+    follower = rules.apply_removal(RegistrationRemoval(there, {"s3"}, True, "s1"), "why", NOW)
     assert follower is not None
-    assert (follower.verb, follower.changed, follower.service.agent_id) == ("change", (), "s1")
-    application = rules.left_behind(Left(there, {"s1"}, True, None), "why", NOW)
+    assert (follower.verb, follower.changed_fields, follower.service.agent_id) == ("change", (), "s1")
+    application = rules.apply_removal(RegistrationRemoval(there, {"s1"}, True, None), "why", NOW)
     assert application is not None
     assert (application.verb, application.service.agent_id) == ("change", None)

@@ -10,18 +10,18 @@ import pytest
 
 from quarterdeck.core.audit_seal import Seal
 from quarterdeck.domain.api_keys.queries import Q as KEYS
-from quarterdeck.domain.delegations.model import Edge, Link
+from quarterdeck.domain.delegations.model import Edge, GraphEdge
 from quarterdeck.domain.delegations.queries import Q as DELEGATIONS
 from quarterdeck.domain.services.queries import Q as SERVICES
-from quarterdeck.domain.sessions.model import Cascade, Member, Session
+from quarterdeck.domain.sessions.model import Cascade, Session, TreeNode
 from quarterdeck.domain.sessions.queries import Q as SESSIONS
 from quarterdeck.domain.zones.model import Zone
 from quarterdeck.domain.zones.queries import Q as ZONES
 from quarterdeck.engine.event_log import Event
 from quarterdeck.engine.queries import Q as ENGINE
 from quarterdeck.maintenance.history_checker.queries import Q as HISTORY
-from quarterdeck.maintenance.queries import FLEETS as UPKEEP_FLEETS, Q as UPKEEP
-from quarterdeck.store.postgres import BEGIN, COMMIT, MARK, PING, ROLLBACK
+from quarterdeck.maintenance.queries import FLEET_QUERIES as UPKEEP_FLEETS, Q as UPKEEP
+from quarterdeck.store.postgres import BEGIN, COMMIT, LOCK_KEY, PING, ROLLBACK
 from quarterdeck.store.sql import Statement, Statements, parse
 
 ALL = {
@@ -112,7 +112,7 @@ def test_a_statement_written_per_engine_gives_each_its_own() -> None:
     statement = one("-- engine: sqlite\nselect 's' where 1 = :a;\n-- engine: postgresql\nselect 'p' where 1 = :b;")
     assert statement.sqlite == "select 's' where 1 = :a"
     assert statement.postgresql == "select 'p' where 1 = $1"
-    assert statement.order == ("b",)
+    assert statement.param_order == ("b",)
 
 
 def test_a_statement_that_does_not_exist_is_an_error_that_names_it() -> None:
@@ -126,14 +126,14 @@ def test_a_statement_that_does_not_exist_is_an_error_that_names_it() -> None:
 def test_parameters_are_numbered_in_order_of_first_use_and_may_repeat() -> None:
     statement = one("select :b, :a, :b, x::text, 'a:b' from t where y = :a_1;")
     assert statement.postgresql == "select $1, $2, $1, x::text, 'a:b' from t where y = $3"
-    assert statement.order == ("b", "a", "a_1")
-    assert statement(a=1, b="x", a_1=None).positional() == ["x", 1, None]
-    assert statement(a=1, b="x", a_1=None).named() == {"a": 1, "b": "x", "a_1": None}
+    assert statement.param_order == ("b", "a", "a_1")
+    assert statement(a=1, b="x", a_1=None).positional_params() == ["x", 1, None]
+    assert statement(a=1, b="x", a_1=None).named_params() == {"a": 1, "b": "x", "a_1": None}
 
 
 def test_a_parameter_that_was_forgotten_is_an_error() -> None:
     with pytest.raises(KeyError, match="b"):
-        one("select :a, :b;")(a=1).positional()
+        one("select :a, :b;")(a=1).positional_params()
 
 
 def test_a_batch_is_one_json_parameter_that_each_engine_expands_to_rows() -> None:
@@ -147,8 +147,8 @@ def test_a_batch_is_one_json_parameter_that_each_engine_expands_to_rows() -> Non
         "from json_each(:batch)) as b where n > :least"
     )
     bound = statement(batch=[("ü", 1), (None, 2)], least=0)
-    assert bound.positional() == ['[["ü",1],[null,2]]', 0]
-    assert bound.named() == {"batch": '[["ü",1],[null,2]]', "least": 0}
+    assert bound.positional_params() == ['[["ü",1],[null,2]]', 0]
+    assert bound.named_params() == {"batch": '[["ü",1],[null,2]]', "least": 0}
 
 
 def test_rows_may_be_written_over_several_lines() -> None:
@@ -185,16 +185,16 @@ def test_a_join_of_each_row_stays_one_whatever_postgresql_believes_of_the_tables
 
 def test_sqlite_writes_a_batch_row_by_row_with_the_other_parameters_after_each_row() -> None:
     statement = one("update t set a = :now, b = r.x from rows(:batch as r, x text, y bigint) where c = r.y and d = :d;")
-    assert statement.sqlite_each == (
+    assert statement.sqlite_row == (
         "update t set a = ?3, b = r.x from (select ?1 as x, ?2 as y) as r where c = r.y and d = ?4"
     )
     bound = statement(batch=[("p", 1), ("q", 2)], now=7, d="e")
-    assert bound.each() == [("p", 1, 7, "e"), ("q", 2, 7, "e")]
+    assert bound.row_params() == [("p", 1, 7, "e"), ("q", 2, 7, "e")]
 
 
 def test_sqlite_reads_and_writes_without_a_batch_are_run_as_they_are() -> None:
-    assert one("select 1 from rows(:batch as b, id text);").sqlite_each is None
-    assert one("update t set a = :a;").sqlite_each is None
+    assert one("select 1 from rows(:batch as b, id text);").sqlite_row is None
+    assert one("update t set a = :a;").sqlite_row is None
 
 
 # -- the statements there are
@@ -206,18 +206,18 @@ def everything() -> list[Statement]:
 
 def test_no_two_statements_share_a_name_anywhere() -> None:
     # A connection prepares statements by name, whichever room they belong to.
-    names = [statement.name for statement in [*everything(), BEGIN, COMMIT, MARK, PING, ROLLBACK]]
+    names = [statement.name for statement in [*everything(), BEGIN, COMMIT, LOCK_KEY, PING, ROLLBACK]]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("statement", everything(), ids=lambda statement: statement.name)
 def test_nothing_is_left_of_the_fragments_once_rendered(statement: Statement) -> None:
-    for text in (statement.sqlite, statement.postgresql, statement.sqlite_each or ""):
+    for text in (statement.sqlite, statement.postgresql, statement.sqlite_row or ""):
         assert not re.search(r"\brows\(|\bcolumns\(|\boctets\(|--", text)
         assert not text.endswith(";")
     assert not re.search(r"(?<!:):[a-z]|now_ms", statement.postgresql)
     assert not re.search(r"\bfor (update|share)\b", statement.sqlite)
-    assert set(re.findall(r"\$(\d+)", statement.postgresql)) == {str(i + 1) for i in range(len(statement.order))}
+    assert set(re.findall(r"\$(\d+)", statement.postgresql)) == {str(i + 1) for i in range(len(statement.param_order))}
 
 
 @pytest.mark.parametrize(
@@ -227,16 +227,16 @@ def test_nothing_is_left_of_the_fragments_once_rendered(statement: Statement) ->
         (ZONES, "zone_list", Zone),
         (SESSIONS, "sessions_get", Session),
         (SESSIONS, "sessions_insert", Session),
-        (SESSIONS, "members_of_subtrees", Member),
-        (SESSIONS, "members_of_lines", Member),
-        (SESSIONS, "members_of_zones", Member),
-        (SESSIONS, "members_of_cascade", Member),
+        (SESSIONS, "members_of_subtrees", TreeNode),
+        (SESSIONS, "members_of_lines", TreeNode),
+        (SESSIONS, "members_of_zones", TreeNode),
+        (SESSIONS, "members_of_cascade", TreeNode),
         (SESSIONS, "cascades_under_way", Cascade),
         (SESSIONS, "cascade_get", Cascade),
         (DELEGATIONS, "delegations_get", Edge),
         (DELEGATIONS, "delegations_insert", Edge),
-        (DELEGATIONS, "delegations_falling", Link),
-        (DELEGATIONS, "delegations_of_sessions", Link),
+        (DELEGATIONS, "delegations_falling", GraphEdge),
+        (DELEGATIONS, "delegations_of_sessions", GraphEdge),
         (ENGINE, "seal_newest", Seal),
     ],
 )
@@ -253,5 +253,5 @@ def test_select_lists_stand_in_the_order_of_the_struct_they_become(
 
 
 def test_what_a_cascade_is_written_from_has_every_column_of_its_row_but_what_comes_later() -> None:
-    given = set(SESSIONS.cascade_insert.order)
+    given = set(SESSIONS.cascade_insert.param_order)
     assert given == set(Cascade.__struct_fields__) - {"settled", "finished_at"}

@@ -16,7 +16,7 @@ from quarterdeck.bus.redis.stream_entries import (
     POLICIES,
     REVOCATIONS,
     STREAMS,
-    entries_of,
+    build_entries,
     sign,
 )
 from quarterdeck.engine.event_log import Event
@@ -30,7 +30,7 @@ def event(kind: str, subject: str = "s1", pos: int = 7, /, **data: object) -> Ev
 
 
 def told(kind: str, **data: object) -> dict[str, dict[str, str]]:
-    return {entry.stream: dict(entry.fields) for entry in entries_of(event(kind, **data))}
+    return {entry.stream: dict(entry.fields) for entry in build_entries(event(kind, **data))}
 
 
 COMMON = {"zone_id": "z", "pos": "7", "at": "2026-01-02T03:04:05.678Z", "actor": "someone"}
@@ -105,23 +105,23 @@ def test_a_change_of_delegations_invalidates_edges_with_the_epoch_and_policies(v
      "invocation.cancel_requested", "service.register", "session.unknown", "sessionXspawn"],
 )  # fmt: skip
 def test_other_events_are_nobodys_business(kind: str) -> None:
-    assert entries_of(event(kind)) == []
+    assert build_entries(event(kind)) == []
 
 
 def test_each_occurrence_has_keys_of_its_own_that_do_not_change() -> None:
     ends = {"reason": "x", "session_sid": "sid"}
     kinds = ("session.suspend", "session.terminate", "delegation.revoke") * 2
     events = [event(kind, "same", pos, **ends) for pos, kind in enumerate(kinds, 1)]
-    entries = [entry for one in events for entry in entries_of(one)]
+    entries = [entry for one in events for entry in build_entries(one)]
     assert len(entries) == 10
     for name in ("outbox_id", "dedupe_key"):
         assert len({entry.fields[name] for entry in entries}) == len(entries)
-    assert [entry for one in events for entry in entries_of(one)] == entries
+    assert [entry for one in events for entry in build_entries(one)] == entries
 
 
 def test_a_trace_is_passed_on() -> None:
     traced = msgspec.structs.replace(event("session.spawn"), trace="00-ab-cd-01")
-    assert entries_of(traced)[0].fields["trace"] == "00-ab-cd-01"
+    assert build_entries(traced)[0].fields["trace"] == "00-ab-cd-01"
 
 
 # -- the signature

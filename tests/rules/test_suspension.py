@@ -10,9 +10,9 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from quarterdeck.core.errors import Moved, Problem
-from quarterdeck.domain.sessions.model import Hold, Member, State, Verb
-from quarterdeck.domain.sessions.rules.suspension import Grove, Move
+from quarterdeck.core.errors import Problem, StateConflict
+from quarterdeck.domain.sessions.model import State, Suspend, TreeNode, Verb
+from quarterdeck.domain.sessions.rules.suspension import SessionTrees, SuspensionChange
 from tests.support.asking import NOW, ZONE, admin, session
 from tests.support.members import below, line, member_of, rows, shapes
 
@@ -20,18 +20,18 @@ SUSPEND: Literal[Verb.SUSPEND] = Verb.SUSPEND
 RESUME: Literal[Verb.RESUME] = Verb.RESUME
 
 
-def hold(own: str, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> Hold:
-    return Hold(ZONE, own, verb, admin())
+def hold(own: str, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> Suspend:
+    return Suspend(ZONE, own, verb, admin())
 
 
-def moves_of(decided: list[Move] | Problem) -> dict[str, tuple[State, State]]:
+def moves_of(decided: list[SuspensionChange] | Problem) -> dict[str, tuple[State, State]]:
     assert isinstance(decided, list), decided
     assert len({move.after.id for move in decided}) == len(decided), "each is told of once"
     return {move.after.id: (move.before.status, move.after.status) for move in decided}
 
 
-def refused(decided: list[Move] | Problem) -> Moved:
-    assert isinstance(decided, Moved), decided
+def refused(decided: list[SuspensionChange] | Problem) -> StateConflict:
+    assert isinstance(decided, StateConflict), decided
     assert decided.status == 409
     return decided
 
@@ -43,8 +43,8 @@ class Tree:
         made = [member_of(row, **changed.get(row.id, {})) for row in rows(shape)]
         self.members = {member.id: member for member in made}
 
-    def ask(self, own: str, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> list[Move] | Problem:
-        decided = Grove(self.members.values(), NOW).decide(hold(own, verb))
+    def ask(self, own: str, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> list[SuspensionChange] | Problem:
+        decided = SessionTrees(self.members.values(), NOW).decide(hold(own, verb))
         if isinstance(decided, list):
             self.members |= {move.after.id: move.after for move in decided}
         return decided
@@ -59,7 +59,7 @@ class Tree:
         return {own for own, member in self.members.items() if member.status is State.SUSPENDED}
 
 
-def told(decided: list[Move] | Problem) -> str:
+def told(decided: list[SuspensionChange] | Problem) -> str:
     return repr(decided if isinstance(decided, Problem) else sorted(decided, key=lambda move: move.after.id))
 
 
@@ -166,12 +166,12 @@ def test_what_has_ended_below_neither_falls_asleep_nor_wakes(ended: dict[str, ob
 
 @pytest.mark.parametrize("shape", [[0], [1, 0], [2, 0, 1], [1, 0, 0, 2]], ids=str)
 def test_a_line_that_meets_itself_has_an_end_and_can_be_suspended_and_resumed(shape: list[int]) -> None:
-    def circle() -> dict[str, Member]:
+    def circle() -> dict[str, TreeNode]:
         found = [member_of(session(id=f"s{own}", parent_id=f"s{parent}")) for own, parent in enumerate(shape)]
         return {member.id: member for member in found}
 
     for own in circle():
-        grove = Grove(circle().values(), NOW)
+        grove = SessionTrees(circle().values(), NOW)
         reached = below(own, [*circle().values()])
         assert moves_of(grove.decide(hold(own, SUSPEND))) == dict.fromkeys(reached, ASLEEP)
         assert moves_of(grove.decide(hold(own, RESUME))) == dict.fromkeys(reached, AWAKE)
@@ -188,7 +188,7 @@ class Sleepers(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, TreeNode] = {}
         self.flags: set[str] = set()
         self.gone: set[str] = set()
 
@@ -201,14 +201,14 @@ class Sleepers(RuleBasedStateMachine):
         """One batch, decided in one grove; and the same asks, each in a grove of its own."""
         everybody = list(self.members)
         holds = [hold(everybody[which % len(everybody)], verb) for which, verb in asks]
-        together = Grove(self.loaded(holds), NOW)
+        together = SessionTrees(self.loaded(holds), NOW)
         for ask in holds:
-            alone = Grove(self.loaded([ask]), NOW).decide(ask)
+            alone = SessionTrees(self.loaded([ask]), NOW).decide(ask)
             decided = together.decide(ask)
             assert told(decided) == told(alone)
             self.check(ask, decided)
 
-    def check(self, ask: Hold, decided: list[Move] | Problem) -> None:
+    def check(self, ask: Suspend, decided: list[SuspensionChange] | Problem) -> None:
         own, before = ask.session_id, self.asleep()
         if own in self.gone or (ask.verb is Verb.RESUME and own not in self.flags):
             refusal = refused(decided)
@@ -258,9 +258,9 @@ class Sleepers(RuleBasedStateMachine):
     def line(self, own: str) -> list[str]:
         return list(line(own, [*self.members.values()]))
 
-    def loaded(self, holds: Sequence[Hold]) -> list[Member]:
+    def loaded(self, holds: Sequence[Suspend]) -> list[TreeNode]:
         """What the statements give for these asks: lines, and what is below through what is not settled."""
-        found: dict[str, Member] = {}
+        found: dict[str, TreeNode] = {}
         unsettled = [each for each in self.members.values() if each.status is not State.TERMINATED]
         for ask in holds:
             reached = below(ask.session_id, unsettled)

@@ -19,21 +19,21 @@ from quarterdeck.domain.tasks.model.commands import (
     Archive,
     Assign,
     Cancel,
-    Command,
-    Cut,
-    Due,
-    Launched,
+    FailForCycle,
+    MakeAvailable,
     Patch,
     Pause,
+    RecordLaunch,
     Release,
     Resume,
     Retry,
-    Spread,
     Start,
+    TaskCommand,
+    UnblockDependents,
 )
-from quarterdeck.domain.tasks.model.rows import State, Task, Verb, Waits
+from quarterdeck.domain.tasks.model.rows import State, Task, Verb, WaitsFor
 from quarterdeck.domain.tasks.rules import states
-from quarterdeck.domain.tasks.rules.decider import Board
+from quarterdeck.domain.tasks.rules.decider import BatchDecider
 from tests.support.asking import NOW, ZONE
 from tests.support.tasking import AGENT, CREATOR, WINDOWS, blocked, board, claim, complete, fail, row
 
@@ -56,19 +56,19 @@ LATER = NOW + 3_600_000
 
 def over(status: State) -> Task:
     """What has failed has failed for good."""
-    return row(status, final=1, waits=Waits.NOTHING) if status is State.FAILED else row(status)
+    return row(status, final=1, waits=WaitsFor.NOTHING) if status is State.FAILED else row(status)
 
 
 def trying(status: State) -> Task:
     """What has failed, or was aborted, is tried again when its backoff is over."""
     if status is not State.ABORTED:
         return row(status)
-    why = states.Setback("timeout", 0.0)
-    return states.set_back(row(State.RUNNING), State.ABORTED, why, WINDOWS.backoff_cap_ms, NOW - 1)
+    why = states.Failure("timeout", 0.0)
+    return states.fail(row(State.RUNNING), State.ABORTED, why, WINDOWS.backoff_max_ms, NOW - 1)
 
 
 def blocked_by_another(status: State) -> Task:
-    return row(status, depends=1, unmet=1, waits=Waits.OTHERS if status is State.PENDING else Waits.NOTHING)
+    return row(status, depends=1, unmet=1, waits=WaitsFor.DEPENDENCIES if status is State.PENDING else WaitsFor.NOTHING)
 
 
 @dataclass(frozen=True)
@@ -76,51 +76,51 @@ class Way:
     """A command that stands for a verb."""
 
     verb: Verb
-    ask: Callable[[Task], Command]
+    ask: Callable[[Task], TaskCommand]
     stands: Callable[[State], Task] = over
 
 
 WAYS = {
-    "assign": Way(Verb.ASSIGN, lambda t: Assign(**SERVER, agent_id=AGENT, token="new")),
+    "assign": Way(Verb.ASSIGN, lambda t: Assign(**SERVER, agent_id=AGENT, attempt_token="new")),
     "claim": Way(Verb.CLAIM, lambda t: claim(token="new")),
-    "start": Way(Verb.START, lambda t: Start(**HAND, token=t.attempt_token)),
+    "start": Way(Verb.START, lambda t: Start(**HAND, attempt_token=t.attempt_token)),
     "launched": Way(
         Verb.START,
-        lambda t: Launched(**SERVER, token=t.attempt_token or "", session_key="session"),
+        lambda t: RecordLaunch(**SERVER, attempt_token=t.attempt_token or "", session_key="session"),
         lambda status: row(status, session_key="session"),
     ),
     "pause": Way(Verb.PAUSE, lambda t: Pause(**HAND)),
-    "patch to PAUSED": Way(Verb.PAUSE, lambda t: Patch(**HAND, holds="pause")),
+    "patch to PAUSED": Way(Verb.PAUSE, lambda t: Patch(**HAND, status_change="pause")),
     "resume": Way(Verb.RESUME, lambda t: Resume(**HAND)),
-    "patch to PENDING": Way(Verb.RESUME, lambda t: Patch(**HAND, holds="resume")),
+    "patch to PENDING": Way(Verb.RESUME, lambda t: Patch(**HAND, status_change="resume")),
     "complete": Way(Verb.COMPLETE, lambda t: complete(token=t.attempt_token)),
     "fail": Way(Verb.FAIL, lambda t: fail(token=t.attempt_token)),
-    "spread": Way(Verb.FAIL_DEPENDENCY, lambda t: Spread(zone_id=ZONE, id="ahead"), blocked_by_another),
-    "cut": Way(Verb.FAIL_DEPENDENCY, lambda t: Cut(**SERVER, cycle=("t", "t")), blocked_by_another),
-    "release": Way(Verb.RELEASE, lambda t: Release(**HAND, token=t.attempt_token)),
+    "spread": Way(Verb.FAIL_DEPENDENCY, lambda t: UnblockDependents(zone_id=ZONE, id="ahead"), blocked_by_another),
+    "cut": Way(Verb.FAIL_DEPENDENCY, lambda t: FailForCycle(**SERVER, cycle=("t", "t")), blocked_by_another),
+    "release": Way(Verb.RELEASE, lambda t: Release(**HAND, attempt_token=t.attempt_token)),
     "cancel": Way(Verb.CANCEL, lambda t: Cancel(**HAND, reason="r"), trying),
-    "due": Way(Verb.REQUEUE, lambda t: Due(**SERVER), trying),
+    "due": Way(Verb.REQUEUE, lambda t: MakeAvailable(**SERVER), trying),
     "retry": Way(Verb.REQUEUE, lambda t: Retry(**HAND)),
     "archive": Way(Verb.ARCHIVE, lambda t: Archive(**HAND)),
 }
 
 
-def moved(here: Board, task: Task, ask: Command) -> State | None:
+def moved(here: BatchDecider, task: Task, ask: TaskCommand) -> State | None:
     """Where the task has come to; None if it did not move, whatever was answered."""
     here.decide(ask)
-    told = [each for each in here.told if each.row.id == task.id]
+    told = [each for each in here.events if each.task.id == task.id]
     if not told:
-        assert here.row((ZONE, task.id)) == task, "what does not move does not change"
+        assert here.task((ZONE, task.id)) == task, "what does not move does not change"
         return None
     [one] = told
-    assert one.before is task.status
-    return one.row.status
+    assert one.from_state is task.status
+    return one.task.status
 
 
-def knowing(task: Task) -> Board:
+def knowing(task: Task) -> BatchDecider:
     """Of the task, and of one that it may wait for and that has failed for good."""
-    ahead = row(State.FAILED, "ahead", final=1, waits=Waits.NOTHING, spreads=1)
-    return board(task, ahead, now=LATER, blocked=blocked({"ahead": ["t"]} if task.unmet else {}))
+    ahead = row(State.FAILED, "ahead", final=1, waits=WaitsFor.NOTHING, spreads=1)
+    return board(task, ahead, now=LATER, dependents=blocked({"ahead": ["t"]} if task.unmet_dependencies else {}))
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -129,28 +129,28 @@ def test_a_command_moves_a_task_where_its_verb_leads_and_nowhere_else(name: str,
     way = WAYS[name]
     task = way.stands(status)
     assert task.status is status
-    assert moved(knowing(task), task, way.ask(task)) is states.TASK.target(way.verb, status)
+    assert moved(knowing(task), task, way.ask(task)) is states.TASK_STATES.next_state(way.verb, status)
 
 
 @pytest.mark.parametrize("status", State)
 def test_what_an_agent_has_is_aborted_by_the_server_and_what_nobody_has_by_hand(status: State) -> None:
     """The one verb of two commands: each of them covers a part of its arrows, and together they do all."""
     task = over(status)
-    aborted = Abort(**SERVER, token=task.attempt_token, reason="timeout", chance=0.0)
+    aborted = Abort(**SERVER, attempt_token=task.attempt_token, reason="timeout", jitter=0.0)
     by_server = moved(knowing(task), task, aborted)
     by_hand = moved(knowing(task), task, Cancel(**HAND, reason="r"))
-    target = states.TASK.target(Verb.ABORT, status)
+    target = states.TASK_STATES.next_state(Verb.ABORT, status)
     assert by_server is (target if status in states.HELD else None)
     assert by_hand is target
 
 
 def test_every_verb_of_the_table_is_walked() -> None:
-    assert {way.verb for way in WAYS.values()} | {Verb.ABORT} == {*Verb} == {*states.TASK.moves}
+    assert {way.verb for way in WAYS.values()} | {Verb.ABORT} == {*Verb} == {*states.TASK_STATES.transitions}
 
 
 def test_an_agents_last_failure_is_where_a_failure_leads_too() -> None:
     """Without retries left an abort ends as FAILED: the arrow of a failure, from the same states."""
     for status in states.HELD:
         task = msgspec.structs.replace(row(status), max_retries=0)
-        ask = Abort(**SERVER, token=task.attempt_token, reason="timeout", chance=0.0)
-        assert moved(knowing(task), task, ask) is states.TASK.target(Verb.FAIL, status)
+        ask = Abort(**SERVER, attempt_token=task.attempt_token, reason="timeout", jitter=0.0)
+        assert moved(knowing(task), task, ask) is states.TASK_STATES.next_state(Verb.FAIL, status)

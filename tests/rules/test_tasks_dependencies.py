@@ -8,26 +8,26 @@ from itertools import pairwise
 import msgspec
 from hypothesis import given, strategies as st
 
-from quarterdeck.domain.tasks.model.commands import Cancel, Cut, Patch, Retry, Spread
-from quarterdeck.domain.tasks.model.rows import State, Task, Waits
-from quarterdeck.domain.tasks.rules.dependency_graph import arranged, cycle_through, in_cycles
+from quarterdeck.domain.tasks.model.commands import Cancel, FailForCycle, Patch, Retry, UnblockDependents
+from quarterdeck.domain.tasks.model.rows import State, Task, WaitsFor
+from quarterdeck.domain.tasks.rules.dependency_graph import find_cycle, find_stuck, order_by_dependencies
 from tests.support import tasking
 from tests.support.asking import NOW, ZONE
 from tests.support.tasking import CREATOR, blocked, board, claim, code, complete, create, made, row, task, told
 
-READY = (State.PENDING, Waits.NOTHING)
+READY = (State.PENDING, WaitsFor.NOTHING)
 
 
 def waiting(task_id: str, unmet: int = 1, **changed: object) -> Task:
-    return row(State.PENDING, task_id, depends=unmet, unmet=unmet, waits=Waits.OTHERS, **changed)
+    return row(State.PENDING, task_id, depends=unmet, unmet=unmet, waits=WaitsFor.DEPENDENCIES, **changed)
 
 
 def failed(task_id: str = "t") -> Task:
-    return row(State.FAILED, task_id, final=1, spreads=1, waits=Waits.NOTHING)
+    return row(State.FAILED, task_id, final=1, spreads=1, waits=WaitsFor.NOTHING)
 
 
-def spread(task_id: str = "t") -> Spread:
-    return Spread(zone_id=ZONE, id=task_id)
+def spread(task_id: str = "t") -> UnblockDependents:
+    return UnblockDependents(zone_id=ZONE, id=task_id)
 
 
 def patch(depends_on: Sequence[str], task_id: str = "t") -> Patch:
@@ -37,9 +37,9 @@ def patch(depends_on: Sequence[str], task_id: str = "t") -> Patch:
 def test_what_depends_on_something_waits_for_it_and_on_what_is_done_for_nothing() -> None:
     here = board(row(State.RUNNING, "a"), row(State.COMPLETED, "b"))
     first, second = made(here, create("t1", depends_on=("a", "b")), create("t2", depends_on=("b",)))
-    assert (first.waits, first.unmet, first.depends) == (Waits.OTHERS, 1, 2)
-    assert (second.status, second.waits) == READY
-    assert here.met == {((ZONE, "t1"), "b"), ((ZONE, "t2"), "b")}
+    assert (first.waits_for, first.unmet_dependencies, first.dependency_count) == (WaitsFor.DEPENDENCIES, 1, 2)
+    assert (second.status, second.waits_for) == READY
+    assert here.met_dependencies == {((ZONE, "t1"), "b"), ((ZONE, "t2"), "b")}
 
 
 def test_what_depends_on_something_unknown_is_refused() -> None:
@@ -52,90 +52,101 @@ def test_what_depends_on_something_that_has_failed_fails_with_it_unless_it_is_to
         here, create("t1", depends_on=("a",)), create("t2", depends_on=("a",), on_dependency_failure="run")
     )
     assert (with_it.status, with_it.final, with_it.reason) == (State.FAILED, 1, "dependency_failed")
-    assert (without_it.status, without_it.waits) == READY
+    assert (without_it.status, without_it.waits_for) == READY
 
 
 def test_what_is_made_together_finds_each_other() -> None:
     here = board()
     _, second = made(here, create("t1"), create("t2", depends_on=("t1",)))
-    assert second.waits == Waits.OTHERS
+    assert second.waits_for == WaitsFor.DEPENDENCIES
 
 
 def test_a_completion_frees_those_that_wait_for_nothing_else_in_the_same_batch() -> None:
-    here = board(row(State.RUNNING), waiting("d1"), waiting("d2", 2), blocked=blocked({"t": ["d1", "d2"]}))
+    here = board(row(State.RUNNING), waiting("d1"), waiting("d2", 2), dependents=blocked({"t": ["d1", "d2"]}))
     here.decide(complete())
     assert told(here) == [("task.completed", "t"), ("task.unblocked", "d1")]
-    assert here.row((ZONE, "d2")).unmet == 1
-    assert here.met == {((ZONE, "d1"), "t"), ((ZONE, "d2"), "t")}
+    assert here.task((ZONE, "d2")).unmet_dependencies == 1
+    assert here.met_dependencies == {((ZONE, "d1"), "t"), ((ZONE, "d2"), "t")}
     assert tasking.given(here, claim(5, token="k2")) == ["d1"]
 
 
 def test_a_paused_dependent_is_freed_and_stays_paused() -> None:
-    here = board(row(State.RUNNING), row(State.PAUSED, "d", depends=1, unmet=1), blocked=blocked({"t": ["d"]}))
+    here = board(row(State.RUNNING), row(State.PAUSED, "d", depends=1, unmet=1), dependents=blocked({"t": ["d"]}))
     here.decide(complete())
-    after = here.row((ZONE, "d"))
-    assert (after.status, after.unmet) == (State.PAUSED, 0)
+    after = here.task((ZONE, "d"))
+    assert (after.status, after.unmet_dependencies) == (State.PAUSED, 0)
 
 
 def test_what_was_to_begin_later_still_waits_for_its_moment_when_it_is_freed() -> None:
     late = waiting("d", available_at=NOW + 1_000)
-    here = board(row(State.RUNNING), late, blocked=blocked({"t": ["d"]}))
+    here = board(row(State.RUNNING), late, dependents=blocked({"t": ["d"]}))
     here.decide(complete())
-    assert here.row((ZONE, "d")).waits == Waits.A_MOMENT
+    assert here.task((ZONE, "d")).waits_for == WaitsFor.TIME
 
 
 def test_a_final_failure_fails_those_that_depend_on_it_and_they_spread_it_further() -> None:
-    here = board(failed(), waiting("d"), blocked=blocked({"t": ["d"]}))
-    assert task(here.decide(spread())).spreads == 0
-    after = here.row((ZONE, "d"))
-    assert (after.status, after.reason, after.final, after.spreads) == (State.FAILED, "dependency_failed", 1, 1)
+    here = board(failed(), waiting("d"), dependents=blocked({"t": ["d"]}))
+    assert task(here.decide(spread())).dependents_pending == 0
+    after = here.task((ZONE, "d"))
+    assert (after.status, after.reason, after.final, after.dependents_pending) == (
+        State.FAILED,
+        "dependency_failed",
+        1,
+        1,
+    )
     assert told(here) == [("task.failed", "d")]
-    assert "'t'" in str(here.said[ZONE, "d"].last_error)
+    assert "'t'" in str(here.content_updates[ZONE, "d"].last_error)
 
 
 def test_a_dependent_that_is_to_run_anyway_goes_on_without_it() -> None:
-    here = board(failed(), waiting("d", on_dependency_failure="run"), blocked=blocked({"t": ["d"]}))
+    here = board(failed(), waiting("d", on_dependency_failure="run"), dependents=blocked({"t": ["d"]}))
     here.decide(spread())
-    assert (here.row((ZONE, "d")).status, here.row((ZONE, "d")).waits) == READY
+    assert (here.task((ZONE, "d")).status, here.task((ZONE, "d")).waits_for) == READY
 
 
 def test_what_is_too_much_for_one_batch_is_left_to_the_next() -> None:
-    here = board(row(State.RUNNING), waiting("d"), blocked=blocked({"t": ["d"]}), blocked_cut=True)
-    assert task(here.decide(complete())).spreads == 1
-    again = board(here.row((ZONE, "t")), waiting("e"), blocked=blocked({"t": ["e"]}))
-    assert task(again.decide(spread())).spreads == 0
-    assert (again.row((ZONE, "e")).status, again.row((ZONE, "e")).waits) == READY
+    here = board(row(State.RUNNING), waiting("d"), dependents=blocked({"t": ["d"]}), dependents_truncated=True)
+    assert task(here.decide(complete())).dependents_pending == 1
+    again = board(here.task((ZONE, "t")), waiting("e"), dependents=blocked({"t": ["e"]}))
+    assert task(again.decide(spread())).dependents_pending == 0
+    assert (again.task((ZONE, "e")).status, again.task((ZONE, "e")).waits_for) == READY
 
 
 def test_a_failure_that_is_tried_again_spreads_to_nobody() -> None:
-    here = board(row(State.FAILED), waiting("d"), blocked=blocked({"t": ["d"]}))
+    here = board(row(State.FAILED), waiting("d"), dependents=blocked({"t": ["d"]}))
     here.decide(spread())
-    assert not here.told
+    assert not here.events
 
 
 def test_a_canceled_task_spreads_as_a_failed_one_does() -> None:
-    here = board(row(), waiting("d"), blocked=blocked({"t": ["d"]}))
+    here = board(row(), waiting("d"), dependents=blocked({"t": ["d"]}))
     here.decide(Cancel(zone_id=ZONE, caller=CREATOR, id="t", reason="r"))
     here.decide(spread())
-    assert here.row((ZONE, "d")).status is State.FAILED
+    assert here.task((ZONE, "d")).status is State.FAILED
 
 
 def test_a_retry_by_hand_waits_anew_for_what_is_not_done() -> None:
     mine = row(State.FAILED, final=1, reason="dependency_failed", depends=2)
     retry = Retry(zone_id=ZONE, caller=CREATOR, id="t")
     ahead = {(ZONE, "t"): ["a", "b"]}
-    here = board(mine, row(State.PENDING, "a"), row(State.COMPLETED, "b"), ahead=ahead)
-    assert (task(here.decide(retry)).waits, here.reopened) == (Waits.OTHERS, {((ZONE, "t"), "a")})
-    assert code(board(mine, failed("a"), row(State.COMPLETED, "b"), ahead=ahead).decide(retry)) == "task_state_conflict"
+    here = board(mine, row(State.PENDING, "a"), row(State.COMPLETED, "b"), dependencies=ahead)
+    assert (task(here.decide(retry)).waits_for, here.reopened_dependencies) == (
+        WaitsFor.DEPENDENCIES,
+        {((ZONE, "t"), "a")},
+    )
+    assert (
+        code(board(mine, failed("a"), row(State.COMPLETED, "b"), dependencies=ahead).decide(retry))
+        == "task_state_conflict"
+    )
 
 
 def test_a_change_that_closes_a_cycle_is_refused_and_the_cycle_is_named() -> None:
     ahead = {(ZONE, "b"): ["c"], (ZONE, "c"): ["t"]}
-    here = board(row(), waiting("b"), waiting("c"), ahead=ahead)
+    here = board(row(), waiting("b"), waiting("c"), dependencies=ahead)
     refusal = here.decide(patch(["b"]))
     assert code(refusal) == "dependency_cycle"
     assert getattr(refusal, "members", {})["cycle"] == ["t", "b", "c", "t"]
-    assert not here.changed
+    assert not here.originals
     assert code(board(row()).decide(patch(["t"]))) == "dependency_cycle"
 
 
@@ -152,10 +163,10 @@ def test_dependencies_change_only_before_the_work_has_begun() -> None:
 
 def test_a_cycle_that_should_not_be_there_is_cut() -> None:
     here = board(waiting("t"))
-    after = task(here.decide(Cut(zone_id=ZONE, id="t", cycle=("t", "u", "t"))))
+    after = task(here.decide(FailForCycle(zone_id=ZONE, id="t", cycle=("t", "u", "t"))))
     assert (after.status, after.reason) == (State.FAILED, "dependency_cycle")
-    assert here.told[0].cycle == ("t", "u", "t")
-    assert task(board(row()).decide(Cut(zone_id=ZONE, id="t", cycle=("t", "t")))).status is State.PENDING
+    assert here.events[0].cycle == ("t", "u", "t")
+    assert task(board(row()).decide(FailForCycle(zone_id=ZONE, id="t", cycle=("t", "t")))).status is State.PENDING
 
 
 # -- the graph ---------------------------------------------------------------------------------------------------
@@ -168,7 +179,7 @@ GRAPHS = st.dictionaries(
 @given(GRAPHS)
 def test_a_cycle_is_found_where_one_is_and_can_be_walked(graph: dict[str, list[str]]) -> None:
     for name in graph:
-        way = cycle_through(name, graph)
+        way = find_cycle(name, graph)
         reached: set[str] = set()
         pending = [*graph[name]]
         while pending:
@@ -186,9 +197,9 @@ def test_a_cycle_is_found_where_one_is_and_can_be_walked(graph: dict[str, list[s
 def test_tasks_of_one_request_are_made_after_those_they_depend_on_or_named_with_their_cycle(
     graph: dict[str, list[str]],
 ) -> None:
-    order, cycles = arranged(graph)
+    order, cycles = order_by_dependencies(graph)
     assert sorted([*order, *cycles]) == sorted(graph)
-    assert set(cycles) == in_cycles(graph)
+    assert set(cycles) == find_stuck(graph)
     for place, name in enumerate(order):
         assert all(each not in graph or each in order[:place] for each in graph[name])
     for way in cycles.values():
@@ -198,19 +209,19 @@ def test_tasks_of_one_request_are_made_after_those_they_depend_on_or_named_with_
 
 def test_a_chain_of_ten_thousand_is_walked_without_recursion() -> None:
     chain = {str(n): [str(n + 1)] for n in range(10_000)}
-    assert cycle_through("0", chain) is None
-    way = cycle_through("0", chain | {"9999": ["0"]})
+    assert find_cycle("0", chain) is None
+    way = find_cycle("0", chain | {"9999": ["0"]})
     assert way is not None
     assert len(way) == 10_001
-    assert in_cycles(chain | {"9999": ["0"]}) == set(chain)
+    assert find_stuck(chain | {"9999": ["0"]}) == set(chain)
 
 
 def test_tasks_that_are_not_in_the_way_of_each_other_keep_the_order_of_the_request() -> None:
-    assert arranged({"c": [], "a": ["c"], "b": []})[0] == ["c", "b", "a"]
+    assert order_by_dependencies({"c": [], "a": ["c"], "b": []})[0] == ["c", "b", "a"]
 
 
 def test_a_dependent_that_was_freed_twice_waits_for_one_less_once() -> None:
-    here = board(row(State.RUNNING), waiting("d", 2), blocked=blocked({"t": ["d", "d"]}))
+    here = board(row(State.RUNNING), waiting("d", 2), dependents=blocked({"t": ["d", "d"]}))
     here.decide(complete())
-    assert here.row((ZONE, "d")).unmet == 1
-    assert msgspec.structs.asdict(here.row((ZONE, "d")))["waits"] == Waits.OTHERS
+    assert here.task((ZONE, "d")).unmet_dependencies == 1
+    assert msgspec.structs.asdict(here.task((ZONE, "d")))["waits"] == WaitsFor.DEPENDENCIES

@@ -6,18 +6,24 @@ import msgspec
 import pytest
 
 from quarterdeck.domain.tasks.model.cost_types import Budget, Period, Scope
-from quarterdeck.domain.tasks.model.explain_types import Ahead, Candidate, Facts, Holder, TaskExplanation
-from quarterdeck.domain.tasks.model.rows import State, Task, Waits
+from quarterdeck.domain.tasks.model.explain_types import (
+    Candidate,
+    ExplainInput,
+    Holder,
+    TaskExplanation,
+    UnmetDependency,
+)
+from quarterdeck.domain.tasks.model.rows import State, Task, WaitsFor
 from quarterdeck.domain.tasks.rules import explain, states
-from quarterdeck.domain.tasks.rules.budgets import spent_view
+from quarterdeck.domain.tasks.rules.budgets import to_spent_view
 from tests.support.asking import NOW, ZONE
 from tests.support.making import struct_of
 from tests.support.tasking import WINDOWS, row
 
 
 def explained(task: Task, **facts: object) -> TaskExplanation:
-    plain: dict[str, object] = {"title": "a task", "last_error": None, "required": frozenset(), "now": NOW}
-    return explain.explain(struct_of(Facts, row=task, **(plain | facts)))
+    plain: dict[str, object] = {"title": "a task", "last_error": None, "required_capabilities": frozenset(), "now": NOW}
+    return explain.explain(struct_of(ExplainInput, task=task, **(plain | facts)))
 
 
 def candidate(*capabilities: str, free: int = 1, lives: bool = True) -> Candidate:
@@ -33,19 +39,19 @@ def test_every_state_is_explained(status: State) -> None:
 
 
 def test_a_task_that_waits_for_others_names_them() -> None:
-    waiting = row(waits=Waits.OTHERS, unmet=12, depends=12)
-    ahead = tuple(Ahead(f"d{n}", "first", State.RUNNING, 0, "x", 0, 0) for n in range(10))
-    told = explained(waiting, ahead=ahead)
+    waiting = row(waits=WaitsFor.DEPENDENCIES, unmet=12, depends=12)
+    ahead = tuple(UnmetDependency(f"d{n}", "first", State.RUNNING, 0, "x", 0, 0) for n in range(10))
+    told = explained(waiting, dependencies=ahead)
     assert (told.code, told.unmet, len(told.waits_for)) == ("dependencies", 12, 10)
     assert "'d0' (RUNNING by x)" in told.why[0]
     assert "7 more" in told.why[0]
     assert "fails with it" in told.next[1]
-    goes_on = explained(msgspec.structs.replace(waiting, on_dependency_failure="run"), ahead=ahead)
+    goes_on = explained(msgspec.structs.replace(waiting, on_dependency_failure="run"), dependencies=ahead)
     assert "without it" in goes_on.next[1]
 
 
 def test_a_task_whose_moment_has_not_come_says_when_it_does() -> None:
-    told = explained(row(waits=Waits.A_MOMENT, available_at=NOW + 60_000))
+    told = explained(row(waits=WaitsFor.TIME, available_at=NOW + 60_000))
     assert (told.code, told.until) == ("moment", "1970-01-12T13:47:40.000Z")
 
 
@@ -60,7 +66,7 @@ def test_a_task_that_backs_off_says_of_which_attempt_and_until_when() -> None:
 
 def test_a_task_whose_budget_is_spent_waits_for_that_whoever_is_free() -> None:
     budget = Budget(ZONE, Scope.ZONE, "", Period.DAY, 5, None, 0, 86_400_000, 7, 0, "x", 1, 1)
-    told = explained(row(), spent=spent_view(budget), candidates=(candidate(),))
+    told = explained(row(), spent_budget=to_spent_view(budget), candidates=(candidate(),))
     assert (told.code, told.budget is not None, told.until) == ("budget_spent", True, "1970-01-02T00:00:00.000Z")
 
 
@@ -78,7 +84,7 @@ def test_a_task_whose_budget_is_spent_waits_for_that_whoever_is_free() -> None:
 def test_a_task_that_waits_for_an_agent_says_who_could_take_it(
     candidates: tuple[Candidate, ...], code: str, missing: list[str], suited: int, free: int
 ) -> None:
-    told = explained(row(), required=frozenset({"rust", "go"}), candidates=candidates, before=3)
+    told = explained(row(), required_capabilities=frozenset({"rust", "go"}), candidates=candidates, ranked_before=3)
     assert told.agents is not None
     assert (told.code, told.agents.missing_capabilities) == (code, missing)
     assert (told.agents.suited, told.agents.free, told.before) == (suited, free, 3)
@@ -101,17 +107,15 @@ def test_a_task_that_somebody_has_says_who_since_when_and_until_when() -> None:
 @pytest.mark.parametrize(
     ("ended", "says"),
     [
-        (states.failed_by_dependency(row(), states.DEPENDENCY_FAILED, NOW), "depends on"),
-        (states.failed_by_dependency(row(), states.DEPENDENCY_CYCLE, NOW), "waited for itself"),
-        (states.canceled(row(), "no more", NOW), "no more"),
+        (states.fail_dependency(row(), states.DEPENDENCY_FAILED, NOW), "depends on"),
+        (states.fail_dependency(row(), states.DEPENDENCY_CYCLE, NOW), "waited for itself"),
+        (states.cancel(row(), "no more", NOW), "no more"),
         (
-            states.set_back(row(State.RUNNING, retry_count=2), State.FAILED, states.Setback("failed", 0.0), 1, NOW),
+            states.fail(row(State.RUNNING, retry_count=2), State.FAILED, states.Failure("failed", 0.0), 1, NOW),
             "no retries are left",
         ),
         (
-            states.set_back(
-                row(State.RUNNING), State.FAILED, states.Setback("failed", 0.0, False), WINDOWS.hung_ms, NOW
-            ),
+            states.fail(row(State.RUNNING), State.FAILED, states.Failure("failed", 0.0, False), WINDOWS.hung_ms, NOW),
             "must not be tried again",
         ),
     ],

@@ -9,16 +9,16 @@ from quarterdeck.domain.tasks.model.commands import (
     Abort,
     Assign,
     Cancel,
-    Command,
-    Launched,
     Patch,
     Pause,
     Progress,
+    RecordLaunch,
     Release,
     Start,
+    TaskCommand,
 )
 from quarterdeck.domain.tasks.model.rows import State
-from quarterdeck.domain.tasks.rules.batch_input import Worker
+from quarterdeck.domain.tasks.rules.batch_input import AgentInfo
 from tests.support.asking import ZONE
 from tests.support.tasking import AGENT, CREATOR, board, claim, code, complete, fail, given, row, worker
 
@@ -27,18 +27,18 @@ replace = msgspec.structs.replace
 
 
 def progress(token: str = "k") -> Progress:
-    return Progress(zone_id=ZONE, caller=CREATOR, id="t", token=token, percent=5, step=None, checkpoint=None)
+    return Progress(zone_id=ZONE, caller=CREATOR, id="t", attempt_token=token, percent=5, step=None, checkpoint=None)
 
 
-def lost(*, was_just_heard: bool = False) -> dict[tuple[str, str], Worker]:
+def lost(*, was_just_heard: bool = False) -> dict[tuple[str, str], AgentInfo]:
     alive = worker()
     return {
-        WHO: Worker(
+        WHO: AgentInfo(
             alive.capabilities,
-            alive.free,
+            alive.free_slots,
             alive.lease_expires_at,
-            is_lost=not was_just_heard,
-            was_just_heard=was_just_heard,
+            is_stale=not was_just_heard,
+            seen_recently=was_just_heard,
         )
     }
 
@@ -49,20 +49,20 @@ def lost(*, was_just_heard: bool = False) -> dict[tuple[str, str], Worker]:
         progress(),
         complete(),
         fail(),
-        Release(zone_id=ZONE, caller=CREATOR, id="t", token="k"),
-        Start(zone_id=ZONE, caller=CREATOR, id="t", token="k"),
+        Release(zone_id=ZONE, caller=CREATOR, id="t", attempt_token="k"),
+        Start(zone_id=ZONE, caller=CREATOR, id="t", attempt_token="k"),
     ],
     ids=lambda word: type(word).__name__,
 )
-def test_an_agent_is_heard_of_by_what_is_said_under_the_token_of_its_attempt(word: Command) -> None:
+def test_an_agent_is_heard_of_by_what_is_said_under_the_token_of_its_attempt(word: TaskCommand) -> None:
     here = board(row(State.RUNNING))
     here.decide(word)
-    assert here.heard == {WHO}
-    older = replace(word, token="older")
+    assert here.seen_agents == {WHO}
+    older = replace(word, attempt_token="older")
     for refused, held in ((older, State.RUNNING), (word, State.PAUSED), (word, State.ABORTED)):
         here = board(row(held))
         assert code(here.decide(refused)) == "stale_attempt"
-        assert not here.heard
+        assert not here.seen_agents
 
 
 @pytest.mark.parametrize(
@@ -70,40 +70,40 @@ def test_an_agent_is_heard_of_by_what_is_said_under_the_token_of_its_attempt(wor
     [
         (Cancel(zone_id=ZONE, caller=CREATOR, id="t", reason="r"), State.RUNNING),
         (Pause(zone_id=ZONE, caller=CREATOR, id="t"), State.RUNNING),
-        (Patch(zone_id=ZONE, caller=CREATOR, id="t", holds="pause"), State.RUNNING),
-        (Abort(zone_id=ZONE, id="t", token="k", reason="timeout", chance=0.0), State.RUNNING),
+        (Patch(zone_id=ZONE, caller=CREATOR, id="t", status_change="pause"), State.RUNNING),
+        (Abort(zone_id=ZONE, id="t", attempt_token="k", reason="timeout", jitter=0.0), State.RUNNING),
         # A lease that reached nobody: the server gives it back.
-        (Release(zone_id=ZONE, id="t", token="k"), State.RUNNING),
-        (Assign(zone_id=ZONE, id="t", agent_id=AGENT, token="k"), State.PENDING),
-        (Launched(zone_id=ZONE, id="t", token="k", session_key="s"), State.ASSIGNED),
+        (Release(zone_id=ZONE, id="t", attempt_token="k"), State.RUNNING),
+        (Assign(zone_id=ZONE, id="t", agent_id=AGENT, attempt_token="k"), State.PENDING),
+        (RecordLaunch(zone_id=ZONE, id="t", attempt_token="k", session_key="s"), State.ASSIGNED),
     ],
-    ids=lambda asked: type(asked).__name__ if isinstance(asked, Command) else "",
+    ids=lambda asked: type(asked).__name__ if isinstance(asked, TaskCommand) else "",
 )
-def test_an_agent_is_not_heard_of_by_what_others_do_with_its_tasks(ask: Command, status: State) -> None:
+def test_an_agent_is_not_heard_of_by_what_others_do_with_its_tasks(ask: TaskCommand, status: State) -> None:
     here = board(row(status))
     here.decide(ask)
-    assert here.changed, "it did something"
-    assert not here.heard
+    assert here.originals, "it did something"
+    assert not here.seen_agents
 
 
 def test_a_claim_is_a_sign_of_life_whether_it_is_given_something_or_not() -> None:
     here = board(row())
     assert given(here, claim()) == ["t"]
-    assert (here.heard, here.revived) == ({WHO}, {})
+    assert (here.seen_agents, here.revived_agents) == ({WHO}, {})
     for workers, is_noted in (({WHO: worker()}, True), (lost(was_just_heard=True), False)):
-        here = board(workers=workers)
+        here = board(agents=workers)
         assert given(here, claim()) == []
-        assert (here.heard == {WHO}) is is_noted
+        assert (here.seen_agents == {WHO}) is is_noted
 
 
 def test_by_its_claim_an_agent_that_was_lost_is_back_and_is_given_work() -> None:
-    here = board(row(), workers=lost())
+    here = board(row(), agents=lost())
     ask = claim()
     assert given(here, ask) == ["t"]
-    assert (here.heard, here.revived) == ({WHO}, {WHO: ask})
+    assert (here.seen_agents, here.revived_agents) == ({WHO}, {WHO: ask})
 
 
 def test_nothing_is_assigned_to_an_agent_that_is_lost() -> None:
-    here = board(row(), workers=lost())
-    assert code(here.decide(Assign(zone_id=ZONE, id="t", agent_id=AGENT, token="k"))) == "task_state_conflict"
-    assert not here.held
+    here = board(row(), agents=lost())
+    assert code(here.decide(Assign(zone_id=ZONE, id="t", agent_id=AGENT, attempt_token="k"))) == "task_state_conflict"
+    assert not here.held_changes

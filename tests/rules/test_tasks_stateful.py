@@ -13,20 +13,20 @@ from quarterdeck.domain.tasks.model.commands import (
     Abort,
     Cancel,
     Claim,
-    Command,
-    Due,
+    MakeAvailable,
     Patch,
     Pause,
     Release,
     Resume,
     Retry,
-    Spread,
+    TaskCommand,
+    UnblockDependents,
 )
-from quarterdeck.domain.tasks.model.rows import Leases, Ref, State, Task, Waits
+from quarterdeck.domain.tasks.model.rows import ClaimedTasks, State, Task, TaskRef, WaitsFor
 from quarterdeck.domain.tasks.rules import states
-from quarterdeck.domain.tasks.rules.batch_input import Kind, Known
-from quarterdeck.domain.tasks.rules.decider import Board
-from quarterdeck.domain.tasks.rules.dependency_graph import in_cycles
+from quarterdeck.domain.tasks.rules.batch_input import BatchInput, TaskClass
+from quarterdeck.domain.tasks.rules.decider import BatchDecider
+from quarterdeck.domain.tasks.rules.dependency_graph import find_stuck
 from quarterdeck.domain.tasks.rules.ready_queues import is_ready
 from quarterdeck.domain.tasks.rules.states import HELD
 from tests.support.asking import NOW, ZONE
@@ -36,7 +36,7 @@ AGENTS = ("a", "b")
 SLOTS = 2
 NAMES = st.integers(0, 9).map(str)
 TOKENS = st.integers(0, 30).map(str)
-ARROWS = {(source, target) for of in states.TASK.moves.values() for source, target in of.items()}
+ARROWS = {(source, target) for of in states.TASK_STATES.transitions.values() for source, target in of.items()}
 
 
 class Tasks(RuleBasedStateMachine):
@@ -45,10 +45,10 @@ class Tasks(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = NOW
-        self.rows: dict[Ref, Task] = {}
-        self.depends: dict[Ref, tuple[str, ...]] = {}
-        self.met: set[tuple[Ref, str]] = set()
-        self.batch: list[Command] = []
+        self.rows: dict[TaskRef, Task] = {}
+        self.depends: dict[TaskRef, tuple[str, ...]] = {}
+        self.met: set[tuple[TaskRef, str]] = set()
+        self.batch: list[TaskCommand] = []
         self.tokens = 0
         self.holders: dict[tuple[str, str], str] = {}
         """(task, token) → the agent that was given the attempt"""
@@ -67,7 +67,7 @@ class Tasks(RuleBasedStateMachine):
         self.tokens += most
         ask = claim(most, agent)
         tokens = tuple(str(self.tokens - n) for n in range(most))
-        self.batch.append(msgspec.structs.replace(ask, tokens=tokens))
+        self.batch.append(msgspec.structs.replace(ask, attempt_tokens=tokens))
 
     @rule(name=NAMES, token=TOKENS, how=st.sampled_from(("complete", "fail", "give up", "release")))
     def report(self, name: str, token: str, how: str) -> None:
@@ -85,7 +85,7 @@ class Tasks(RuleBasedStateMachine):
         if how == "complete":
             self.batch.append(complete(name, token))
         elif how == "release":
-            self.batch.append(Release(zone_id=ZONE, caller=CREATOR, id=name, token=token))
+            self.batch.append(Release(zone_id=ZONE, caller=CREATOR, id=name, attempt_token=token))
         else:
             self.batch.append(fail(name, token, retryable=how == "fail"))
 
@@ -105,15 +105,15 @@ class Tasks(RuleBasedStateMachine):
     def abort(self, name: str, is_present: bool) -> None:
         row = self.rows.get((ZONE, name))
         token = row.attempt_token if row is not None and is_present else "older"
-        self.batch.append(Abort(zone_id=ZONE, id=name, token=token, reason="agent_stale", chance=0.5))
+        self.batch.append(Abort(zone_id=ZONE, id=name, attempt_token=token, reason="agent_stale", jitter=0.5))
 
     @rule()
     def coordinate(self) -> None:
         for row in self.rows.values():
-            if row.spreads:
-                self.batch.append(Spread(zone_id=ZONE, id=row.id))
-            if row.waits == Waits.A_MOMENT:
-                self.batch.append(Due(zone_id=ZONE, id=row.id))
+            if row.dependents_pending:
+                self.batch.append(UnblockDependents(zone_id=ZONE, id=row.id))
+            if row.waits_for == WaitsFor.TIME:
+                self.batch.append(MakeAvailable(zone_id=ZONE, id=row.id))
 
     @rule(minutes=st.integers(0, 60))
     def pass_time(self, minutes: int) -> None:
@@ -124,45 +124,49 @@ class Tasks(RuleBasedStateMachine):
     @rule()
     def commit(self) -> None:
         held = Counter(row.agent_id for row in self.rows.values() if row.status in HELD)
-        board = Board(self._known(held))
+        board = BatchDecider(self._known(held))
         for ask in self.batch:
             outcome = board.decide(ask)
-            if isinstance(ask, Claim) and isinstance(outcome, Leases):
+            if isinstance(ask, Claim) and isinstance(outcome, ClaimedTasks):
                 for each in outcome.items:
                     key = (each.task.id, str(each.task.attempt_token))
                     assert self.holders.setdefault(key, ask.agent_id) == ask.agent_id
             if isinstance(outcome, Problem):
                 continue
-        for told in board.told:
-            assert told.before is None or told.before == told.row.status or (told.before, told.row.status) in ARROWS
-            self.done[told.row.id] += told.type == "task.completed"
-        for ref in {*board.created, *board.changed}:
-            self.rows[ref] = board.row(ref)
-        for ref, depends_on in board.depends.items():
+        for told in board.events:
+            assert (
+                told.from_state is None
+                or told.from_state == told.task.status
+                or (told.from_state, told.task.status) in ARROWS
+            )
+            self.done[told.task.id] += told.type == "task.completed"
+        for ref in {*board.new_content, *board.originals}:
+            self.rows[ref] = board.task(ref)
+        for ref, depends_on in board.new_dependencies.items():
             self.met = {(who, ahead) for who, ahead in self.met if who != ref}
             self.depends[ref] = depends_on
-        self.met = (self.met | board.met) - board.reopened
-        for (_, agent), by in board.held.items():
+        self.met = (self.met | board.met_dependencies) - board.reopened_dependencies
+        for (_, agent), by in board.held_changes.items():
             held[agent] += by
         assert +held == Counter(row.agent_id for row in self.rows.values() if row.status in HELD)
         self.batch = []
 
-    def _known(self, held: Counter[str | None]) -> Known:
+    def _known(self, held: Counter[str | None]) -> BatchInput:
         waited = [(ref, ahead) for ref, of in self.depends.items() for ahead in of if (ref, ahead) not in self.met]
-        blocked: dict[Ref, list[Ref]] = {}
+        blocked: dict[TaskRef, list[TaskRef]] = {}
         for ref, ahead in waited:
             blocked.setdefault((ZONE, ahead), []).append(ref)
-        return Known(
+        return BatchInput(
             now=self.now,
-            windows=WINDOWS,
-            problem_of=lambda ask, power: None,
-            zones={ZONE: None},
-            rows=[*self.rows.values()],
-            workers={(ZONE, name): worker(free=SLOTS - held[name]) for name in AGENTS},
-            kinds={(ZONE, row.class_id): Kind(row.task_type, frozenset()) for row in self.rows.values()},
+            timeouts=WINDOWS,
+            permission_problem=lambda ask, power: None,
+            zone_problems={ZONE: None},
+            tasks=[*self.rows.values()],
+            agents={(ZONE, name): worker(free=SLOTS - held[name]) for name in AGENTS},
+            classes={(ZONE, row.class_id): TaskClass(row.task_type, frozenset()) for row in self.rows.values()},
             ready=[row for row in self.rows.values() if is_ready(row)],
-            blocked=blocked,
-            ahead=self.depends,
+            dependents=blocked,
+            dependencies=self.depends,
         )
 
     # -- what must hold ------------------------------------------------------------------------------------------
@@ -181,11 +185,11 @@ class Tasks(RuleBasedStateMachine):
         for ref, row in self.rows.items():
             waited = [ahead for ahead in self.depends.get(ref, ()) if (ref, ahead) not in self.met]
             if row.status in (State.PENDING, State.PAUSED):
-                assert row.unmet == len(waited)
+                assert row.unmet_dependencies == len(waited)
             if is_ready(row):
                 assert not waited
-            if row.status is State.PENDING and row.unmet:
-                assert row.waits == Waits.OTHERS
+            if row.status is State.PENDING and row.unmet_dependencies:
+                assert row.waits_for == WaitsFor.DEPENDENCIES
 
     @invariant()
     def what_waits_for_what_is_done_will_hear_of_it(self) -> None:
@@ -195,8 +199,8 @@ class Tasks(RuleBasedStateMachine):
             for ahead in self.depends.get(ref, ()):
                 other = self.rows[ZONE, ahead]
                 if (ref, ahead) not in self.met:
-                    assert not other.final or other.spreads, "nobody would ever tell it"
-                    assert other.completed_at is None or other.spreads
+                    assert not other.final or other.dependents_pending, "nobody would ever tell it"
+                    assert other.completed_at is None or other.dependents_pending
 
     @invariant()
     def nothing_waits_for_itself(self) -> None:
@@ -205,7 +209,7 @@ class Tasks(RuleBasedStateMachine):
             for (zone, name), of in self.depends.items()
             if self.rows[zone, name].status in (State.PENDING, State.PAUSED)
         }
-        assert not in_cycles(waited)
+        assert not find_stuck(waited)
 
     @invariant()
     def whoever_holds_something_has_its_token(self) -> None:

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from quarterdeck.core.errors import Problem, TooLarge
-from quarterdeck.domain.tasks.model.log_types import Entry, Level, LogItem, Place, SaidLine
+from quarterdeck.domain.tasks.model.log_types import Level, LogEntry, LogItem, LogPosition, NewLogLine
 from quarterdeck.domain.tasks.model.rows import State
 from quarterdeck.domain.tasks.rules import log_rendering
-from quarterdeck.domain.tasks.rules.log_rendering import KINDS, Half, Span, Transition
+from quarterdeck.domain.tasks.rules.log_rendering import EVENT_RENDERING, LogPart, PageRange, Transition
 from tests.support.asking import caller
 from tests.support.source import SRC
 from tests.support.tasking import AGENT, row
@@ -22,8 +22,8 @@ def transition(kind: str, **data: object) -> Transition:
     return Transition(1, "e1", kind, "tester", "RUNNING", "FAILED", text, 1)
 
 
-def entry(at: int, *, pos: int | None = None, number: int | None = None) -> Entry:
-    return Entry(
+def entry(at: int, *, pos: int | None = None, number: int | None = None) -> LogEntry:
+    return LogEntry(
         pos=pos, number=number, id=f"{pos or ''}-{number or ''}", agent_id=None, level=Level.INFO, event="log",
         message=None, details="{}", previous_status=None, new_status=None, session_key=None, stack_trace=None,
         created_at=at,
@@ -37,7 +37,7 @@ def test_every_transition_that_a_task_makes_reads_as_a_line() -> None:
     sources = [path for path in (SRC / "domain/tasks").rglob("*.py") if path.name != "telling.py"]
     told = {kind for path in sources for kind in re.findall(r'"(task\.[a-z]+)"', path.read_text())}
     told -= {"task.create", "task.progress", "task.claim"}  # what keys are kept under
-    assert told == set(KINDS)
+    assert told == set(EVENT_RENDERING)
 
 
 @pytest.mark.parametrize(
@@ -52,28 +52,34 @@ def test_every_transition_that_a_task_makes_reads_as_a_line() -> None:
     ],
 )
 def test_how_grave_a_transition_is(kind: str, data: dict[str, object], level: str, event: str) -> None:
-    read = log_rendering.read_as(transition(kind, **data))
+    read = log_rendering.entry_from_transition(transition(kind, **data))
     assert (read.level, read.event, read.agent_id) == (level, event, AGENT)
     assert (read.previous_status, read.new_status) == ("RUNNING", "FAILED")
     assert read.message
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", sorted(EVENT_RENDERING))
 def test_every_transition_is_told_in_a_sentence(kind: str) -> None:
-    said = log_rendering.read_as(transition(kind, progressPercent=3, currentStep="look", reason="why")).message
+    said = log_rendering.entry_from_transition(
+        transition(kind, progressPercent=3, currentStep="look", reason="why")
+    ).message
     assert said
     assert said.endswith(".")
     assert "None" not in said
 
 
 def test_what_is_asked_for_by_level_and_event_is_found_by_the_types_of_events() -> None:
-    assert log_rendering.wanted(None, None).types is None
-    assert log_rendering.wanted(Level.WARN, None).types == ("task.warned",)
-    assert log_rendering.wanted(Level.CRITICAL, None) == log_rendering.Wanted(("task.failed",), True)
-    assert log_rendering.wanted(Level.ERROR, None) == log_rendering.Wanted(("task.failed", "task.aborted"), False)
-    assert log_rendering.wanted(None, "progress_update").types == ("task.progressed",)
-    assert log_rendering.wanted(Level.DEBUG, None).types == ()
-    assert log_rendering.wanted(Level.WARN, "state_transition").types == ()
+    assert log_rendering.transition_filter(None, None).types is None
+    assert log_rendering.transition_filter(Level.WARN, None).types == ("task.warned",)
+    assert log_rendering.transition_filter(Level.CRITICAL, None) == log_rendering.TransitionFilter(
+        ("task.failed",), True
+    )
+    assert log_rendering.transition_filter(Level.ERROR, None) == log_rendering.TransitionFilter(
+        ("task.failed", "task.aborted"), False
+    )
+    assert log_rendering.transition_filter(None, "progress_update").types == ("task.progressed",)
+    assert log_rendering.transition_filter(Level.DEBUG, None).types == ()
+    assert log_rendering.transition_filter(Level.WARN, "state_transition").types == ()
 
 
 # -- saying something
@@ -87,13 +93,13 @@ def test_only_the_holder_of_the_present_attempt_says_something() -> None:
     running = row(State.RUNNING)
     own = msgspec.structs.replace(caller(), agent_id=AGENT)
     other = msgspec.structs.replace(caller(), agent_id="b")
-    assert refused(log_rendering.may_say(own, running, "t", "k")) is None
-    assert refused(log_rendering.may_say(caller(), running, "t", "k")) is None
-    assert refused(log_rendering.may_say(caller(), running, "t", None)) == "attempt_token_required"
-    assert refused(log_rendering.may_say(caller(), running, "t", "old")) == "stale_attempt"
-    assert refused(log_rendering.may_say(other, running, "t", "k")) == "stale_attempt"
-    assert refused(log_rendering.may_say(caller(), row(State.COMPLETED), "t", "k")) == "stale_attempt"
-    assert refused(log_rendering.may_say(caller(), None, "t", "k")) == "task_not_found"
+    assert refused(log_rendering.append_problem(own, running, "t", "k")) is None
+    assert refused(log_rendering.append_problem(caller(), running, "t", "k")) is None
+    assert refused(log_rendering.append_problem(caller(), running, "t", None)) == "attempt_token_required"
+    assert refused(log_rendering.append_problem(caller(), running, "t", "old")) == "stale_attempt"
+    assert refused(log_rendering.append_problem(other, running, "t", "k")) == "stale_attempt"
+    assert refused(log_rendering.append_problem(caller(), row(State.COMPLETED), "t", "k")) == "stale_attempt"
+    assert refused(log_rendering.append_problem(caller(), None, "t", "k")) == "task_not_found"
 
 
 def test_secrets_are_gone_before_a_line_is_anywhere() -> None:
@@ -102,44 +108,44 @@ def test_secrets_are_gone_before_a_line_is_anywhere() -> None:
         stack_trace="password=canary",
         details={"password": "canary", "deep": [{"$secret": "canary"}], "n": 1},
     )
-    said = log_rendering.said(item, "l")
+    said = log_rendering.new_line(item, "l")
     assert "canary" not in f"{said.details} {said.message} {said.stack_trace}"
     assert msgspec.json.decode(said.details) == {"password": "***", "deep": ["***"], "n": 1}
 
 
 def test_what_is_known_to_be_secret_is_struck_out_of_every_text_and_leaves_json_behind() -> None:
-    line = SaidLine("l", Level.INFO, "log", "it is 1234", '{"n":1234,"1234":["x1234"]}', "at 1234")
-    clean = log_rendering.cleaned(line, lambda text: text.replace("1234", "***"))
+    line = NewLogLine("l", Level.INFO, "log", "it is 1234", '{"n":1234,"1234":["x1234"]}', "at 1234")
+    clean = log_rendering.redact_line(line, lambda text: text.replace("1234", "***"))
     assert (clean.message, clean.stack_trace) == ("it is ***", "at ***")
     assert msgspec.json.decode(clean.details) == {"n": 1234, "***": ["x***"]}
 
 
 def test_details_have_a_bound() -> None:
     with pytest.raises(TooLarge):
-        log_rendering.said(LogItem(details={"a": "x" * 70_000}), "l")
+        log_rendering.new_line(LogItem(details={"a": "x" * 70_000}), "l")
 
 
 # -- two halves
 
 
-def pages(transitions: list[Entry], lines: list[Entry], limit: int, *, oldest_first: bool) -> list[list[str]]:
+def pages(transitions: list[LogEntry], lines: list[LogEntry], limit: int, *, oldest_first: bool) -> list[list[str]]:
     """All pages, each read from where the one before has come to, as the database would give them."""
-    place = Place(0, 0) if oldest_first else Place(10**9, 10**9)
-    end = Place(10**6, 10**6) if oldest_first else Place(0, 0)
+    place = LogPosition(0, 0) if oldest_first else LogPosition(10**9, 10**9)
+    end = LogPosition(10**6, 10**6) if oldest_first else LogPosition(0, 0)
     found: list[list[str]] = []
     for _ in range(100):
 
-        def half(entries: list[Entry], reached: int, name: str) -> Half:
+        def half(entries: list[LogEntry], reached: int, name: str) -> LogPart:
             ordered = sorted(entries, key=lambda e: getattr(e, name), reverse=not oldest_first)
             left = [e for e in ordered if (getattr(e, name) > reached) == oldest_first and getattr(e, name) != reached]
-            return Half(left[: limit + 1], len(left) > limit)
+            return LogPart(left[: limit + 1], len(left) > limit)
 
-        span = Span(place, end, limit, oldest_first)
-        page = log_rendering.merged(half(transitions, place.pos, "pos"), half(lines, place.number, "number"), span)
+        span = PageRange(place, end, limit, oldest_first)
+        page = log_rendering.merge_parts(half(transitions, place.pos, "pos"), half(lines, place.number, "number"), span)
         found.append([e.id for e in page.entries])
         if page.is_last:
             return found
-        place = page.place
+        place = page.position
     raise AssertionError("it never ends")
 
 
@@ -166,7 +172,7 @@ def test_a_clock_that_was_set_back_loses_nothing() -> None:
 
 def test_where_a_half_was_cut_the_other_does_not_run_ahead() -> None:
     """A page that is full of long lines must not show what happened after those that did not fit."""
-    span = Span(Place(0, 0), Place(99, 99), 10, True)
-    page = log_rendering.merged(Half([entry(5, pos=1)], False), Half([entry(1, number=1)], True), span)
+    span = PageRange(LogPosition(0, 0), LogPosition(99, 99), 10, True)
+    page = log_rendering.merge_parts(LogPart([entry(5, pos=1)], False), LogPart([entry(1, number=1)], True), span)
     assert [e.id for e in page.entries] == ["-1"]
-    assert (page.place, page.is_last) == (Place(0, 1), False)
+    assert (page.position, page.is_last) == (LogPosition(0, 1), False)

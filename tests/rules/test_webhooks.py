@@ -11,11 +11,18 @@ import pytest
 
 from quarterdeck.core.clock import DAY, MINUTE, SECOND
 from quarterdeck.domain.webhooks import rules
-from quarterdeck.domain.webhooks.model import Delivery, Endpoint, Report, State, Verb, Why
+from quarterdeck.domain.webhooks.model import (
+    Delivery,
+    DeliveryState,
+    DeliveryVerb,
+    DisableReason,
+    Endpoint,
+    ReportAttempt,
+)
 from quarterdeck.domain.webhooks.rules import event_types, states
-from quarterdeck.domain.webhooks.rules.endpoints import host_of
-from quarterdeck.domain.webhooks.rules.payloads import Message, message_of
-from quarterdeck.domain.webhooks.rules.states import DELIVERY, Schedule
+from quarterdeck.domain.webhooks.rules.endpoints import url_host
+from quarterdeck.domain.webhooks.rules.payloads import Payload, build_payload
+from quarterdeck.domain.webhooks.rules.states import DELIVERY_STATES, RetrySchedule
 from quarterdeck.engine.event_log import Event
 from tests.support.making import struct_of
 from tests.support.source import modules
@@ -24,9 +31,9 @@ NOW = 1_738_161_000_000
 HOUR = 60 * MINUTE
 
 
-def happened(kind: str, before: str | None = None, after: str | None = None, **data: object) -> Message:
+def happened(kind: str, before: str | None = None, after: str | None = None, **data: object) -> Payload:
     event = Event(7, "e1", "ws-1", kind, "task-123", "tester", before, after, json.dumps(data), None, NOW)
-    message = message_of(event)
+    message = build_payload(event)
     assert message is not None
     return message
 
@@ -37,13 +44,13 @@ ENDPOINT = Endpoint(
 
 
 def sent(**row: object) -> Delivery:
-    made = states.made(ENDPOINT, happened("task.started", "ASSIGNED", "RUNNING"), ("e1", 7, None), NOW)
+    made = states.new_delivery(ENDPOINT, happened("task.started", "ASSIGNED", "RUNNING"), ("e1", 7, None), NOW)
     return msgspec.structs.replace(made, **row)
 
 
-def report(**said: object) -> Report:
-    plain = {"zone_id": "ws-1", "endpoint_id": "w1", "id": "e1", "until": 0, "attempt": 1}
-    return struct_of(Report, **(plain | said))
+def report(**said: object) -> ReportAttempt:
+    plain = {"zone_id": "ws-1", "endpoint_id": "w1", "id": "e1", "lease_expires_at": 0, "attempt": 1}
+    return struct_of(ReportAttempt, **(plain | said))
 
 
 # -- what is told
@@ -63,13 +70,13 @@ def test_a_change_of_status_is_told_as_published() -> None:
         "taskType": "review",
         "agentId": "a1",
     }
-    assert told.words == {"*", "task.completed", "task.status_changed"}
+    assert told.types == {"*", "task.completed", "task.status_changed"}
 
 
 def test_what_is_no_change_of_status_is_told_as_the_log_has_it() -> None:
     told = happened("task.created", None, "PENDING", priority=5)
     assert told.event == "task.created"
-    assert told.words == {"*", "task.created"}
+    assert told.types == {"*", "task.created"}
     assert json.loads(told.body)["data"] == {"priority": 5}
     agent = json.loads(happened("agent.registered", None, "IDLE").body)
     assert (agent["event"], agent["agentId"], agent["type"]) == ("agent.registered", "task-123", "agent.registered")
@@ -87,21 +94,21 @@ def test_what_is_no_change_of_status_is_told_as_the_log_has_it() -> None:
 def test_what_somebody_ought_to_look_at_is_an_alert(kind: str, data: dict[str, object], alert: str) -> None:
     told = happened(kind, "RUNNING", "FAILED", **data)
     assert json.loads(told.body)["alert"] == alert
-    assert event_types.ALERT in told.words
+    assert event_types.ALERT in told.types
     assert json.loads(told.body).get("cycle") == data.get("cycle")
 
 
 def test_a_failure_that_is_tried_again_is_no_alert_and_nothing_else_is_told_at_all() -> None:
-    assert event_types.ALERT not in happened("task.failed", "RUNNING", "FAILED", exhausted=False).words
+    assert event_types.ALERT not in happened("task.failed", "RUNNING", "FAILED", exhausted=False).types
     for kind in ("session.spawn", "webhook.created", "zone.end", "key.create"):
         event = Event(1, "e", "z", kind, "s", "a", None, None, "{}", None, NOW)
-        assert message_of(event) is None
+        assert build_payload(event) is None
 
 
 def test_only_what_there_is_may_be_named_each_once() -> None:
-    assert rules.asked_types(None) == ("task.status_changed", "alert")
-    assert rules.asked_types(["*", "*", "agent.stale"]) == ("*", "agent.stale")
-    assert rules.types_problem(event_types.KNOWN) is None
+    assert rules.normalize_types(None) == ("task.status_changed", "alert")
+    assert rules.normalize_types(["*", "*", "agent.stale"]) == ("*", "agent.stale")
+    assert rules.types_problem(event_types.ALLOWED_TYPES) is None
     refused = rules.types_problem(["*", "task.finished"])
     assert refused is not None
     assert (refused.code, refused.members["field"]) == ("invalid_webhook_type", "types")
@@ -120,7 +127,7 @@ def test_every_type_that_is_emitted_about_tasks_and_agents_may_be_named() -> Non
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     emitted = {word for word in words if re.fullmatch(r"(task|agent)\.[a-z_]+", word)} - KEPT_UNDER
-    named = {kind for kind in event_types.KNOWN if kind.startswith(event_types.FAMILIES)}
+    named = {kind for kind in event_types.ALLOWED_TYPES if kind.startswith(event_types.EVENT_PREFIXES)}
     assert emitted == named - {event_types.STATUS_CHANGED}
 
 
@@ -128,40 +135,42 @@ def test_every_type_that_is_emitted_about_tasks_and_agents_may_be_named() -> Non
 
 
 def test_the_schedule_is_the_standards_and_chance_only_adds_to_it() -> None:
-    schedule = Schedule()
-    pauses = [schedule.pause(attempt, 0.0) for attempt in range(1, 11)]
+    schedule = RetrySchedule()
+    pauses = [schedule.delay(attempt, 0.0) for attempt in range(1, 11)]
     assert pauses == [
         5 * SECOND, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR, None,
     ]  # fmt: skip
-    assert schedule.pause(1, 0.999) == 5_500
+    assert schedule.delay(1, 0.999) == 5_500
     assert sum(filter(None, pauses)) > 3 * DAY
 
 
 @pytest.mark.parametrize(
     ("said", "state", "pause"),
     [
-        ({"answer_status": 200}, State.DELIVERED, None),
-        ({"answer_status": 500, "error": "it answered 500"}, State.PENDING, 5 * SECOND),
-        ({"error": "no answer within 15 s", "attempt": 3}, State.PENDING, 30 * MINUTE),
-        ({"answer_status": 429, "error": "…", "wait_ms": 60 * SECOND}, State.PENDING, 60 * SECOND),
-        ({"answer_status": 503, "error": "…", "wait_ms": SECOND}, State.PENDING, 5 * SECOND),
-        ({"answer_status": 503, "error": "…", "wait_ms": 9 * DAY}, State.PENDING, DAY),
-        ({"answer_status": 500, "error": "…", "attempt": 10}, State.FAILED, None),
-        ({"answer_status": 410, "error": "it answered 410"}, State.FAILED, None),
+        ({"answer_status": 200}, DeliveryState.DELIVERED, None),
+        ({"answer_status": 500, "error": "it answered 500"}, DeliveryState.PENDING, 5 * SECOND),
+        ({"error": "no answer within 15 s", "attempt": 3}, DeliveryState.PENDING, 30 * MINUTE),
+        ({"answer_status": 429, "error": "…", "wait_ms": 60 * SECOND}, DeliveryState.PENDING, 60 * SECOND),
+        ({"answer_status": 503, "error": "…", "wait_ms": SECOND}, DeliveryState.PENDING, 5 * SECOND),
+        ({"answer_status": 503, "error": "…", "wait_ms": 9 * DAY}, DeliveryState.PENDING, DAY),
+        ({"answer_status": 500, "error": "…", "attempt": 10}, DeliveryState.FAILED, None),
+        ({"answer_status": 410, "error": "it answered 410"}, DeliveryState.FAILED, None),
     ],
 )
-def test_what_a_delivery_is_after_an_attempt(said: dict[str, object], state: State, pause: int | None) -> None:
-    after = states.reported(sent(), report(**said), NOW, Schedule())
+def test_what_a_delivery_is_after_an_attempt(said: dict[str, object], state: DeliveryState, pause: int | None) -> None:
+    after = states.apply_report(sent(), report(**said), NOW, RetrySchedule())
     assert (after.status, after.next_at) == (state, None if pause is None else NOW + pause)
-    assert (after.queue is not None) == (state is State.PENDING)
-    assert (after.delivered_at is not None) == (state is State.DELIVERED)
+    assert (after.queue is not None) == (state is DeliveryState.PENDING)
+    assert (after.delivered_at is not None) == (state is DeliveryState.DELIVERED)
 
 
 def test_every_verb_leads_where_the_table_says() -> None:
-    assert DELIVERY.target(Verb.DELIVER, State.DELIVERED) is None
-    assert DELIVERY.target(Verb.GIVE_UP, State.FAILED) is None
-    assert {DELIVERY.target(Verb.REPLAY, state) for state in State} == {State.PENDING}
-    assert states.replayed(sent(status=State.FAILED, attempts=10), NOW).attempts == 0
+    assert DELIVERY_STATES.next_state(DeliveryVerb.DELIVER, DeliveryState.DELIVERED) is None
+    assert DELIVERY_STATES.next_state(DeliveryVerb.GIVE_UP, DeliveryState.FAILED) is None
+    assert {DELIVERY_STATES.next_state(DeliveryVerb.REPLAY, state) for state in DeliveryState} == {
+        DeliveryState.PENDING
+    }
+    assert states.replay(sent(status=DeliveryState.FAILED, attempts=10), NOW).attempts == 0
 
 
 @pytest.mark.parametrize(
@@ -180,24 +189,24 @@ def test_every_verb_leads_where_the_table_says() -> None:
     ],
 )
 def test_a_pause_is_kept_where_it_may_be_asked_for_and_can_be_read(status: int, said: str | None, pause: int) -> None:
-    assert states.wait_of(status, said, NOW) == pause
+    assert states.retry_after_ms(status, said, NOW) == pause
 
 
 @pytest.mark.parametrize(
     ("since", "said", "why"),
     [
-        (None, {"answer_status": 410, "error": "…"}, Why.GONE),
-        (NOW - 5 * DAY, {"error": "…"}, Why.FAILING),
+        (None, {"answer_status": 410, "error": "…"}, DisableReason.GONE),
+        (NOW - 5 * DAY, {"error": "…"}, DisableReason.FAILING),
         (NOW - 5 * DAY + 1, {"error": "…"}, None),
         (None, {"error": "…"}, None),
         (NOW - 9 * DAY, {"answer_status": 200}, None),
     ],
 )
 def test_when_an_endpoint_is_to_hear_of_nothing_more(
-    since: int | None, said: dict[str, object], why: Why | None
+    since: int | None, said: dict[str, object], why: DisableReason | None
 ) -> None:
     endpoint = msgspec.structs.replace(ENDPOINT, failing_since=since)
-    assert states.ends(endpoint, report(**said), NOW, 5 * DAY) is why
+    assert states.disable_reason(endpoint, report(**said), NOW, 5 * DAY) is why
 
 
 # -- which URLs there may be
@@ -236,4 +245,4 @@ def test_public_https_is_taken_and_in_a_lab_everything_of_plain_form() -> None:
     ],
 )
 def test_of_a_url_only_its_host_is_told(url: str, host: str) -> None:
-    assert host_of(url) == host
+    assert url_host(url) == host

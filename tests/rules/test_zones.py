@@ -7,7 +7,7 @@ import pytest
 from msgspec import UNSET
 
 from quarterdeck.domain.zones import rules
-from quarterdeck.domain.zones.model import CEILINGS, Limits, Overrides, Zone, ZoneUse
+from quarterdeck.domain.zones.model import CEILINGS, Limits, Overrides, Zone, ZoneUsage
 
 NAMES = tuple(CEILINGS)
 CONTRACT = {
@@ -52,7 +52,7 @@ def test_a_limit_that_does_not_exist_is_refused() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_override_sets_one_limit_and_leaves_the_others_at_their_defaults(name: str) -> None:
     defaults = Limits()
-    inforce = rules.in_force(given(f'{{"{name}": 3}}'), defaults)
+    inforce = rules.effective_limits(given(f'{{"{name}": 3}}'), defaults)
     assert inforce == msgspec.structs.replace(defaults, **{name: 3})
 
 
@@ -60,36 +60,36 @@ def test_an_override_sets_one_limit_and_leaves_the_others_at_their_defaults(name
 def test_no_default_and_no_stored_override_passes_a_ceiling(name: str) -> None:
     # A ceiling may have been lowered since the override was stored.
     beyond = {name: CEILINGS[name] + 1}
-    assert getattr(rules.in_force(Overrides(**beyond), Limits()), name) == CEILINGS[name]
-    assert getattr(rules.in_force(Overrides(), Limits(**beyond)), name) == CEILINGS[name]
+    assert getattr(rules.effective_limits(Overrides(**beyond), Limits()), name) == CEILINGS[name]
+    assert getattr(rules.effective_limits(Overrides(), Limits(**beyond)), name) == CEILINGS[name]
 
 
 def test_merging_sets_what_is_named_takes_back_what_is_null_and_keeps_the_rest() -> None:
     old = given('{"max_depth": 1, "max_children": 2, "max_sessions": 3}')
-    merged = rules.merge(old, given('{"max_depth": 9, "max_children": null, "max_concurrent": 4}'))
+    merged = rules.merge_overrides(old, given('{"max_depth": 9, "max_children": null, "max_concurrent": 4}'))
     assert merged == Overrides(max_depth=9, max_sessions=3, max_concurrent=4)
     assert merged.max_children is UNSET
-    assert rules.merge(old, Overrides()) == old
+    assert rules.merge_overrides(old, Overrides()) == old
 
 
 def test_what_is_stored_is_only_what_is_overridden_and_reads_back_the_same() -> None:
     overrides = given('{"max_depth": 0, "max_sessions": 3}')
-    text = rules.stored(overrides)
+    text = rules.encode_overrides(overrides)
     assert msgspec.json.decode(text) == {"max_depth": 0, "max_sessions": 3}
-    assert rules.overrides_of(zone(text)) == overrides
-    assert rules.stored(Overrides()) == "{}"
+    assert rules.overrides_of_zone(zone(text)) == overrides
+    assert rules.encode_overrides(Overrides()) == "{}"
 
 
 @pytest.mark.parametrize(("frozen", "said"), [(0, False), (1, True)])
 def test_terms_say_the_limits_in_force_and_whether_the_zone_is_frozen(frozen: int, said: bool) -> None:
-    terms = rules.terms(zone('{"max_depth": 2}', frozen), Limits(max_children=7))
+    terms = rules.admission_of_zone(zone('{"max_depth": 2}', frozen), Limits(max_children=7))
     assert terms.frozen is said
     assert terms.limits == Limits(max_depth=2, max_children=7)
     assert rules.view(zone(frozen=frozen)).frozen is said
 
 
 def test_quotas_are_shown_with_what_is_in_force_overridden_possible_and_used() -> None:
-    shown = rules.quotas_view(ZoneUse(zone('{"max_depth": 2}'), 5, 4), Limits())
+    shown = rules.quotas_view(ZoneUsage(zone('{"max_depth": 2}'), 5, 4), Limits())
     assert shown.limits == Limits(max_depth=2)
     assert shown.overrides == Overrides(max_depth=2)
     assert shown.ceilings == CONTRACT

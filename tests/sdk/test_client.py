@@ -59,13 +59,13 @@ async def test_clients_for_other_zones_leave_nothing_behind_and_one_that_waits_e
     async with client_of(zone) as qd:
         for _ in range(10):
             qd.in_zone("other")
-        assert not qd._remote._closing
+        assert not qd._transport._close_callbacks
         service = await qd.services.register(APP, "http://worker.invalid/app")
         asked = await qd.invocations.enqueue(service.id, "never")
         with pytest.raises(TimedOut):
             await qd.in_zone(zone.id).invocations.wait(asked.id, timeout=0.01)
-        assert len(qd._remote._closing or ()) == 1
-    assert qd._remote._closing is None
+        assert len(qd._transport._close_callbacks or ()) == 1
+    assert qd._transport._close_callbacks is None
 
 
 async def test_a_refusal_explains_itself(server: ServerProcess) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import quarterdeck
-from quarterdeck.embedded import Embedded, Told
+from quarterdeck.embedded import Embedded, EmbeddedConfig
 from quarterdeck.sdk import Attempt, TaskWorker
 from quarterdeck.sdk.errors import Forbidden, NotFound, TimedOut, Unauthenticated, Unreachable
 from quarterdeck.settings import SettingsError
@@ -67,7 +67,7 @@ async def test_a_directory_belongs_to_one_at_a_time_and_a_client_outlives_nothin
 
 
 async def test_tokens_count_as_they_do_over_http(sqlite_url: str) -> None:
-    house = Embedded(Told(Path(sqlite_url.removeprefix("sqlite:///"))))
+    house = Embedded(EmbeddedConfig(Path(sqlite_url.removeprefix("sqlite:///"))))
     async with house as qd:
         await qd.agents.register("dev-1")
         async with house.client((await qd.agents.token("dev-1")).token) as own:

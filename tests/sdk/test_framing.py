@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from quarterdeck.client.http_parser import Framing
+from quarterdeck.client.http_parser import ResponseParser
 from quarterdeck.client.http_types import Lost
 
 COUNTED = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
@@ -16,8 +16,8 @@ AFTER_100 = b"HTTP/1.1 100 Continue\r\n\r\n" + COUNTED
 WHOLE = [COUNTED, CHUNKED, AFTER_100]
 
 
-def fed(*pieces: bytes) -> Framing:
-    framing = Framing()
+def fed(*pieces: bytes) -> ResponseParser:
+    framing = ResponseParser()
     for piece in pieces:
         framing.feed(piece)
     return framing
@@ -27,39 +27,39 @@ def fed(*pieces: bytes) -> Framing:
 def test_however_the_bytes_are_cut_the_answer_is_the_same(sent: bytes, cuts: list[int]) -> None:
     places = sorted({min(cut, len(sent)) for cut in cuts} | {0, len(sent)})
     framing = fed(*(sent[a:b] for a, b in pairwise(places)))
-    assert framing.is_whole
-    assert framing.keeps
-    assert framing.answer().body == b"hello"
+    assert framing.is_complete
+    assert framing.keep_alive
+    assert framing.response().body == b"hello"
 
 
 @pytest.mark.parametrize("sent", WHOLE)
 def test_an_answer_is_whole_with_its_last_byte_and_not_before(sent: bytes) -> None:
-    framing = Framing()
+    framing = ResponseParser()
     for byte in sent[:-1]:
         framing.feed(bytes([byte]))
-        assert not framing.is_whole
+        assert not framing.is_complete
     framing.feed(sent[-1:])
-    assert framing.is_whole
+    assert framing.is_complete
 
 
 def test_an_answer_without_content_is_whole_with_its_head() -> None:
-    assert fed(b"HTTP/1.1 204 No Content\r\nX: y\r\n\r\n").is_whole
+    assert fed(b"HTTP/1.1 204 No Content\r\nX: y\r\n\r\n").is_complete
 
 
 def test_a_body_without_a_length_ends_with_the_connection_and_takes_it_along() -> None:
     framing = fed(b"HTTP/1.1 200 OK\r\n\r\nto the ", b"end")
-    assert not framing.is_whole
-    framing.end()
-    assert framing.is_whole
-    assert not framing.keeps
-    assert framing.answer().body == b"to the end"
+    assert not framing.is_complete
+    framing.feed_eof()
+    assert framing.is_complete
+    assert not framing.keep_alive
+    assert framing.response().body == b"to the end"
 
 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nContent-Le", COUNTED[:-1], CHUNKED[:-2]])
 def test_an_answer_that_ends_early_is_lost(sent: bytes) -> None:
     framing = fed(sent)
     with pytest.raises(Lost, match="before its answer was whole"):
-        framing.end()
+        framing.feed_eof()
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_an_answer_that_ends_early_is_lost(sent: bytes) -> None:
 )
 def test_a_connection_that_says_more_or_says_goodbye_serves_no_other_exchange(sent: bytes) -> None:
     framing = fed(sent)
-    assert framing.is_whole
-    assert not framing.keeps
+    assert framing.is_complete
+    assert not framing.keep_alive
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_what_is_no_answer_is_told_as_soon_as_it_can_be_seen(sent: bytes) -> Non
 
 def test_a_body_is_given_as_it_comes_and_each_byte_once() -> None:
     framing = fed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel")
-    assert framing.take() == b"hel"
+    assert framing.take_body() == b"hel"
     framing.feed(b"lo\r\n1\r\n!\r\n")
-    assert framing.take() == b"lo!"
-    assert framing.take() == b""
-    assert not framing.is_whole
+    assert framing.take_body() == b"lo!"
+    assert framing.take_body() == b""
+    assert not framing.is_complete

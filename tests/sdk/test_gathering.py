@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from quarterdeck.sdk import batching
-from quarterdeck.sdk.batching import CALLS, Gatherer
+from quarterdeck.sdk.batching import MAX_CONCURRENT_CALLS, RequestBatcher
 from quarterdeck.sdk.errors import Conflict, Invalid, Problem, Unavailable
 from tests.support.eventually import eventually
 
 BAD = "bad"
-FIRST = [f"first{n}" for n in range(CALLS)]
+FIRST = [f"first{n}" for n in range(MAX_CONCURRENT_CALLS)]
 """As many as go at once, each alone."""
 
 
@@ -45,9 +45,9 @@ class Wire:
 
 async def asked(wire: Wire, *bodies: str) -> list[str | BaseException]:
     """All at once; the calls go through when all of them stand in the queue."""
-    gatherer = Gatherer(wire.send)
-    waiting = [asyncio.create_task(gatherer.ask(body)) for body in bodies]
-    await wire.until_under_way(min(CALLS, len(bodies)))
+    gatherer = RequestBatcher(wire.send)
+    waiting = [asyncio.create_task(gatherer.submit(body)) for body in bodies]
+    await wire.until_under_way(min(MAX_CONCURRENT_CALLS, len(bodies)))
     wire.let.set()
     return await asyncio.gather(*waiting, return_exceptions=True)
 
@@ -60,16 +60,16 @@ async def test_whoever_comes_alone_goes_at_once_and_the_others_go_together() -> 
 
 async def test_each_gets_its_own_refusal() -> None:
     found = await asked(Wire(), *FIRST, "taken", "c")
-    assert [each for each in found if isinstance(each, str)][CALLS:] == ["C"]
-    assert isinstance(found[CALLS], Conflict)
+    assert [each for each in found if isinstance(each, str)][MAX_CONCURRENT_CALLS:] == ["C"]
+    assert isinstance(found[MAX_CONCURRENT_CALLS], Conflict)
 
 
 async def test_a_body_that_is_not_taken_does_not_hurt_those_that_go_with_it() -> None:
     wire = Wire()
     found = await asked(wire, *FIRST, BAD, "c")
-    assert [each for each in found if isinstance(each, str)][CALLS:] == ["C"]
-    assert isinstance(found[CALLS], Invalid)
-    assert wire.calls[CALLS:] == [[BAD, "c"], [BAD], ["c"]]
+    assert [each for each in found if isinstance(each, str)][MAX_CONCURRENT_CALLS:] == ["C"]
+    assert isinstance(found[MAX_CONCURRENT_CALLS], Invalid)
+    assert wire.calls[MAX_CONCURRENT_CALLS:] == [[BAD, "c"], [BAD], ["c"]]
 
 
 async def test_what_befalls_a_call_befalls_each_with_the_key_it_was_kept_under() -> None:
@@ -83,22 +83,22 @@ async def test_a_defect_is_raised_to_each_and_nobody_waits_for_ever() -> None:
     async def broken(_: Sequence[msgspec.Raw]) -> Sequence[str]:
         raise RuntimeError("a defect")
 
-    gatherer: Gatherer[str] = Gatherer(broken)
-    found = await asyncio.gather(*(gatherer.ask(body) for body in "abcd"), return_exceptions=True)
+    gatherer: RequestBatcher[str] = RequestBatcher(broken)
+    found = await asyncio.gather(*(gatherer.submit(body) for body in "abcd"), return_exceptions=True)
     assert [type(each) for each in found] == [RuntimeError] * 4
 
 
 async def test_who_gives_up_waiting_takes_nobody_along() -> None:
     wire = Wire()
-    gatherer = Gatherer(wire.send)
-    waiting = [asyncio.create_task(gatherer.ask(body)) for body in (*FIRST, *"cde")]
-    await wire.until_under_way(CALLS)
+    gatherer = RequestBatcher(wire.send)
+    waiting = [asyncio.create_task(gatherer.submit(body)) for body in (*FIRST, *"cde")]
+    await wire.until_under_way(MAX_CONCURRENT_CALLS)
     waiting[0].cancel()
-    waiting[CALLS + 1].cancel()
+    waiting[MAX_CONCURRENT_CALLS + 1].cancel()
     wire.let.set()
     found = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [each for each in found if isinstance(each, str)][CALLS - 1 :] == ["C", "E"]
-    assert wire.calls[CALLS:] == [["c", "e"]], "what nobody waits for any more was sent"
+    assert [each for each in found if isinstance(each, str)][MAX_CONCURRENT_CALLS - 1 :] == ["C", "E"]
+    assert wire.calls[MAX_CONCURRENT_CALLS:] == [["c", "e"]], "what nobody waits for any more was sent"
 
 
 async def test_no_call_is_larger_than_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,5 +106,5 @@ async def test_no_call_is_larger_than_the_bounds(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(batching, "BYTES_MAX", 30)
     wire = Wire()
     long = "x" * 40
-    assert len(await asked(wire, *FIRST, *"cdef", long, "g")) == CALLS + 6
-    assert wire.calls[CALLS:] == [["c", "d", "e"], ["f"], [long], ["g"]]
+    assert len(await asked(wire, *FIRST, *"cdef", long, "g")) == MAX_CONCURRENT_CALLS + 6
+    assert wire.calls[MAX_CONCURRENT_CALLS:] == [["c", "d", "e"], ["f"], [long], ["g"]]

@@ -24,15 +24,15 @@ SECOND_NAMES = {"agent_session_id", "delegation_edge_id", "source_agent_id", "ta
     [
         (types.Zone, zones.ZoneView),
         (types.Quotas, zones.QuotasView),
-        (types.Used, zones.Used),
+        (types.Used, zones.QuotaUsage),
         (types.Session, sessions.SessionView),
         (types.Receipt, sessions.Receipt),
-        (types.Left, sessions.Left),
+        (types.Left, sessions.RemainingSession),
         (types.Service, services.ServiceView),
         (types.Invocation, invocations.InvocationView),
         (types.Lease, invocations.LeaseView),
         (types.Item, invocations.ItemView),
-        (types.Completion, invocations.CompleteItem),
+        (types.Completion, invocations.CompleteInvocationItem),
         (types.Token, invocations.TokenItem),
         (types.Delegation, delegations.EdgeView),
         (types.Revoked, delegations.RevokedView),
@@ -61,12 +61,12 @@ def test_every_option_is_one_the_server_knows(told: type, body: type[msgspec.Str
 
 
 def test_the_states_are_those_of_the_rooms() -> None:
-    assert {*types.OVER, "pending", "running"} == set(invocations.State)
+    assert {*types.FINAL_STATUSES, "pending", "running"} == set(invocations.State)
     assert set(get_args(types.SessionStatus)) == set(sessions.State)
     assert set(get_args(types.InvocationStatus)) == set(invocations.State)
     assert set(get_args(types.DelegationStatus)) == set(delegations.EdgeState)
-    assert set(get_args(types.Health)) == set(services.Health)
-    assert set(get_args(types.Delivery)) == set(services.Delivery)
+    assert set(get_args(types.Health)) == set(services.ServiceHealth)
+    assert set(get_args(types.Delivery)) == set(services.DeliveryMode)
 
 
 def test_as_many_are_spoken_of_at_once_as_the_server_takes() -> None:

@@ -41,7 +41,7 @@ async def told(wire: Wire) -> list[Completion]:
     reporter = Reporter(cast(Invocations, wire), over.append)
     running = asyncio.create_task(reporter.run())
     reporter.add(DONE)
-    await asyncio.wait_for(reporter.until_quiet(), 30)
+    await asyncio.wait_for(reporter.wait_until_sent(), 30)
     running.cancel()
     return over
 

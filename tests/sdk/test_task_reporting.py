@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from quarterdeck.sdk.errors import Invalid, Problem, TooLarge
-from quarterdeck.sdk.task_worker.reports import Outbox, Ways
+from quarterdeck.sdk.task_worker.reports import Outbox, OutboxCallbacks
 from quarterdeck.sdk.types import ItemProblem
 from quarterdeck.sdk.work_types import TaskItem
 
@@ -32,12 +32,12 @@ class Server:
 @pytest.mark.parametrize("names_it", [True, False], ids=["named", "all refused"])
 async def test_a_word_that_is_never_taken_is_refused_by_itself(kind: type[Problem], names_it: bool) -> None:
     server = Server(kind("wrong", "It is wrong."), names_it=names_it)
-    ways = Ways(server.send, server.heard.__setitem__, server.refused.__setitem__)
+    ways = OutboxCallbacks(server.send, server.heard.__setitem__, server.refused.__setitem__)
     outbox: Outbox[str] = Outbox("words", ways)
     for word in ("one", "bad", "two"):
         outbox.add(word)
     running = asyncio.create_task(outbox.run())
-    await asyncio.wait_for(outbox.until_quiet(), 30)
+    await asyncio.wait_for(outbox.wait_until_sent(), 30)
     running.cancel()
     assert server.heard == {"one": None, "two": None}
     assert {name: (type(why), why.code) for name, why in server.refused.items()} == {"bad": (kind, "wrong")}

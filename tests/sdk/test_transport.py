@@ -10,30 +10,30 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.client.discovery import Where
-from quarterdeck.client.http_async import BACKLOG_MAX
+from quarterdeck.client.discovery import ServerLocation
+from quarterdeck.client.http_async import BUFFER_MAX
 from quarterdeck.client.http_types import parse_address
 from quarterdeck.sdk import Options, Quarterdeck
 from quarterdeck.sdk.errors import Lost, TimedOut, Unavailable, Unreachable
-from quarterdeck.sdk.transport import Ask, Remote
+from quarterdeck.sdk.transport import ApiCall, Transport
 from tests.sdk.sdk_support import CUT, HANG, Scripted, answer, listening, scripted
 from tests.support.certificates import certificate
 
 OK = answer(200, {})
-GET = Ask("GET", "/")
-ONCE = Ask("POST", "/")
-KEYED = Ask("POST", "/", key="k")
+GET = ApiCall("GET", "/")
+ONCE = ApiCall("POST", "/")
+KEYED = ApiCall("POST", "/", key="k")
 
 
-def remote_of(peer: Scripted, options: Options | None = None) -> Remote:
-    return Remote(Where(url=peer.url, token="t"), options or Options(timeout=5.0, patience=5.0))
+def remote_of(peer: Scripted, options: Options | None = None) -> Transport:
+    return Transport(ServerLocation(url=peer.url, token="t"), options or Options(timeout=5.0, patience=5.0))
 
 
 async def test_one_connection_serves_one_call_after_another() -> None:
     async with scripted(OK, OK, OK) as peer:
         remote = remote_of(peer)
         for _ in range(3):
-            await remote.ask(GET)
+            await remote.send(GET)
         await remote.close()
     assert peer.connections == 1
 
@@ -41,7 +41,7 @@ async def test_one_connection_serves_one_call_after_another() -> None:
 async def test_calls_at_once_have_a_connection_each_up_to_the_bound() -> None:
     async with scripted(*[OK] * 20) as peer:
         remote = remote_of(peer, Options(connections=4))
-        await asyncio.gather(*(remote.ask(GET) for _ in range(20)))
+        await asyncio.gather(*(remote.send(GET) for _ in range(20)))
         await remote.close()
     assert 1 < peer.connections <= 4
 
@@ -49,8 +49,8 @@ async def test_calls_at_once_have_a_connection_each_up_to_the_bound() -> None:
 async def test_a_server_that_says_goodbye_is_taken_at_its_word() -> None:
     async with scripted(answer(200, {}, Connection="close"), OK) as peer:
         remote = remote_of(peer)
-        await remote.ask(ONCE)
-        await remote.ask(ONCE)
+        await remote.send(ONCE)
+        await remote.send(ONCE)
         await remote.close()
     assert peer.connections == 2
 
@@ -58,8 +58,8 @@ async def test_a_server_that_says_goodbye_is_taken_at_its_word() -> None:
 async def test_a_kept_connection_that_turns_out_closed_is_replaced_at_once_for_what_may_be_repeated() -> None:
     async with scripted(OK, CUT, OK) as peer:
         remote = remote_of(peer, Options(patience=0.0))  # so it is not the retrying that helps
-        await remote.ask(KEYED)
-        await remote.ask(KEYED)
+        await remote.send(KEYED)
+        await remote.send(KEYED)
         await remote.close()
     assert len(peer.requests) == 3
 
@@ -67,9 +67,9 @@ async def test_a_kept_connection_that_turns_out_closed_is_replaced_at_once_for_w
 async def test_what_may_not_be_repeated_is_told_that_its_answer_is_lost() -> None:
     async with scripted(OK, CUT) as peer:
         remote = remote_of(peer)
-        await remote.ask(ONCE)
+        await remote.send(ONCE)
         with pytest.raises(Lost):
-            await remote.ask(ONCE)
+            await remote.send(ONCE)
         await remote.close()
     assert len(peer.requests) == 2
 
@@ -77,7 +77,7 @@ async def test_what_may_not_be_repeated_is_told_that_its_answer_is_lost() -> Non
 async def test_a_lost_answer_is_asked_for_again_with_the_same_key() -> None:
     async with scripted(CUT, CUT, answer(503, {"error": "outcome_unknown"}), OK) as peer:
         remote = remote_of(peer)
-        await remote.ask(Ask("POST", "/", key="mine"))
+        await remote.send(ApiCall("POST", "/", key="mine"))
         await remote.close()
     assert len(peer.requests) == 4
     assert all(b"\r\nIdempotency-Key: mine\r\n" in request for request in peer.requests)
@@ -86,7 +86,7 @@ async def test_a_lost_answer_is_asked_for_again_with_the_same_key() -> None:
 async def test_a_call_that_took_longer_than_all_patience_is_asked_for_once_more_with_the_same_key() -> None:
     async with scripted(HANG, OK) as peer:
         remote = remote_of(peer, Options(timeout=0.2, patience=0.1))
-        await remote.ask(KEYED)
+        await remote.send(KEYED)
         await remote.close()
     assert len(peer.requests) == 2
     assert all(b"\r\nIdempotency-Key: k\r\n" in request for request in peer.requests)
@@ -96,7 +96,7 @@ async def test_whoever_is_left_in_doubt_is_told_the_key_to_ask_again_with() -> N
     async with scripted(HANG, HANG) as peer:
         remote = remote_of(peer, Options(timeout=0.2, patience=0.1))
         with pytest.raises(TimedOut) as told:
-            await remote.ask(KEYED)
+            await remote.send(KEYED)
         await remote.close()
     assert len(peer.requests) == 2
     assert told.value.members["idempotency_key"] == "k"
@@ -111,8 +111,8 @@ async def test_a_client_that_is_closed_while_it_looks_for_its_server_opens_nothi
         return "t"
 
     async with scripted() as peer:
-        remote = Remote(Where(url=peer.url), Options(), token)
-        asked = asyncio.create_task(remote.ask(GET))
+        remote = Transport(ServerLocation(url=peer.url), Options(), token)
+        asked = asyncio.create_task(remote.send(GET))
         await asyncio.to_thread(looks.wait)
         await remote.close()
         may_go_on.set()
@@ -126,7 +126,7 @@ async def test_without_patience_nothing_is_made_again() -> None:
     async with scripted(answer(503, {"error": "queue_full"})) as peer:
         remote = remote_of(peer, Options(patience=0.0))
         with pytest.raises(Unavailable):
-            await remote.ask(GET)
+            await remote.send(GET)
         await remote.close()
     assert len(peer.requests) == 1
 
@@ -135,7 +135,7 @@ async def test_retry_after_is_waited_for_and_not_beyond_patience() -> None:
     async with scripted(answer(503, {"error": "queue_full"}, Retry_After="600")) as peer:
         remote = remote_of(peer)
         with pytest.raises(Unavailable) as told:
-            await remote.ask(GET)
+            await remote.send(GET)
         await remote.close()
     assert told.value.retry_after == 600
     assert len(peer.requests) == 1
@@ -145,8 +145,8 @@ async def test_an_answer_that_takes_too_long_is_given_up_and_its_connection_with
     async with scripted(HANG, OK) as peer:
         remote = remote_of(peer, Options(timeout=0.2, patience=0.0))
         with pytest.raises(TimedOut):
-            await remote.ask(ONCE)
-        await remote.ask(ONCE)
+            await remote.send(ONCE)
+        await remote.send(ONCE)
         await remote.close()
     assert peer.connections == 2
 
@@ -154,11 +154,11 @@ async def test_an_answer_that_takes_too_long_is_given_up_and_its_connection_with
 async def test_a_call_that_is_cancelled_leaves_no_answer_behind_for_the_next() -> None:
     async with scripted(HANG, answer(200, {"mine": True})) as peer:
         remote = remote_of(peer)
-        asked = asyncio.create_task(remote.ask(GET))
+        asked = asyncio.create_task(remote.send(GET))
         await peer.asked.wait()
         asked.cancel()
         await asyncio.wait([asked])
-        assert (await remote.ask(GET)).body == b'{"mine": true}'
+        assert (await remote.send(GET)).body == b'{"mine": true}'
         await remote.close()
 
 
@@ -173,8 +173,8 @@ async def test_where_nobody_listens_the_server_is_unreachable() -> None:
 
 async def test_a_server_that_comes_up_within_the_clients_patience_is_found(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    remote = Remote(Where(url=f"unix:{path}", token="t"), Options(patience=20.0))
-    asked = asyncio.create_task(remote.ask(ONCE))
+    remote = Transport(ServerLocation(url=f"unix:{path}", token="t"), Options(patience=20.0))
+    asked = asyncio.create_task(remote.send(ONCE))
     async with listening(Scripted([OK]).serve, path):
         assert (await asked).status == 200
         await remote.close()
@@ -186,13 +186,13 @@ async def test_a_server_over_tls_is_judged_by_its_certificate(tmp_path: Path, tr
     told = ssl.create_default_context(cafile=str(public)) if trusts else None
     peer = Scripted([OK, OK])
     async with listening(peer.serve, tls=context) as url:
-        remote = Remote(Where(url=url, token="t"), Options(patience=0.0, tls=told))
+        remote = Transport(ServerLocation(url=url, token="t"), Options(patience=0.0, tls=told))
         if trusts:
-            assert (await remote.ask(GET)).status == 200
-            assert (await remote.ask(GET)).status == 200
+            assert (await remote.send(GET)).status == 200
+            assert (await remote.send(GET)).status == 200
         else:
             with pytest.raises(Unreachable, match="certificate"):
-                await remote.ask(GET)
+                await remote.send(GET)
         await remote.close()
     assert len(peer.requests) == (2 if trusts else 0)
 
@@ -206,7 +206,7 @@ async def test_a_stream_whose_reader_is_slow_loses_nothing_and_holds_the_server_
         read = b""
         async with remote.stream(GET, None) as stream:
             async for piece in stream:
-                assert len(piece) < 3 * BACKLOG_MAX
+                assert len(piece) < 3 * BUFFER_MAX
                 read += piece
                 await asyncio.sleep(0)
         await remote.close()
@@ -217,7 +217,7 @@ async def test_what_is_not_http_is_no_hang_and_is_not_asked_again() -> None:
     async with scripted(b"SSH-2.0-OpenSSH_9.6\r\n") as peer:
         remote = remote_of(peer)
         with pytest.raises(Lost) as told:
-            await remote.ask(GET)
+            await remote.send(GET)
         await remote.close()
     assert told.value.code == "garbled_answer"
     assert len(peer.requests) == 1

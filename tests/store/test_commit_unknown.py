@@ -11,13 +11,13 @@ import pytest
 from quarterdeck.core.errors import OutcomeUnknown
 from quarterdeck.domain.sessions.model import Spawned, Terminate
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.lanes import Patience
+from quarterdeck.engine.lanes import LaneLimits
 from tests.support.asking import ZONE, admin, ask
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, keel_on
 from tests.support.proxy import Cut, Proxy, proxy_to
 
-IMPATIENT = Patience(unknown_seconds=0.5)
+IMPATIENT = LaneLimits(unknown_seconds=0.5)
 
 
 class Ears(list[str]):
@@ -143,5 +143,5 @@ async def test_the_stamp_of_a_tree_whose_commit_is_cut_is_found_and_not_taken_fo
         assert proxy.cuts == 1
         assert (ended.stopped, ended.joined) == (4, False)
         assert [event.type for event in await direct.log()].count("cascade.begin") == 1
-        await keel.finisher.see_through(ended)
+        await keel.finisher.run_to_end(ended)
         assert_counts_are_what_the_rows_say(direct.side)

@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 
-from quarterdeck.store.interface import ContentError, Row, Store, StoreError, StoreTx
+from quarterdeck.store.interface import ContentError, Row, Store, StoreError, StoreTransaction
 from quarterdeck.store.migrate import sqlite_path
 from quarterdeck.store.postgres_roles import SERVER
-from quarterdeck.store.sql import Bound, Statements, parse
+from quarterdeck.store.sql import BoundStatement, Statements, parse
 from tests.support.keel import Rigging, Side, open_store
 
 Q = Statements(
@@ -64,12 +64,12 @@ async def store(engine_url: str) -> AsyncIterator[Store]:
     await opened.close()
 
 
-def put(*rows: tuple[object, ...]) -> Bound:
+def put(*rows: tuple[object, ...]) -> BoundStatement:
     return Q.things_put(batch=list(rows))
 
 
-async def write(store: Store, *statements: Bound) -> None:
-    async def work(tx: StoreTx) -> None:
+async def write(store: Store, *statements: BoundStatement) -> None:
+    async def work(tx: StoreTransaction) -> None:
         for statement in statements:
             tx.write(statement)
 
@@ -90,7 +90,7 @@ async def test_what_is_written_is_there_when_the_transaction_returns(store: Stor
 
 
 async def test_work_that_raises_leaves_nothing_behind(store: Store) -> None:
-    async def work(tx: StoreTx) -> None:
+    async def work(tx: StoreTransaction) -> None:
         tx.write(put(("a", 1, "x")))
         await tx.read(Q.things_all())
         tx.write(put(("b", 1, "x")))
@@ -103,7 +103,7 @@ async def test_work_that_raises_leaves_nothing_behind(store: Store) -> None:
 
 
 async def test_a_read_sees_what_the_same_transaction_has_written_before_it(store: Store) -> None:
-    async def work(tx: StoreTx) -> list[list[Row]]:
+    async def work(tx: StoreTransaction) -> list[list[Row]]:
         tx.write(put(("a", 1, "x")))
         first = await tx.read(Q.things_all(), Q.thing_add(id="a", n=4), Q.things_all())
         tx.write(Q.thing_add(id="a", n=1))
@@ -132,7 +132,7 @@ async def test_readers_see_the_last_commit_while_a_transaction_is_open(store: St
     await write(store, put(("a", 1, "x")))
     seen = []
 
-    async def work(tx: StoreTx) -> None:
+    async def work(tx: StoreTransaction) -> None:
         await tx.read(Q.thing_add(id="a", n=1))
         seen.append(await stored(store))
 
@@ -231,7 +231,7 @@ async def test_a_large_batch_is_one_statement(store: Store) -> None:
 
 
 async def test_the_clock_is_read_anew_by_each_statement(store: Store) -> None:
-    async def clock(tx: StoreTx) -> list[int]:
+    async def clock(tx: StoreTransaction) -> list[int]:
         return [int(str((await tx.read(Q.clock()))[0][0][0])) for _ in range(3)]
 
     times = await store.transact(clock)
@@ -247,7 +247,7 @@ async def test_what_a_constraint_refuses_is_content_and_nothing_of_it_stays(stor
     await write(store, put(("a", 1, "x")))
     wrongs = {"duplicate": ("a", 1, "again"), "check": ("x", -1, "below nothing"), "null": (None, 1, "no id")}
 
-    async def work(tx: StoreTx, wrong: tuple[object, ...]) -> None:
+    async def work(tx: StoreTransaction, wrong: tuple[object, ...]) -> None:
         tx.write(put(("b", 1, "x")))
         tx.write(put(wrong))
         if not at_commit:
@@ -292,4 +292,4 @@ async def test_a_value_that_is_no_text_at_all_fails_alone_and_harms_nobody_after
 
 async def test_a_store_that_is_there_answers_a_ping(store: Store) -> None:
     await store.ping()
-    await store.settled(7)
+    await store.wait_until_ended(7)

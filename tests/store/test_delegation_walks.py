@@ -19,7 +19,7 @@ from quarterdeck.domain.delegations.queries import Q
 from quarterdeck.domain.delegations.sweeps import RETENTION
 from quarterdeck.domain.sessions.model import SessionRef, Terminate
 from quarterdeck.store.postgres_roles import SERVER, SWEEP
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 from tests.support.asking import ZONE, admin, caller
 from tests.support.keel import Keel, Rigging, Side, keel_on, open_stores
 from tests.support.lending import Lending, delegate
@@ -29,14 +29,14 @@ MANY = 20_000
 
 
 @contextlib.asynccontextmanager
-async def recorded(url: str) -> AsyncIterator[dict[str, Bound]]:
+async def recorded(url: str) -> AsyncIterator[dict[str, BoundStatement]]:
     """Every statement of the room, each as it is asked in a day's work."""
     own, everywhere = map(Recording, await open_stores(url))
     keel = Keel(url, (own, everywhere), Rigging(chunk=2))
     await keel.zone()
     lending = Lending(keel)
     a, b, c, d = await lending.sessions(4)
-    first, second = await lending.lend(a, b, key="k", digest="d"), await lending.lend(b, c)
+    first, second = await lending.lend(a, b, idempotency_key="k", request_digest="d"), await lending.lend(b, c)
     asks = [delegate(c.id, a.id, parent_edge_id=second.id), delegate(c.id, d.id)]
     await asyncio.gather(*map(lending.delegates.submit, asks), return_exceptions=True)
     for wanted in ({}, {"source": a.id}, {"target": b.id}, {"status": EdgeState.ACTIVE}):
@@ -44,7 +44,7 @@ async def recorded(url: str) -> AsyncIterator[dict[str, Bound]]:
     await lending.traverse(first)
     await lending.explain(second)
     ref = SessionRef(ZONE, b.id)
-    await keel.engine.read(lambda tx: delegations.authority(tx, ref), zones=[ZONE])
+    await keel.engine.read(lambda tx: delegations.read_authority(tx, ref), zones=[ZONE])
     past = await lending.lend(a, d)
     lending.let_expire(past)
     await lending.sweep()
@@ -136,16 +136,16 @@ class Planners(contextlib.ExitStack):
         self._anew = self.enter_context(contextlib.closing(Planner(url, "force_custom_plan", SERVER)))
         self._sweep = self.enter_context(contextlib.closing(Planner(url, "force_generic_plan", SWEEP)))
 
-    def run(self, seen: dict[str, Bound]) -> dict[str, Plan]:
+    def run(self, seen: dict[str, BoundStatement]) -> dict[str, Plan]:
         return {name: self._for(bound).run(_again(bound)) for name, bound in seen.items()}
 
-    def _for(self, bound: Bound) -> Planner:
+    def _for(self, bound: BoundStatement) -> Planner:
         if bound.statement in (Q.delegations_expired, Q.delegations_forget):
             return self._sweep
         return self._anew if bound.statement.planned_each_time else self._kept
 
 
-def _again(bound: Bound) -> Bound:
+def _again(bound: BoundStatement) -> BoundStatement:
     """What it inserted then must be new once more; and of what it removed by age, nothing is old enough."""
     batch = bound.params.get("batch")
     if bound.statement is Q.delegations_insert and isinstance(batch, list):

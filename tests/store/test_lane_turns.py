@@ -12,11 +12,11 @@ import pytest
 from quarterdeck.core.errors import Conflict, Internal, NotFound, Problem, Unavailable
 from quarterdeck.core.retry import Policy
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.lanes import BUSY, Busy, Lane, Lanes, Patience
+from quarterdeck.engine.lanes import BUSY, Busy, Lane, LaneLimits, Lanes
 from quarterdeck.engine.settings import EngineSettings
-from quarterdeck.engine.transaction import Engine, Tx
-from quarterdeck.store.interface import CommitUnknown, ContentError, Row, StoreError, T, TransientError, Work
-from quarterdeck.store.sql import Bound
+from quarterdeck.engine.transaction import Engine, Transaction
+from quarterdeck.store.interface import CommitUnknown, ContentError, Row, StoreError, StoreWork, T, TransientError
+from quarterdeck.store.sql import BoundStatement
 from tests.support.keel import codes
 
 QUICK = Policy(max_attempts=3, base_ms=1, cap_ms=1)
@@ -29,10 +29,10 @@ class Job:
 
 
 class _Tx:
-    async def read(self, *statements: Bound) -> list[list[Row]]:
+    async def read(self, *statements: BoundStatement) -> list[list[Row]]:
         return [[(0,)] for _ in statements]
 
-    def write(self, statement: Bound) -> None: ...
+    def write(self, statement: BoundStatement) -> None: ...
 
 
 @dataclass
@@ -43,17 +43,17 @@ class Scripted:
     transactions: int = 0
     kind: Literal["sqlite", "postgresql"] = "sqlite"
 
-    async def transact(self, work: Work[T], key: int | None = None, zones: Collection[str] = ()) -> T:
+    async def transact(self, work: StoreWork[T], key: int | None = None, zones: Collection[str] = ()) -> T:
         self.transactions += 1
         outcome = await work(_Tx())
         if self.failures:
             raise self.failures.pop(0)
         return outcome
 
-    async def read(self, work: Work[T], zones: Collection[str] = (), *, for_a_writer: bool = False) -> T:
+    async def read(self, work: StoreWork[T], zones: Collection[str] = (), *, for_writer: bool = False) -> T:
         return await work(_Tx())
 
-    async def settled(self, key: int) -> None: ...
+    async def wait_until_ended(self, key: int) -> None: ...
     async def ping(self) -> None: ...
     async def close(self) -> None: ...
 
@@ -71,7 +71,7 @@ class Clerk:
     def __post_init__(self) -> None:
         self.gate.set()
 
-    async def work(self, tx: Tx, jobs: Sequence[Job]) -> list[str | Problem | Busy]:
+    async def work(self, tx: Transaction, jobs: Sequence[Job]) -> list[str | Problem | Busy]:
         self.served.append(list(jobs))
         await tx.read()
         await self.gate.wait()
@@ -80,7 +80,7 @@ class Clerk:
             if error := self.poison(job):
                 raise error
             lock = self.busy.get(job.zone_id)
-            if lock and tx.waits:
+            if lock and tx.wait_for_locks:
                 await lock.wait()
             if lock and not lock.is_set():
                 outcomes.append(BUSY)
@@ -96,10 +96,10 @@ def lane_of(
     clerk: Clerk,
     store: Scripted | None = None,
     settings: EngineSettings | None = None,
-    patience: Patience | None = None,
+    patience: LaneLimits | None = None,
 ) -> Lane[Job, str]:
-    lanes = Lanes(Engine(store or Scripted()), settings or EngineSettings(), patience=patience or Patience(retry=QUICK))
-    return lanes.writing("test", clerk.work)
+    lanes = Lanes(Engine(store or Scripted()), settings or EngineSettings(), limits=patience or LaneLimits(retry=QUICK))
+    return lanes.add_write_lane("test", clerk.work)
 
 
 async def outcomes(futures: Sequence[asyncio.Future[str]]) -> list[str]:
@@ -208,7 +208,7 @@ async def test_a_busy_zone_stands_aside_and_its_commands_keep_their_order() -> N
 async def test_more_busy_zones_than_waiters_are_all_served_in_the_end() -> None:
     zones = "abcdefghij"
     clerk = Clerk(busy={zone: asyncio.Event() for zone in zones})
-    lane = lane_of(clerk, patience=Patience(retry=QUICK, waiters=2))
+    lane = lane_of(clerk, patience=LaneLimits(retry=QUICK, waiters_max=2))
     slow = submit(lane, zones * 3)
     assert await outcomes(submit(lane, "xyz")) == ["x0", "y1", "z2"]
     for lock in clerk.busy.values():
@@ -221,13 +221,15 @@ async def test_a_zone_that_is_busy_even_for_its_waiter_is_tried_again_and_not_fo
     clerk = Clerk(busy={"a": asyncio.Event()})
     tries = 0
 
-    async def passed_over(tx: Tx, jobs: Sequence[Job]) -> list[str | Problem | Busy]:
+    async def passed_over(tx: Transaction, jobs: Sequence[Job]) -> list[str | Problem | Busy]:
         nonlocal tries
         tries += 1
         await tx.read()
         return [BUSY if tries < 6 else "at last" for _ in jobs]
 
-    lane = Lanes(Engine(Scripted()), EngineSettings(), patience=Patience(waiters=1)).writing("test", passed_over)
+    lane = Lanes(Engine(Scripted()), EngineSettings(), limits=LaneLimits(waiters_max=1)).add_write_lane(
+        "test", passed_over
+    )
     assert await outcomes([lane.submit(Job("a"))]) == ["at last"]
     assert clerk.served == []
 
@@ -235,14 +237,14 @@ async def test_a_zone_that_is_busy_even_for_its_waiter_is_tried_again_and_not_fo
 async def test_a_zone_put_aside_while_the_last_waiter_leaves_finds_another() -> None:
     rounds = 0
 
-    async def busy_twice(tx: Tx, jobs: Sequence[Job]) -> list[str | Problem | Busy]:
+    async def busy_twice(tx: Transaction, jobs: Sequence[Job]) -> list[str | Problem | Busy]:
         nonlocal rounds
         rounds += 1
         # Whoever waits is served; the pump, which the leaving waiter wakes, finds the zone busy again at once.
-        return ["served" if tx.waits else BUSY for _ in jobs]
+        return ["served" if tx.wait_for_locks else BUSY for _ in jobs]
 
-    patience = Patience(retry=QUICK, waiters=1, turns=1)
-    lane = Lanes(Engine(Scripted()), EngineSettings(batch_max=1), patience=patience).writing("test", busy_twice)
+    patience = LaneLimits(retry=QUICK, waiters_max=1, zone_batches_max=1)
+    lane = Lanes(Engine(Scripted()), EngineSettings(batch_max=1), limits=patience).add_write_lane("test", busy_twice)
     assert await outcomes(submit(lane, "aaaa")) == ["served"] * 4
     assert rounds == 8
 
@@ -256,8 +258,8 @@ async def test_what_gathers_while_a_waiter_stands_before_the_lock_goes_into_its_
         waiting.set()
         await free.wait()
 
-    lanes = Lanes(Engine(Scripted()), EngineSettings(), patience=Patience(retry=QUICK), turnstile=turnstile)
-    lane = lanes.writing("test", clerk.work)
+    lanes = Lanes(Engine(Scripted()), EngineSettings(), limits=LaneLimits(retry=QUICK), wait_for_zone=turnstile)
+    lane = lanes.add_write_lane("test", clerk.work)
     first = [lane.submit(Job("a", "1"))]
     await waiting.wait()
     later = [lane.submit(Job("a", name)) for name in ("2", "3")]
@@ -273,9 +275,9 @@ async def test_a_turnstile_that_fails_leaves_it_to_the_batch_to_wait() -> None:
         raise TransientError("55P03", "lock")
 
     clerk = Clerk(busy={"a": asyncio.Event()})
-    lane = Lanes(Engine(Scripted()), EngineSettings(), patience=Patience(retry=QUICK), turnstile=stuck).writing(
-        "test", clerk.work
-    )
+    lane = Lanes(
+        Engine(Scripted()), EngineSettings(), limits=LaneLimits(retry=QUICK), wait_for_zone=stuck
+    ).add_write_lane("test", clerk.work)
     asked = [lane.submit(Job("a", "1"))]
     asyncio.get_running_loop().call_soon(clerk.busy["a"].set)
     assert await outcomes(asked) == ["a1"]
@@ -306,11 +308,11 @@ async def test_poisoned_commands_in_a_batch_of_200_fail_alone(guilty: set[int], 
 
 
 async def test_an_operation_that_loses_an_outcome_leaves_nobody_waiting_and_commits_nothing() -> None:
-    async def forgetful(tx: Tx, jobs: Sequence[Job]) -> list[str | Problem | Busy]:
+    async def forgetful(tx: Transaction, jobs: Sequence[Job]) -> list[str | Problem | Busy]:
         return [job.zone_id for job in jobs if job.name != "lost"]
 
     store = Scripted()
-    lane = Lanes(Engine(store), EngineSettings()).writing("test", forgetful)
+    lane = Lanes(Engine(store), EngineSettings()).add_write_lane("test", forgetful)
     futures = [lane.submit(Job("a", name)) for name in ("1", "lost", "3")]
     assert await outcomes(futures) == ["a", "internal_error", "a"]
 
@@ -329,12 +331,12 @@ async def test_a_batch_that_takes_too_long_is_halved_until_it_does_not(code: str
 
     clerk = Clerk()
 
-    async def slow(tx: Tx, jobs: Sequence[Job]) -> list[str | Problem | Busy]:
+    async def slow(tx: Transaction, jobs: Sequence[Job]) -> list[str | Problem | Busy]:
         if heavy(jobs):
             raise TransientError(code, "took too long")
         return await clerk.work(tx, jobs)
 
-    lane = Lanes(Engine(Scripted()), EngineSettings(), patience=Patience(retry=QUICK)).writing("test", slow)
+    lane = Lanes(Engine(Scripted()), EngineSettings(), limits=LaneLimits(retry=QUICK)).add_write_lane("test", slow)
     futures = [lane.submit(Job("a", str(number))) for number in range(16)]
     assert await outcomes(futures) == [f"a{number}" for number in range(16)]
     assert max(len(batch) for batch in clerk.served) == 2
@@ -360,9 +362,9 @@ async def test_a_commit_that_never_happens_is_not_tried_for_ever() -> None:
     assert store.transactions == 3
 
 
-async def no_witness(work: Work[T], zones: Collection[str] = (), *, for_a_writer: bool = False) -> T:
+async def no_witness(work: StoreWork[T], zones: Collection[str] = (), *, for_writer: bool = False) -> T:
     class Nothing(_Tx):
-        async def read(self, *statements: Bound) -> list[list[Row]]:
+        async def read(self, *statements: BoundStatement) -> list[list[Row]]:
             return [[] for _ in statements]
 
     return await work(Nothing())
@@ -374,7 +376,7 @@ async def test_a_listener_that_fails_after_the_commit_changes_nobodys_answer() -
 
     store = Scripted()
     engine = Engine(store, after_commit=broken)
-    lane = Lanes(engine, EngineSettings()).writing("test", Clerk().work)
+    lane = Lanes(engine, EngineSettings()).add_write_lane("test", Clerk().work)
     assert await outcomes(submit(lane, "ab")) == ["a0", "b1"]
     assert store.transactions == 1
 
@@ -403,19 +405,19 @@ class Ears:
     def __init__(self) -> None:
         self.heard: list[tuple[str, object]] = []
 
-    def batch(self, lane: str, size: int, seconds: float) -> None:
+    def on_batch(self, lane: str, size: int, seconds: float) -> None:
         self.heard.append((lane, size))
 
-    def refused(self, lane: str, reason: str) -> None:
+    def on_refused(self, lane: str, reason: str) -> None:
         self.heard.append((lane, reason))
 
-    def retried(self, lane: str, code: str) -> None:
+    def on_retried(self, lane: str, code: str) -> None:
         self.heard.append((lane, code))
 
 
 async def test_observers_hear_of_every_batch_and_every_refusal() -> None:
     ears = Ears()
-    lane = Lanes(Engine(Scripted()), EngineSettings(), observer=ears).writing("test", Clerk().work)
+    lane = Lanes(Engine(Scripted()), EngineSettings(), observer=ears).add_write_lane("test", Clerk().work)
     await outcomes([lane.submit(Job("a", name)) for name in ("1", "refuse", "3")])
     assert ears.heard == [("test", 3), ("test", "no")]
 

@@ -15,9 +15,9 @@ from quarterdeck.core.retry import Policy
 from quarterdeck.domain.sessions.model import Spawn, Terminate
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones.model import Overrides, PutZone
-from quarterdeck.engine.lanes import Patience
+from quarterdeck.engine.lanes import LaneLimits
 from quarterdeck.engine.settings import EngineSettings
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import TransientError
 from tests.support.asking import ZONE, admin, ask
 from tests.support.eventually import eventually
@@ -98,11 +98,11 @@ async def test_a_full_queue_answers_503_and_writes_nothing_for_those_it_turned_a
 async def test_what_nobody_is_in_a_hurry_for_gathers_before_it_is_written(keel: Keel) -> None:
     batches: list[int] = []
 
-    async def count(tx: Tx, asks: Sequence[Spawn]) -> list[int]:
+    async def count(tx: Transaction, asks: Sequence[Spawn]) -> list[int]:
         batches.append(len(asks))
         return [len(asks)] * len(asks)
 
-    lane = keel.lanes.writing("gathering", count, 0.2)
+    lane = keel.lanes.add_write_lane("gathering", count, 0.2)
     first = lane.submit(ask())
     await asyncio.sleep(0)  # the lane has begun, and waits for others
     others = [lane.submit(ask()) for _ in range(9)]
@@ -174,15 +174,15 @@ async def test_locks_come_first_and_what_decides_is_read_after_them(postgres_url
         await one.zone(max_sessions=10)
         entered, leave = asyncio.Event(), asyncio.Event()
 
-        async def slow(tx: Tx) -> None:
-            await tx.read(zones.lock(tx, [ZONE]))
+        async def slow(tx: Transaction) -> None:
+            await tx.read(zones.lock_statement(tx, [ZONE]))
             entered.set()
             await leave.wait()
             await one.spawner.spawn(tx, [ask() for _ in range(10)])
 
-        holding = asyncio.ensure_future(one.engine.transact(slow, zones=[ZONE], waits=True))
+        holding = asyncio.ensure_future(one.engine.transact(slow, zones=[ZONE], wait_for_locks=True))
         await entered.wait()
-        waiting = two.engine.transact(lambda tx: two.spawner.spawn(tx, [ask()]), zones=[ZONE], waits=True)
+        waiting = two.engine.transact(lambda tx: two.spawner.spawn(tx, [ask()]), zones=[ZONE], wait_for_locks=True)
         judged = asyncio.ensure_future(waiting)
         await somebody_waits(two)
         leave.set()
@@ -192,7 +192,7 @@ async def test_locks_come_first_and_what_decides_is_read_after_them(postgres_url
 
 
 async def test_a_zone_held_for_too_long_is_answered_503_and_nothing_is_written(postgres_url: str) -> None:
-    patience = Patience(retry=Policy(max_attempts=1, base_ms=1))
+    patience = LaneLimits(retry=Policy(max_attempts=1, base_ms=1))
     async with keel_on(postgres_url, Rigging(patience=patience)) as keel:
         await keel.zone()
         await keel.zone(HELD)
@@ -211,12 +211,12 @@ async def test_a_replica_that_freezes_under_a_lock_is_cut_off_and_holds_nobody_u
         await frozen.zone()
         entered, thaw = asyncio.Event(), asyncio.Event()
 
-        async def freeze(tx: Tx) -> None:
+        async def freeze(tx: Transaction) -> None:
             await frozen.spawner.spawn(tx, [ask()])
             entered.set()
             await thaw.wait()
 
-        freezing = asyncio.ensure_future(frozen.engine.transact(freeze, zones=[ZONE], waits=True))
+        freezing = asyncio.ensure_future(frozen.engine.transact(freeze, zones=[ZONE], wait_for_locks=True))
         await entered.wait()
         assert (await soon(lively.spawns.submit(ask()))).created
         thaw.set()

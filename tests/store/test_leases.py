@@ -13,8 +13,8 @@ import pytest
 
 from quarterdeck.engine import leases
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.leases import MARGIN, Fence, Lease, LeaseLost
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.leases import TRUST_MARGIN, Fence, Lease, LeaseLost
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import StoreError
 from tests.support.asking import ZONE
 from tests.support.children import ended_with_parent, plain_environment
@@ -36,7 +36,7 @@ def run_out(keel: Keel) -> None:
 
 
 async def fenced_write(keel: Keel, fence: Fence) -> None:
-    async def operation(tx: Tx) -> None:
+    async def operation(tx: Transaction) -> None:
         await fence.check(tx)
         tx.emit(NewEvent("written", ZONE, str(fence.term), "tester"))
 
@@ -52,72 +52,72 @@ async def written(keel: Keel) -> list[str]:
 
 async def test_one_takes_a_lease_and_another_cannot_before_it_ends(keel: Keel) -> None:
     one, two = lease(keel, "one"), lease(keel, "two")
-    assert await one.hold() == Fence("pass", 1)
-    assert await two.hold() is None
+    assert await one.acquire() == Fence("pass", 1)
+    assert await two.acquire() is None
     assert two.fence() is None
     run_out(keel)
-    assert await two.hold() == Fence("pass", 2)
-    assert await one.hold() is None
+    assert await two.acquire() == Fence("pass", 2)
+    assert await one.acquire() is None
     assert one.fence() is None
 
 
 async def test_renewing_keeps_the_term_and_moves_its_end(keel: Keel) -> None:
     one = lease(keel, "one")
-    first = await one.hold()
+    first = await one.acquire()
     keel.side.run("update leases set expires_at = expires_at - 50000")
     end = keel.side.one("select expires_at from leases")
-    assert await one.hold() == first
+    assert await one.acquire() == first
     assert keel.side.count("leases", "expires_at > ?", end) == 1
 
 
 async def test_a_holder_late_to_renew_keeps_its_term_while_nobody_has_taken_it(keel: Keel) -> None:
     one = lease(keel, "one")
-    first = await one.hold()
+    first = await one.acquire()
     run_out(keel)
-    assert await one.hold() == first
-    assert await lease(keel, "two").hold() is None
+    assert await one.acquire() == first
+    assert await lease(keel, "two").acquire() is None
 
 
 async def test_releasing_lets_the_next_one_in_at_once(keel: Keel) -> None:
     one, two = lease(keel, "one"), lease(keel, "two")
-    await one.hold()
+    await one.acquire()
     await one.release()
     assert one.fence() is None
-    assert await two.hold() == Fence("pass", 2)
+    assert await two.acquire() == Fence("pass", 2)
     await one.release()
-    assert await two.hold() == Fence("pass", 2), "releasing what one does not hold takes nothing from who does"
+    assert await two.acquire() == Fence("pass", 2), "releasing what one does not hold takes nothing from who does"
 
 
 async def test_a_holder_that_was_taken_over_cannot_release_or_renew_the_new_term(keel: Keel) -> None:
     one, two = lease(keel, "one"), lease(keel, "two")
-    await one.hold()
+    await one.acquire()
     run_out(keel)
-    await two.hold()
+    await two.acquire()
     await one.release()
-    assert await two.hold() == Fence("pass", 2)
-    assert await lease(keel, "three").hold() is None
+    assert await two.acquire() == Fence("pass", 2)
+    assert await lease(keel, "three").acquire() is None
 
 
 async def test_taking_again_is_a_new_term_also_for_the_same_holder(keel: Keel) -> None:
-    assert await lease(keel, "one").hold() == Fence("pass", 1)
+    assert await lease(keel, "one").acquire() == Fence("pass", 1)
     again = lease(keel, "one")
-    assert await again.hold() is None, "a restarted process waits for the end of its former life"
+    assert await again.acquire() is None, "a restarted process waits for the end of its former life"
     run_out(keel)
-    assert await again.hold() == Fence("pass", 2)
+    assert await again.acquire() == Fence("pass", 2)
 
 
 async def test_leases_of_different_names_are_nothing_to_each_other(keel: Keel) -> None:
-    assert await lease(keel, "one").hold()
-    assert await lease(keel, "two", name="another").hold() == Fence("another", 1)
+    assert await lease(keel, "one").acquire()
+    assert await lease(keel, "two", name="another").acquire() == Fence("another", 1)
 
 
 async def test_of_the_terms_a_batch_shows_only_those_count_that_are_not_over(keel: Keel) -> None:
     one, two = lease(keel, "one"), lease(keel, "two")
-    await one.hold()
-    await lease(keel, "other", name="another").hold()
+    await one.acquire()
+    await lease(keel, "other", name="another").acquire()
     run_out(keel)
-    await two.hold()
-    shown = leases.fences([("another", 1), ("nobody's", 1), ("pass", 1), ("pass", 2)])
+    await two.acquire()
+    shown = leases.valid_terms([("another", 1), ("nobody's", 1), ("pass", 1), ("pass", 2)])
     [held] = await keel.engine.transact(lambda tx: tx.read(shown), zones=[ZONE])
     assert [*map(tuple, held)] == [("another", 1), ("pass", 2)]
 
@@ -125,7 +125,7 @@ async def test_of_the_terms_a_batch_shows_only_those_count_that_are_not_over(kee
 async def test_of_many_who_reach_for_a_lease_at_once_exactly_one_has_it(keel: Keel) -> None:
     for number in range(ROUNDS):
         reaching = [lease(keel, f"holder {i}", name=f"pass {number}") for i in range(10)]
-        held = await asyncio.gather(*(one.hold() for one in reaching))
+        held = await asyncio.gather(*(one.acquire() for one in reaching))
         assert len([fence for fence in held if fence]) == 1
 
 
@@ -134,7 +134,7 @@ async def test_of_many_replicas_that_reach_for_a_lease_at_once_exactly_one_has_i
         keels = [await stack.enter_async_context(keel_on(postgres_url)) for _ in range(3)]
         for term in range(1, ROUNDS + 1):
             reaching = [lease(keels[i % 3], f"holder {i}") for i in range(9)]
-            held = await asyncio.gather(*(one.hold() for one in reaching))
+            held = await asyncio.gather(*(one.acquire() for one in reaching))
             assert [fence for fence in held if fence] == [Fence("pass", term)]
             run_out(keels[0])
 
@@ -154,11 +154,11 @@ async def test_a_holder_trusts_itself_from_the_start_of_its_attempt_and_not_to_t
     monkeypatch.setattr(leases, "time", clock)
     async with keel_on(sqlite_url) as keel:
         one = lease(keel, "one", ttl_ms=10_000)
-        assert await one.hold()
+        assert await one.acquire()
         began = 101.0
-        clock.now = began + 10 * (1 - MARGIN) - 1.5
+        clock.now = began + 10 * (1 - TRUST_MARGIN) - 1.5
         assert one.fence() is not None
-        clock.now = began + 10 * (1 - MARGIN) - 1.0
+        clock.now = began + 10 * (1 - TRUST_MARGIN) - 1.0
         assert one.fence() is None
 
 
@@ -167,11 +167,11 @@ async def test_a_holder_trusts_itself_from_the_start_of_its_attempt_and_not_to_t
 
 async def test_only_the_present_term_can_write(keel: Keel) -> None:
     one, two = lease(keel, "one"), lease(keel, "two")
-    first = await one.hold()
+    first = await one.acquire()
     assert first
     await fenced_write(keel, first)
     run_out(keel)
-    second = await two.hold()
+    second = await two.acquire()
     assert second
     with pytest.raises(LeaseLost) as lost:
         await fenced_write(keel, first)
@@ -187,10 +187,10 @@ async def test_a_fence_of_a_lease_that_nobody_ever_took_is_refused(keel: Keel) -
 
 async def test_a_taker_waits_for_a_write_that_has_shown_its_fence(postgres_url: str) -> None:
     async with keel_on(postgres_url) as one, keel_on(postgres_url) as two:
-        await lease(one, "one", ttl_ms=1).hold()
+        await lease(one, "one", ttl_ms=1).acquire()
         checked, finish = asyncio.Event(), asyncio.Event()
 
-        async def slow(tx: Tx) -> None:
+        async def slow(tx: Transaction) -> None:
             await Fence("pass", 1).check(tx)
             checked.set()
             await finish.wait()
@@ -198,7 +198,7 @@ async def test_a_taker_waits_for_a_write_that_has_shown_its_fence(postgres_url: 
 
         writing = asyncio.ensure_future(one.engine.transact(slow, zones=[ZONE]))
         await checked.wait()
-        taking = asyncio.ensure_future(lease(two, "two").hold())
+        taking = asyncio.ensure_future(lease(two, "two").acquire())
 
         async def taker_waits() -> bool:
             return two.side.waiting_for_locks() > 0
@@ -248,7 +248,7 @@ async def taken_over(keel: Keel) -> None:
     successor = lease(keel, "successor")
 
     async def taken() -> bool:
-        return await successor.hold() is not None
+        return await successor.acquire() is not None
 
     await eventually(taken, "the lease of the frozen holder ended")
 
@@ -291,7 +291,7 @@ async def eventually_taken_despite_the_share_lock(keel: Keel) -> None:
     async def taken() -> bool:
         # The share lock holds a taker off for as long as PostgreSQL bears with a transaction that does nothing.
         with contextlib.suppress(StoreError):
-            return await successor.hold() is not None
+            return await successor.acquire() is not None
         return False
 
     await eventually(taken, "the lease of the frozen holder was taken")

@@ -14,7 +14,7 @@ from quarterdeck.core.errors import Conflict
 from quarterdeck.domain.zones.model import PutZone
 from quarterdeck.engine import event_log
 from quarterdeck.engine.event_log import Event, EventFilter, NewEvent
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 from tests.support.asking import ZONE, ask
 from tests.support.keel import Keel, Rigging, assert_counts_are_what_the_rows_say, keel_on
 from tests.support.rounds import ROUNDS
@@ -25,7 +25,7 @@ def told(kind: str, subject: str = "s", zone_id: str = ZONE) -> NewEvent:
 
 
 async def emit(engine: Engine, *new: NewEvent) -> None:
-    async def operation(tx: Tx) -> None:
+    async def operation(tx: Transaction) -> None:
         await tx.read()
         for event in new:
             tx.emit(event)
@@ -113,7 +113,7 @@ async def test_what_is_rolled_back_leaves_no_gap(keel: Keel) -> None:
 
 
 async def fail_after_emitting(keel: Keel) -> None:
-    async def operation(tx: Tx) -> None:
+    async def operation(tx: Transaction) -> None:
         await tx.read()
         event_log.append(tx, [told("lost"), told("lost")], tx.now)
         await tx.read()
@@ -166,14 +166,14 @@ async def test_pages_go_on_after_a_position(keel: Keel) -> None:
 
 
 async def read_page(keel: Keel, wanted: EventFilter) -> list[Event]:
-    return await keel.store.read(lambda tx: event_log.page(tx, wanted), zones=[wanted.zone_id])
+    return await keel.store.read(lambda tx: event_log.read_page(tx, wanted), zones=[wanted.zone_id])
 
 
 async def test_an_event_is_shown_with_its_data_as_json_and_its_time_in_words(keel: Keel) -> None:
     new = NewEvent("kind", ZONE, "s", "actor", "from", "to", '{"n":1,"text":"ü"}', "00-a-b-01")
     await emit(keel.engine, new)
     event = (await keel.log())[-1]
-    shown = msgspec.json.decode(msgspec.json.encode(event_log.view(event)))
+    shown = msgspec.json.decode(msgspec.json.encode(event_log.to_view(event)))
     assert shown == {
         "pos": 2,
         "id": event.id,
@@ -192,9 +192,9 @@ async def test_an_event_is_shown_with_its_data_as_json_and_its_time_in_words(kee
 
 @pytest.mark.parametrize("commits", [True, False])
 async def test_the_witness_of_a_batch_is_found_if_and_only_if_it_was_committed(keel: Keel, commits: bool) -> None:
-    witnesses: list[event_log.Witness] = []
+    witnesses: list[event_log.CommitProof] = []
 
-    async def operation(tx: Tx) -> None:
+    async def operation(tx: Transaction) -> None:
         await tx.read()
         witnesses.append(event_log.append(tx, [told("a", "first"), told("b", "second")], tx.now))
         if not commits:
@@ -204,7 +204,7 @@ async def test_the_witness_of_a_batch_is_found_if_and_only_if_it_was_committed(k
         await keel.engine.transact(operation, zones=[ZONE])
     [witness] = witnesses
     assert witness.subject == "first"
-    found = await keel.store.read(lambda tx: event_log.committed(tx, witness), zones=[ZONE])
+    found = await keel.store.read(lambda tx: event_log.is_committed(tx, witness), zones=[ZONE])
     assert found == commits
 
 
@@ -214,20 +214,20 @@ async def test_the_witness_of_a_batch_is_found_if_and_only_if_it_was_committed(k
 async def test_within_listeners_hear_of_events_in_the_same_transaction_until_no_new_ones_arise(engine_url: str) -> None:
     heard: list[list[str]] = []
 
-    async def echo(tx: Tx, fresh: Sequence[NewEvent]) -> None:
+    async def echo(tx: Transaction, fresh: Sequence[NewEvent]) -> None:
         heard.append([event.type for event in fresh])
         for event in fresh:
             if len(event.type) < 3:
                 tx.emit(told(event.type + "!"))
 
     async with keel_on(engine_url) as keel:
-        await emit(Engine(keel.store, within=[echo]), told("a"), told("b"))
+        await emit(Engine(keel.store, transaction_listeners=[echo]), told("a"), told("b"))
         assert heard == [["a", "b"], ["a!", "b!"], ["a!!", "b!!"]]
         assert [event.type for event in await keel.log()] == ["a", "b", "a!", "b!", "a!!", "b!!"]
 
 
 async def test_a_within_listener_that_refuses_takes_the_whole_transaction_back(engine_url: str) -> None:
-    async def refuse(tx: Tx, fresh: Sequence[NewEvent]) -> None:
+    async def refuse(tx: Transaction, fresh: Sequence[NewEvent]) -> None:
         if any(event.type == "bad" for event in fresh):
             raise Conflict("no", "not with me")
 
@@ -242,12 +242,12 @@ async def test_a_within_listener_that_refuses_takes_the_whole_transaction_back(e
 
 
 async def test_listeners_that_keep_causing_events_for_each_other_are_stopped(engine_url: str) -> None:
-    async def forever(tx: Tx, fresh: Sequence[NewEvent]) -> None:
+    async def forever(tx: Transaction, fresh: Sequence[NewEvent]) -> None:
         tx.emit(told("again"))
 
     async with keel_on(engine_url) as keel:
         with pytest.raises(RuntimeError, match="keep causing events"):
-            await emit(Engine(keel.store, within=[forever]), told("first"))
+            await emit(Engine(keel.store, transaction_listeners=[forever]), told("first"))
         assert await keel.log() == []
 
 
@@ -261,7 +261,7 @@ async def test_what_was_committed_is_announced_once_and_in_order(engine_url: str
 
 
 async def test_a_transaction_has_no_time_before_its_first_read(keel: Keel) -> None:
-    async def hasty(tx: Tx) -> int:
+    async def hasty(tx: Transaction) -> int:
         return tx.now
 
     with pytest.raises(RuntimeError, match="no time before its first read"):
@@ -278,15 +278,15 @@ async def test_a_page_of_rare_types_looks_no_further_than_a_span_and_says_how_fa
     seen, after, pages = [], 0, 0
     while True:
         wanted = EventFilter(ZONE, after=after, types=("zone.change", "nothing"))
-        page = await keel.engine.read(partial(event_log.replay, wanted=wanted), zones=[ZONE])
+        page = await keel.engine.read(partial(event_log.read_replay, filters=wanted), zones=[ZONE])
         seen += page.events
         pages += 1
         if page.is_last:
             break
-        assert page.covers == after + 3
-        after = page.covers
-    assert page.covers == head
+        assert page.covers_to == after + 3
+        after = page.covers_to
+    assert page.covers_to == head
     assert pages >= head // 3
     whole = [event for event in await keel.log() if event.zone_id == ZONE and event.type == "zone.change"]
     assert seen == whole
-    assert EventFilter(ZONE, after=event_log.LAST - 1, types=("x",)).upto == event_log.LAST
+    assert EventFilter(ZONE, after=event_log.POSITION_MAX - 1, types=("x",)).scan_end == event_log.POSITION_MAX

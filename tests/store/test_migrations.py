@@ -12,7 +12,7 @@ import pytest
 from quarterdeck.core.errors import Problem
 from quarterdeck.store import migrate
 from quarterdeck.store.interface import StoreError, TransientError
-from quarterdeck.store.migrate import complaint, current_revision, revisions, sqlite_path, upgrade
+from quarterdeck.store.migrate import current_revision, revisions, schema_mismatch, sqlite_path, upgrade
 from tests.support.asking import APP, ZONE
 from tests.support.children import plain_environment
 from tests.support.databases import PostgresDatabases
@@ -62,7 +62,7 @@ def test_a_blank_database_is_brought_to_the_last_revision(blank_url: str) -> Non
     assert current_revision(blank_url) is None
     assert upgrade(blank_url) == LAST
     assert current_revision(blank_url) == LAST
-    assert complaint(LAST) is None
+    assert schema_mismatch(LAST) is None
     assert tables(blank_url) == TABLES
 
 
@@ -77,8 +77,8 @@ def test_every_revision_is_reached_from_the_one_before_it(blank_url: str) -> Non
     for revision in revisions():
         assert upgrade(blank_url, revision) == revision
         assert current_revision(blank_url) == revision
-        said = complaint(revision)
-        assert (said is None) == (revision == LAST or revision in migrate.ALSO_RUNS_ON)
+        said = schema_mismatch(revision)
+        assert (said is None) == (revision == LAST or revision in migrate.COMPATIBLE_REVISIONS)
 
 
 async def test_rows_of_the_first_revision_live_on_and_are_worked_with(blank_url: str) -> None:
@@ -187,7 +187,7 @@ async def test_several_upgrades_at_once_do_no_harm(tmp_path: Path, postgres: Pos
 
 
 def test_a_server_says_what_is_wrong_with_a_schema_and_what_mends_it() -> None:
-    none, behind, ahead = complaint(None), complaint(FIRST), complaint("9999")
+    none, behind, ahead = schema_mismatch(None), schema_mismatch(FIRST), schema_mismatch("9999")
     assert none
     assert "no schema yet" in none
     assert behind

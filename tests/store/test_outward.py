@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.engine.outbound_http import (
-    LAB,
-    PUBLIC,
-    Answer,
-    Bounds,
-    Garbled,
-    Guard,
-    Outward,
-    Overlong,
-    Refused,
+    ALLOW_PRIVATE,
+    PUBLIC_ONLY,
+    InvalidResponse,
+    OutboundClient,
     Request,
+    RequestBlocked,
     Resolver,
+    Response,
+    ResponseLimits,
+    ResponseTooLarge,
+    SsrfGuard,
     TimedOut,
     Unreachable,
 )
@@ -45,8 +45,8 @@ def post(url: str, body: bytes = b"{}", *headers: tuple[str, str]) -> Request:
     return Request("POST", url, headers, body)
 
 
-async def ask(outward: Outward, request: Request, seconds: float = LIMIT) -> Answer:
-    return await outward.ask(request, seconds)
+async def ask(outward: OutboundClient, request: Request, seconds: float = LIMIT) -> Response:
+    return await outward.send(request, seconds)
 
 
 @contextlib.asynccontextmanager
@@ -106,8 +106,8 @@ async def test_a_private_host_is_refused_however_it_is_spelt_and_nobody_is_conne
     there: Endpoint, host: str
 ) -> None:
     names = Names(["127.0.0.1"])
-    with pytest.raises(Refused):
-        await ask(Outward(PUBLIC, resolve=names), post(f"http://{host}:{there.port}/"))
+    with pytest.raises(RequestBlocked):
+        await ask(OutboundClient(PUBLIC_ONLY, resolve=names), post(f"http://{host}:{there.port}/"))
     assert there.connections == 0
     assert names.asked == [], "what is refused as it is spelt needs no resolver"
 
@@ -115,7 +115,7 @@ async def test_a_private_host_is_refused_however_it_is_spelt_and_nobody_is_conne
 @pytest.mark.parametrize("host", LOOPBACK)
 async def test_the_same_hosts_are_reached_where_private_addresses_are_allowed(there: Endpoint, host: str) -> None:
     # Without this, a listener that counts nothing would prove nothing.
-    await ask(Outward(LAB), post(f"http://{host}:{there.port}/"))
+    await ask(OutboundClient(ALLOW_PRIVATE), post(f"http://{host}:{there.port}/"))
     assert there.connections == 1
 
 
@@ -144,8 +144,8 @@ async def test_the_same_hosts_are_reached_where_private_addresses_are_allowed(th
 )
 async def test_a_name_is_refused_by_the_address_it_gives_and_by_any_one_of_them(there: Endpoint, address: str) -> None:
     for given in ([address], ["93.184.215.14", address], [address, "93.184.215.14"]):
-        with pytest.raises(Refused) as refusal:
-            await ask(Outward(PUBLIC, resolve=Names(given)), post(f"http://{NAME}:{there.port}/"))
+        with pytest.raises(RequestBlocked) as refusal:
+            await ask(OutboundClient(PUBLIC_ONLY, resolve=Names(given)), post(f"http://{NAME}:{there.port}/"))
         assert refusal.value.address == address
         assert address not in str(refusal.value), "callers are not told what the resolver of this network says"
     assert there.connections == 0
@@ -156,8 +156,8 @@ async def test_a_name_of_this_machine_is_looked_up_and_refused(there: Endpoint) 
     async def resolve(host: str, port: int, asker: str) -> Sequence[str]:
         return await Resolver()("localhost", port, asker)
 
-    with pytest.raises(Refused):
-        await ask(Outward(PUBLIC, resolve=resolve), post(f"http://{NAME}:{there.port}/"))
+    with pytest.raises(RequestBlocked):
+        await ask(OutboundClient(PUBLIC_ONLY, resolve=resolve), post(f"http://{NAME}:{there.port}/"))
     assert there.connections == 0
 
 
@@ -168,12 +168,12 @@ async def test_a_name_that_gives_another_address_the_second_time_is_never_asked_
         raise AssertionError(f"{host} was looked up again, by whoever connects")
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    only_this = Guard(lambda host: None, lambda address: None if address == "127.0.0.1" else "private")
+    only_this = SsrfGuard(lambda host: None, lambda address: None if address == "127.0.0.1" else "private")
     names = Names(["127.0.0.1"], ["127.0.0.2"])
-    outward, request = Outward(only_this, resolve=names), post(f"http://{NAME}:{there.port}/hook")
+    outward, request = OutboundClient(only_this, resolve=names), post(f"http://{NAME}:{there.port}/hook")
     assert (await ask(outward, request)).status == 200
     assert names.asked == [(NAME, there.port)]
-    with pytest.raises(Refused):
+    with pytest.raises(RequestBlocked):
         await ask(outward, request)
     assert there.connections == 1
 
@@ -197,8 +197,10 @@ async def test_a_name_that_gives_another_address_the_second_time_is_never_asked_
     ],
 )
 async def test_a_url_that_two_readers_might_read_differently_is_not_called(there: Endpoint, url: str) -> None:
-    with pytest.raises(Refused):
-        await ask(Outward(LAB), post(url.replace("{there}:", "127.0.0.1:").replace("{there}", "127.0.0.1")))
+    with pytest.raises(RequestBlocked):
+        await ask(
+            OutboundClient(ALLOW_PRIVATE), post(url.replace("{there}:", "127.0.0.1:").replace("{there}", "127.0.0.1"))
+        )
     assert there.connections == 0
 
 
@@ -206,7 +208,7 @@ async def test_a_url_that_two_readers_might_read_differently_is_not_called(there
 async def test_a_redirect_is_an_answer_and_is_not_followed(there: Endpoint, status: str) -> None:
     async with endpoint() as elsewhere:
         there.answer = http_answer(b"", status, f"Location: {elsewhere.url}")
-        answer = await ask(Outward(LAB), post(there.url))
+        answer = await ask(OutboundClient(ALLOW_PRIVATE), post(there.url))
         assert answer.status == int(status[:3])
         assert answer.headers["location"] == elsewhere.url
         assert (there.connections, elsewhere.connections) == (1, 0)
@@ -216,7 +218,7 @@ async def test_no_proxy_of_the_environment_is_used(there: Endpoint, monkeypatch:
     async with endpoint() as proxy:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
-        await ask(Outward(LAB), post(there.url))
+        await ask(OutboundClient(ALLOW_PRIVATE), post(there.url))
         assert (there.connections, proxy.connections) == (1, 0)
 
 
@@ -224,7 +226,7 @@ async def test_no_proxy_of_the_environment_is_used(there: Endpoint, monkeypatch:
 
 
 async def test_the_host_header_is_the_urls_and_the_path_keeps_its_query(there: Endpoint) -> None:
-    outward = Outward(LAB, resolve=Names(["127.0.0.1"]))
+    outward = OutboundClient(ALLOW_PRIVATE, resolve=Names(["127.0.0.1"]))
     await ask(outward, post(f"http://{NAME}:{there.port}/a/b?c=d&e", b"body", ("X-Own", "yes")))
     request = await there.received()
     assert request.path == "/a/b?c=d&e"
@@ -235,13 +237,13 @@ async def test_the_host_header_is_the_urls_and_the_path_keeps_its_query(there: E
 
 async def test_a_header_cannot_become_two(there: Endpoint) -> None:
     with pytest.raises(ValueError, match="end of a line"):
-        await ask(Outward(LAB), post(there.url, b"", ("X-Own", "a\r\nX-Other: b")))
+        await ask(OutboundClient(ALLOW_PRIVATE), post(there.url, b"", ("X-Own", "a\r\nX-Other: b")))
     assert there.connections == 0
 
 
 async def test_an_address_that_cannot_be_connected_to_gives_way_to_the_next(there: Endpoint) -> None:
     # Nobody listens on the first: only 127.0.0.1 does.
-    outward = Outward(LAB, resolve=Names(["127.0.0.9", "127.0.0.1"]))
+    outward = OutboundClient(ALLOW_PRIVATE, resolve=Names(["127.0.0.9", "127.0.0.1"]))
     assert (await ask(outward, post(f"http://{NAME}:{there.port}/"))).status == 200
 
 
@@ -262,7 +264,7 @@ async def test_a_certificate_must_hold_for_the_name_of_the_url_whatever_the_addr
         monkeypatch.setenv("SSL_CERT_FILE", str(public))
     async with endpoint(context) as there:
         request = post(f"https://{NAME}.:{there.port}/")
-        outward = Outward(LAB, resolve=Names(["127.0.0.1"]))
+        outward = OutboundClient(ALLOW_PRIVATE, resolve=Names(["127.0.0.1"]))
         if believed:
             assert (await ask(outward, request)).status == 200
         else:
@@ -282,7 +284,7 @@ async def test_a_server_that_speaks_no_tls_is_told_nothing() -> None:
 
     async with listening(plain) as port:
         with pytest.raises(Unreachable):
-            await ask(Outward(LAB), post(f"https://127.0.0.1:{port}/", b"a secret"))
+            await ask(OutboundClient(ALLOW_PRIVATE), post(f"https://127.0.0.1:{port}/", b"a secret"))
     assert b"POST" not in heard[0]
     assert b"a secret" not in heard[0]
 
@@ -299,7 +301,7 @@ def test_the_context_checks_names() -> None:
 async def test_a_server_that_never_answers_is_given_up_in_time(there: Endpoint) -> None:
     there.open.clear()
     with pytest.raises(TimedOut):
-        await ask(Outward(LAB), post(there.url), 0.05)
+        await ask(OutboundClient(ALLOW_PRIVATE), post(there.url), 0.05)
 
 
 async def test_a_server_that_answers_a_byte_at_a_time_is_given_up_in_time() -> None:
@@ -312,7 +314,7 @@ async def test_a_server_that_answers_a_byte_at_a_time_is_given_up_in_time() -> N
 
     async with listening(drip) as port:
         with pytest.raises(TimedOut):
-            await ask(Outward(LAB), post(f"http://127.0.0.1:{port}/"), 0.05)
+            await ask(OutboundClient(ALLOW_PRIVATE), post(f"http://127.0.0.1:{port}/"), 0.05)
         over.set()
 
 
@@ -322,7 +324,7 @@ async def test_a_resolver_that_never_answers_is_given_up_in_time() -> None:
         return []
 
     with pytest.raises(TimedOut):
-        await ask(Outward(PUBLIC, resolve=silent), post(f"http://{NAME}/"), 0.05)
+        await ask(OutboundClient(PUBLIC_ONLY, resolve=silent), post(f"http://{NAME}/"), 0.05)
 
 
 @pytest.mark.parametrize(
@@ -336,8 +338,8 @@ async def test_a_resolver_that_never_answers_is_given_up_in_time() -> None:
 )
 async def test_a_body_beyond_its_bound_is_not_read_to_its_end(there: Endpoint, answer: bytes) -> None:
     there.answer = answer
-    with pytest.raises(Overlong) as excess:
-        await ask(Outward(LAB, Bounds(body=1_024)), post(there.url))
+    with pytest.raises(ResponseTooLarge) as excess:
+        await ask(OutboundClient(ALLOW_PRIVATE, ResponseLimits(body_bytes=1_024)), post(there.url))
     assert excess.value.status == 200
 
 
@@ -352,13 +354,15 @@ async def test_a_body_beyond_its_bound_is_not_read_to_its_end(there: Endpoint, a
 )
 async def test_a_head_beyond_its_bound_is_not_read_to_its_end(there: Endpoint, answer: bytes) -> None:
     there.answer = answer
-    with pytest.raises(Overlong):
-        await ask(Outward(LAB, Bounds(head=4_096)), post(there.url))
+    with pytest.raises(ResponseTooLarge):
+        await ask(OutboundClient(ALLOW_PRIVATE, ResponseLimits(head_bytes=4_096)), post(there.url))
 
 
 async def test_a_body_at_its_bound_is_whole(there: Endpoint) -> None:
     there.answer = http_answer(b"x" * 1_024)
-    assert len((await ask(Outward(LAB, Bounds(body=1_024)), post(there.url))).body) == 1_024
+    assert (
+        len((await ask(OutboundClient(ALLOW_PRIVATE, ResponseLimits(body_bytes=1_024)), post(there.url))).body) == 1_024
+    )
 
 
 # -- answers
@@ -380,7 +384,7 @@ async def test_a_body_at_its_bound_is_whole(there: Endpoint) -> None:
 )
 async def test_every_framing_of_an_answer_is_understood(there: Endpoint, answer: bytes) -> None:
     there.answer = answer
-    got = await ask(Outward(LAB), post(there.url))
+    got = await ask(OutboundClient(ALLOW_PRIVATE), post(there.url))
     assert (got.status, got.body) == (200, b"ok")
 
 
@@ -400,15 +404,15 @@ async def test_every_framing_of_an_answer_is_understood(there: Endpoint, answer:
 )
 async def test_what_is_no_whole_answer_is_none(there: Endpoint, answer: bytes) -> None:
     there.answer = answer
-    with pytest.raises(Garbled):
-        await ask(Outward(LAB), post(there.url))
+    with pytest.raises(InvalidResponse):
+        await ask(OutboundClient(ALLOW_PRIVATE), post(there.url))
 
 
 async def test_nobody_there_is_unreachable() -> None:
     async with endpoint() as gone:
         url = gone.url
     with pytest.raises(Unreachable):
-        await ask(Outward(LAB), post(url))
+        await ask(OutboundClient(ALLOW_PRIVATE), post(url))
 
 
 # -- the resolver
@@ -420,7 +424,7 @@ async def test_a_name_that_is_none_is_unreachable(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(Unreachable):
-        await ask(Outward(PUBLIC), post(f"http://{NAME}/"))
+        await ask(OutboundClient(PUBLIC_ONLY), post(f"http://{NAME}/"))
 
 
 async def test_lookups_that_hang_hold_only_their_own_threads_and_end_with_the_lookup(
@@ -435,7 +439,7 @@ async def test_lookups_that_hang_hold_only_their_own_threads_and_end_with_the_lo
         return [(0, 0, 0, "", ("127.0.0.1", port)), (0, 0, 0, "", ("127.0.0.1", port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    resolver = Resolver(at_once=2)
+    resolver = Resolver(lookups_max=2)
     waiting = [asyncio.create_task(resolver(f"h{n}.example", 80, f"zone-{n}")) for n in range(3)]
     done, _ = await asyncio.wait(waiting, timeout=0.05)
     assert (len(done), asked) == (0, 2), "the third waits for a thread"
@@ -457,7 +461,7 @@ async def test_one_askers_silent_names_leave_the_others_their_threads(monkeypatc
         return [(0, 0, 0, "", ("127.0.0.1", port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    resolver = Resolver(at_once=8)
+    resolver = Resolver(lookups_max=8)
     waiting = [asyncio.create_task(resolver(f"silent{n}.example", 80, "one")) for n in range(20)]
     assert await asyncio.wait_for(resolver("fine.example", 80, "other"), 10) == ["127.0.0.1"]
     assert sorted(asked) == ["fine.example", "silent0.example", "silent1.example"]
@@ -479,7 +483,7 @@ async def test_a_name_is_looked_up_once_for_all_who_wait_for_it_and_one_who_give
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    resolver = Resolver(at_once=4)
+    resolver = Resolver(lookups_max=4)
     waiting = [asyncio.create_task(resolver(NAME, 80, f"zone-{n % 3}")) for n in range(9)]
     await asyncio.wait(waiting, timeout=0.05)
     waiting[0].cancel()

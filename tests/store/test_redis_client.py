@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from quarterdeck.bus.redis.client import ask, connect
-from quarterdeck.bus.redis.interfaces import Away, Slot
-from quarterdeck.bus.redis.slots import RedisSlots
+from quarterdeck.bus.redis.client import call_redis, connect
+from quarterdeck.bus.redis.interfaces import BusUnavailable, SlotCounter
+from quarterdeck.bus.redis.slots import RedisSlotWriter
 from quarterdeck.bus.redis.stream_entries import AGENTS
 from tests.support.certificates import certificate
 from tests.support.keel import Keel
@@ -51,12 +51,12 @@ async def test_redis_over_tls_is_believed_by_its_certificate_and_only_by_that(re
     public, context = certificate(tmp_path, "127.0.0.1")
     number = urlsplit(redis.url).path
     async with tls_before(redis, context) as port:
-        board = RedisSlots(connect(f"rediss://127.0.0.1:{port}{number}?ssl_ca_certs={public}"))
-        assert await board.write([Slot("z", 1, 2, 3)]) == 1
+        board = RedisSlotWriter(connect(f"rediss://127.0.0.1:{port}{number}?ssl_ca_certs={public}"))
+        assert await board.write([SlotCounter("z", 1, 2, 3)]) == 1
         await board.close()
-        stranger = RedisSlots(connect(f"rediss://127.0.0.1:{port}{number}"))
-        with pytest.raises(Away, match="certificate"):
-            await stranger.write([Slot("z", 2, 2, 4)])
+        stranger = RedisSlotWriter(connect(f"rediss://127.0.0.1:{port}{number}"))
+        with pytest.raises(BusUnavailable, match="certificate"):
+            await stranger.write([SlotCounter("z", 2, 2, 4)])
         await stranger.close()
     assert redis.client.get("quarterdeck:slots:z") == "1"
 
@@ -64,12 +64,12 @@ async def test_redis_over_tls_is_believed_by_its_certificate_and_only_by_that(re
 async def test_a_password_is_sent_and_a_wrong_one_is_away(own_redis: RedisServer) -> None:
     own_redis.side.client.config_set("requirepass", "hush")
     for password, is_good in (("hush", True), ("wrong", False), ("", False)):
-        board = RedisSlots(connect(f"redis://:{password}@127.0.0.1:{own_redis.port}/0"))
+        board = RedisSlotWriter(connect(f"redis://:{password}@127.0.0.1:{own_redis.port}/0"))
         if is_good:
-            assert await board.write([Slot("z", 1, 2, 3)]) == 1
+            assert await board.write([SlotCounter("z", 1, 2, 3)]) == 1
         else:
-            with pytest.raises(Away):
-                await board.write([Slot("z", 1, 2, 3)])
+            with pytest.raises(BusUnavailable):
+                await board.write([SlotCounter("z", 1, 2, 3)])
         await board.close()
 
 
@@ -80,7 +80,7 @@ async def test_a_login_needs_no_more_than_the_operations_page_says(keel: Keel, o
     )
     url = f"redis://narrow:hush@127.0.0.1:{own_redis.port}/0"
     runner = Runner(keel, url)
-    await runner.sink.begin()
+    await runner.sink.register()
     own_redis.side.client.set(AGENTS, "in the way")
     await happen(keel, ("session.spawn", "a"), ("session.terminate", "a"))
     await runner.run()
@@ -90,8 +90,8 @@ async def test_a_login_needs_no_more_than_the_operations_page_says(keel: Keel, o
         await runner.run()
     assert len(own_redis.side.entries()) == 3
     await runner.drop()
-    board = RedisSlots(connect(url))
-    assert await board.write([Slot("z", 1, 2, 3)]) == 1
+    board = RedisSlotWriter(connect(url))
+    assert await board.write([SlotCounter("z", 1, 2, 3)]) == 1
     assert [shown.taken for shown in await board.read(["z"])] == ["1"]
     await board.close()
 
@@ -106,8 +106,8 @@ def test_a_url_that_can_never_be_used_is_refused_with_a_sentence(url: str) -> No
 
 async def test_a_redis_that_takes_connections_and_says_nothing_is_away_in_time(own_redis: RedisServer) -> None:
     own_redis.freeze()
-    board = RedisSlots(connect(own_redis.url))
-    with pytest.raises(Away):
+    board = RedisSlotWriter(connect(own_redis.url))
+    with pytest.raises(BusUnavailable):
         async with asyncio.timeout(8):
             await board.read(["z"])
     await board.close()
@@ -123,7 +123,7 @@ async def test_whoever_is_told_to_end_while_it_asks_ends() -> None:
             await answers.wait()
         return "an answer"
 
-    task = asyncio.create_task(ask(deaf))
+    task = asyncio.create_task(call_redis(deaf))
     await asked.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from quarterdeck.store.interface import ContentError, Row, StoreError, StoreTx
+from quarterdeck.store.interface import ContentError, Row, StoreError, StoreTransaction
 from quarterdeck.store.postgres import PostgresStore
 from quarterdeck.store.postgres_pipeline import round_trip
 from quarterdeck.store.postgres_roles import ROLES, SERVER, SWEEP
@@ -202,7 +202,7 @@ async def left_behind(store: PostgresStore) -> list[Row]:
 
 
 async def test_a_read_is_behind_the_wall_in_each_round_trip_and_leaves_nothing_behind(store: PostgresStore) -> None:
-    async def twice(tx: StoreTx) -> list[list[Row]]:
+    async def twice(tx: StoreTransaction) -> list[list[Row]]:
         return await tx.read(Q.seen(), Q.seen()) + await tx.read(Q.seen())
 
     assert await store.read(twice, [OWN, OTHER]) == [[(f"{OWN},{OTHER}",)]] * 3
@@ -214,7 +214,7 @@ async def test_a_read_is_behind_the_wall_in_each_round_trip_and_leaves_nothing_b
 
 
 async def test_a_transaction_is_behind_the_wall_to_its_end_and_leaves_nothing_behind(store: PostgresStore) -> None:
-    async def work(tx: StoreTx) -> list[list[Row]]:
+    async def work(tx: StoreTransaction) -> list[list[Row]]:
         tx.write(Q.make(id=OWN))
         first = await tx.read(Q.seen(), Q.zones_seen())
         return first + await tx.read(Q.seen(), Q.zones_seen())
@@ -230,7 +230,7 @@ async def test_a_transaction_is_behind_the_wall_to_its_end_and_leaves_nothing_be
 async def test_a_write_outside_the_zones_that_were_named_is_refused_and_nothing_is_written(
     postgres_url: str, store: PostgresStore
 ) -> None:
-    async def work(tx: StoreTx) -> None:
+    async def work(tx: StoreTransaction) -> None:
         tx.write(Q.make(id=OWN))
         tx.write(Q.make(id=OTHER))
 

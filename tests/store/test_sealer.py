@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.core.audit_verify import Altered, Proof
+from quarterdeck.core.audit_verify import VerificationError, VerificationResult
 from quarterdeck.engine import event_retention, log_sealer
 from quarterdeck.engine.leases import Fence, LeaseLost
-from quarterdeck.engine.log_sealer import SEAL, LogBroken
+from quarterdeck.engine.log_sealer import SEAL, MissingEventError
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sweeps import SweepRunner
 from tests.support.keel import Keel
@@ -33,7 +33,7 @@ def run_out(keel: Keel) -> None:
 async def test_what_is_new_is_sealed_and_proves(keeper: Keeper) -> None:
     await keeper.happen(3)
     log = keeper.log()
-    assert keeper.proof() == Proof(unproven=log.head, unproven_since=int(str(log.events[0][-1])))
+    assert keeper.proof() == VerificationResult(unproven=log.head, unproven_since=int(str(log.events[0][-1])))
     assert await keeper.sealer.run_once(1_000) == log.head
     await keeper.seal(1, 5)
     await keeper.happen(2)
@@ -97,13 +97,13 @@ async def test_nothing_is_sealed_past_an_event_that_went_missing(keeper: Keeper,
     head = keeper.log().head
     keel.side.run("delete from events where pos = ?", head - 2)
     for _ in range(2):
-        with pytest.raises(LogBroken, match=str(head - 5)):
+        with pytest.raises(MissingEventError, match=str(head - 5)):
             await keeper.sealer.run_once(1_000)
-    with pytest.raises(Altered) as found:
+    with pytest.raises(VerificationError) as found:
         keeper.proof()
     assert found.value.pos == head - 2
     keel.side.run("delete from events where pos > ?", head - 5)
-    with pytest.raises(LogBroken):
+    with pytest.raises(MissingEventError):
         await keeper.sealer.run_once(1_000)
 
 

@@ -12,14 +12,14 @@ from typing import TypeVar
 
 import pytest
 
-from quarterdeck.engine.secrets import Key, Ring, RingError, key_check, rotation as steps
+from quarterdeck.engine.secrets import Keyring, KeyringError, SecretKey, key_check, rotation as steps
 from quarterdeck.engine.secrets.field_encryption import key_ids_in
-from quarterdeck.engine.secrets.rotation import Rotation, Step
-from quarterdeck.engine.transaction import Engine, Tx
-from quarterdeck.settings import SettingsError, load
+from quarterdeck.engine.secrets.rotation import RotationStep, SecretRotation
+from quarterdeck.engine.transaction import Engine, Transaction
+from quarterdeck.settings import SettingsError, load_settings
 from quarterdeck.store.interface import ContentError
 from quarterdeck.store.sql import Statement, Statements, parse
-from quarterdeck.wiring.secrets import open_ring
+from quarterdeck.wiring.secrets import open_keyring
 from tests.support.asking import ZONE
 from tests.support.keel import Keel
 from tests.support.sealing import NEW, OLD, kept, plant, rotation_of, safe_of
@@ -28,20 +28,20 @@ MORE = "another"
 T = TypeVar("T")
 
 
-async def start(keel: Keel, *keys: Key, lost: Collection[str] = ()) -> None:
-    await keel.engine.transact(lambda tx: key_check.check(tx, Ring(keys), lost))
+async def start(keel: Keel, *keys: SecretKey, lost: Collection[str] = ()) -> None:
+    await keel.engine.transact(lambda tx: key_check.check_keys(tx, Keyring(keys), lost))
 
 
-async def whole(rotation: Rotation) -> Step:
+async def whole(rotation: SecretRotation) -> RotationStep:
     """A round from the beginning to the end, as its steps add up."""
-    done = Step(next=rotation.begins())
+    done = RotationStep(next=rotation.first_position())
     while done.next is not None:
         step = await rotation.rotate(done.next)
-        done.looked += step.looked
+        done.rows_scanned += step.rows_scanned
         done.counts += step.counts
-        done.resealed += step.resealed
-        done.unopened += step.unopened
-        done.moved += step.moved
+        done.reencrypted += step.reencrypted
+        done.undecryptable += step.undecryptable
+        done.changed_meanwhile += step.changed_meanwhile
         done.next = step.next
     return done
 
@@ -53,20 +53,20 @@ async def test_a_server_with_the_keys_of_its_database_starts_again_and_again(kee
     await start(keel, OLD)
     await start(keel, OLD)
     await start(keel, NEW, OLD)
-    assert await keel.everywhere.read(key_check.names) == ["new", "old"]
+    assert await keel.everywhere.read(key_check.list_key_ids) == ["new", "old"]
 
 
 async def test_a_server_that_lacks_a_key_of_its_database_does_not_start(keel: Keel) -> None:
     await start(keel, OLD)
-    with pytest.raises(RingError, match="'old', which this server lacks"):
+    with pytest.raises(KeyringError, match="'old', which this server lacks"):
         await start(keel, NEW)
-    assert await keel.everywhere.read(key_check.names) == ["old"], "what was refused has left nothing behind"
+    assert await keel.everywhere.read(key_check.list_key_ids) == ["old"], "what was refused has left nothing behind"
 
 
 async def test_a_server_with_another_key_of_the_same_name_does_not_start(keel: Keel) -> None:
     await start(keel, OLD)
-    with pytest.raises(RingError, match="another key of the name 'old'"):
-        await start(keel, Key("old", b"x" * 32))
+    with pytest.raises(KeyringError, match="another key of the name 'old'"):
+        await start(keel, SecretKey("old", b"x" * 32))
 
 
 async def test_a_key_that_is_said_to_be_lost_is_gone_on_without(keel: Keel) -> None:
@@ -76,13 +76,13 @@ async def test_a_key_that_is_said_to_be_lost_is_gone_on_without(keel: Keel) -> N
 
 async def test_of_two_who_bring_different_keys_to_a_fresh_database_at_once_one_starts(keel: Keel) -> None:
     done = await asyncio.gather(start(keel, OLD), start(keel, NEW), return_exceptions=True)
-    assert [type(outcome) for outcome in done if outcome is not None] == [RingError]
+    assert [type(outcome) for outcome in done if outcome is not None] == [KeyringError]
 
 
 async def test_a_key_that_was_forgotten_is_needed_no_more(keel: Keel) -> None:
     await start(keel, OLD)
-    assert await keel.engine.transact(lambda tx: key_check.forget(tx, "old"))
-    assert not await keel.engine.transact(lambda tx: key_check.forget(tx, ""))
+    assert await keel.engine.transact(lambda tx: key_check.delete_key(tx, "old"))
+    assert not await keel.engine.transact(lambda tx: key_check.delete_key(tx, ""))
     await start(keel, NEW)
 
 
@@ -96,15 +96,15 @@ async def test_everything_an_older_key_has_sealed_is_sealed_anew_and_says_the_sa
     await plant(keel, "c", key=NEW)
     before = kept(keel, "c")
     done = await whole(rotation_of(keel, NEW, OLD))
-    assert (done.looked, done.resealed, done.unopened, done.moved) == (4, 9, 0, 0)
+    assert (done.rows_scanned, done.reencrypted, done.undecryptable, done.changed_meanwhile) == (4, 9, 0, 0)
     for zone_id, task_id in ((ZONE, "a"), (ZONE, "b"), (MORE, "a")):
         for field, text in kept(keel, task_id, zone_id).items():
             assert key_ids_in(text) == ["new"]
-            opened = safe_of(NEW).open(text, (zone_id, "agent_tasks", task_id, field))
+            opened = safe_of(NEW).decrypt(text, (zone_id, "agent_tasks", task_id, field))
             assert json.loads(opened) == {"password": f"{field} of {task_id}"}
     assert kept(keel, "c") == before
     again = await whole(rotation_of(keel, NEW, OLD))
-    assert (again.resealed, again.counts) == (0, {"new": 12})
+    assert (again.reencrypted, again.counts) == (0, {"new": 12})
 
 
 async def test_a_rotation_goes_on_where_a_killed_one_ended(keel: Keel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,12 +112,12 @@ async def test_a_rotation_goes_on_where_a_killed_one_ended(keel: Keel, monkeypat
     monkeypatch.setattr(steps, "PAGES", 1)
     await plant(keel, *"abcde")
     first = await rotation_of(keel, NEW, OLD).rotate(None)
-    assert (first.looked, first.resealed) == (2, 6)
+    assert (first.rows_scanned, first.reencrypted) == (2, 6)
     assert first.next is not None
-    counted = await rotation_of(keel, NEW, OLD).look(None)
-    assert (counted.looked, counted.counts) == (2, {"new": 6})
+    counted = await rotation_of(keel, NEW, OLD).count(None)
+    assert (counted.rows_scanned, counted.counts) == (2, {"new": 6})
     done = await whole(rotation_of(keel, NEW, OLD))
-    assert (done.looked, done.resealed) == (5, 9)
+    assert (done.rows_scanned, done.reencrypted) == (5, 9)
 
 
 async def test_what_is_said_while_a_row_is_sealed_anew_stays_said(keel: Keel) -> None:
@@ -126,28 +126,36 @@ async def test_what_is_said_while_a_row_is_sealed_anew_stays_said(keel: Keel) ->
 
     class Interrupted(Engine):
         async def read(
-            self, operation: Callable[[Tx], Awaitable[T]], *, zones: Collection[str] = (), for_a_writer: bool = False
+            self,
+            operation: Callable[[Transaction], Awaitable[T]],
+            *,
+            zones: Collection[str] = (),
+            for_writer: bool = False,
         ) -> T:
-            rows = await super().read(operation, zones=zones, for_a_writer=for_a_writer)
+            rows = await super().read(operation, zones=zones, for_writer=for_writer)
             keel.side.run("update agent_tasks set checkpoint_data = '{\"new\":1}' where id = 'a'")
             return rows
 
-    beside = Rotation(
-        rotation.engine, Interrupted(keel.everywhere.store), rotation.safe, rotation.shelves, rotation.lock
+    beside = SecretRotation(
+        rotation.engine,
+        Interrupted(keel.everywhere.store),
+        rotation.cipher,
+        rotation.secret_columns,
+        rotation.lock_zones,
     )
     done = await beside.rotate(None)
-    assert (done.resealed, done.moved) == (3, 1)
+    assert (done.reencrypted, done.changed_meanwhile) == (3, 1)
     assert kept(keel, "a")["checkpoint_data"] == '{"new":1}'
     assert key_ids_in(kept(keel, "a")["input_context"]) == ["old"], "the next round looks at it again"
-    assert (await whole(rotation)).resealed == 2
+    assert (await whole(rotation)).reencrypted == 2
 
 
 async def test_what_does_not_open_stays_as_it_is_and_is_counted(keel: Keel) -> None:
-    await plant(keel, "a", key=Key("gone", b"g" * 32))
+    await plant(keel, "a", key=SecretKey("gone", b"g" * 32))
     await plant(keel, "b")
     before = kept(keel, "a")
     done = await whole(rotation_of(keel, NEW, OLD))
-    assert (done.resealed, done.unopened) == (3, 3)
+    assert (done.reencrypted, done.undecryptable) == (3, 3)
     assert kept(keel, "a") == before
 
 
@@ -155,38 +163,38 @@ async def test_what_does_not_open_stays_as_it_is_and_is_counted(keel: Keel) -> N
 
 
 def test_the_first_start_makes_a_key_file_that_only_its_owner_reads(tmp_path: Path) -> None:
-    settings = load(tmp_path, {}, {})
+    settings = load_settings(tmp_path, {}, {})
     with pytest.raises(SettingsError, match="no key for secrets"):
-        open_ring(settings, makes=False)
-    first = open_ring(settings, makes=True)
+        open_keyring(settings, create_key=False)
+    first = open_keyring(settings, create_key=True)
     assert stat.S_IMODE(settings.secret_keys.stat().st_mode) == 0o600
-    assert open_ring(settings, makes=True).ids == first.ids
-    assert open_ring(settings, makes=False).ids == first.ids
+    assert open_keyring(settings, create_key=True).key_ids == first.key_ids
+    assert open_keyring(settings, create_key=False).key_ids == first.key_ids
 
 
 def test_of_many_who_start_at_once_all_have_the_same_key(tmp_path: Path) -> None:
     async def at_once() -> set[tuple[str, ...]]:
-        settings = load(tmp_path, {}, {})
-        rings = [asyncio.to_thread(open_ring, settings, makes=True) for _ in range(8)]
-        return {ring.ids for ring in await asyncio.gather(*rings)}
+        settings = load_settings(tmp_path, {}, {})
+        rings = [asyncio.to_thread(open_keyring, settings, create_key=True) for _ in range(8)]
+        return {ring.key_ids for ring in await asyncio.gather(*rings)}
 
     assert len(asyncio.run(at_once())) == 1
 
 
 def test_keys_that_are_told_are_used_and_no_file_is_made(tmp_path: Path) -> None:
-    settings = load(tmp_path, {}, {"QD_SECRET_KEYS": f"{NEW.told()},{OLD.told()}"})
-    assert open_ring(settings, makes=True).ids == ("new", "old")
+    settings = load_settings(tmp_path, {}, {"QD_SECRET_KEYS": f"{NEW.to_text()},{OLD.to_text()}"})
+    assert open_keyring(settings, create_key=True).key_ids == ("new", "old")
     assert not settings.secret_keys.exists()
-    assert settings.found["secret_keys"].shown() == "***"
+    assert settings.values["secret_keys"].display_value() == "***"
 
 
 @pytest.mark.parametrize(("content", "mode"), [(b"\xff\xfe", 0o600), (b"hush", 0o600), (b"", 0o600), (b"x", 0o644)])
 def test_a_key_file_that_cannot_serve_is_named_and_not_told(tmp_path: Path, content: bytes, mode: int) -> None:
-    settings = load(tmp_path, {}, {})
+    settings = load_settings(tmp_path, {}, {})
     settings.secret_keys.write_bytes(content)
     settings.secret_keys.chmod(mode)
     with pytest.raises(SettingsError, match="secret-keys") as refused:
-        open_ring(settings, makes=True)
+        open_keyring(settings, create_key=True)
     assert "hush" not in str(refused.value)
 
 

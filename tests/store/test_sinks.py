@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from quarterdeck.bus.redis.client import fence_key, marker_key
-from quarterdeck.bus.redis.interfaces import Away, Fenced
+from quarterdeck.bus.redis.interfaces import BusUnavailable, WriterFenced
 from quarterdeck.bus.redis.stream_entries import AGENTS, REVOCATIONS, STREAMS, sign
-from quarterdeck.bus.redis.streams_writer import late_key
+from quarterdeck.bus.redis.streams_writer import delayed_key
 from quarterdeck.engine.leases import LeaseLost
 from quarterdeck.engine.settings import SinkSettings
 from tests.support.keel import Keel
@@ -32,7 +32,7 @@ async def make(keel: Keel, redis: RedisSide) -> AsyncIterator[Make]:
         return made[-1]
 
     first = one()
-    await first.sink.begin()
+    await first.sink.register()
     yield one
     for runner in made:
         await runner.drop()
@@ -97,9 +97,9 @@ async def test_a_log_of_many_batches_is_told_to_its_end(keel: Keel, redis: Redis
 async def test_a_sink_tells_what_happens_from_its_beginning_on(keel: Keel, redis: RedisSide) -> None:
     await happen(keel, (SPAWN, "before"))
     runner = Runner(keel, redis.url)
-    await runner.sink.begin()
+    await runner.sink.register()
     await happen(keel, (SPAWN, "after"))
-    await runner.sink.begin()  # a second server, or a second start
+    await runner.sink.register()  # a second server, or a second start
     await runner.run()
     assert [entry.fields["agent_session_id"] for entry in redis.entries()] == ["after"]
     await runner.drop()
@@ -152,14 +152,14 @@ async def test_an_outage_stops_the_sink_where_it_is_and_costs_no_attempt(
     own_redis.stop()
     for _ in range(12):  # more often than an entry is tried
         await happen(keel, (SUSPEND, "a"), (RESUME, "a"), (END, "b"))
-        with pytest.raises(Away):
+        with pytest.raises(BusUnavailable):
             await runner.run()
     assert keel.side.count("sink_entries") == 0
     assert runner.sink.oldest_at is not None and runner.sink.head - runner.sink.position == 36
     own_redis.start()
     await runner.run()
     assert arrived(own_redis.side) == await expected(keel)
-    assert runner.sink.refused == 0
+    assert runner.sink.rejected == 0
 
 
 async def test_a_redis_that_is_there_and_answers_nobody_is_away_within_seconds(
@@ -170,7 +170,7 @@ async def test_a_redis_that_is_there_and_answers_nobody_is_away_within_seconds(
     await runner.run()
     own_redis.freeze()
     await happen(keel, (SUSPEND, "a"))
-    with pytest.raises(Away):
+    with pytest.raises(BusUnavailable):
         async with asyncio.timeout(10):
             await runner.run()
     own_redis.thaw()
@@ -185,7 +185,7 @@ async def test_a_redis_that_is_out_of_memory_is_away_and_refuses_nothing(
     runner = make(own_redis.url)
     own_redis.side.client.config_set("maxmemory", "1")
     await happen(keel, (SPAWN, "a"), (END, "a"))
-    with pytest.raises(Away, match=r"OOM|OutOfMemory"):
+    with pytest.raises(BusUnavailable, match=r"OOM|OutOfMemory"):
         await runner.run()
     assert keel.side.count("sink_entries") == 0
     own_redis.side.client.config_set("maxmemory", "0")
@@ -226,7 +226,7 @@ async def test_an_answer_that_is_lost_is_not_taken_for_a_failure(keel: Keel, red
     runner.gate.after = away
     await happen(keel, (SPAWN, "a"), (END, "a"), (SPAWN, "b"), (END, "b"))
     for _ in range(3):
-        with pytest.raises(Away):
+        with pytest.raises(BusUnavailable):
             await runner.run()
     runner.gate.after = nothing
     await runner.run()
@@ -252,7 +252,7 @@ async def test_whoever_was_frozen_while_another_took_over_writes_nothing_when_it
     await happen(keel, (RESUME, "a"))
     await holder.run()
     thaw.set()
-    with pytest.raises((Fenced, LeaseLost)):
+    with pytest.raises((WriterFenced, LeaseLost)):
         await asleep
     assert arrived(redis) == await expected(keel)
     await happen(keel, (END, "a"))
@@ -279,7 +279,7 @@ async def test_whoever_was_frozen_does_not_send_what_another_has_put_aside(
     await holder.run()
     redis.client.delete(AGENTS)
     thaw.set()
-    with pytest.raises((Fenced, LeaseLost)):
+    with pytest.raises((WriterFenced, LeaseLost)):
         await asleep
     for _ in range(3):
         due(keel)
@@ -331,7 +331,7 @@ async def test_a_marker_that_makes_no_sense_keeps_nothing_back(
 
 async def test_keys_of_another_type_are_written_over(keel: Keel, redis: RedisSide, make: Make) -> None:
     own = sink_id(keel)
-    for key in (marker_key(own, AGENTS), fence_key(own), late_key(own, AGENTS)):
+    for key in (marker_key(own, AGENTS), fence_key(own), delayed_key(own, AGENTS)):
         redis.client.rpush(key, "in the way")
     runner = make()
     await happen(keel, (SPAWN, "a"))

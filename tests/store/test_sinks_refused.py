@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from quarterdeck.bus.redis.interfaces import Away, Fenced
+from quarterdeck.bus.redis.interfaces import BusUnavailable, WriterFenced
 from quarterdeck.bus.redis.stream_entries import AGENTS, INVOCATIONS, REVOCATIONS
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import NotFound
 from quarterdeck.engine import leader_loop
-from quarterdeck.engine.leader_loop import Duty
+from quarterdeck.engine.leader_loop import LeaderLoop
 from quarterdeck.engine.leases import LeaseLost
 from quarterdeck.engine.settings import SinkSettings
 from quarterdeck.engine.sinks import admin
-from quarterdeck.engine.sinks.retention import SinkRetention, needed
-from quarterdeck.engine.wakeups import Wakes
+from quarterdeck.engine.sinks.retention import SinkRetention, lowest_needed_position
+from quarterdeck.engine.wakeups import Wakeups
 from tests.support.eventually import eventually
 from tests.support.keel import Keel
 from tests.support.keeping import Keeper
@@ -42,7 +42,7 @@ async def make(keel: Keel, redis: RedisSide) -> AsyncIterator[Make]:
         made.append(Runner(keel, url, struct_of(SinkSettings, **settings)))
         return made[-1]
 
-    await one().sink.begin()
+    await one().sink.register()
     yield one
     for runner in made:
         await runner.drop()
@@ -88,7 +88,7 @@ async def test_a_refused_entry_waits_apart_and_the_position_goes_on(keel: Keel, 
     await runner.run()
     assert sorted(told(redis)) == [("spawn", "a"), ("spawn", "c"), ("terminate", "b")]
     assert rows(keel) == []
-    assert (runner.sink.refused, runner.sink.died) == (3, 0)
+    assert (runner.sink.rejected, runner.sink.dead) == (3, 0)
 
 
 async def test_later_entries_of_the_same_subject_wait_behind_a_refused_one_and_others_do_not(
@@ -142,7 +142,7 @@ async def test_after_so_many_attempts_an_entry_is_dead_and_those_behind_it_go_on
             await runner.run()
     assert f"1 entries of {AGENTS} are given up" in caplog.text
     assert rows(keel)[0] == (AGENTS, "a", 3, True)
-    assert runner.sink.died == 1
+    assert runner.sink.dead == 1
     unblock(redis, AGENTS)
     due(keel)
     await runner.run()
@@ -161,7 +161,7 @@ async def test_a_revocation_is_never_given_up_and_alerts(
             await runner.run()
     assert rows(keel) == [(REVOCATIONS, "a", 6, False)]
     assert f"1 entries of {REVOCATIONS} are refused time and again, and never given up" in caplog.text
-    assert (runner.sink.stuck, runner.sink.died) == (1, 0)
+    assert (runner.sink.stuck, runner.sink.dead) == (1, 0)
     unblock(redis, REVOCATIONS)
     due(keel)
     await runner.run()
@@ -177,7 +177,7 @@ async def test_an_outage_in_the_middle_of_retries_counts_none(keel: Keel, own_re
     own_redis.stop()
     due(keel)
     for _ in range(5):
-        with pytest.raises(Away):
+        with pytest.raises(BusUnavailable):
             await runner.run()
     assert rows(keel) == [(AGENTS, "a", 1, False)]
     own_redis.start()
@@ -194,7 +194,7 @@ async def test_an_entry_told_late_is_told_once_also_if_its_answer_was_lost(
     runner.gate.after = away
     for _ in range(3):
         due(keel)
-        with pytest.raises(Away):
+        with pytest.raises(BusUnavailable):
             await runner.run()
     follower = make()
     await follower.take_over()
@@ -215,9 +215,9 @@ async def test_what_was_given_up_is_shown_and_goes_out_when_it_is_requeued(
     await runner.run()
     due(keel)
     await runner.run()
-    seen = await keel.everywhere.read(lambda tx: admin.view(tx, NAME))
+    seen = await keel.everywhere.read(lambda tx: admin.load_view(tx, NAME))
     assert (seen.waiting, seen.dead, seen.lag_events) == (0, 2, 0)
-    shown = await keel.everywhere.read(lambda tx: admin.entries(tx, NAME))
+    shown = await keel.everywhere.read(lambda tx: admin.load_entries(tx, NAME))
     assert [(entry.stream, entry.subject, entry.attempts) for entry in shown] == [(AGENTS, "b", 1), (AGENTS, "a", 1)]
     assert all(entry.dead_at and not entry.next_at and "WRONGTYPE" in entry.error for entry in shown)
     unblock(redis, AGENTS)
@@ -234,10 +234,10 @@ async def test_what_was_given_up_is_shown_and_goes_out_when_it_is_requeued(
 
 async def test_a_sink_that_is_not_there_is_not_found(keel: Keel) -> None:
     with pytest.raises(NotFound):
-        await keel.everywhere.read(lambda tx: admin.view(tx, "nobody"))
+        await keel.everywhere.read(lambda tx: admin.load_view(tx, "nobody"))
     with pytest.raises(NotFound):
         await keel.everywhere.transact(lambda tx: admin.requeue(tx, "nobody", None))
-    assert await keel.everywhere.read(admin.names) == []
+    assert await keel.everywhere.read(admin.list_names) == []
 
 
 # -- forgotten
@@ -248,7 +248,7 @@ async def test_events_that_a_sink_has_not_told_are_not_removed(
 ) -> None:
     runner, keeper = make(), Keeper(keel, tmp_path)
     begin = int(str(keel.side.one("select position from sinks")))
-    assert await keel.everywhere.read(needed) == begin + 1
+    assert await keel.everywhere.read(lowest_needed_position) == begin + 1
     await keeper.pass_by()
     await keeper.pass_by()
     assert keel.side.one("select floor from log_head") == 0
@@ -272,11 +272,11 @@ async def test_dead_entries_are_kept_for_so_many_days_and_a_sink_that_nobody_run
     keel.side.run("update sink_entries set dead_at = dead_at - ? where subject = 'a'", 8 * DAY)
     assert await sweep.run_once(500) == 1
     assert [row[1] for row in rows(keel)] == ["b"]
-    assert await keel.everywhere.read(admin.names) == [NAME]
+    assert await keel.everywhere.read(admin.list_names) == [NAME]
     keel.side.run("update sinks set updated_at = updated_at - ?", 8 * DAY)
     await sweep.run_once(500)
     assert (keel.side.count("sinks"), keel.side.count("sink_entries")) == (0, 0)
-    assert await keel.everywhere.read(needed) is None
+    assert await keel.everywhere.read(lowest_needed_position) is None
 
 
 async def test_a_sink_that_is_run_says_so_although_it_has_nothing_to_tell_or_nobody_to_tell_it(
@@ -312,14 +312,14 @@ async def test_a_sink_that_was_forgotten_begins_anew(keel: Keel, redis: RedisSid
 async def test_a_commit_wakes_the_sink_and_an_outage_ends_by_itself(
     keel: Keel, own_redis: RedisServer, make: Make
 ) -> None:
-    wakes = Wakes()
+    wakes = Wakeups()
     runner = make(own_redis.url)
-    duty = Duty(NAME, keel.everywhere, wakes, 60_000, runner.sink)
+    duty = LeaderLoop(NAME, keel.everywhere, wakes, 60_000, runner.sink)
     duty.start()
 
     async def tells(*subjects: str) -> None:
         await happen(keel, *((SPAWN, subject) for subject in subjects))
-        wakes.committed()
+        wakes.notify()
 
     async def arrived(count: int) -> None:
         async def all_there() -> bool:
@@ -351,13 +351,13 @@ async def test_of_two_processes_one_runs_the_sink_and_the_other_when_the_first_i
 ) -> None:
     monkeypatch.setattr(leader_loop, "LEASE_MS", 500)
     monkeypatch.setattr(leader_loop, "ELSEWHERE_SECONDS", 0.05)
-    wakes = Wakes()
-    pair = [Duty(NAME, keel.everywhere, wakes, 50, make().sink) for _ in range(2)]
+    wakes = Wakeups()
+    pair = [LeaderLoop(NAME, keel.everywhere, wakes, 50, make().sink) for _ in range(2)]
     for duty in pair:
         duty.start()
     for number in range(20):
         await happen(keel, (SPAWN, f"s{number}"))
-        wakes.committed()
+        wakes.notify()
         if number == 10:
             await pair[0].stop()
 
@@ -388,7 +388,7 @@ async def test_whatever_goes_wrong_every_entry_arrives_once_and_in_order_per_sub
         elif deed in ("run", "lose", "cut"):
             runner.gate.after = away if deed == "lose" else nothing
             runner.gate.before = away if deed == "cut" else nothing
-            with contextlib.suppress(Away, Fenced):
+            with contextlib.suppress(BusUnavailable, WriterFenced):
                 await runner.run()
         elif deed == "kill":
             runner = make(outbox_batch_size=chance.choice([1, 3, 50]), outbox_max_attempts=1_000)

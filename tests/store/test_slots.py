@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import pytest
 
 from quarterdeck.bus.redis.client import connect
-from quarterdeck.bus.redis.interfaces import Away, Slot
-from quarterdeck.bus.redis.slots import RedisSlots, position_key, slot_key
+from quarterdeck.bus.redis.interfaces import BusUnavailable, SlotCounter
+from quarterdeck.bus.redis.slots import RedisSlotWriter, position_key, slot_key
 from quarterdeck.domain.sessions.model import Session, Terminate
 from quarterdeck.domain.sessions.operations import SlotCounts
-from quarterdeck.domain.sessions.sweeps import Reconciler as Counted
+from quarterdeck.domain.sessions.sweeps import CountReconciler as Counted
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.mirrors import slots
-from quarterdeck.engine.mirrors.slots import SLOTS, Reconciler, SlotKeeper
+from quarterdeck.engine.mirrors.slots import SLOTS, SlotMirror, SlotReconciler
 from quarterdeck.engine.sweeps import SweepRunner
 from tests.support.asking import ZONE, admin, ask
 from tests.support.eventually import eventually
@@ -31,9 +31,9 @@ class Kept:
 
     keel: Keel
     redis: RedisSide
-    keeper: SlotKeeper
-    reconciler: Reconciler
-    board: RedisSlots
+    keeper: SlotMirror
+    reconciler: SlotReconciler
+    board: RedisSlotWriter
 
     def shown(self, zone_id: str = ZONE) -> str | None:
         found = self.redis.client.get(slot_key(zone_id))
@@ -49,19 +49,19 @@ class Kept:
 
 @pytest.fixture
 async def kept(engine_url: str, redis: RedisSide) -> AsyncIterator[Kept]:
-    heard: list[SlotKeeper] = []
+    heard: list[SlotMirror] = []
 
     def after_commit(events: Sequence[NewEvent]) -> None:
         for keeper in heard:
-            keeper.committed(events)
+            keeper.on_commit(events)
 
     async with keel_on(engine_url, Rigging(after_commit=after_commit)) as keel:
-        board = RedisSlots(connect(redis.url))
+        board = RedisSlotWriter(connect(redis.url))
         counts = SlotCounts(Limits())
-        keeper = SlotKeeper(keel.everywhere, counts, board)
+        keeper = SlotMirror(keel.everywhere, counts, board)
         heard.append(keeper)
         await keel.zone()
-        yield Kept(keel, redis, keeper, Reconciler(keel.everywhere, counts, board, 10_000), board)
+        yield Kept(keel, redis, keeper, SlotReconciler(keel.everywhere, counts, board, 10_000), board)
         await board.close()
 
 
@@ -75,13 +75,13 @@ async def family(keel: Keel, children: int) -> list[Session]:
 
 async def test_children_take_slots_and_roots_take_none(kept: Kept) -> None:
     made = await family(kept.keel, 3)
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     assert kept.shown() == "3"
     await kept.keel.end(made[1])
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     assert kept.shown() == "2"
     await kept.keel.end(made[0])
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     assert kept.shown() == "0"
     assert await kept.compare() == 0
 
@@ -89,10 +89,10 @@ async def test_children_take_slots_and_roots_take_none(kept: Kept) -> None:
 async def test_a_count_that_was_set_right_is_shown_as_it_is_and_is_no_repair(kept: Kept) -> None:
     await family(kept.keel, 3)
     kept.keel.side.run("update admission_counts set live = 1 where scope = 'concurrent'")
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     assert kept.shown() == "1"
     await Counted(kept.keel.everywhere, kept.keel.recounts.submit).run_once(1_000)
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     assert kept.shown() == "3"
     assert await kept.compare() == 0
 
@@ -100,11 +100,11 @@ async def test_a_count_that_was_set_right_is_shown_as_it_is_and_is_no_repair(kep
 async def test_a_suspended_child_keeps_its_slot_and_a_stamped_one_does_not(kept: Kept, engine_url: str) -> None:
     made = await family(kept.keel, 4)
     await kept.keel.suspend(made[1])
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     assert kept.shown() == "4"
-    async with keel_on(engine_url, Rigging(chunk=1, after_commit=kept.keeper.committed)) as other:
+    async with keel_on(engine_url, Rigging(chunk=1, after_commit=kept.keeper.on_commit)) as other:
         await other.endings.submit(Terminate(ZONE, made[0].id, "x", admin()))
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     assert kept.shown() == "0"
 
 
@@ -115,7 +115,7 @@ async def test_every_zone_has_its_own_whatever_it_is_called(kept: Kept) -> None:
         root = await kept.keel.spawn(name)
         for _ in range(number):
             await kept.keel.spawn(name, parent_id=root.id)
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     assert [kept.shown(name) for name in names] == ["1", "2", "3", "4", "5"]
     assert await kept.compare() == 0
 
@@ -123,23 +123,23 @@ async def test_every_zone_has_its_own_whatever_it_is_called(kept: Kept) -> None:
 async def test_while_redis_is_away_nothing_is_forgotten_and_one_write_later_all_is_there(
     engine_url: str, own_redis: RedisServer
 ) -> None:
-    board = RedisSlots(connect(own_redis.url))
-    keepers: list[SlotKeeper] = []
+    board = RedisSlotWriter(connect(own_redis.url))
+    keepers: list[SlotMirror] = []
 
     def after_commit(events: Sequence[NewEvent]) -> None:
         for keeper in keepers:
-            keeper.committed(events)
+            keeper.on_commit(events)
 
     async with keel_on(engine_url, Rigging(after_commit=after_commit)) as keel:
-        keepers.append(SlotKeeper(keel.everywhere, SlotCounts(Limits()), board))
+        keepers.append(SlotMirror(keel.everywhere, SlotCounts(Limits()), board))
         await keel.zone()
         own_redis.stop()
         await family(keel, 2)
         for _ in range(3):
-            with pytest.raises(Away):
-                await keepers[0].write_touched()
+            with pytest.raises(BusUnavailable):
+                await keepers[0].write_changed()
         own_redis.start()
-        await keepers[0].write_touched()
+        await keepers[0].write_changed()
         assert own_redis.side.client.get(slot_key(ZONE)) == "2"
     await board.close()
 
@@ -159,15 +159,15 @@ async def test_a_commit_is_shown_soon_after_without_being_asked_for(kept: Kept) 
 
 
 async def test_an_older_position_writes_nothing_however_late_it_comes(kept: Kept) -> None:
-    assert await kept.board.write([Slot("x", 5, 10, 100)]) == 1
-    assert await kept.board.write([Slot("x", 3, 10, 99)]) == 0
+    assert await kept.board.write([SlotCounter("x", 5, 10, 100)]) == 1
+    assert await kept.board.write([SlotCounter("x", 3, 10, 99)]) == 0
     assert kept.shown("x") == "5"
-    assert await kept.board.write([Slot("x", 4, 10, 100), Slot("y", 1, 10, 1)]) == 2
+    assert await kept.board.write([SlotCounter("x", 4, 10, 100), SlotCounter("y", 1, 10, 1)]) == 2
     assert (kept.shown("x"), kept.shown("y")) == ("4", "1")
 
 
 async def test_no_more_are_shown_than_there_are(kept: Kept) -> None:
-    await kept.board.write([Slot("x", 50, 8, 1)])
+    await kept.board.write([SlotCounter("x", 50, 8, 1)])
     assert kept.shown("x") == "8"
 
 
@@ -198,7 +198,7 @@ async def test_a_hundred_spawns_at_a_limit_of_eight_never_show_more_than_eight(k
 async def test_a_wiped_redis_is_filled_again_and_that_is_counted(kept: Kept) -> None:
     await family(kept.keel, 3)
     await kept.keel.zone("quiet")
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     kept.redis.wipe()
     kept.pass_time()
     assert await kept.compare() == 2
@@ -210,7 +210,7 @@ async def test_a_wiped_redis_is_filled_again_and_that_is_counted(kept: Kept) -> 
 @pytest.mark.parametrize("lie", ["0", "999", "-3", "nonsense", ""])
 async def test_a_lie_is_put_right_and_counted(kept: Kept, lie: str) -> None:
     await family(kept.keel, 3)
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     kept.redis.client.set(slot_key(ZONE), lie)
     kept.pass_time()
     assert await kept.compare() == 1
@@ -221,7 +221,7 @@ async def test_keys_of_another_type_are_put_right(kept: Kept) -> None:
     await family(kept.keel, 3)
     for key in (slot_key(ZONE), position_key(ZONE)):
         kept.redis.client.rpush(key, "in the way")
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     assert kept.shown() == "3"
     kept.pass_time()
     kept.redis.client.delete(slot_key(ZONE))
@@ -235,18 +235,18 @@ async def test_a_position_that_the_log_has_not_reached_is_overruled(kept: Kept) 
     await family(kept.keel, 3)
     kept.redis.client.set(slot_key(ZONE), "7")
     kept.redis.client.set(position_key(ZONE), "1000000")
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     assert kept.shown() == "7"
     assert await kept.compare() == 1
     assert kept.shown() == "3"
     await family(kept.keel, 1)
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     assert kept.shown() == "4"
 
 
 async def test_a_process_that_died_between_commit_and_redis_is_made_good(kept: Kept, engine_url: str) -> None:
     await family(kept.keel, 3)
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     async with keel_on(engine_url) as killed:  # nobody hears of its commits
         await killed.spawn(parent_id=(await killed.spawn()).id)
     kept.pass_time()
@@ -266,7 +266,7 @@ async def test_a_zone_that_changed_a_moment_ago_is_no_repair(kept: Kept) -> None
 
 async def test_what_has_expired_takes_no_slot_and_is_no_repair(kept: Kept) -> None:
     made = await family(kept.keel, 3)
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     kept.pass_time()
     kept.keel.side.expire(made[1], made[2])
     assert await kept.compare() == 0
@@ -276,7 +276,7 @@ async def test_what_has_expired_takes_no_slot_and_is_no_repair(kept: Kept) -> No
 async def test_a_lowered_limit_is_shown(kept: Kept) -> None:
     await family(kept.keel, 3)
     await kept.keel.zone(max_concurrent=2)
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     assert kept.shown() == "2"
     kept.pass_time()
     assert await kept.compare() == 0
@@ -293,9 +293,9 @@ async def test_many_zones_are_compared_page_by_page(kept: Kept, monkeypatch: pyt
 
 
 async def test_a_comparison_with_a_redis_that_is_away_is_no_failed_sweep(kept: Kept, own_redis: RedisServer) -> None:
-    board = RedisSlots(connect(own_redis.url))
+    board = RedisSlotWriter(connect(own_redis.url))
     own_redis.stop()
-    reconciler = Reconciler(kept.keel.everywhere, SlotCounts(Limits()), board, 10_000)
+    reconciler = SlotReconciler(kept.keel.everywhere, SlotCounts(Limits()), board, 10_000)
     for _ in range(2):
         assert await reconciler.run_once(500) == 0
     own_redis.start()
@@ -305,8 +305,8 @@ async def test_a_comparison_with_a_redis_that_is_away_is_no_failed_sweep(kept: K
 
 
 async def test_events_that_touch_no_slot_touch_nothing(kept: Kept) -> None:
-    await kept.keeper.write_touched()
+    await kept.keeper.write_changed()
     kept.redis.wipe()
-    kept.keeper.committed([NewEvent("session.suspend", ZONE, "s", "tester")])
-    await kept.keeper.write_touched()
+    kept.keeper.on_commit([NewEvent("session.suspend", ZONE, "s", "tester")])
+    await kept.keeper.write_changed()
     assert kept.shown() is None

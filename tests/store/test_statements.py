@@ -23,16 +23,16 @@ from quarterdeck.domain.fleets.queries import LISTS as FLEET_LISTS, Q as FLEETS
 from quarterdeck.domain.invocations.queries import Q as INVOCATIONS
 from quarterdeck.domain.services.queries import Q as SERVICES
 from quarterdeck.domain.sessions.queries import Q as SESSIONS
-from quarterdeck.domain.tasks.queries import COORDINATING, LINES, LISTS, MONEY, Q as TASKS
+from quarterdeck.domain.tasks.queries import COORDINATOR, COSTS, LISTS, LOGS, Q as TASKS
 from quarterdeck.domain.webhooks.queries import Q as WEBHOOKS
 from quarterdeck.domain.zones.queries import Q as ZONE_ROOM
 from quarterdeck.engine.queries import Q as ENGINE
 from quarterdeck.maintenance.history_checker.queries import Q as HISTORY
-from quarterdeck.maintenance.queries import FLEETS as UPKEEP_FLEETS, Q as UPKEEP
+from quarterdeck.maintenance.queries import FLEET_QUERIES as UPKEEP_FLEETS, Q as UPKEEP
 from quarterdeck.store.migrate import sqlite_path
-from quarterdeck.store.postgres import BEGIN, COMMIT, MARK, PING, ROLLBACK, ZONES
+from quarterdeck.store.postgres import BEGIN, COMMIT, LOCK_KEY, PING, ROLLBACK, SET_ZONES
 from quarterdeck.store.postgres_roles import ROLES, SERVER, SWEEP, Role
-from quarterdeck.store.sql import Bound, Statement
+from quarterdeck.store.sql import BoundStatement, Statement
 from tests.support.asking import APP, ZONE
 from tests.support.day import Day, day_on
 from tests.support.fleet_day import grow_fleets
@@ -44,12 +44,12 @@ from tests.support.source import sql_statements
 
 MANY = 20_000
 _numbers = itertools.count(10**9)
-STORE = (BEGIN, COMMIT, MARK, PING, ROLLBACK, ZONES)
+STORE = (BEGIN, COMMIT, LOCK_KEY, PING, ROLLBACK, SET_ZONES)
 """What the store says by itself."""
 
 
 def everything() -> list[Statement]:
-    tasks = chain(TASKS, COORDINATING, LINES, LISTS, MONEY)
+    tasks = chain(TASKS, COORDINATOR, LOGS, LISTS, COSTS)
     fleets = chain(FLEETS, FLEET_LISTS)
     return list(chain(ENGINE, ZONE_ROOM, SESSIONS, AGENTS, INVOCATIONS, tasks, WEBHOOKS, fleets))
 
@@ -67,9 +67,9 @@ def test_every_statement_prepares_on_both_engines(sqlite_url: str, postgres_url:
         for statement in chain(everything(), KEYS, SERVICES, DELEGATIONS, UPKEEP, UPKEEP_FLEETS, HISTORY):
             names = re.findall(r"(?<![:\w]):([a-z_]\w*)", statement.sqlite)
             sqlite.execute(f"explain {statement.sqlite}", dict.fromkeys(names)).fetchall()
-            if statement.sqlite_each:
-                places = max(int(place) for place in re.findall(r"\?(\d+)", statement.sqlite_each))
-                sqlite.execute(f"explain {statement.sqlite_each}", (None,) * places).fetchall()
+            if statement.sqlite_row:
+                places = max(int(place) for place in re.findall(r"\?(\d+)", statement.sqlite_row))
+                sqlite.execute(f"explain {statement.sqlite_row}", (None,) * places).fetchall()
             postgres.execute(f"prepare {statement.name} as {statement.postgresql}".encode())
 
 
@@ -97,14 +97,14 @@ class Planners:
         self._anew = {role: Planner(url, "force_custom_plan", role) for role in ROLES}
 
     def run(self, day: Day) -> dict[str, Plan]:
-        said: dict[Role, dict[str, Bound]] = {SERVER: day.own, SWEEP: day.everywhere}
+        said: dict[Role, dict[str, BoundStatement]] = {SERVER: day.own, SWEEP: day.everywhere}
         return {
             f"{name} as {role}": again(self._for(role, bound), bound)
             for role, seen in said.items()
             for name, bound in seen.items()
         }
 
-    def _for(self, role: Role, bound: Bound) -> Planner:
+    def _for(self, role: Role, bound: BoundStatement) -> Planner:
         # What lanes run must not be slow even by an old plan; what is planned each time is asked for by a new one.
         return (self._anew if bound.statement.planned_each_time else self._kept)[role]
 
@@ -365,7 +365,7 @@ NEW = {
 """The columns in which no two rows may be alike, by statement."""
 
 
-def again(planner: Planner, bound: Bound) -> Plan:
+def again(planner: Planner, bound: BoundStatement) -> Plan:
     """Runs what was run already: what it inserted then must be new once more."""
     first = ENGINE.log_advance(count=1_000) if bound.statement is ENGINE.log_append else None
     if bound.statement is SESSIONS.cascade_insert:

@@ -10,7 +10,7 @@ import pytest
 
 from quarterdeck.engine import sweeps
 from quarterdeck.engine.sweeps import Sweep, SweepRunner
-from quarterdeck.sweeper_process import Tally
+from quarterdeck.sweeper_process import SweepLogger
 
 
 @dataclass
@@ -42,10 +42,10 @@ class Ears:
     def __init__(self) -> None:
         self.heard: list[tuple[str, object]] = []
 
-    def swept(self, sweep: str, moved: int) -> None:
-        self.heard.append((sweep, moved))
+    def on_swept(self, sweep: str, changed: int) -> None:
+        self.heard.append((sweep, changed))
 
-    def failed(self, sweep: str) -> None:
+    def on_failed(self, sweep: str) -> None:
         self.heard.append((sweep, "failed"))
 
 
@@ -74,7 +74,7 @@ async def test_a_pass_that_takes_too_long_is_broken_off() -> None:
         return 0
 
     with pytest.raises(TimeoutError):
-        await SweepRunner([Sweep("stuck", 1_000, 5, stuck, limit_seconds=0.01)]).run_now("stuck")
+        await SweepRunner([Sweep("stuck", 1_000, 5, stuck, timeout_seconds=0.01)]).run_now("stuck")
 
 
 async def test_a_pass_that_fails_is_told_of_and_tried_again_at_its_next_turn() -> None:
@@ -116,7 +116,7 @@ async def test_stopping_ends_every_sweep_and_may_be_repeated() -> None:
 async def test_only_the_sweeps_that_are_named_begin_and_everybody_hears_of_them() -> None:
     named, other, first, second = Broom(), Broom(), Ears(), Ears()
     runner = SweepRunner([Sweep("dust", 1, 5, named.run_once), Sweep("rust", 1, 5, other.run_once)], first)
-    runner.tell(second)
+    runner.add_observer(second)
     runner.start(["dust"])
     async with asyncio.timeout(10):
         await named.passed.wait()
@@ -128,14 +128,14 @@ async def test_only_the_sweeps_that_are_named_begin_and_everybody_hears_of_them(
 
 def test_a_tally_says_what_moved_and_not_at_every_pass(caplog: pytest.LogCaptureFixture) -> None:
     clock = [0.0]
-    tally = Tally(lambda: clock[0])
+    tally = SweepLogger(lambda: clock[0])
     with caplog.at_level(logging.INFO, "quarterdeck.sweeper_process"):
         for at, moved in ((0.0, 3), (1.0, 4), (2.0, 0), (9.9, 5), (10.0, 0), (30.0, 0), (31.0, 7)):
             clock[0] = at
-            tally.swept("dust", moved)
-        tally.swept("rust", 0)
-        tally.swept("dust", 1)
-        tally.say_all()
+            tally.on_swept("dust", moved)
+        tally.on_swept("rust", 0)
+        tally.on_swept("dust", 1)
+        tally.log_all()
     assert [record.getMessage() for record in caplog.records] == [
         f"the sweep dust moved {moved}" for moved in (3, 9, 7, 1)
     ]

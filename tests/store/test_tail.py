@@ -12,10 +12,10 @@ from typing import TypeVar
 import pytest
 
 from quarterdeck.engine.event_log import Event, EventFilter, NewEvent
-from quarterdeck.engine.event_subscriber import QUEUE_EVENTS, REPLAY_PAGE, Follower, Watch
-from quarterdeck.engine.event_tailer import Tailer
-from quarterdeck.engine.transaction import Engine, Tx
-from quarterdeck.engine.wakeups import Wakes
+from quarterdeck.engine.event_subscriber import QUEUE_EVENTS, REPLAY_PAGE, EndEvent, EventSubscriber
+from quarterdeck.engine.event_tailer import EventTailer
+from quarterdeck.engine.transaction import Engine, Transaction
+from quarterdeck.engine.wakeups import Wakeups
 from quarterdeck.store.interface import TransientError
 from tests.support.asking import LEADS_TO, ZONE
 from tests.support.eventually import eventually
@@ -42,7 +42,7 @@ class Gated(Engine):
     gate: Gate = field(default_factory=Gate)
 
     async def read(
-        self, operation: Callable[[Tx], Awaitable[T]], *, zones: Collection[str] = (), for_a_writer: bool = False
+        self, operation: Callable[[Transaction], Awaitable[T]], *, zones: Collection[str] = (), for_writer: bool = False
     ) -> T:
         await self.gate.open.wait()
         self.gate.reads += 1
@@ -55,26 +55,26 @@ class Gated(Engine):
 @dataclass
 class Rig:
     keel: Keel
-    wakes: Wakes
+    wakes: Wakeups
     gate: Gate
-    tailer: Tailer
+    tailer: EventTailer
     encoded: Counter[int]
 
-    async def follow(self, after: int = 0, zone_id: str = ZONE, **narrow: object) -> Follower:
+    async def follow(self, after: int = 0, zone_id: str = ZONE, **narrow: object) -> EventSubscriber:
         wanted = struct_of(EventFilter, zone_id, after, **narrow)
-        follower = Follower(self.tailer, self.keel.engine, wanted)
+        follower = EventSubscriber(self.tailer, self.keel.engine, wanted)
         await self.tailer.attach(follower)
         return follower
 
-    async def joined(self, zone_id: str = ZONE, **narrow: object) -> Follower:
+    async def joined(self, zone_id: str = ZONE, **narrow: object) -> EventSubscriber:
         """One who has seen everything there is by now."""
         follower = await self.follow(0, zone_id, **narrow)
-        while not follower.joined:
+        while not follower.is_live:
             await follower.catch_up()
         return follower
 
     async def emit(self, *subjects: str, zone_id: str = ZONE, kind: str = "a.b") -> None:
-        async def operation(tx: Tx) -> None:
+        async def operation(tx: Transaction) -> None:
             await tx.read()
             for subject in subjects:
                 tx.emit(NewEvent(kind, zone_id, subject, "tester", to_state=LEADS_TO.get(kind)))
@@ -89,15 +89,15 @@ class Rig:
 
 @contextlib.asynccontextmanager
 async def rigged(url: str, poll_seconds: float = NEVER) -> AsyncIterator[Rig]:
-    wakes, gate, encoded = Wakes(), Gate(), Counter[int]()
+    wakes, gate, encoded = Wakeups(), Gate(), Counter[int]()
 
     def encode(event: Event) -> bytes:
         encoded[event.pos] += 1
         return b"%d\n" % event.pos
 
-    async with keel_on(url, Rigging(after_commit=lambda _: wakes.committed())) as keel:
+    async with keel_on(url, Rigging(after_commit=lambda _: wakes.notify())) as keel:
         everywhere = Gated(keel.everywhere.store, gate=gate)
-        tailer = Tailer(everywhere, wakes, encode, poll_seconds)
+        tailer = EventTailer(everywhere, wakes, encode, poll_seconds)
         yield Rig(keel, wakes, gate, tailer, encoded)
         gate.open.set()
         await tailer.stop()
@@ -109,15 +109,15 @@ async def rig(engine_url: str) -> AsyncIterator[Rig]:
         yield made
 
 
-async def hear(follower: Follower, count: int) -> list[int]:
+async def hear(follower: EventSubscriber, count: int) -> list[int]:
     """The positions of the next events, in the order in which they were handed out."""
     found: list[int] = []
     async with asyncio.timeout(LIMIT):
-        while len(found) < count and follower.over is None:
-            data = follower.take() if follower.joined else (await follower.catch_up())[0]
+        while len(found) < count and follower.end_reason is None:
+            data = follower.take() if follower.is_live else (await follower.catch_up())[0]
             found += map(int, data.split())
-            if not data and follower.joined:
-                await follower.woken(asyncio.get_running_loop().time() + LIMIT)
+            if not data and follower.is_live:
+                await follower.wait(asyncio.get_running_loop().time() + LIMIT)
     return found
 
 
@@ -187,9 +187,9 @@ class Slow(Engine):
     hand_over: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def read(
-        self, operation: Callable[[Tx], Awaitable[T]], *, zones: Collection[str] = (), for_a_writer: bool = False
+        self, operation: Callable[[Transaction], Awaitable[T]], *, zones: Collection[str] = (), for_writer: bool = False
     ) -> T:
-        found = await Engine.read(self, operation, zones=zones, for_a_writer=for_a_writer)
+        found = await Engine.read(self, operation, zones=zones, for_writer=for_writer)
         self.has_read.set()
         await self.hand_over.wait()
         return found
@@ -198,7 +198,7 @@ class Slow(Engine):
 async def test_what_is_committed_while_a_page_is_on_its_way_is_neither_lost_nor_doubled(rig: Rig) -> None:
     quick = await rig.joined()
     slow = Slow(rig.keel.store)
-    follower = Follower(rig.tailer, slow, EventFilter(ZONE))
+    follower = EventSubscriber(rig.tailer, slow, EventFilter(ZONE))
     await rig.tailer.attach(follower)
     rig.gate.open.clear()
     await rig.emit("in the page, and only then told of by the tailer")
@@ -222,12 +222,12 @@ async def test_who_does_not_keep_up_is_sent_back_to_the_log_and_misses_nothing(r
         await rig.emit(*map(str, range(QUEUE_EVENTS // 4 + 1)))
         total += QUEUE_EVENTS // 4 + 1
         assert len(await hear(quick, QUEUE_EVENTS // 4 + 1)) == QUEUE_EVENTS // 4 + 1
-    assert quick.joined
-    assert not slow.joined
-    assert rig.tailer.fell_behind == 1
+    assert quick.is_live
+    assert not slow.is_live
+    assert rig.tailer.fell_behind_count == 1
     assert slow._queue == [], "what stands in the log needs no room here"
     assert await hear(slow, total) == list(range(1, total + 1))
-    assert slow.joined
+    assert slow.is_live
     await rig.emit("more")
     assert await hear(slow, 1) == [total + 1]
 
@@ -238,7 +238,7 @@ async def test_a_long_replay_is_read_in_pages_and_ends_joined(rig: Rig) -> None:
     follower = await rig.follow()
     page, _ = await follower.catch_up()
     assert len(page.split()) == REPLAY_PAGE
-    assert not follower.joined
+    assert not follower.is_live
     await rig.emit("meanwhile")
     assert await hear(follower, total + 1 - REPLAY_PAGE) == list(range(REPLAY_PAGE + 1, total + 2))
 
@@ -277,8 +277,8 @@ async def test_whom_retention_passes_by_while_the_database_is_away_is_told_so(ri
     await rig.retire(6)
     rig.gate.open.set()
     async with asyncio.timeout(LIMIT):
-        await follower.woken(asyncio.get_running_loop().time() + LIMIT)
-    assert not follower.joined
+        await follower.wait(asyncio.get_running_loop().time() + LIMIT)
+    assert not follower.is_live
     _, bounds = await follower.catch_up()
     assert bounds is not None
     assert await hear(follower, 4) == [7, 8, 9, 10]
@@ -294,7 +294,7 @@ async def test_the_log_is_read_only_while_somebody_follows(rig: Rig) -> None:
     rig.tailer.detach(follower)
 
     async def rests() -> bool:
-        return rig.tailer._running is None
+        return rig.tailer._task is None
 
     await eventually(rests, "the tailer rests")
     reads = rig.gate.reads
@@ -320,7 +320,7 @@ async def test_while_the_database_is_away_the_tailer_tries_again_and_its_followe
     await rig.emit("x")
     assert await hear(follower, 1) == [2]
     assert rig.gate.failures == 0
-    assert follower.joined
+    assert follower.is_live
 
 
 async def test_nobody_is_let_in_while_it_cannot_be_known_where_the_log_ends(rig: Rig) -> None:
@@ -328,22 +328,22 @@ async def test_nobody_is_let_in_while_it_cannot_be_known_where_the_log_ends(rig:
     with pytest.raises(TransientError):
         await rig.follow()
     assert len(rig.tailer) == 0
-    assert (await rig.joined()).joined
+    assert (await rig.joined()).is_live
 
 
 async def test_a_watched_event_ends_its_follower_whichever_zone_it_is_of(rig: Rig) -> None:
     wanted = EventFilter(ZONE)
-    watch = Watch("elsewhere", "session.terminate", "me")
-    watching, other = Follower(rig.tailer, rig.keel.engine, wanted, [watch]), await rig.joined()
+    watch = EndEvent("elsewhere", "session.terminate", "me")
+    watching, other = EventSubscriber(rig.tailer, rig.keel.engine, wanted, [watch]), await rig.joined()
     await rig.tailer.attach(watching)
     await rig.emit("me", zone_id="elsewhere", kind="session.spawn")
     await rig.emit("you", zone_id="elsewhere", kind="session.terminate")
     await rig.emit("me", kind="session.terminate")
     await hear(other, 1)
-    assert watching.over is None
+    assert watching.end_reason is None
     await rig.emit("me", zone_id="elsewhere", kind="session.terminate")
     async with asyncio.timeout(LIMIT):
-        while watching.over is None:
-            await watching.woken(asyncio.get_running_loop().time() + LIMIT)
-    assert watching.over == "session.terminate"
-    assert other.over is None
+        while watching.end_reason is None:
+            await watching.wait(asyncio.get_running_loop().time() + LIMIT)
+    assert watching.end_reason == "session.terminate"
+    assert other.end_reason is None

@@ -120,7 +120,7 @@ async def test_a_task_that_waits_for_ten_thousand_costs_what_ends(counted: Count
     weights: list[dict[str, int]] = []
     left = MANY
     while left:
-        assert (await work.show("join")).task.unmet == left
+        assert (await work.show("join")).task.unmet_dependencies == left
         counted.taken()
         leases = await work.claim("a", SHARE)
         await asyncio.gather(*(work.complete(leased.task) for leased in leases))
@@ -136,5 +136,5 @@ async def test_a_task_that_waits_for_ten_thousand_costs_what_ends(counted: Count
     assert max(each.given + each.found for each in rounds) <= SHARE * 16
     assert_none_grew(weights[0], weights[-1])
     [joined] = await work.claim("a")
-    assert (joined.task.id, joined.task.depends) == ("join", MANY)
+    assert (joined.task.id, joined.task.dependency_count) == ("join", MANY)
     assert (await work.complete(joined.task)).status is State.COMPLETED

@@ -13,10 +13,10 @@ import psycopg
 import pytest
 import uvloop
 
-from quarterdeck.engine.wakeups import Wakes
+from quarterdeck.engine.wakeups import Wakeups
 from quarterdeck.store.interface import TransientError
 from quarterdeck.store.migrate import upgrade
-from quarterdeck.store.postgres_notify import EVERY, Notifier
+from quarterdeck.store.postgres_notify import NOTIFY_INTERVAL_SECONDS, NotifyTransport
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, Rigging, keel_on
 from tests.support.postgres import PostgresServer, StopMode
@@ -52,9 +52,9 @@ class Process:
 
 @contextlib.asynccontextmanager
 async def process_on(url: str) -> AsyncIterator[Process]:
-    wakes, ears = Wakes(Notifier(url)), Ears()
+    wakes, ears = Wakeups(NotifyTransport(url)), Ears()
     wakes.subscribe(ears.wake)
-    async with keel_on(url, Rigging(after_commit=lambda events: wakes.committed())) as keel:
+    async with keel_on(url, Rigging(after_commit=lambda events: wakes.notify())) as keel:
         wakes.start()
         await ears.hears()
         yield Process(keel, ears)
@@ -65,28 +65,28 @@ async def process_on(url: str) -> AsyncIterator[Process]:
 
 
 def test_a_commit_wakes_every_subscriber_until_it_unsubscribes() -> None:
-    wakes, one, two = Wakes(), Ears(), Ears()
+    wakes, one, two = Wakeups(), Ears(), Ears()
     leave = wakes.subscribe(one.wake)
     wakes.subscribe(two.wake)
-    wakes.committed()
+    wakes.notify()
     leave()
     leave()
-    wakes.committed()
+    wakes.notify()
     assert (one.woken, two.woken) == (1, 2)
 
 
 def test_a_subscriber_that_fails_keeps_nobody_else_asleep() -> None:
-    wakes, ears = Wakes(), Ears()
+    wakes, ears = Wakeups(), Ears()
     wakes.subscribe(lambda: [][0])
     wakes.subscribe(ears.wake)
-    wakes.committed()
+    wakes.notify()
     assert ears.woken == 1
 
 
 async def test_a_subscriber_hears_of_a_commit_before_whoever_asked_for_it_is_answered(engine_url: str) -> None:
-    wakes, ears = Wakes(), Ears()
+    wakes, ears = Wakeups(), Ears()
     wakes.subscribe(ears.wake)
-    async with keel_on(engine_url, Rigging(after_commit=lambda events: wakes.committed())) as keel:
+    async with keel_on(engine_url, Rigging(after_commit=lambda events: wakes.notify())) as keel:
         await keel.zone()
         assert ears.woken == 1
         await keel.spawn()
@@ -124,8 +124,8 @@ async def test_a_process_is_not_woken_again_by_what_it_sent_itself(postgres_url:
 
 
 async def test_a_burst_of_1000_commits_sends_no_more_than_one_wake_in_20_ms(postgres_url: str) -> None:
-    wakes = Wakes(Notifier(postgres_url))
-    async with keel_on(postgres_url, Rigging(after_commit=lambda events: wakes.committed())) as keel:
+    wakes = Wakeups(NotifyTransport(postgres_url))
+    async with keel_on(postgres_url, Rigging(after_commit=lambda events: wakes.notify())) as keel:
         await keel.zone()
         wakes.start()
         with psycopg.connect(postgres_url, autocommit=True) as listener:
@@ -136,7 +136,7 @@ async def test_a_burst_of_1000_commits_sends_no_more_than_one_wake_in_20_ms(post
             took = time.monotonic() - began
             heard = await asyncio.to_thread(lambda: list(listener.notifies(timeout=1)))
         assert keel.side.count("agent_sessions") == 1_000
-        assert 2 <= len(heard) <= took / EVERY + 2
+        assert 2 <= len(heard) <= took / NOTIFY_INTERVAL_SECONDS + 2
         await wakes.stop()
 
 
@@ -178,7 +178,7 @@ async def test_while_postgresql_is_away_it_is_asked_for_with_growing_pauses() ->
 
     server = await asyncio.start_server(turn_away, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    wakes = Wakes(Notifier(f"postgresql://nobody@127.0.0.1:{port}/none?sslmode=disable&gssencmode=disable"))
+    wakes = Wakeups(NotifyTransport(f"postgresql://nobody@127.0.0.1:{port}/none?sslmode=disable&gssencmode=disable"))
     wakes.start()
     async with asyncio.timeout(30):
         await enough.wait()

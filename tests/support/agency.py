@@ -9,29 +9,29 @@ from quarterdeck.core.caller import Caller, Role
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import (
     Agent,
+    AgentAt,
     AgentFilter,
+    AgentHealth,
+    AgentHistory,
     AgentRef,
-    Beat,
-    Beaten,
-    Health,
+    AgentStatus,
+    HeartbeatResult,
     IssueToken,
-    Look,
+    RecordHeartbeat,
     Ref,
+    RefreshStatus,
     Register,
     RegisterBody,
-    Registered,
-    Shown,
-    Standing,
+    RegisterResult,
     State,
     Terminate,
-    Watched,
 )
-from quarterdeck.domain.agents.rules import said_of
-from quarterdeck.domain.agents.sweeps import RETENTION, AgentRetention, sweeps
+from quarterdeck.domain.agents.rules import update_from_body
+from quarterdeck.domain.agents.sweeps import HEARTBEAT_RETENTION, AgentRetention, sweeps
 from quarterdeck.domain.tasks.operations import coordinator_queries
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.sweeps import SweepRunner
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from tests.support.asking import APP, NOW, ZONE, admin
 from tests.support.keel import Keel
 from tests.support.making import struct_of
@@ -73,7 +73,7 @@ def agent(**stored: object) -> Agent:
         "created_by": "tester",
         "created_at": NOW - 1_000,
         "updated_at": NOW - 1_000,
-        "pulse_status": Health.HEALTHY,
+        "pulse_status": AgentHealth.HEALTHY,
         "held": 0,
         "current_task_id": None,
         "progress_percent": None,
@@ -91,28 +91,28 @@ class Agency:
 
     def __init__(self, keel: Keel) -> None:
         self.keel = keel
-        registrar, self.beater = agents.Registrar(LAUNCHERS), agents.Beater()
-        self.registers = keel.lanes.writing("agent-register", registrar.register)
-        self.beats = keel.lanes.writing("agent-heartbeat", self.beater.beat)
-        self.looks = keel.lanes.writing("agent-watch", agents.look)
-        self.ends = keel.lanes.writing("agent-terminate", agents.terminate)
-        self.issues = keel.lanes.writing("agent-token", agents.issue)
-        self.forgets = keel.lanes.writing("agent-forget", agents.forget)
+        registrar, self.beater = agents.Registrar(LAUNCHERS), agents.HeartbeatRecorder()
+        self.registers = keel.lanes.add_write_lane("agent-register", registrar.register)
+        self.beats = keel.lanes.add_write_lane("agent-heartbeat", self.beater.record)
+        self.looks = keel.lanes.add_write_lane("agent-watch", agents.refresh_status)
+        self.ends = keel.lanes.add_write_lane("agent-terminate", agents.terminate_agents)
+        self.issues = keel.lanes.add_write_lane("agent-token", agents.issue_tokens)
+        self.forgets = keel.lanes.add_write_lane("agent-forget", agents.delete_expired)
 
-    async def register(self, agent_id: str = AGENT, caller: Caller | None = None, **said: object) -> Registered:
+    async def register(self, agent_id: str = AGENT, caller: Caller | None = None, **said: object) -> RegisterResult:
         body = struct_of(RegisterBody, **said)
         who = _who(agent_id, caller or admin())
-        return await self.registers.submit(Register(**who, said=said_of(body), run_id=body.run_id))
+        return await self.registers.submit(Register(**who, update=update_from_body(body), run_id=body.run_id))
 
-    async def beat(self, agent_id: str = AGENT, caller: Caller | None = None, **told: object) -> Beaten:
+    async def beat(self, agent_id: str = AGENT, caller: Caller | None = None, **told: object) -> HeartbeatResult:
         """As a server does it: with the look that follows if it is news."""
-        beaten = await self.beats.submit(struct_of(Beat, **_who(agent_id, caller or admin()), **told))
-        if beaten.is_news:
+        beaten = await self.beats.submit(struct_of(RecordHeartbeat, **_who(agent_id, caller or admin()), **told))
+        if beaten.needs_refresh:
             await self.look(agent_id)
         return beaten
 
     async def look(self, agent_id: str = AGENT) -> Agent:
-        return (await self.looks.submit(Look(zone_id=ZONE, agent_id=agent_id))).agent
+        return (await self.looks.submit(RefreshStatus(zone_id=ZONE, agent_id=agent_id))).agent
 
     async def terminate(self, agent_id: str = AGENT, caller: Caller | None = None, *, graceful: bool = False) -> Agent:
         ask = Terminate(**_who(agent_id, caller or admin()), reason="over", graceful=graceful)
@@ -124,27 +124,27 @@ class Agency:
 
     async def show(self, agent_id: str = AGENT, caller: Caller | None = None) -> Agent:
         ref = AgentRef(**_who(agent_id, caller or admin()))
-        [found] = await self.keel.engine.read(lambda tx: agents.show(tx, [ref]), zones=[ZONE])
-        if not isinstance(found, Standing):
+        [found] = await self.keel.engine.read(lambda tx: agents.show_agents(tx, [ref]), zones=[ZONE])
+        if not isinstance(found, AgentAt):
             raise found if isinstance(found, Exception) else AssertionError(found)
         return found.agent
 
-    async def watch(self, agent_id: str = AGENT) -> Watched:
+    async def watch(self, agent_id: str = AGENT) -> AgentHistory:
         ref = AgentRef(**_who(agent_id, admin()))
-        return await self.keel.engine.read(lambda tx: agents.watch(tx, ref), zones=[ZONE])
+        return await self.keel.engine.read(lambda tx: agents.load_history(tx, ref), zones=[ZONE])
 
     async def page(self, caller: Caller | None = None, **wanted: object) -> list[str]:
         plain: dict[str, object] = {"zone_id": ZONE, "limit": 500, "caller": caller or admin()}
         asked = struct_of(AgentFilter, **(plain | wanted))
-        found = await self.keel.engine.read(lambda tx: agents.page(tx, asked), zones=[ZONE])
+        found = await self.keel.engine.read(lambda tx: agents.list_agents(tx, asked), zones=[ZONE])
         return [each.id for each in found]
 
     async def hold(self, deltas: dict[Ref, int], spoke: Collection[Ref] = ()) -> None:
         """As the room of tasks does it: under the zone's lock."""
 
-        async def work(tx: Tx) -> None:
-            await tx.read(zones.lock(tx, {zone_id for zone_id, _ in deltas}))
-            await agents.hold(tx, deltas, spoke)
+        async def work(tx: Transaction) -> None:
+            await tx.read(zones.lock_statement(tx, {zone_id for zone_id, _ in deltas}))
+            await agents.adjust_held(tx, deltas, spoke)
 
         await self.keel.engine.transact(work, zones=[ZONE])
 
@@ -165,7 +165,9 @@ class Agency:
 
     async def forget(self, kept_for: int) -> int:
         """Removes those that were terminated so long ago, and no task names."""
-        retention = AgentRetention(self.keel.everywhere, self.forgets.submit, coordinator_queries.naming, kept_for)
+        retention = AgentRetention(
+            self.keel.everywhere, self.forgets.submit, coordinator_queries.agents_named_by_tasks, kept_for
+        )
         return await retention.run_once(0)
 
     async def told(self, subject: str = AGENT) -> list[str]:
@@ -199,16 +201,18 @@ async def a_day_of_agents(keel: Keel) -> None:
     await agency.issue("day-c")
     await agency.show("day-a")
     await agency.watch("day-a")
-    await agency.page(capability="y", status=Shown.IDLE, coordinator_enabled=True)
+    await agency.page(capability="y", status=AgentStatus.IDLE, coordinator_enabled=True)
     await agency.page(limit=10, after="day-")
-    await keel.engine.read(lambda tx: agents.counted(tx, ZONE), zones=[ZONE])
-    await keel.engine.read(lambda tx: agents.waiting(tx, [(ZONE, "day-a"), (ZONE, "day-b")]), zones=[ZONE])
-    await keel.everywhere.read(lambda tx: agents.to_look_at(tx, 10))
-    await keel.everywhere.read(agents.next_look)
-    places = await keel.everywhere.read(lambda tx: agents.launch_zones(tx, {"local": ""}, 10))
-    await keel.everywhere.read(lambda tx: agents.launchable_in(tx, places, 10))
-    await keel.everywhere.read(agents.stale_count)
-    await agency.sweeper(-60_000).run_now(RETENTION)
+    await keel.engine.read(lambda tx: agents.count_by_status(tx, ZONE), zones=[ZONE])
+    await keel.engine.read(
+        lambda tx: agents.load_contact_deadlines(tx, [(ZONE, "day-a"), (ZONE, "day-b")]), zones=[ZONE]
+    )
+    await keel.everywhere.read(lambda tx: agents.list_liveness_due(tx, 10))
+    await keel.everywhere.read(agents.next_liveness_due)
+    places = await keel.everywhere.read(lambda tx: agents.list_launch_zones(tx, {"local": ""}, 10))
+    await keel.everywhere.read(lambda tx: agents.list_launchable(tx, places, 10))
+    await keel.everywhere.read(agents.count_stale)
+    await agency.sweeper(-60_000).run_now(HEARTBEAT_RETENTION)
     await agency.register("day-gone", capabilities=["x"])
     await agency.terminate("day-gone")
     await agency.forget(-60_000)

@@ -10,8 +10,8 @@ import msgspec
 from quarterdeck.core.caller import COORDINATOR_ADMIN, Caller
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.sessions.model import Session, Spawn, State
-from quarterdeck.domain.sessions.rules import Count, CountKey, Known
-from quarterdeck.domain.zones.model import CEILINGS, Limits, Terms
+from quarterdeck.domain.sessions.rules import Count, CountKey, SpawnBatchInput
+from quarterdeck.domain.zones.model import CEILINGS, Limits, ZoneAdmission
 
 ZONE = "z"
 APP = "app"
@@ -84,11 +84,11 @@ def known(
     counts: Mapping[CountKey, Count] | None = None,
     frozen: bool = False,
     now: int = NOW,
-) -> Known:
+) -> SpawnBatchInput:
     """What admission to ZONE knows, with these sessions in it."""
-    return Known(
+    return SpawnBatchInput(
         now=now,
-        terms={ZONE: Terms(limits, frozen)},
+        zones={ZONE: ZoneAdmission(limits, frozen)},
         sessions={(row.zone_id, row.id): row for row in sessions},
         counts=counts or {},
     )

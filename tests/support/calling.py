@@ -10,19 +10,19 @@ import msgspec
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.invocations.model import (
-    Beat,
     Cancel,
+    CheckOverdue,
     Claim,
+    ClaimedInvocations,
     Complete,
     Enqueue,
-    Enqueued,
+    EnqueuedInvocation,
+    Heartbeat,
     Invocation,
-    Leases,
-    Overdue,
     Release,
     RetryPolicy,
 )
-from quarterdeck.domain.invocations.operations.long_poll import ServiceWaiter
+from quarterdeck.domain.invocations.operations.long_poll import ClaimPoll
 from quarterdeck.domain.services.model import Register
 from quarterdeck.domain.services.operations import Registrar
 from tests.support.asking import ZONE, admin
@@ -44,33 +44,33 @@ class Calling:
     async def call(self, key: str | None = None, **asked: object) -> Invocation:
         return (await self.enqueue(key, **asked)).invocation
 
-    async def enqueue(self, key: str | None = None, **asked: object) -> Enqueued:
+    async def enqueue(self, key: str | None = None, **asked: object) -> EnqueuedInvocation:
         plain: dict[str, object] = {
             "zone_id": self.zone_id,
             "caller": self.caller,
             "id": new_id(),
             "service_id": self.service_id,
-            "key": key or f"key {next(_numbers)}",
-            "digest": "",
+            "idempotency_key": key or f"key {next(_numbers)}",
+            "request_digest": "",
             "method": "m",
             "params": '{"a":1}',
             "metadata": "{}",
             "source_session_id": None,
             "target_session_id": None,
             "timeout_ms": 30_000,
-            "policy": RetryPolicy(backoff_ms=0),
+            "retry_policy": RetryPolicy(backoff_ms=0),
         }
         done = await self.keel.invocations.submit(struct_of(Enqueue, **(plain | asked)))
-        assert isinstance(done, Enqueued)
+        assert isinstance(done, EnqueuedInvocation)
         return done
 
-    def asking(self, most: int = 1, claim_id: str | None = None, waiter: ServiceWaiter | None = None) -> Claim:
+    def asking(self, most: int = 1, claim_id: str | None = None, waiter: ClaimPoll | None = None) -> Claim:
         return Claim(
             zone_id=self.zone_id,
             caller=self.caller,
             service_id=self.service_id,
-            max=most,
-            tokens=tuple(new_id() for _ in range(most)),
+            limit=most,
+            attempt_tokens=tuple(new_id() for _ in range(most)),
             claim_id=claim_id,
             waiter=waiter,
         )
@@ -80,7 +80,7 @@ class Calling:
 
     async def submit_claim(self, ask: Claim) -> tuple[Invocation, ...]:
         leases = await self.keel.invocations.submit(ask)
-        assert isinstance(leases, Leases)
+        assert isinstance(leases, ClaimedInvocations)
         return leases.items
 
     async def complete(
@@ -98,21 +98,23 @@ class Calling:
             result='"r"',
             error='"e"',
             retryable=retryable,
-            token=row.attempt_token,
+            attempt_token=row.attempt_token,
         )
         return await self._moved(ask)
 
     async def beat(self, row: Invocation) -> Invocation:
-        return await self._moved(Beat(zone_id=row.zone_id, caller=self.caller, id=row.id, token=row.attempt_token))
+        return await self._moved(
+            Heartbeat(zone_id=row.zone_id, caller=self.caller, id=row.id, attempt_token=row.attempt_token)
+        )
 
     async def cancel(self, row: Invocation) -> Invocation:
         return await self._moved(Cancel(zone_id=row.zone_id, caller=self.caller, id=row.id, reason="enough"))
 
     async def release(self, row: Invocation) -> Invocation:
-        return await self._moved(Release(zone_id=row.zone_id, id=row.id, token=row.attempt_token or ""))
+        return await self._moved(Release(zone_id=row.zone_id, id=row.id, attempt_token=row.attempt_token or ""))
 
     async def overdue(self, row: Invocation) -> Invocation:
-        return await self._moved(Overdue(zone_id=row.zone_id, id=row.id))
+        return await self._moved(CheckOverdue(zone_id=row.zone_id, id=row.id))
 
     async def now(self, row: Invocation) -> Invocation:
         """The row as it is stored."""
@@ -122,7 +124,7 @@ class Calling:
         log = await self.keel.log()
         return [event.type.removeprefix("invocation.") for event in log if event.subject == row.id]
 
-    async def _moved(self, ask: Complete | Beat | Cancel | Release | Overdue) -> Invocation:
+    async def _moved(self, ask: Complete | Heartbeat | Cancel | Release | CheckOverdue) -> Invocation:
         row = await self.keel.invocations.submit(ask)
         assert isinstance(row, Invocation)
         return row
@@ -140,7 +142,7 @@ async def calling(keel: Keel, zone_id: str = ZONE, *, session_id: str | None = N
         session_id=session_id,
     )
     if said:
-        ask = msgspec.structs.replace(ask, said=msgspec.structs.replace(ask.said, **said))
+        ask = msgspec.structs.replace(ask, update=msgspec.structs.replace(ask.update, **said))
     registered = await keel.engine.transact(lambda tx: registrar.register(tx, [ask]), zones=[zone_id])
     [done] = registered
     if isinstance(done, Exception):

@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator
 from quarterdeck.core.clock import system_now
 from quarterdeck.domain.coordination import coordinator as coordinators, launchers as launching
 from quarterdeck.domain.coordination.coordinator import Coordinator
-from quarterdeck.domain.coordination.launchers import Launching, Mandate
-from quarterdeck.domain.coordination.metrics import Figures
-from quarterdeck.domain.coordination.model import LEASE, CoordinationSettings, Launchers
+from quarterdeck.domain.coordination.launchers import AgentTokenSpec, TaskLauncher
+from quarterdeck.domain.coordination.metrics import CoordinatorMetrics
+from quarterdeck.domain.coordination.model import LEASE_NAME, CoordinationSettings, LauncherConfigs
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.rows import Task
 from quarterdeck.domain.tasks.operations import strategies
 from quarterdeck.engine.leases import Fence, Lease
-from quarterdeck.engine.outbound_http import OWN, Outward
-from quarterdeck.engine.wakeups import Wakes
+from quarterdeck.engine.outbound_http import ALLOW_ALL, OutboundClient
+from quarterdeck.engine.wakeups import Wakeups
 from tests.support.agency import Agency
 from tests.support.keel import Keel
 from tests.support.sealing import NEW, safe_of
@@ -32,52 +32,52 @@ class Coordinating:
     def __init__(
         self,
         keel: Keel,
-        launchers: Launchers | None = None,
+        launchers: LauncherConfigs | None = None,
         environment: dict[str, str] | None = None,
         server: str | None = None,
     ) -> None:
         self.keel = keel
         self.work = Working(keel)
         self.agency = Agency(keel)
-        self.wakes = Wakes()
+        self.wakes = Wakeups()
         self.safe = safe_of(NEW)
         settings = CoordinationSettings(launchers=launchers)
-        means = launching.Means(
+        means = launching.LauncherDeps(
             keel.everywhere,
             self.wakes,
             keel.tasks.submit,
-            keel.lanes.reading("launch-show", tasks.show).submit,
+            keel.lanes.add_read_lane("launch-show", tasks.read_tasks).submit,
             self.agency.beats.submit,
             self.safe,
             _token,
-            Outward(OWN),
+            OutboundClient(ALLOW_ALL),
             environment or {},
             server,
         )
-        self.pad = Launching(means, settings, 10.0)
-        self.ranks = keel.lanes.writing("task-rank", strategies.rank)
-        self.figures = Figures()
+        self.pad = TaskLauncher(means, settings, 10.0)
+        self.ranks = keel.lanes.add_write_lane("task-rank", strategies.run_batch)
+        self.figures = CoordinatorMetrics()
         self.took: list[float] = []
-        acts = coordinators.Means(
+        acts = coordinators.CoordinatorDeps(
             keel.everywhere, keel.tasks.submit, self.agency.looks.submit, self.ranks.submit, self.took.append
         )
         self.coordinator = Coordinator(acts, self.pad, settings, self.figures)
-        self.lease = Lease(keel.everywhere, LEASE, "tester", 60_000)
+        self.lease = Lease(keel.everywhere, LEASE_NAME, "tester", 60_000)
 
     async def fence(self) -> Fence:
-        held = await self.lease.hold()
+        held = await self.lease.acquire()
         assert held is not None
         return held
 
     async def turn(self) -> float | None:
         """One turn, and in how many seconds there is more."""
-        return await self.coordinator.turn(await self.fence())
+        return await self.coordinator.run_cycle(await self.fence())
 
     async def turns(self) -> float | None:
         """Turns until there is nothing to do for now; in how many seconds there is."""
         for _ in range(TURNS_MAX):
             again = await self.turn()
-            if again is None or again > coordinators.AGAIN_SECONDS:
+            if again is None or again > coordinators.REPEAT_SECONDS:
                 return again
         raise AssertionError(f"after {TURNS_MAX} turns the coordinator still finds something")
 
@@ -99,12 +99,12 @@ class Coordinating:
             )
 
 
-def _token(mandate: Mandate) -> str:
+def _token(mandate: AgentTokenSpec) -> str:
     return f"token of {mandate.agent_id} for {mandate.attempt_token}"
 
 
 @contextlib.asynccontextmanager
-async def coordinating(keel: Keel, launchers: Launchers) -> AsyncIterator[Coordinating]:
+async def coordinating(keel: Keel, launchers: LauncherConfigs) -> AsyncIterator[Coordinating]:
     """With launchers whose processes end with the test."""
     made = Coordinating(keel, launchers)
     made.pad.start()

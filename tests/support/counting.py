@@ -13,9 +13,9 @@ from typing import Literal
 
 import psycopg
 
-from quarterdeck.store.interface import Row, Store, StoreTx, T, Work
+from quarterdeck.store.interface import Row, Store, StoreTransaction, StoreWork, T
 from quarterdeck.store.migrate import sqlite_path
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 from tests.support.plans import Planner
 
 
@@ -29,9 +29,9 @@ class Counts:
     """Rows that were sent along."""
     found: int = 0
     """Rows that came back."""
-    last: dict[str, Bound] = field(default_factory=dict)
+    last: dict[str, BoundStatement] = field(default_factory=dict)
 
-    def note(self, bound: Bound) -> None:
+    def note(self, bound: BoundStatement) -> None:
         name = bound.statement.name
         self.sent[name] += 1
         self.last[name] = bound
@@ -50,14 +50,14 @@ class Counting:
         counts, self._counts = self._counts, Counts()
         return counts
 
-    async def transact(self, work: Work[T], key: int | None = None, zones: Collection[str] = ()) -> T:
+    async def transact(self, work: StoreWork[T], key: int | None = None, zones: Collection[str] = ()) -> T:
         return await self._store.transact(lambda tx: work(_CountingTx(tx, self._counts)), key, zones)
 
-    async def read(self, work: Work[T], zones: Collection[str] = (), *, for_a_writer: bool = False) -> T:
+    async def read(self, work: StoreWork[T], zones: Collection[str] = (), *, for_writer: bool = False) -> T:
         return await self._store.read(lambda tx: work(_CountingTx(tx, self._counts)), zones)
 
-    async def settled(self, key: int) -> None:
-        await self._store.settled(key)
+    async def wait_until_ended(self, key: int) -> None:
+        await self._store.wait_until_ended(key)
 
     async def ping(self) -> None:
         await self._store.ping()
@@ -67,18 +67,18 @@ class Counting:
 
 
 class _CountingTx:
-    def __init__(self, tx: StoreTx, counts: Counts) -> None:
+    def __init__(self, tx: StoreTransaction, counts: Counts) -> None:
         self._tx = tx
         self._counts = counts
 
-    async def read(self, *statements: Bound) -> list[list[Row]]:
+    async def read(self, *statements: BoundStatement) -> list[list[Row]]:
         for bound in statements:
             self._counts.note(bound)
         answers = await self._tx.read(*statements)
         self._counts.found += sum(map(len, answers))
         return answers
 
-    def write(self, statement: Bound) -> None:
+    def write(self, statement: BoundStatement) -> None:
         self._counts.note(statement)
         self._tx.write(statement)
 
@@ -110,7 +110,7 @@ def steps(url: str, counts: Counts) -> dict[str, int]:
         connection.create_function("now_ms", 0, lambda: 0)
         for name, bound in counts.last.items():
             connection.set_progress_handler(partial(found.update, [name]), 1)
-            connection.execute(bound.statement.sqlite, bound.named()).fetchall()
+            connection.execute(bound.statement.sqlite, bound.named_params()).fetchall()
     return dict(found)
 
 
@@ -122,7 +122,7 @@ def scans(url: str, counts: Counts) -> dict[str, list[str]]:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.create_function("now_ms", 0, lambda: 0)
         for name, bound in counts.last.items():
-            steps = connection.execute(f"explain query plan {bound.statement.sqlite}", bound.named())
+            steps = connection.execute(f"explain query plan {bound.statement.sqlite}", bound.named_params())
             walks = [str(step[3]) for step in steps if str(step[3]).startswith("SCAN")]
             # A batch is a list of its own, and what is walked step by step is what was found.
             own = [walk for walk in walks if "VIRTUAL TABLE" not in walk and "CONSTANT ROW" not in walk]

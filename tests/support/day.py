@@ -13,23 +13,23 @@ from quarterdeck.core.caller import Caller, Role
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents.operations import role_assignments
-from quarterdeck.domain.agents.operations.authorization import require_power
+from quarterdeck.domain.agents.operations.authorization import require_permission
 from quarterdeck.domain.invocations import operations as invocations
-from quarterdeck.domain.invocations.model import InvocationFilter, InvocationRef, Kind, State as InvocationState
-from quarterdeck.domain.invocations.operations.long_poll import ready, waiter_of
+from quarterdeck.domain.invocations.model import InvocationFilter, InvocationRef, OwnerKind, State as InvocationState
+from quarterdeck.domain.invocations.operations.long_poll import load_ready_services, poll_for_claim
 from quarterdeck.domain.invocations.sweeps import DEADLINE, ORPHAN as INVOCATION_ORPHAN, SETTLE
 from quarterdeck.domain.sessions.model import Session, SessionRef, State, StopZone, Terminate
-from quarterdeck.domain.sessions.operations import Explainer, forget
-from quarterdeck.domain.sessions.sweeps import CASCADE, ORPHAN, Reconciler
+from quarterdeck.domain.sessions.operations import Explainer, delete_expired
+from quarterdeck.domain.sessions.sweeps import CASCADE, ORPHAN, CountReconciler
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones.model import ChangeMember, FreezeZone, MemberFilter, ZoneRef
+from quarterdeck.domain.zones.model import ChangeRole, RoleAssignmentFilter, SetZoneFrozen, ZoneRef
 from quarterdeck.engine import event_log, leases
-from quarterdeck.engine.event_log import EventFilter, Witness
+from quarterdeck.engine.event_log import CommitProof, EventFilter
 from quarterdeck.engine.idempotency import KeyRetention
 from quarterdeck.engine.queries import Q as ENGINE
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import T
-from quarterdeck.store.sql import Bound, Statement
+from quarterdeck.store.sql import BoundStatement, Statement
 from tests.support.agency import a_day_of_agents
 from tests.support.asking import APP, ZONE, admin, ask, caller
 from tests.support.calling import calling
@@ -47,9 +47,9 @@ from tests.support.telling import telling
 
 @dataclass(frozen=True)
 class Day:
-    own: dict[str, Bound]
+    own: dict[str, BoundStatement]
     """By name, what was said as the server, held to the zones of whoever asked."""
-    everywhere: dict[str, Bound]
+    everywhere: dict[str, BoundStatement]
     """What was said as the sweeps, who see all."""
     transactions: dict[str, list[list[Statement]]]
     """By part of the day, the statements of each transaction, in order."""
@@ -106,24 +106,24 @@ async def spawning(keel: Keel) -> Session:
     await keel.zone()
     await keel.suspend(root)
     await keel.resume(root)
-    await keel.engine.transact(lambda tx: tx.read(zones.lock(tx, [ZONE])), zones=[ZONE], waits=True)
+    await keel.engine.transact(lambda tx: tx.read(zones.lock_statement(tx, [ZONE])), zones=[ZONE], wait_for_locks=True)
     return root
 
 
 async def belonging(keel: Keel) -> None:
     """Members come, change and go, and an agent asks who they are."""
-    change = keel.lanes.writing("member", role_assignments.change_members)
+    change = keel.lanes.add_write_lane("member", role_assignments.change_roles)
     for subject, role in (("a", Role.MEMBER), ("b", Role.MEMBER), ("a", Role.ADMIN), ("b", None)):
-        await change.submit(ChangeMember(ZONE, subject, role, admin()))
-    wanted = MemberFilter(ZONE, admin(), 10)
-    await keel.engine.read(lambda tx: role_assignments.page_of_members(tx, wanted), zones=[ZONE])
+        await change.submit(ChangeRole(ZONE, subject, role, admin()))
+    wanted = RoleAssignmentFilter(ZONE, admin(), 10)
+    await keel.engine.read(lambda tx: role_assignments.list_role_assignments(tx, wanted), zones=[ZONE])
     agent = Caller("agent", APP, ZONE, frozenset(), agent_id="agent")
-    await keel.engine.read(lambda tx: require_power(tx, agent, ZONE, "tasks.read"), zones=[ZONE])
+    await keel.engine.read(lambda tx: require_permission(tx, agent, ZONE, "tasks.read"), zones=[ZONE])
 
 
 async def looking(keel: Keel, root: Session) -> None:
     await keel.used.submit(ZoneRef(ZONE))
-    await keel.everywhere.read(lambda tx: zones.page(tx, "", 10))
+    await keel.everywhere.read(lambda tx: zones.list_zones(tx, "", 10))
     await keel.engine.read(lambda tx: tx.read(ENGINE.schema_served()))
     wants: list[dict[str, object]] = [
         {},
@@ -136,21 +136,21 @@ async def looking(keel: Keel, root: Session) -> None:
     await keel.subtree(root)
     await keel.show(root)
     explainer, ref = Explainer(keel.spawner), SessionRef(ZONE, root.id)
-    await keel.engine.read(lambda tx: explainer.session(tx, ref, admin()), zones=[ZONE])
+    await keel.engine.read(lambda tx: explainer.explain_session(tx, ref, admin()), zones=[ZONE])
     for subject in (None, root.id):
         wanted_events = EventFilter(ZONE, after=0, limit=10, subject=subject)
-        await keel.store.read(partial(event_log.page, wanted=wanted_events), [ZONE])
-        await keel.store.read(partial(event_log.replay, wanted=wanted_events), [ZONE])
+        await keel.store.read(partial(event_log.read_page, filters=wanted_events), [ZONE])
+        await keel.store.read(partial(event_log.read_replay, filters=wanted_events), [ZONE])
     rare = EventFilter(ZONE, limit=10, types=("session.spawn",))
-    await keel.store.read(lambda tx: event_log.newest(tx, rare, event_log.LAST), [ZONE])
-    await keel.store.read(lambda tx: event_log.committed(tx, Witness("id", root.id)), [ZONE])
+    await keel.store.read(lambda tx: event_log.read_newest(tx, rare, event_log.POSITION_MAX), [ZONE])
+    await keel.store.read(lambda tx: event_log.is_committed(tx, CommitProof("id", root.id)), [ZONE])
     await keel.log(limit=10)
 
 
 async def working(keel: Keel, root: Session) -> None:
     """Calls, claims and reports of every kind; some are left waiting and running, for their ends to be heard of."""
     service = await calling(keel, session_id=root.id)
-    waiter = waiter_of(service.asking())
+    waiter = poll_for_claim(service.asking())
     await service.submit_claim(service.asking(waiter=waiter))
     await service.call(source_session_id=root.id)
     keel.waiters.remove(waiter)
@@ -165,20 +165,20 @@ async def working(keel: Keel, root: Session) -> None:
     await keel.engine.read(lambda tx: invocations.explain(tx, ref), zones=[ZONE])
     for of_service in (service.service_id, None):
         wanted = InvocationFilter(ZONE, 10, "ffffffff", InvocationState.RUNNING, of_service)
-        await keel.engine.read(partial(invocations.page, wanted=wanted), zones=[ZONE])
-    await keel.engine.read(lambda tx: ready(tx, [(ZONE, service.service_id)]), zones=[ZONE])
+        await keel.engine.read(partial(invocations.list_invocations, filters=wanted), zones=[ZONE])
+    await keel.engine.read(lambda tx: load_ready_services(tx, [(ZONE, service.service_id)]), zones=[ZONE])
     sweeper = keel.invocation_sweeper()
     await keel.engine.transact(lambda tx: too_many(tx, root), zones=[ZONE])
     for name in (DEADLINE, SETTLE, INVOCATION_ORPHAN):
         await sweeper.run_now(name)
-    await keel.everywhere.read(lambda tx: invocations.to_push(tx, 10))
-    await keel.everywhere.read(lambda tx: invocations.services_left_alone(tx, DAY, 10))
-    await keel.everywhere.transact(lambda tx: invocations.forget(tx, DAY, 10))
+    await keel.everywhere.read(lambda tx: invocations.find_services_to_push(tx, 10))
+    await keel.everywhere.read(lambda tx: invocations.find_unreferenced_services(tx, DAY, 10))
+    await keel.everywhere.transact(lambda tx: invocations.delete_expired(tx, DAY, 10))
 
 
-async def too_many(tx: Tx, root: Session) -> None:
-    await tx.read(zones.lock(tx, [ZONE]))
-    invocations.note_backlogs(tx, Kind.SESSION, [(ZONE, root.id)])
+async def too_many(tx: Transaction, root: Session) -> None:
+    await tx.read(zones.lock_statement(tx, [ZONE]))
+    invocations.add_backlogs(tx, OwnerKind.SESSION, [(ZONE, root.id)])
 
 
 async def ending(keel: Keel, root: Session) -> None:
@@ -193,11 +193,12 @@ async def ending(keel: Keel, root: Session) -> None:
     tree = await keel.tree(5, zone_id=ENDING)
     await keel.end(tree[0])
     await keel.engine.read(
-        lambda tx: Explainer(keel.spawner).session(tx, SessionRef(ENDING, tree[1].id), admin(ENDING)), zones=[ENDING]
+        lambda tx: Explainer(keel.spawner).explain_session(tx, SessionRef(ENDING, tree[1].id), admin(ENDING)),
+        zones=[ENDING],
     )
-    await keel.freezes.submit(FreezeZone(ENDING, True, admin(ENDING)))
-    await keel.freezes.submit(FreezeZone(ENDING, False, admin(ENDING)))
-    await keel.finisher.stop_zone(StopZone(ENDING, "requested", admin(ENDING), ends=True))
+    await keel.freezes.submit(SetZoneFrozen(ENDING, True, admin(ENDING)))
+    await keel.freezes.submit(SetZoneFrozen(ENDING, False, admin(ENDING)))
+    await keel.finisher.stop_zone(StopZone(ENDING, "requested", admin(ENDING), ends_zone=True))
     left = await keel.tree(5)
     await keel.endings.submit(Terminate(ZONE, left[0].id, "requested", admin()))
 
@@ -208,8 +209,8 @@ async def sweeping(keel: Keel) -> None:
     keel.side.expire(await keel.spawn())
     await keel.sweep()
     keel.side.run("update admission_counts set live = live + 1 where scope = 'zone'")
-    await Reconciler(keel.everywhere, keel.recounts.submit).run_once(10)
-    await keel.everywhere.transact(lambda tx: forget(tx, 0, 10))
+    await CountReconciler(keel.everywhere, keel.recounts.submit).run_once(10)
+    await keel.everywhere.transact(lambda tx: delete_expired(tx, 0, 10))
     # Everything is older than a window that ends tomorrow.
     await KeyRetention(keel.everywhere, -1, 1).run_once(10)
 
@@ -218,9 +219,9 @@ async def keeping(keel: Keel, directory: Path) -> None:
     keeper = Keeper(keel, directory)
     await keeper.pass_by()
     for lease in (keeper.sealer.lease, keeper.retention.lease):
-        fence = await lease.hold()
+        fence = await lease.acquire()
         assert fence
-        await keel.everywhere.read(partial(leases.holder_of, name=fence.name))
-        shown = leases.fences([(fence.name, fence.term)])
+        await keel.everywhere.read(partial(leases.read_holder, name=fence.name))
+        shown = leases.valid_terms([(fence.name, fence.term)])
         await keel.engine.transact(reading(shown), zones=[ZONE])
         await lease.release()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quarterdeck.domain.fleets.model.commands import ConfigureMonitor, PlaceMember, ReleaseMonitor
 from quarterdeck.domain.fleets.queries import LISTS
-from quarterdeck.store.sql import Bound, Param
+from quarterdeck.store.sql import BoundStatement, Param
 from tests.support.asking import ZONE, admin
 from tests.support.fleeting import Fleeting, claiming, place
 from tests.support.keel import Keel, Side
@@ -17,15 +17,15 @@ async def a_day_of_fleets(keel: Keel) -> None:
     """One fleet is deleted and one left, with a member and what waits for it, so that what was recorded has something
     to do when it is run again."""
     fleeting = Fleeting(keel)
-    over = await fleeting.create(place=place())
+    over = await fleeting.create(position=place())
     await fleeting.crew.submit(claiming(fleet_id=over.fleet.fleet_id))
     await fleeting.delete(over.fleet.fleet_id)
-    made = await fleeting.create(place=place())
+    made = await fleeting.create(position=place())
     fleet_id, director = made.fleet.fleet_id, made.director.agent_id
-    member = await fleeting.register("a", fleet_id, director_id=director, place=place(None))
+    member = await fleeting.register("a", fleet_id, director_id=director, position=place(None))
     agent_id = member.member.agent_id
     await watched(fleeting, fleet_id, agent_id)
-    gone = await fleeting.register("b", fleet_id, director_id=director, place=place("%9"))
+    gone = await fleeting.register("b", fleet_id, director_id=director, position=place("%9"))
     await fleeting.deregister(gone.member.agent_id, fleet_id)
     told = await fleeting.broadcast(key="k", digest="d", fleet_id=fleet_id, from_agent_id=director)
     await fleeting.broadcast(key="k", digest="d", fleet_id=fleet_id, from_agent_id=director)
@@ -50,7 +50,7 @@ async def watched(fleeting: Fleeting, fleet_id: int, agent_id: int) -> None:
     await fleeting.crew.submit(ReleaseMonitor(zone_id=ZONE, caller=admin(), fleet_id=fleet_id, pid=100, host_id="host"))
 
 
-def lists_of(fleet_id: int, agent_id: int, summary: int) -> list[Bound]:
+def lists_of(fleet_id: int, agent_id: int, summary: int) -> list[BoundStatement]:
     """What is read by whoever only looks."""
     fleet, own = (ZONE, fleet_id), (ZONE, agent_id)
     bounds: dict[str, Param] = {"zone_id": ZONE, "limit": 10, "after": 0, "before": LAST}

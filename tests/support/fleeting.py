@@ -210,8 +210,8 @@ class Fleeting:
         self.caller: Caller = admin(zone_id)
         self.delivered: list[Message] = []
         """What was handed to whoever types notices, after its commit."""
-        self.crew: Lane[FleetCommand, FleetOutcome] = keel.lanes.writing("fleet", change)
-        self.talk: Lane[SpokenCommand, SpokenOutcome] = keel.lanes.writing("message", Talking(self._deliver).run)
+        self.crew: Lane[FleetCommand, FleetOutcome] = keel.lanes.add_write_lane("fleet", change)
+        self.talk: Lane[SpokenCommand, SpokenOutcome] = keel.lanes.add_write_lane("message", Talking(self._deliver).run)
 
     def _deliver(self, messages: Sequence[Message]) -> None:
         self.delivered += messages
@@ -219,7 +219,7 @@ class Fleeting:
     # -- fleets and members
 
     def creating(self, **asked: object) -> CreateFleet:
-        plain: dict[str, object] = {"label": None, "place": None, "caller": self.caller}
+        plain: dict[str, object] = {"label": None, "position": None, "caller": self.caller}
         return struct_of(CreateFleet, zone_id=self.zone_id, **(plain | asked))
 
     async def create(self, **asked: object) -> FleetMade:

@@ -12,15 +12,15 @@ import msgspec
 from quarterdeck.core.clock import iso
 from quarterdeck.engine.event_log import Event
 from quarterdeck.maintenance.history_checker.model import (
-    Answer,
-    Asked,
-    Call,
+    CallRequest,
+    CallResponse,
     CascadeRow,
     EdgeRow,
     Evidence,
     InvocationRow,
     KeyRow,
     Lease,
+    RecordedCall,
     Rows,
     SessionRow,
 )
@@ -47,7 +47,7 @@ class Written:
     """The log, the tables and the histories, as lists that a test may change."""
 
     events: list[Event] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
     sessions: dict[str, SessionRow] = field(default_factory=dict)
     keys: dict[str, KeyRow] = field(default_factory=dict)
     invocations: dict[str, InvocationRow] = field(default_factory=dict)
@@ -124,10 +124,12 @@ class Written:
 
     # -- what clients wrote
 
-    def call(self, op: str, status: int | None, asked: object, answer: object = None, client: str = "a") -> Call:
+    def call(
+        self, op: str, status: int | None, asked: object, answer: object = None, client: str = "a"
+    ) -> RecordedCall:
         """Answered now, and asked a little before."""
         number = len(self.calls)
-        made = Call(
+        made = RecordedCall(
             client,
             number,
             self.now - 5,
@@ -135,8 +137,8 @@ class Written:
             op,
             ZONE,
             status,
-            msgspec.convert(asked, Asked),
-            None if answer is None else msgspec.convert(answer, Answer),
+            msgspec.convert(asked, CallRequest),
+            None if answer is None else msgspec.convert(answer, CallResponse),
             None,
             "h.jsonl",
             number + 1,
@@ -166,14 +168,14 @@ class Written:
         )
         return event
 
-    def spawn(self, own: str, parent: str | None = None, key: str | None = None, ttl: int = 3_600_000) -> Call:
+    def spawn(self, own: str, parent: str | None = None, key: str | None = None, ttl: int = 3_600_000) -> RecordedCall:
         self.born(own, parent, ttl)
         if key:
             self.keys[key] = KeyRow(ZONE, APP, key, own)
         asked = {"application_id": APP, "parent_id": parent, "idempotency_key": key}
         return self.call("spawn", 201, asked, {"id": own, "status": "active"})
 
-    def told_to(self, verb: str, own: str, *also: str) -> Call:
+    def told_to(self, verb: str, own: str, *also: str) -> RecordedCall:
         before, after = ("active", "suspended") if verb == "suspend" else ("suspended", "active")
         for name in (own, *also):
             self.event(f"session.{verb}", name, before, after, cause=own)
@@ -202,7 +204,7 @@ class Written:
 
     # -- invocations
 
-    def invoke(self, own: str, source: str | None = None, target: str | None = None) -> Call:
+    def invoke(self, own: str, source: str | None = None, target: str | None = None) -> RecordedCall:
         named = {"service_id": "svc", "source_session_id": source, "target_session_id": target}
         self.event("invocation.created", own, None, "pending", attempt=0, **named)
         self.invocations[own] = InvocationRow(
@@ -231,14 +233,14 @@ class Written:
         self.call("claim", 200, {"service_id": "svc"}, {"items": [msgspec.to_builtins(lease)]}, client=client)
         return lease
 
-    def complete(self, lease: Lease, client: str, verb: str = "succeeded", after: str | None = None) -> Call:
+    def complete(self, lease: Lease, client: str, verb: str = "succeeded", after: str | None = None) -> RecordedCall:
         self.move(lease.id, verb, after or verb, lease.attempt)
         asked = {"id": lease.id, "attempt_token": lease.attempt_token, "status": "succeeded"}
         return self.call("complete", 200, asked, {"id": lease.id, "status": after or verb}, client=client)
 
     # -- delegations
 
-    def delegate(self, own: str, source: str, target: str, parent: str | None = None, *scopes: str) -> Call:
+    def delegate(self, own: str, source: str, target: str, parent: str | None = None, *scopes: str) -> RecordedCall:
         named = {"source_session_id": source, "target_session_id": target}
         told = {**named, "parent_edge_id": parent, "scopes": scopes or ("read",)}
         self.event("delegation.create", own, None, "active", epoch=1, **told)
@@ -249,7 +251,7 @@ class Written:
         event = self.event("delegation.revoke", own, "active", "revoked", epoch=2)
         self.edges[own] = msgspec.structs.replace(self.edges[own], status="revoked", ended_at=event.at)
 
-    def revoke(self, own: str) -> Call:
+    def revoke(self, own: str) -> RecordedCall:
         self.fall(own)
         return self.call("revoke", 200, {"id": own}, {"revoked_edges": 1})
 

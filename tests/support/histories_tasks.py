@@ -10,14 +10,14 @@ from collections.abc import Callable
 import msgspec
 
 from quarterdeck.engine.event_log import Event
-from quarterdeck.maintenance.history_checker.model import Call
+from quarterdeck.maintenance.history_checker.model import RecordedCall
 from quarterdeck.maintenance.history_checker.task_model import (
     DependencyRow,
-    TaskAnswer,
-    TaskAsked,
+    TaskCallData,
     TaskLease,
+    TaskRequest,
+    TaskResponse,
     TaskRow,
-    Work,
 )
 from tests.support.histories import OWN, ZONE, Written
 
@@ -29,14 +29,14 @@ class Labour(Written):
 
     def word(
         self, op: str, status: int | None, asked: dict[str, object], answer: object = None, client: str = "a"
-    ) -> Call:
+    ) -> RecordedCall:
         """A line about tasks: what was asked and answered has the names of the wire."""
         call = self.call(op, status, asked, answer, client)
-        work = Work(
-            msgspec.json.decode(json.dumps(asked), type=TaskAsked),
-            msgspec.json.decode(json.dumps(answer), type=TaskAnswer | None),
+        work = TaskCallData(
+            msgspec.json.decode(json.dumps(asked), type=TaskRequest),
+            msgspec.json.decode(json.dumps(answer), type=TaskResponse | None),
         )
-        self.calls[-1] = made = msgspec.structs.replace(call, work=work)
+        self.calls[-1] = made = msgspec.structs.replace(call, task_data=work)
         return made
 
     # -- agents
@@ -55,7 +55,7 @@ class Labour(Written):
 
     # -- tasks
 
-    def make(self, own: str, *ahead: str, runs: bool = False, state: str = "PENDING") -> Call:
+    def make(self, own: str, *ahead: str, runs: bool = False, state: str = "PENDING") -> RecordedCall:
         data: dict[str, object] = {"attempt": 0, "agentId": None}
         if state == "FAILED":
             data |= {"final": True, "reason": "dependency_failed"}
@@ -97,7 +97,9 @@ class Labour(Written):
         self.word("task.claim", 200, asked, {"tasks": [lease]}, client=agent)
         return msgspec.convert({**lease, "checkpointData": msgspec.Raw(b"{}")}, TaskLease)
 
-    def save(self, lease: TaskLease, agent: str, step: str, checkpoint: object, status: int | None = 200) -> Call:
+    def save(
+        self, lease: TaskLease, agent: str, step: str, checkpoint: object, status: int | None = 200
+    ) -> RecordedCall:
         if status == 200:
             self.step(lease.id, "progressed", progressPercent=10, currentStep=step)
         asked: dict[str, object] = {
@@ -110,15 +112,15 @@ class Labour(Written):
         self.now += 20
         return self.word("task.progress", status, asked, answer, client=agent)
 
-    def done(self, lease: TaskLease, agent: str) -> Call:
+    def done(self, lease: TaskLease, agent: str) -> RecordedCall:
         self.step(lease.id, "completed", "COMPLETED")
         return self.say("task.complete", lease, agent, 200, "COMPLETED")
 
-    def failed(self, lease: TaskLease, agent: str, *, final: bool = False) -> Call:
+    def failed(self, lease: TaskLease, agent: str, *, final: bool = False) -> RecordedCall:
         self.step(lease.id, "failed", "FAILED", reason="failed", final=final)
         return self.say("task.fail", lease, agent, 200, "FAILED")
 
-    def say(self, op: str, lease: TaskLease, agent: str, status: int, told: str) -> Call:
+    def say(self, op: str, lease: TaskLease, agent: str, status: int, told: str) -> RecordedCall:
         """A word about an attempt, and what it was answered."""
         asked: dict[str, object] = {"id": lease.id, "attemptToken": lease.attempt_token}
         answer = {"id": lease.id, "status": told} if status == 200 else {"error": told}

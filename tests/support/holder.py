@@ -11,7 +11,7 @@ import sys
 
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leases import Fence, Lease, LeaseLost
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import StoreError
 from tests.support.asking import ZONE
 from tests.support.keel import open_store
@@ -21,7 +21,7 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-async def write(tx: Tx, fence: Fence, where: str) -> None:
+async def write(tx: Transaction, fence: Fence, where: str) -> None:
     await fence.check(tx)
     if where == "inside":
         say("checked")
@@ -34,7 +34,7 @@ async def main(url: str, name: str, ttl_ms: str, where: str) -> None:
     store = await open_store(url)
     engine = Engine(store)
     lease = Lease(engine, name, "the frozen one", int(ttl_ms))
-    fence = await lease.hold()
+    fence = await lease.acquire()
     assert fence is not None
     say(f"held {fence.term}")
     if where == "before":

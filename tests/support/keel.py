@@ -11,17 +11,21 @@ from typing import Literal
 
 import psycopg
 
-from quarterdeck.app import within
+from quarterdeck.app import transaction_listeners
 from quarterdeck.core.caller import Bearer
 from quarterdeck.core.clock import Millis, system_now
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.invocations import operations as invocations
-from quarterdeck.domain.invocations.model import Command, Invocation, InvocationRef, InvocationSettings, Outcome
+from quarterdeck.domain.invocations.model import (
+    Invocation,
+    InvocationCommand,
+    InvocationRef,
+    InvocationResult,
+    InvocationSettings,
+)
 from quarterdeck.domain.invocations.sweeps import sweeps as invocation_sweeps
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import (
-    Ended,
-    Hold,
     Receipt,
     Session,
     SessionExplanation,
@@ -31,7 +35,9 @@ from quarterdeck.domain.sessions.model import (
     Spawn,
     SpawnExplanation,
     StopZone,
+    Suspend,
     Terminate,
+    TerminateResult,
     Verb,
 )
 from quarterdeck.domain.sessions.sweeps import TTL, sweeps as session_sweeps
@@ -39,10 +45,10 @@ from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model import commands as task_commands
 from quarterdeck.domain.tasks.model.rows import TaskSettings
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.domain.zones.model import CEILINGS, FreezeZone, Limits, Overrides, PutZone, Zone
+from quarterdeck.domain.zones.model import CEILINGS, Limits, Overrides, PutZone, SetZoneFrozen, Zone
 from quarterdeck.engine import event_log
 from quarterdeck.engine.event_log import Event, NewEvent
-from quarterdeck.engine.lanes import Lane, Lanes, Patience
+from quarterdeck.engine.lanes import Lane, LaneLimits, Lanes
 from quarterdeck.engine.settings import EngineSettings
 from quarterdeck.engine.sweeps import SweepRunner
 from quarterdeck.engine.transaction import Engine
@@ -62,7 +68,7 @@ class Rigging:
     """How a keel is to be laid, where a test is particular about it."""
 
     settings: EngineSettings = field(default_factory=EngineSettings)
-    patience: Patience = field(default_factory=Patience)
+    patience: LaneLimits = field(default_factory=LaneLimits)
     pool_max: int = 6
     chunk: int = 1_000
     """How many sessions one transaction settles at most."""
@@ -80,31 +86,33 @@ class Keel:
     def __init__(self, url: str, stores: tuple[Store, Store], rigging: Rigging) -> None:
         self.url = url
         self.store, everywhere = stores
-        self.engine = Engine(self.store, within(rigging.tasks), rigging.after_commit)
+        self.engine = Engine(self.store, transaction_listeners(rigging.tasks), rigging.after_commit)
         self.everywhere = Engine(everywhere)
-        self.lanes = Lanes(self.engine, rigging.settings, patience=rigging.patience)
-        self.zones = self.lanes.writing("zone", sessions.guarded(zones.put))
-        self.used = self.lanes.reading("zone-show", sessions.guarded(zones.show, writes=False))
-        self.freezes = self.lanes.writing("zone-freeze", sessions.guarded(zones.freeze))
+        self.lanes = Lanes(self.engine, rigging.settings, limits=rigging.patience)
+        self.zones = self.lanes.add_write_lane("zone", sessions.with_bearer_check(zones.put_zones))
+        self.used = self.lanes.add_read_lane("zone-show", sessions.with_bearer_check(zones.show_zones, writes=False))
+        self.freezes = self.lanes.add_write_lane("zone-freeze", sessions.with_bearer_check(zones.set_zones_frozen))
         self.spawner = sessions.Spawner(rigging.defaults)
-        self.spawns = self.lanes.writing("spawn", self.spawner.spawn)
-        ender = sessions.Ender(rigging.chunk)
-        self.endings = self.lanes.writing("terminate", ender.terminate)
-        self.stops = self.lanes.writing("zone-stop", ender.stop_zone)
-        self.settles = self.lanes.writing("settle", ender.settle)
-        self.finisher = sessions.Finisher(self.endings.submit, self.stops.submit, self.settles.submit)
-        self.holds = self.lanes.writing("hold", sessions.hold)
-        self.recounts = self.lanes.writing("recount", sessions.recount)
-        self.waiters = invocations.Waiters()
-        exchange = invocations.Exchange(rigging.lease_ms, self.waiters)
-        self.invocations: Lane[Command, Outcome] = self.lanes.writing("invocation", exchange.run)
-        self.invocation_settles = self.lanes.writing("invocation-settle", invocations.settle)
-        self.task_waiters = tasks.waiters()
-        told = tasks.windows_of(rigging.tasks)
-        self.tasks: Lane[task_commands.Command, task_commands.Outcome] = self.lanes.writing(
-            "task", tasks.Exchange(told, self.task_waiters, 0.05).run
+        self.spawns = self.lanes.add_write_lane("spawn", self.spawner.spawn)
+        ender = sessions.Terminator(rigging.chunk)
+        self.endings = self.lanes.add_write_lane("terminate", ender.terminate_sessions)
+        self.stops = self.lanes.add_write_lane("zone-stop", ender.stop_zones)
+        self.settles = self.lanes.add_write_lane("settle", ender.finish_cascades)
+        self.finisher = sessions.CascadeRunner(self.endings.submit, self.stops.submit, self.settles.submit)
+        self.holds = self.lanes.add_write_lane("hold", sessions.suspend_or_resume)
+        self.recounts = self.lanes.add_write_lane("recount", sessions.repair_zone_counts)
+        self.waiters = invocations.ClaimPolls()
+        exchange = invocations.BatchRunner(rigging.lease_ms, self.waiters)
+        self.invocations: Lane[InvocationCommand, InvocationResult] = self.lanes.add_write_lane(
+            "invocation", exchange.run
         )
-        self.shown = self.lanes.reading("session-show", sessions.show)
+        self.invocation_settles = self.lanes.add_write_lane("invocation-settle", invocations.process_backlogs)
+        self.task_waiters = tasks.new_claim_polls()
+        told = tasks.timeouts_of(rigging.tasks)
+        self.tasks: Lane[task_commands.TaskCommand, task_commands.TaskResult] = self.lanes.add_write_lane(
+            "task", tasks.BatchRunner(told, self.task_waiters, 0.05).run
+        )
+        self.shown = self.lanes.add_read_lane("session-show", sessions.show_sessions)
         self.explainer = sessions.Explainer(self.spawner)
 
     # -- zones
@@ -115,10 +123,10 @@ class Keel:
         return (await self.zones.submit(PutZone(zone_id, None, overrides, "tester"))).zone
 
     async def freeze(self, zone_id: str = ZONE) -> Zone:
-        return await self.freezes.submit(FreezeZone(zone_id, True, admin(zone_id)))
+        return await self.freezes.submit(SetZoneFrozen(zone_id, True, admin(zone_id)))
 
     async def thaw(self, zone_id: str = ZONE) -> Zone:
-        return await self.freezes.submit(FreezeZone(zone_id, False, admin(zone_id)))
+        return await self.freezes.submit(SetZoneFrozen(zone_id, False, admin(zone_id)))
 
     async def stop(self, zone_id: str = ZONE, reason: str = "stopped", *, ends: bool = False) -> Receipt:
         """Stops a zone, or ends it, to the last chunk, and gives the receipt."""
@@ -142,10 +150,10 @@ class Keel:
     async def end(self, session: Session, reason: str = "requested") -> Receipt:
         """Ends a session to the last chunk, and gives the receipt."""
         ask = Terminate(session.zone_id, session.id, reason, admin(session.zone_id))
-        return await self.receipt(await self.finisher.end(ask))
+        return await self.receipt(await self.finisher.terminate(ask))
 
-    async def receipt(self, ended: Ended) -> Receipt:
-        return await self.engine.read(lambda tx: sessions.receipt(tx, ended, 0), zones=[ended.zone_id])
+    async def receipt(self, ended: TerminateResult) -> Receipt:
+        return await self.engine.read(lambda tx: sessions.build_receipt(tx, ended, 0), zones=[ended.zone_id])
 
     async def suspend(self, session: Session) -> int:
         return await self._hold(session, Verb.SUSPEND)
@@ -154,15 +162,17 @@ class Keel:
         return await self._hold(session, Verb.RESUME)
 
     async def _hold(self, session: Session, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> int:
-        ask = Hold(session.zone_id, session.id, verb, admin(session.zone_id))
-        return (await self.holds.submit(ask)).moved
+        ask = Suspend(session.zone_id, session.id, verb, admin(session.zone_id))
+        return (await self.holds.submit(ask)).changed
 
     async def explain(self, session: Session) -> SessionExplanation:
         ref, zone_id = SessionRef(session.zone_id, session.id), session.zone_id
-        return await self.engine.read(lambda tx: self.explainer.session(tx, ref, admin(zone_id)), zones=[zone_id])
+        return await self.engine.read(
+            lambda tx: self.explainer.explain_session(tx, ref, admin(zone_id)), zones=[zone_id]
+        )
 
     async def explain_spawn(self, asked: Spawn) -> SpawnExplanation:
-        return await self.engine.read(lambda tx: self.explainer.spawn(tx, asked), zones=[asked.zone_id])
+        return await self.engine.read(lambda tx: self.explainer.explain_spawn(tx, asked), zones=[asked.zone_id])
 
     async def show(self, session: Session) -> Session:
         return await self.shown.submit(SessionRef(session.zone_id, session.id))
@@ -170,13 +180,13 @@ class Keel:
     async def page(self, **wanted: object) -> list[Session]:
         plain: dict[str, object] = {"zone_id": ZONE, "limit": 500}
         asked = struct_of(SessionFilter, **(plain | wanted))
-        return await self.engine.read(lambda tx: sessions.page(tx, asked), zones=[asked.zone_id])
+        return await self.engine.read(lambda tx: sessions.list_sessions(tx, asked), zones=[asked.zone_id])
 
     async def subtree(self, session: Session, bearer: Bearer | None = None) -> list[Session]:
         return await self.subtree_of(SessionRef(session.zone_id, session.id, bearer))
 
     async def subtree_of(self, ref: SessionRef) -> list[Session]:
-        return await self.engine.read(lambda tx: sessions.subtree(tx, ref), zones=[ref.zone_id])
+        return await self.engine.read(lambda tx: sessions.list_subtree(tx, ref), zones=[ref.zone_id])
 
     def sweeper(self, batch: int = 500) -> SweepRunner:
         return SweepRunner(session_sweeps(self.everywhere, self.finisher, SessionSettings(ttl_sweep_batch=batch)))
@@ -200,7 +210,7 @@ class Keel:
     # -- the log
 
     async def log(self, after: int = 0, limit: int = 100_000) -> list[Event]:
-        return await self.everywhere.read(lambda tx: event_log.tail(tx, after, limit))
+        return await self.everywhere.read(lambda tx: event_log.read_tail(tx, after, limit))
 
     # -- the database, from the side
 

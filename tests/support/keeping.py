@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quarterdeck.core.audit_verify import Proof, anchor_of, verify
+from quarterdeck.core.audit_verify import VerificationResult, parse_anchor, verify
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.event_retention import EventRetention
-from quarterdeck.engine.log_sealer import Sealer
+from quarterdeck.engine.log_sealer import LogSealer
 from quarterdeck.engine.settings import LogSettings
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.http.auth import LocalIssuer
-from quarterdeck.maintenance.audit_keys import trusted_keys
+from quarterdeck.maintenance.audit_keys import load_trusted_keys
 from tests.support.asking import ZONE
 from tests.support.keel import Keel
 from tests.support.tampering import Log, read_log
@@ -26,14 +26,14 @@ class Keeper:
     def __init__(self, keel: Keel, directory: Path, settings: LogSettings = AT_ONCE) -> None:
         key = directory / "signing-key.pem"
         self.keel = keel
-        self.sealer = Sealer(keel.everywhere, LocalIssuer.open(key), settings)
+        self.sealer = LogSealer(keel.everywhere, LocalIssuer.open(key), settings)
         self.retention = EventRetention(keel.everywhere, settings)
-        self.trust = trusted_keys([key]).verifies
+        self.trust = load_trusted_keys([key]).verify
 
     async def happen(self, count: int) -> None:
         """So many events in one transaction."""
 
-        async def operation(tx: Tx) -> None:
+        async def operation(tx: Transaction) -> None:
             await tx.read()
             for number in range(count):
                 tx.emit(NewEvent("happened", ZONE, f"s{number % 7}", "tester", data='{"n":"é"}'))
@@ -55,7 +55,7 @@ class Keeper:
     def log(self) -> Log:
         return read_log(self.keel.url)
 
-    def proof(self) -> Proof:
+    def proof(self) -> VerificationResult:
         log = self.log()
-        anchor = anchor_of(log.anchor) if log.seals else None
+        anchor = parse_anchor(log.anchor) if log.seals else None
         return verify(log.evidence(), self.trust, [anchor] if anchor else [])

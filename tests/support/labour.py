@@ -9,14 +9,14 @@ from functools import partial
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.heartbeat_port import Working as Heartbeating
+from quarterdeck.domain.agents.heartbeat_port import ReportedTasks as Heartbeating
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.model.commands import Cancel, Create, Patch, Retry
 from quarterdeck.domain.tasks.model.rows import Strategy, TaskSettings
 from quarterdeck.domain.tasks.operations import coordinator_queries, strategies
-from quarterdeck.domain.tasks.operations.claim_wakeups import Look
+from quarterdeck.domain.tasks.operations.claim_wakeups import ClaimWakeups
 from quarterdeck.domain.tasks.operations.reads import TaskFilter
-from quarterdeck.domain.tasks.operations.strategies import PutStrategy, RankStep
+from quarterdeck.domain.tasks.operations.strategies import PutStrategy, RerankSlice
 from quarterdeck.domain.tasks.sweeps import TaskRetention
 from tests.support.asking import ZONE, admin
 from tests.support.keel import Keel
@@ -36,15 +36,15 @@ async def a_day_of_tasks(keel: Keel) -> None:
 async def made_and_done(work: Working) -> None:
     fair = "insert into task_strategies (zone_id, strategy, updated_at) values (?, 'fair', 1)"
     work.keel.side.run(fair, ZONE)
-    head = await work.creation(_tagged(work.asking("head", key="k", required=("python",)), "a", "b"))
-    await work.creation(work.asking("head2", key="k", required=("python",)))
+    head = await work.creation(_tagged(work.asking("head", idempotency_key="k", required=("python",)), "a", "b"))
+    await work.creation(work.asking("head2", idempotency_key="k", required=("python",)))
     await work.make("tail", depends_on=("head",))
     for claim_id in ("c", "c"):
         leases = await work.claim("worker", 2, claim_id=claim_id)
     await work.complete(leases[0].task)
     [tail] = await work.claim("worker", 1, claim_id="d")
     await work.release(tail.task)
-    assert head.made
+    assert head.created
 
 
 async def failed_and_changed(work: Working) -> None:
@@ -72,13 +72,13 @@ async def looked_at(work: Working) -> None:
     keel = work.keel
     for tags in ((), ("a", "b")):
         wanted = TaskFilter(zone_id=ZONE, caller=work.caller, limit=5, tags=tags, status="COMPLETED")
-        await keel.engine.read(partial(tasks.page, wanted=wanted), zones=[ZONE])
+        await keel.engine.read(partial(tasks.page, filters=wanted), zones=[ZONE])
     await work.show("head")
-    await Look(keel.engine, keel.task_waiters, 1.0)([ZONE])
+    await ClaimWakeups(keel.engine, keel.task_waiters, 1.0)([ZONE])
     working = Heartbeating(
-        zone_id=ZONE, agent_id="worker", caller=work.caller, task_ids=("head",), is_all=True, holds=True
+        zone_id=ZONE, agent_id="worker", caller=work.caller, task_ids=("head",), is_complete=True, holds_tasks=True
     )
-    await tasks.Teller(keel.engine, keel.tasks.submit, safe_of(NEW)).tells(working)
+    await tasks.HeartbeatFeedback(keel.engine, keel.tasks.submit, safe_of(NEW)).build_feedback(working)
     await coordinated(keel)
 
 
@@ -86,17 +86,17 @@ async def coordinated(keel: Keel) -> None:
     """What the coordinator looks for, and one step of ranking anew for each order."""
     await Working(keel).make(required=("nobody can",))
     look = keel.everywhere.read
-    await look(lambda tx: coordinator_queries.unsettled(tx, 10))
+    await look(lambda tx: coordinator_queries.load_due_tasks(tx, 10))
     kinds = await look(lambda tx: coordinator_queries.ready_classes(tx, [ZONE]))
-    await look(lambda tx: coordinator_queries.ready_of(tx, dict.fromkeys(kinds, 5)))
+    await look(lambda tx: coordinator_queries.ready_tasks(tx, dict.fromkeys(kinds, 5)))
     await look(lambda tx: coordinator_queries.waiting_slice(tx, (ZONE, ""), 10))
-    await look(coordinator_queries.anything_waits)
-    await look(lambda tx: coordinator_queries.counted(tx, [ZONE], 100))
-    await look(lambda tx: coordinator_queries.pending(tx, 100))
-    ranks = keel.lanes.writing("task-rank", strategies.rank)
+    await look(coordinator_queries.has_waiting_tasks)
+    await look(lambda tx: coordinator_queries.count_tasks(tx, [ZONE], 100))
+    await look(lambda tx: coordinator_queries.count_ready_tasks(tx, 100))
+    ranks = keel.lanes.add_write_lane("task-rank", strategies.run_batch)
     for strategy in (Strategy.SJF, Strategy.FAIR):
         await ranks.submit(PutStrategy(zone_id=ZONE, caller=admin(), strategy=strategy))
-        await ranks.submit(RankStep(zone_id=ZONE, fence=None))
+        await ranks.submit(RerankSlice(zone_id=ZONE, leader_term=None))
 
 
 async def put_away(work: Working) -> None:

@@ -10,26 +10,34 @@ import msgspec
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import system_now
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.idempotency import Binding
+from quarterdeck.core.idempotency import KeyRecord
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.delegations import operations as delegations
 from quarterdeck.domain.delegations.model import (
     Authority,
     Delegate,
-    Delegated,
+    DelegatedEdge,
     DelegationSettings,
     Edge,
     EdgeExplanation,
     EdgeFilter,
     EdgeRef,
     EdgeState,
-    Link,
+    GraphEdge,
     Revoke,
-    Revoked,
+    RevokeResult,
     Traversal,
 )
-from quarterdeck.domain.delegations.rules import Known, Ledger, Ref, holds
-from quarterdeck.domain.delegations.rules.topological_order import SPACE, Crowded, Order, Region, Walk, ordered, spaced
+from quarterdeck.domain.delegations.rules import DelegationBatchInput, DelegationDecider, Ref, is_active
+from quarterdeck.domain.delegations.rules.topological_order import (
+    RANK_GAP,
+    Region,
+    RespaceRequest,
+    TopologicalOrder,
+    WalkRequest,
+    spaced_ranks,
+    topological_sort,
+)
 from quarterdeck.domain.delegations.sweeps import EXPIRY, sweeps as delegation_sweeps
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Session, SessionRef
@@ -73,9 +81,9 @@ def edge(source: str, target: str, **stored: object) -> Edge:
     return msgspec.convert([row[name] for name in Edge.__struct_fields__], Edge)
 
 
-def link(source: str, target: str, parent: str | None = None, **stored: object) -> Link:
+def link(source: str, target: str, parent: str | None = None, **stored: object) -> GraphEdge:
     row = edge(source, target, parent_edge_id=parent, **stored)
-    return Link(*(getattr(row, name) for name in Link.__struct_fields__))
+    return GraphEdge(*(getattr(row, name) for name in GraphEdge.__struct_fields__))
 
 
 def delegate(source: str, target: str, **asked: object) -> Delegate:
@@ -93,40 +101,40 @@ def delegate(source: str, target: str, **asked: object) -> Delegate:
 def known(
     *edges: Edge,
     sessions: Iterable[Session] | None = None,
-    bindings: Sequence[Binding] = (),
+    bindings: Sequence[KeyRecord] = (),
     hollow: Iterable[Edge] = (),
     now: int = NOW,
-) -> Known:
+) -> DelegationBatchInput:
     """What lending knows of a zone with these edges in it. Sessions that are not given are live."""
     given = {row.id: row for row in sessions or ()}
     names = {name for each in edges for name in (each.source_session_id, each.target_session_id)}
     rows = {name: session(id=name) for name in {*names, *"abcdefgh"}} | given
-    return Known(
+    return DelegationBatchInput(
         now=now,
         sessions={(ZONE, name): row for name, row in rows.items()},
         edges={(each.zone_id, each.id): each for each in edges},
-        hollow={(each.zone_id, each.id) for each in hollow},
-        led_to={(each.zone_id, each.target_session_id) for each in edges},
-        ranks={(ZONE, name): place * SPACE for place, name in enumerate(ordered(_pairs(edges, now)))},
-        bounds={ZONE: (0, len(names) * SPACE)},
+        orphaned={(each.zone_id, each.id) for each in hollow},
+        target_sessions={(each.zone_id, each.target_session_id) for each in edges},
+        ranks={(ZONE, name): place * RANK_GAP for place, name in enumerate(topological_sort(_pairs(edges, now)))},
+        rank_bounds={ZONE: (0, len(names) * RANK_GAP)},
         keys={binding.scope(): binding for binding in bindings},
     )
 
 
-def lend(asks: Sequence[Delegate], now: Known) -> list[Delegated | Problem]:
+def lend(asks: Sequence[Delegate], now: DelegationBatchInput) -> list[DelegatedEdge | Problem]:
     """What becomes of asks, where the graph is what is known of it and what they make."""
-    ledger, graph = Ledger(now), Graph(now.ranks, _pairs(now.edges.values(), now.now))
+    ledger, graph = DelegationDecider(now), Graph(now.ranks, _pairs(now.edges.values(), now.now))
     outcomes = []
     for ask in asks:
-        while isinstance(found := ledger.decide(ask), Walk | Crowded):
+        while isinstance(found := ledger.decide(ask), WalkRequest | RespaceRequest):
             graph.supply(ledger.order, found)
-        graph.write(ledger.order, [(each.source_session_id, each.target_session_id) for each in ledger.take()])
+        graph.write(ledger.order, [(each.source_session_id, each.target_session_id) for each in ledger.take_created()])
         outcomes.append(found)
     return outcomes
 
 
 def _pairs(edges: Iterable[Edge], now: int) -> list[tuple[str, str]]:
-    return [(each.source_session_id, each.target_session_id) for each in edges if holds(each, now)]
+    return [(each.source_session_id, each.target_session_id) for each in edges if is_active(each, now)]
 
 
 class Graph:
@@ -157,35 +165,35 @@ class Graph:
                     pending.append(each)
         return list(found)
 
-    def supply(self, order: Order, lack: Walk | Crowded) -> None:
-        if isinstance(lack, Crowded):
+    def supply(self, order: TopologicalOrder, lack: WalkRequest | RespaceRequest) -> None:
+        if isinstance(lack, RespaceRequest):
             self.spaced += 1
             everybody = sorted(self.ranks, key=lambda each: self.ranks[each])
-            ranks = spaced(len(everybody), *order.bounds_of(lack.zone_id))
+            ranks = spaced_ranks(len(everybody), *order.rank_bounds(lack.zone_id))
             assert not {*ranks} & {*self.ranks.values()}
             self.ranks = dict(zip(everybody, ranks, strict=True))
-            order.replaced(lack.zone_id, self.ranks)
+            order.replace_ranks(lack.zone_id, self.ranks)
             return
-        within = range(lack.low, lack.high + 1)
+        within = range(lack.target_rank, lack.source_rank + 1)
         ahead, behind = (
-            {each: self.ranks[each] for each in found[: lack.most]}
+            {each: self.ranks[each] for each in found[: lack.limit]}
             for found in (self.ahead(lack.target, within), self.behind(lack.source, within))
         )
         self.looked.append(len(ahead) + len(behind))
-        below = max((rank for rank in self.ranks.values() if rank < lack.low), default=None)
-        above = min((rank for rank in self.ranks.values() if rank > lack.high), default=None)
-        order.learn(lack, Region(ahead, behind, below, above))
+        below = max((rank for rank in self.ranks.values() if rank < lack.target_rank), default=None)
+        above = min((rank for rank in self.ranks.values() if rank > lack.source_rank), default=None)
+        order.add_region(lack, Region(ahead, behind, below, above))
 
-    def write(self, order: Order, pairs: Iterable[tuple[str, str]]) -> None:
+    def write(self, order: TopologicalOrder, pairs: Iterable[tuple[str, str]]) -> None:
         self.pairs += pairs
-        self.ranks |= {session: rank for _, session, rank in order.take()}
+        self.ranks |= {session: rank for _, session, rank in order.take_changes()}
 
     def bounds(self) -> dict[str, tuple[int, int]]:
         return {ZONE: (min(self.ranks.values()), max(self.ranks.values()))} if self.ranks else {}
 
-    def order(self) -> Order:
+    def order(self) -> TopologicalOrder:
         """As the next batch finds it."""
-        return Order({(ZONE, session): rank for session, rank in self.ranks.items()}, self.bounds())
+        return TopologicalOrder({(ZONE, session): rank for session, rank in self.ranks.items()}, self.bounds())
 
     def is_in_order(self) -> bool:
         return len({*self.ranks.values()}) == len(self.ranks) and all(
@@ -198,10 +206,12 @@ class Lending:
 
     def __init__(self, keel: Keel, chunk: int = 1_000) -> None:
         self.keel = keel
-        self.delegates = keel.lanes.writing("delegate", delegations.delegate)
-        self.revokes = keel.lanes.writing("revoke", delegations.Revoker(sessions.Ender(chunk)).revoke)
-        self.shows = keel.lanes.reading("delegation-show", sessions.guarded(delegations.show, writes=False))
-        self.expires = keel.lanes.writing("delegation-expire", delegations.expire)
+        self.delegates = keel.lanes.add_write_lane("delegate", delegations.create_edges)
+        self.revokes = keel.lanes.add_write_lane("revoke", delegations.Revoker(sessions.Terminator(chunk)).revoke)
+        self.shows = keel.lanes.add_read_lane(
+            "delegation-show", sessions.with_bearer_check(delegations.show, writes=False)
+        )
+        self.expires = keel.lanes.add_write_lane("delegation-expire", delegations.expire_edges)
 
     async def sessions(self, number: int, zone_id: str = ZONE, **asked: object) -> list[Session]:
         return [await self.keel.spawn(zone_id, **asked) for _ in range(number)]
@@ -217,12 +227,12 @@ class Lending:
         """From each to the next, each derived from the one before."""
         return [await self.lend(one, other, **asked) for one, other in itertools.pairwise(members)]
 
-    async def revoke(self, edge: Edge, caller: Caller | None = None, *, keep_sessions: bool = False) -> Revoked:
+    async def revoke(self, edge: Edge, caller: Caller | None = None, *, keep_sessions: bool = False) -> RevokeResult:
         """Revokes an edge, and sees every ending through."""
         ask = Revoke(edge.zone_id, edge.id, caller or admin(edge.zone_id), keep_sessions)
         done = await self.revokes.submit(ask)
         if done.cascade_id is not None:
-            await self.keel.finisher.finish(edge.zone_id, done.cascade_id)
+            await self.keel.finisher.finish_cascade(edge.zone_id, done.cascade_id)
         return done
 
     async def show(self, edge: Edge) -> Edge:
@@ -234,7 +244,7 @@ class Lending:
     async def page(self, **wanted: object) -> list[Edge]:
         plain: dict[str, object] = {"zone_id": ZONE, "limit": 500}
         asked = struct_of(EdgeFilter, **(plain | wanted))
-        return await self.keel.engine.read(lambda tx: delegations.page(tx, asked), zones=[asked.zone_id])
+        return await self.keel.engine.read(lambda tx: delegations.list_edges(tx, asked), zones=[asked.zone_id])
 
     async def traverse(self, edge: Edge, limit: int = 1_000) -> Traversal:
         ref = EdgeRef(edge.zone_id, edge.id)
@@ -242,7 +252,7 @@ class Lending:
 
     async def authority(self, session: Session) -> Authority:
         ref = SessionRef(session.zone_id, session.id)
-        return await self.keel.engine.read(lambda tx: delegations.authority(tx, ref), zones=[ref.zone_id])
+        return await self.keel.engine.read(lambda tx: delegations.read_authority(tx, ref), zones=[ref.zone_id])
 
     async def explain(self, edge: Edge) -> EdgeExplanation:
         ref = EdgeRef(edge.zone_id, edge.id)

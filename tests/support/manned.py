@@ -10,7 +10,7 @@ from quarterdeck.domain.fleets.model.rows import FleetSettings, Member, Message
 from quarterdeck.domain.fleets.pane_notifier import Means, Notifier
 from quarterdeck.domain.fleets.queries import Q
 from quarterdeck.store.interface import decode
-from quarterdeck.tmux.coding_agents import coding_agents_of
+from quarterdeck.tmux.coding_agents import merge_coding_agents
 from quarterdeck.tmux.host import this_host
 from tests.support.eventually import eventually
 from tests.support.fleeting import DIRECTOR, Fleeting
@@ -23,7 +23,7 @@ class Manned(Fleeting):
     def __init__(self, keel: Keel, tmux: TmuxServer, told: FleetSettings, grace_seconds: float) -> None:
         super().__init__(keel)
         self.tmux = tmux
-        means = Means(keel.everywhere, self.talk.submit, this_host(), coding_agents_of(None))
+        means = Means(keel.everywhere, self.talk.submit, this_host(), merge_coding_agents(None))
         self.notifier = Notifier(means, told, grace_seconds)
         self.panes: dict[int, str] = {}
         self.held: list[Message] | None = None
@@ -50,7 +50,7 @@ class Manned(Fleeting):
         return struct_of(Place, **(plain | said))
 
     async def member(self, place: Place) -> Member:
-        made = await self.register(place=place, director_id=DIRECTOR)
+        made = await self.register(position=place, director_id=DIRECTOR)
         if place.pane_id is not None:
             self.panes[made.member.agent_id] = place.pane_id
         return made.member

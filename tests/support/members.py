@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from hypothesis import HealthCheck, settings, strategies as st
 
-from quarterdeck.domain.sessions.model import Cascade, Member, Session
+from quarterdeck.domain.sessions.model import Cascade, Session, TreeNode
 from tests.support.asking import NOW, ZONE, session
 from tests.support.rounds import ROUNDS
 
@@ -38,9 +38,9 @@ def rows(parents: Sequence[int | None]) -> list[Session]:
     return made
 
 
-def member_of(row: Session, **changed: object) -> Member:
-    known = {name: getattr(row, name) for name in Member.__struct_fields__}
-    return msgspec.convert([(known | changed)[name] for name in Member.__struct_fields__], Member)
+def member_of(row: Session, **changed: object) -> TreeNode:
+    known = {name: getattr(row, name) for name in TreeNode.__struct_fields__}
+    return msgspec.convert([(known | changed)[name] for name in TreeNode.__struct_fields__], TreeNode)
 
 
 def parents_first(sessions: Sequence[Session]) -> list[Session]:
@@ -48,7 +48,7 @@ def parents_first(sessions: Sequence[Session]) -> list[Session]:
     return sorted(sessions, key=lambda row: (row.depth, row.id))
 
 
-def below(top: str, sessions: Sequence[Session] | Sequence[Member]) -> set[str]:
+def below(top: str, sessions: Sequence[Session] | Sequence[TreeNode]) -> set[str]:
     """A session and everything under it, found the slow way."""
     found = {top}
     while more := {row.id for row in sessions if row.parent_id in found} - found:
@@ -56,7 +56,7 @@ def below(top: str, sessions: Sequence[Session] | Sequence[Member]) -> set[str]:
     return found
 
 
-def line(own: str, sessions: Sequence[Session] | Sequence[Member]) -> Iterator[str]:
+def line(own: str, sessions: Sequence[Session] | Sequence[TreeNode]) -> Iterator[str]:
     """A session's ancestors, nearest first."""
     parents = {row.id: row.parent_id for row in sessions}
     parent = parents[own]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from quarterdeck.bus.redis import key_layout
-from quarterdeck.bus.redis.client import Errors, connect
-from quarterdeck.bus.redis.key_writer import RedisKeys
+from quarterdeck.bus.redis.client import ErrorCounter, connect
+from quarterdeck.bus.redis.key_writer import RedisKeyWriter
 from quarterdeck.core.ids import new_id
-from quarterdeck.domain.tasks.operations.redis_rows import Rows
+from quarterdeck.domain.tasks.operations.redis_rows import TaskMirrorSource
 from quarterdeck.engine.leases import Fence, Lease
-from quarterdeck.engine.mirrors.keys import NAME, Mirror
+from quarterdeck.engine.mirrors.keys import SINK_NAME, KeyMirror
 from quarterdeck.engine.settings import SinkSettings
 from tests.support.asking import ZONE
 from tests.support.keel import Keel
@@ -24,8 +24,8 @@ OWN = ("quarterdeck:",)
 Shown = dict[str, object]
 
 
-def board_on(url: str, errors: Errors | None = None) -> RedisKeys:
-    return RedisKeys(connect(url, 4, "surrogateescape"), errors or Errors())
+def board_on(url: str, errors: ErrorCounter | None = None) -> RedisKeyWriter:
+    return RedisKeyWriter(connect(url, 4, "surrogateescape"), errors or ErrorCounter())
 
 
 @dataclass
@@ -38,17 +38,17 @@ class Mirroring:
 
     def __post_init__(self) -> None:
         self.board = board_on(self.url)
-        self.mirror = Mirror(self.keel.everywhere, Rows(), self.board, self.settings)
-        self.lease = Lease(self.keel.everywhere, NAME, new_id(), 60_000)
+        self.mirror = KeyMirror(self.keel.everywhere, TaskMirrorSource(), self.board, self.settings)
+        self.lease = Lease(self.keel.everywhere, SINK_NAME, new_id(), 60_000)
 
     async def fence(self) -> Fence:
-        fence = self.lease.fence() or await self.lease.hold()
+        fence = self.lease.fence() or await self.lease.acquire()
         assert fence is not None, "somebody else holds the lease"
         return fence
 
     async def turns(self) -> None:
         """Until there is nothing more to do at once: all is told, and a round was made if one was due."""
-        while await self.mirror.turn(await self.fence()) == 0:
+        while await self.mirror.run_cycle(await self.fence()) == 0:
             pass
 
     async def compare(self) -> int:
@@ -60,15 +60,15 @@ class Mirroring:
 
     def noted(self) -> None:
         """Lets the sink's position have been written down: else what it has told is told again, which rights it."""
-        self.keel.side.run("update sinks set position = (select pos from log_head) where name = ?", NAME)
+        self.keel.side.run("update sinks set position = (select pos from log_head) where name = ?", SINK_NAME)
 
     def due(self) -> None:
         """Lets it be time to compare."""
-        self.mirror._due_at = 0.0
+        self.mirror._comparison_due_at = 0.0
 
     async def take_over(self) -> None:
-        self.keel.side.run("update leases set expires_at = 0 where name = ?", NAME)
-        assert await self.lease.hold()
+        self.keel.side.run("update leases set expires_at = 0 where name = ?", SINK_NAME)
+        assert await self.lease.acquire()
 
 
 def shown(redis: RedisSide, *but: str) -> Shown:
@@ -103,15 +103,15 @@ def old(keel: Keel) -> None:
 
 
 def status_key(agent_id: str, zone_id: str) -> str:
-    return key_layout.STATUS + key_layout.agent_name((zone_id, agent_id))
+    return key_layout.STATUS + key_layout.format_agent_name((zone_id, agent_id))
 
 
 async def a_day_of_keys(keel: Keel) -> None:
     """What is read of rows to be shown, without Redis."""
-    rows, work = Rows(), Working(keel)
+    rows, work = TaskMirrorSource(), Working(keel)
     await work.agent("mirrored")
     await work.make()
     await work.claim("mirrored")
-    await keel.everywhere.read(lambda tx: rows.contents(tx, ZONE, None, 10))
-    refs = await keel.everywhere.read(lambda tx: rows.recovering(tx, 10))
-    await keel.everywhere.read(lambda tx: rows.marks(tx, [*refs, (ZONE, "head")], [(ZONE, "mirrored")]))
+    await keel.everywhere.read(lambda tx: rows.list_contents(tx, ZONE, None, 10))
+    refs = await keel.everywhere.read(lambda tx: rows.list_recovering(tx, 10))
+    await keel.everywhere.read(lambda tx: rows.load_mirrored(tx, [*refs, (ZONE, "head")], [(ZONE, "mirrored")]))

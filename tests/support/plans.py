@@ -9,10 +9,10 @@ from typing import Any, Literal
 import psycopg
 from psycopg import sql
 
-from quarterdeck.store.interface import Row, Store, StoreTx, T, Work
-from quarterdeck.store.postgres import options
+from quarterdeck.store.interface import Row, Store, StoreTransaction, StoreWork, T
+from quarterdeck.store.postgres import connection_options
 from quarterdeck.store.postgres_roles import SERVER, Role
-from quarterdeck.store.sql import Bound, Statement
+from quarterdeck.store.sql import BoundStatement, Statement
 from tests.support.asking import ZONE
 
 ENDING = "ending"
@@ -27,22 +27,22 @@ class Recording:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.seen: dict[str, Bound] = {}
+        self.seen: dict[str, BoundStatement] = {}
         self.transactions: list[list[Statement]] = []
         """The statements of each transaction, in the order in which they were sent."""
 
-    async def transact(self, work: Work[T], key: int | None = None, zones: Collection[str] = ()) -> T:
+    async def transact(self, work: StoreWork[T], key: int | None = None, zones: Collection[str] = ()) -> T:
         return await self._store.transact(lambda tx: work(self._recorded(tx)), key, zones)
 
-    async def read(self, work: Work[T], zones: Collection[str] = (), *, for_a_writer: bool = False) -> T:
+    async def read(self, work: StoreWork[T], zones: Collection[str] = (), *, for_writer: bool = False) -> T:
         return await self._store.read(lambda tx: work(self._recorded(tx)), zones)
 
-    def _recorded(self, tx: StoreTx) -> _RecordingTx:
+    def _recorded(self, tx: StoreTransaction) -> _RecordingTx:
         self.transactions.append([])
         return _RecordingTx(tx, self.seen, self.transactions[-1])
 
-    async def settled(self, key: int) -> None:
-        await self._store.settled(key)
+    async def wait_until_ended(self, key: int) -> None:
+        await self._store.wait_until_ended(key)
 
     async def ping(self) -> None:
         await self._store.ping()
@@ -52,23 +52,23 @@ class Recording:
 
 
 class _RecordingTx:
-    def __init__(self, tx: StoreTx, seen: dict[str, Bound], sent: list[Statement]) -> None:
+    def __init__(self, tx: StoreTransaction, seen: dict[str, BoundStatement], sent: list[Statement]) -> None:
         self._tx = tx
         self._seen = seen
         self._sent = sent
 
-    async def read(self, *statements: Bound) -> list[list[Row]]:
+    async def read(self, *statements: BoundStatement) -> list[list[Row]]:
         self._seen |= {bound.statement.name: bound for bound in statements}
         self._sent += [bound.statement for bound in statements]
         return await self._tx.read(*statements)
 
-    def write(self, statement: Bound) -> None:
+    def write(self, statement: BoundStatement) -> None:
         self._seen[statement.statement.name] = statement
         self._sent.append(statement.statement)
         self._tx.write(statement)
 
 
-def reading(statement: Bound) -> Work[list[list[Row]]]:
+def reading(statement: BoundStatement) -> StoreWork[list[list[Row]]]:
     """A transaction of nothing but this."""
     return lambda tx: tx.read(statement)
 
@@ -88,7 +88,7 @@ class Planner:
     says."""
 
     def __init__(self, url: str, mode: Literal["force_generic_plan", "force_custom_plan"], role: Role = SERVER) -> None:
-        self._connection = psycopg.connect(url, options=options(url, role))
+        self._connection = psycopg.connect(url, options=connection_options(url, role))
         self._connection.execute("select set_config('quarterdeck.zones', %s, false)", [",".join(ZONES)])
         self._connection.execute(sql.SQL("set plan_cache_mode = {}").format(sql.Identifier(mode)))
         self._connection.commit()
@@ -97,7 +97,7 @@ class Planner:
     def close(self) -> None:
         self._connection.close()
 
-    def run(self, bound: Bound, first: Bound | None = None) -> Plan:
+    def run(self, bound: BoundStatement, first: BoundStatement | None = None) -> Plan:
         """Runs a statement, after another if need be, tells how it was done, and takes back all of it."""
         execute = self._execute(bound)
         if first:
@@ -111,14 +111,14 @@ class Planner:
         pages = top["Shared Hit Blocks"] + top["Shared Read Blocks"]
         return Plan(tuple(_nodes(top)), pages)
 
-    def _execute(self, bound: Bound) -> sql.Composed:
+    def _execute(self, bound: BoundStatement) -> sql.Composed:
         name, text = bound.statement.name, bound.statement.postgresql
         if name not in self._prepared:
             self._connection.execute(b"prepare plan_%b as %b" % (name.encode(), text.encode()))
             self._connection.commit()
             self._prepared.add(name)
-        values = sql.SQL(", ").join(sql.Literal(value) for value in bound.positional())
-        form = sql.SQL("execute {}({})") if bound.statement.order else sql.SQL("execute {}{}")
+        values = sql.SQL(", ").join(sql.Literal(value) for value in bound.positional_params())
+        form = sql.SQL("execute {}({})") if bound.statement.param_order else sql.SQL("execute {}{}")
         return form.format(sql.Identifier(f"plan_{name}"), values)
 
 

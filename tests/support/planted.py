@@ -75,7 +75,7 @@ def two_invocations_of_one_key(w: Written) -> None:
     w.invoke("again")
     w.invocations["again"] = replace(w.invocations["again"], idempotency_key="key-well")
     call = w.calls[-1]
-    w.calls[-1] = replace(call, asked=replace(call.asked, idempotency_key="key-well"))
+    w.calls[-1] = replace(call, request=replace(call.request, idempotency_key="key-well"))
 
 
 KEYS: Sequence[Plant] = (
@@ -209,7 +209,7 @@ def woken_after_its_end(w: Written) -> None:
 
 
 def spoken_for_the_dead(w: Written) -> None:
-    call = next(call for call in w.calls if call.said.id == "twig")
+    call = next(call for call in w.calls if call.response.id == "twig")
     w.calls[w.calls.index(call)] = replace(call, session="leaf")
 
 

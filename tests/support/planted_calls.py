@@ -25,9 +25,9 @@ def attempts_skipped(w: Written) -> None:
     w.change(w.find("invocation.started", "hopeless", 1), attempt=3)
     w.change(w.find("invocation.dead", "hopeless"), attempt=3)
     for i, call in enumerate(w.calls):
-        if call.op == "claim" and call.said.items[0].attempt_token == "hopeless-2-w1":
-            lease = replace(call.said.items[0], attempt=3)
-            w.calls[i] = replace(call, answer=replace(call.said, items=[lease]))
+        if call.op == "claim" and call.response.items[0].attempt_token == "hopeless-2-w1":
+            lease = replace(call.response.items[0], attempt=3)
+            w.calls[i] = replace(call, optional_response=replace(call.response, items=[lease]))
 
 
 def one_token_to_two(w: Written) -> None:
@@ -90,8 +90,8 @@ def a_session_lost(w: Written) -> None:
 
 
 def a_session_under_another_parent(w: Written) -> None:
-    call = next(call for call in w.calls if call.said.id == "twig")
-    w.calls[w.calls.index(call)] = replace(call, asked=replace(call.asked, parent_id="right"))
+    call = next(call for call in w.calls if call.response.id == "twig")
+    w.calls[w.calls.index(call)] = replace(call, request=replace(call.request, parent_id="right"))
 
 
 def an_invocation_lost(w: Written) -> None:
@@ -158,7 +158,7 @@ REFUSED: Sequence[Plant] = (a_refused_invocation_made,)
 
 def before_its_time(w: Written) -> None:
     """Asked for when a later one had been answered."""
-    index = next(i for i, call in enumerate(w.calls) if call.said.id == "root-2" and call.created)
+    index = next(i for i, call in enumerate(w.calls) if call.response.id == "root-2" and call.has_created)
     w.calls[index] = replace(w.calls[index], started=w.now + 100.0, ended=w.now + 110.0)
 
 
@@ -166,7 +166,7 @@ def after_an_end_that_came_later(w: Written) -> None:
     """The end was acknowledged before the spawn was asked for, and stands behind it."""
     w.end("unheard")
     w.call("terminate", 204, {"id": "unheard"})
-    index = next(i for i, call in enumerate(w.calls) if call.said.id == "twig")
+    index = next(i for i, call in enumerate(w.calls) if call.response.id == "twig")
     w.calls[index] = replace(w.calls[index], started=w.now + 100.0, ended=w.now + 110.0)
 
 

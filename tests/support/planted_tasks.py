@@ -23,7 +23,7 @@ def told_twice(w: Labour) -> None:
 
 def never_begun(w: Labour) -> None:
     w.remove(w.find("task.created", "held"))
-    w.calls = [call for call in w.calls if call.said.id != "held" or call.op != "task.create"]
+    w.calls = [call for call in w.calls if call.response.id != "held" or call.op != "task.create"]
 
 
 def no_arrow(w: Labour) -> None:
@@ -95,25 +95,25 @@ def told_of_another_attempt(w: Labour) -> None:
 
 def one_token_to_two(w: Labour) -> None:
     call = next(call for call in w.calls if call.op == "task.claim")
-    assert call.work is not None
-    asked = replace(call.work.asked, claim_id=None, agent_id=None)
-    w.calls.append(replace(call, client="a2", seq=9_000, work=replace(call.work, asked=asked)))
+    assert call.task_data is not None
+    asked = replace(call.task_data.request, claim_id=None, agent_id=None)
+    w.calls.append(replace(call, client="a2", seq=9_000, task_data=replace(call.task_data, request=asked)))
 
 
 def one_attempt_under_two_tokens(w: Labour) -> None:
     call = next(call for call in w.calls if call.op == "task.claim")
-    assert call.work is not None
-    assert call.work.answer is not None
-    leases = [replace(lease, attempt_token="another") for lease in call.work.leases]
-    work = replace(call.work, answer=replace(call.work.answer, tasks=leases))
-    w.calls.append(replace(call, client="a2", seq=9_000, work=work))
+    assert call.task_data is not None
+    assert call.task_data.optional_response is not None
+    leases = [replace(lease, attempt_token="another") for lease in call.task_data.leases]
+    work = replace(call.task_data, optional_response=replace(call.task_data.optional_response, tasks=leases))
+    w.calls.append(replace(call, client="a2", seq=9_000, task_data=work))
 
 
 def handed_to_another_agent(w: Labour) -> None:
     index = next(i for i, call in enumerate(w.calls) if call.op == "task.claim")
-    work = w.calls[index].work
+    work = w.calls[index].task_data
     assert work is not None
-    w.calls[index] = replace(w.calls[index], work=replace(work, asked=replace(work.asked, agent_id="a2")))
+    w.calls[index] = replace(w.calls[index], work=replace(work, request=replace(work.request, agent_id="a2")))
 
 
 HOLDERS: Sequence[TaskPlant] = (
@@ -128,15 +128,15 @@ HOLDERS: Sequence[TaskPlant] = (
 
 def lost_agent_believed(w: Labour) -> None:
     """The one that was refused was told that it was done."""
-    index = next(i for i, call in enumerate(w.calls) if call.said.error == "stale_attempt")
+    index = next(i for i, call in enumerate(w.calls) if call.response.error == "stale_attempt")
     call = w.calls[index]
-    w.calls[index] = replace(call, status=200, answer=replace(call.said, error=None, status="COMPLETED"))
+    w.calls[index] = replace(call, status=200, optional_response=replace(call.response, error=None, status="COMPLETED"))
 
 
 def failure_of_a_lost_attempt(w: Labour) -> None:
-    index = next(i for i, call in enumerate(w.calls) if call.said.error == "stale_attempt")
+    index = next(i for i, call in enumerate(w.calls) if call.response.error == "stale_attempt")
     call = w.calls[index]
-    w.calls[index] = replace(call, op="task.fail", status=200, answer=replace(call.said, error=None))
+    w.calls[index] = replace(call, op="task.fail", status=200, optional_response=replace(call.response, error=None))
 
 
 def given_back_after_its_end(w: Labour) -> None:
@@ -174,7 +174,7 @@ LOST: Sequence[TaskPlant] = (a_task_lost, a_completion_lost, a_cancellation_lost
 
 def a_refused_task_made(w: Labour) -> None:
     w.make("unwanted")
-    w.calls[-1] = replace(w.calls[-1], status=400, answer=replace(w.calls[-1].said, error="invalid_body"))
+    w.calls[-1] = replace(w.calls[-1], status=400, answer=replace(w.calls[-1].response, error="invalid_body"))
 
 
 def made_twice(w: Labour) -> None:
@@ -188,7 +188,7 @@ def two_tasks_of_one_key(w: Labour) -> None:
 
 def before_its_time(w: Labour) -> None:
     """Asked for when a later one had been answered."""
-    index = next(i for i, call in enumerate(w.calls) if call.said.id == "well" and call.created)
+    index = next(i for i, call in enumerate(w.calls) if call.response.id == "well" and call.has_created)
     w.calls[index] = replace(w.calls[index], started=w.now + 100.0, ended=w.now + 110.0)
 
 
@@ -305,10 +305,15 @@ DEPENDENCIES: Sequence[TaskPlant] = (
 def given(w: Labour, content: bytes) -> None:
     """The second attempt at the long one was given this."""
     for i, call in enumerate(w.calls):
-        if call.op == "task.claim" and call.work and call.work.leases[0].id == "long" and call.client == "a2":
-            assert call.work.answer is not None
-            lease = replace(call.work.leases[0], checkpoint_data=msgspec.Raw(content))
-            w.calls[i] = replace(call, work=replace(call.work, answer=replace(call.work.answer, tasks=[lease])))
+        if call.op == "task.claim" and call.task_data and call.task_data.leases[0].id == "long" and call.client == "a2":
+            assert call.task_data.optional_response is not None
+            lease = replace(call.task_data.leases[0], checkpoint_data=msgspec.Raw(content))
+            w.calls[i] = replace(
+                call,
+                task_data=replace(
+                    call.task_data, optional_response=replace(call.task_data.optional_response, tasks=[lease])
+                ),
+            )
 
 
 def begun_from_nothing(w: Labour) -> None:

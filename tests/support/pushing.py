@@ -7,21 +7,21 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
-from quarterdeck.core.webhook_signing import secrets_from
+from quarterdeck.core.webhook_signing import secret_deriver
 from quarterdeck.domain.invocations.model import Invocation, InvocationSettings
-from quarterdeck.domain.invocations.push_delivery import Means, Pusher
-from quarterdeck.domain.invocations.rules.states import ENDED
-from quarterdeck.domain.services.model import Delivery, Said
+from quarterdeck.domain.invocations.push_delivery import PushDeps, PushWorker
+from quarterdeck.domain.invocations.rules.states import ENDED_STATES
+from quarterdeck.domain.services.model import DeliveryMode, ServiceUpdate
 from quarterdeck.domain.services.operations import Registrar
-from quarterdeck.engine.outbound_http import LAB, Outward
-from quarterdeck.engine.wakeups import Wakes
+from quarterdeck.engine.outbound_http import ALLOW_PRIVATE, OutboundClient
+from quarterdeck.engine.wakeups import Wakeups
 from tests.support.asking import ZONE
 from tests.support.calling import Calling
 from tests.support.eventually import eventually
 from tests.support.keel import Keel, Rigging, keel_on
 from tests.support.serving import registering
 
-SECRETS = secrets_from(b"a root that only tests know of..")
+SECRETS = secret_deriver(b"a root that only tests know of..")
 _numbers = itertools.count(1)
 
 
@@ -42,32 +42,39 @@ class Names:
 class Process:
     """A process's share of the house, with what pushes in it."""
 
-    def __init__(self, keel: Keel, wakes: Wakes) -> None:
+    def __init__(self, keel: Keel, wakes: Wakeups) -> None:
         self.keel = keel
         self.wakes = wakes
 
-    def means(self, outward: Outward | None = None) -> Means:
+    def means(self, outward: OutboundClient | None = None) -> PushDeps:
         keel = self.keel
-        return Means(
-            keel.engine, keel.everywhere, self.wakes, keel.invocations.submit, outward or Outward(LAB), SECRETS
+        return PushDeps(
+            keel.engine,
+            keel.everywhere,
+            self.wakes,
+            keel.invocations.submit,
+            outward or OutboundClient(ALLOW_PRIVATE),
+            SECRETS,
         )
 
     @contextlib.asynccontextmanager
     async def pushing(
-        self, means: Means | None = None, grace_seconds: float = 0.0, **told: int
-    ) -> AsyncIterator[Pusher]:
+        self, means: PushDeps | None = None, grace_seconds: float = 0.0, **told: int
+    ) -> AsyncIterator[PushWorker]:
         # An interval that no test waits for: what is pushed in one was woken for.
         settings = InvocationSettings(**{"claim_poll_ms": 60_000, **told})
-        pusher = Pusher(means or self.means(), settings, grace_seconds)
+        pusher = PushWorker(means or self.means(), settings, grace_seconds)
         pusher.start()
         try:
             yield pusher
         finally:
             await pusher.stop()
 
-    async def service(self, url: str, zone_id: str = ZONE, delivery: Delivery = Delivery.PUSH) -> Calling:
+    async def service(self, url: str, zone_id: str = ZONE, delivery: DeliveryMode = DeliveryMode.PUSH) -> Calling:
         """A service of its own at this endpoint."""
-        ask = registering(endpoint_url=f"{url}?{next(_numbers)}", zone_id=zone_id, said=Said(delivery=delivery))
+        ask = registering(
+            endpoint_url=f"{url}?{next(_numbers)}", zone_id=zone_id, update=ServiceUpdate(delivery=delivery)
+        )
         registrar = Registrar(private_allowed=True)
         [done] = await self.keel.engine.transact(lambda tx: registrar.register(tx, [ask]), zones=[zone_id])
         assert not isinstance(done, Exception), done
@@ -76,8 +83,8 @@ class Process:
 
 @contextlib.asynccontextmanager
 async def process_on(url: str, rigging: Rigging | None = None) -> AsyncIterator[Process]:
-    wakes = Wakes()
-    rigged = replace(rigging or Rigging(), after_commit=lambda events: wakes.committed())
+    wakes = Wakeups()
+    rigged = replace(rigging or Rigging(), after_commit=lambda events: wakes.notify())
     async with keel_on(url, rigged) as keel:
         await keel.zone()
         yield Process(keel, wakes)
@@ -87,7 +94,7 @@ async def ended(service: Calling, row: Invocation) -> Invocation:
     """The row, once it has come to rest."""
 
     async def has_ended() -> bool:
-        return (await service.now(row)).status in ENDED
+        return (await service.now(row)).status in ENDED_STATES
 
     await eventually(has_ended, f"the invocation {row.id} ended")
     return await service.now(row)

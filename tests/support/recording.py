@@ -14,19 +14,19 @@ from quarterdeck.domain.tasks.model.commands import Complete, Cost, Progress
 from quarterdeck.domain.tasks.model.cost_types import (
     Budget,
     CostFilter,
+    CostGroup,
     GroupBy,
-    Grouped,
     Period,
     PutBudget,
     RemoveBudget,
     Scope,
 )
 from quarterdeck.domain.tasks.model.explain_types import TaskExplanation, TaskTree
-from quarterdeck.domain.tasks.model.log_types import AddLines, Level, LogFilter, LogPage, SaidLine
+from quarterdeck.domain.tasks.model.log_types import AddLogLines, Level, LogFilter, LogPage, NewLogLine
 from quarterdeck.domain.tasks.model.rows import Task
 from quarterdeck.domain.tasks.operations import budgets as budgeting, explain as insight, logs
-from quarterdeck.domain.tasks.operations.reads import TaskRef
-from quarterdeck.engine.wakeups import Wakes
+from quarterdeck.domain.tasks.operations.reads import TaskLookup
+from quarterdeck.engine.wakeups import Wakeups
 from tests.support.keel import Keel, Side
 from tests.support.making import struct_of
 from tests.support.sealing import NEW, safe_of
@@ -36,15 +36,15 @@ from tests.support.working import Working
 class Recording:
     """The records of a zone's tasks, on a keel."""
 
-    def __init__(self, work: Working, wakes: Wakes | None = None) -> None:
+    def __init__(self, work: Working, wakes: Wakeups | None = None) -> None:
         self.work = work
         self.keel: Keel = work.keel
         self.zone_id = work.zone_id
         self.caller: Caller = work.caller
         self.safe = safe_of(NEW)
-        self.wakes = wakes or Wakes()
-        self._budgets = self.keel.lanes.writing("budget", budgeting.change)
-        self.lines = self.keel.lanes.writing("task-log", logs.LineAdder(self.safe, self.wakes.committed).add)
+        self.wakes = wakes or Wakeups()
+        self._budgets = self.keel.lanes.add_write_lane("budget", budgeting.change_budgets)
+        self.lines = self.keel.lanes.add_write_lane("task-log", logs.LogWriter(self.safe, self.wakes.notify).add)
 
     # -- money
 
@@ -72,12 +72,12 @@ class Recording:
                 zone_id=task.zone_id,
                 caller=self.caller,
                 id=task.id,
-                token=task.attempt_token,
+                attempt_token=task.attempt_token,
                 percent=None,
                 step=None,
                 checkpoint=None,
                 costs=costs,
-                key=key,
+                idempotency_key=key,
             )
         )
 
@@ -87,30 +87,32 @@ class Recording:
                 zone_id=task.zone_id,
                 caller=self.caller,
                 id=task.id,
-                token=task.attempt_token,
+                attempt_token=task.attempt_token,
                 output="null",
                 summary=None,
                 costs=costs,
             )
         )
 
-    async def costs(self, group_by: GroupBy, **wanted: object) -> list[Grouped]:
+    async def costs(self, group_by: GroupBy, **wanted: object) -> list[CostGroup]:
         plain: dict[str, object] = {"since": None, "until": None, "after": None, "limit": 100}
         asked = struct_of(CostFilter, zone_id=self.zone_id, caller=self.caller, group_by=group_by, **(plain | wanted))
-        return await self.keel.engine.read(lambda tx: budgeting.costs(tx, asked), zones=[self.zone_id])
+        return await self.keel.engine.read(lambda tx: budgeting.read_costs(tx, asked), zones=[self.zone_id])
 
     # -- logs
 
-    def saying(self, task: Task, *messages: str, **said: object) -> AddLines:
+    def saying(self, task: Task, *messages: str, **said: object) -> AddLogLines:
         plain: dict[str, object] = {"level": Level.INFO, "event": "log", "details": "{}", "stack_trace": None}
-        lines = tuple(struct_of(SaidLine, id=new_id(), message=message, **(plain | said)) for message in messages)
-        return AddLines(zone_id=task.zone_id, caller=self.caller, id=task.id, token=task.attempt_token, lines=lines)
+        lines = tuple(struct_of(NewLogLine, id=new_id(), message=message, **(plain | said)) for message in messages)
+        return AddLogLines(
+            zone_id=task.zone_id, caller=self.caller, id=task.id, attempt_token=task.attempt_token, lines=lines
+        )
 
     async def say(self, task: Task, *messages: str, **said: object) -> list[str]:
         return await self.lines.submit(self.saying(task, *messages, **said))
 
     def reading(self, task_id: str, **wanted: object) -> LogFilter:
-        plain: dict[str, object] = {"limit": 100, "oldest_first": True, "place": None, "level": None, "event": None}
+        plain: dict[str, object] = {"limit": 100, "oldest_first": True, "position": None, "level": None, "event": None}
         return struct_of(LogFilter, zone_id=self.zone_id, caller=self.caller, id=task_id, **(plain | wanted))
 
     async def page(self, wanted: LogFilter) -> LogPage:
@@ -125,17 +127,17 @@ class Recording:
             found += [str(entry.message if entry.pos is None else entry.new_status) for entry in page.entries]
             if page.is_last:
                 return found
-            asked = msgspec.structs.replace(asked, place=page.place)
+            asked = msgspec.structs.replace(asked, position=page.position)
 
     # -- insight
 
     async def explain(self, task_id: str) -> TaskExplanation:
-        ref = TaskRef(self.zone_id, task_id, self.caller)
+        ref = TaskLookup(self.zone_id, task_id, self.caller)
         return await self.keel.engine.read(lambda tx: insight.explain(tx, ref), zones=[self.zone_id])
 
     async def tree(self, task_id: str, depth: int = 25) -> TaskTree:
-        ref = TaskRef(self.zone_id, task_id, self.caller)
-        return await self.keel.engine.read(lambda tx: insight.tree(tx, ref, depth), zones=[self.zone_id])
+        ref = TaskLookup(self.zone_id, task_id, self.caller)
+        return await self.keel.engine.read(lambda tx: insight.read_tree(tx, ref, depth), zones=[self.zone_id])
 
 
 def edges(tree: TaskTree) -> dict[str, Sequence[str]]:
@@ -167,14 +169,14 @@ async def a_day_of_records(keel: Keel) -> None:
     await records.say(leased.task, "said")
     for oldest_first in (True, False):
         await records.read(leased.task.id, oldest_first=oldest_first)
-    await keel.engine.read(lambda tx: logs.news(tx, [(records.zone_id, leased.task.id)]), zones=[work.zone_id])
+    await keel.engine.read(lambda tx: logs.read_log_ends(tx, [(records.zone_id, leased.task.id)]), zones=[work.zone_id])
     await records.tree("noted")
     await work.fail(leased.task)
     await records.remove()
     assert waits.code == "dependencies"
     # An explanation looks at up to a thousand agents. What one page of them costs is asked of a short one.
     few = AgentFilter(zone_id=work.zone_id, limit=5)
-    await keel.engine.read(lambda tx: agents.page(tx, few), zones=[work.zone_id])
+    await keel.engine.read(lambda tx: agents.list_agents(tx, few), zones=[work.zone_id])
 
 
 GROUPS: tuple[GroupBy, ...] = ("task", "agent", "model", "taskType", "day", "workspace")

@@ -13,21 +13,21 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.services.model import (
-    Beat,
-    Beaten,
-    Change,
-    Delivery,
-    Health,
+    DeliveryMode,
+    Heartbeat,
+    HeartbeatResult,
     Register,
-    Registered,
-    Said,
+    RegisteredService,
     Service,
     ServiceFilter,
+    ServiceHealth,
     ServiceRef,
+    ServiceUpdate,
     Unregister,
+    Update,
 )
-from quarterdeck.domain.sessions.model import Hold, Session, StopZone, Terminate, Verb
-from quarterdeck.domain.sessions.operations import Ender, Finisher, hold
+from quarterdeck.domain.sessions.model import Session, StopZone, Suspend, Terminate, Verb
+from quarterdeck.domain.sessions.operations import CascadeRunner, Terminator, suspend_or_resume
 from quarterdeck.engine.event_log import Event
 from quarterdeck.engine.lanes import Lanes, zones_of
 from quarterdeck.engine.settings import EngineSettings
@@ -54,9 +54,9 @@ def service(**stored: object) -> Service:
         "framework_name": None,
         "framework_version": None,
         "capabilities": "[]",
-        "health": Health.STARTING,
+        "health": ServiceHealth.STARTING,
         "metadata_json": "{}",
-        "delivery": Delivery.PULL,
+        "delivery": DeliveryMode.PULL,
         "secret_number": 1,
         "active_invocations": 0,
         "last_heartbeat_at": None,
@@ -87,24 +87,24 @@ class Serving:
     """The lanes of services, as `app.py` puts them together, beside those that end and suspend sessions."""
 
     def __init__(self, store: Store, *, private_allowed: bool = False, chunk: int = 1_000) -> None:
-        self.engine = Engine(store, (services.go_with_session,))
+        self.engine = Engine(store, (services.on_session_ended,))
         self.lanes = Lanes(self.engine, EngineSettings())
         registrar = services.Registrar(private_allowed=private_allowed)
-        changer = services.Changer(private_allowed=private_allowed)
-        self.registers = self.lanes.writing("service-register", registrar.register)
-        self.changes = self.lanes.writing("service-change", changer.change)
-        self.beats = self.lanes.writing("service-heartbeat", services.beat)
-        self.unregisters = self.lanes.writing("service-unregister", services.unregister)
-        self.shows = self.lanes.reading("service-show", services.show)
-        self.forgets = self.lanes.writing("service-forget", services.forget)
-        self.holds = self.lanes.writing("hold", hold)
-        ender = Ender(chunk)
-        self.endings = self.lanes.writing("terminate", ender.terminate)
-        self.stops = self.lanes.writing("zone-stop", ender.stop_zone)
-        self.settles = self.lanes.writing("settle", ender.settle)
-        self.finisher = Finisher(self.endings.submit, self.stops.submit, self.settles.submit)
+        changer = services.Updater(private_allowed=private_allowed)
+        self.registers = self.lanes.add_write_lane("service-register", registrar.register)
+        self.changes = self.lanes.add_write_lane("service-change", changer.update)
+        self.beats = self.lanes.add_write_lane("service-heartbeat", services.record_heartbeats)
+        self.unregisters = self.lanes.add_write_lane("service-unregister", services.unregister)
+        self.shows = self.lanes.add_read_lane("service-show", services.show)
+        self.forgets = self.lanes.add_write_lane("service-forget", services.delete_expired)
+        self.holds = self.lanes.add_write_lane("hold", suspend_or_resume)
+        ender = Terminator(chunk)
+        self.endings = self.lanes.add_write_lane("terminate", ender.terminate_sessions)
+        self.stops = self.lanes.add_write_lane("zone-stop", ender.stop_zones)
+        self.settles = self.lanes.add_write_lane("settle", ender.finish_cascades)
+        self.finisher = CascadeRunner(self.endings.submit, self.stops.submit, self.settles.submit)
 
-    async def register(self, session: Session | None = None, **asked: object) -> Registered:
+    async def register(self, session: Session | None = None, **asked: object) -> RegisteredService:
         if session is not None:
             asked = {"zone_id": session.zone_id, **asked}
         return await self.registers.submit(registering(session.id if session else None, **asked))
@@ -112,18 +112,18 @@ class Serving:
     async def make(self, session: Session | None = None, **asked: object) -> Service:
         return (await self.register(session, **asked)).service
 
-    async def change(self, target: Service, said: Said | None = None, **asked: object) -> Registered:
+    async def change(self, target: Service, said: ServiceUpdate | None = None, **asked: object) -> RegisteredService:
         plain: dict[str, object] = {
             "zone_id": target.zone_id,
             "caller": admin(target.zone_id),
             "service_id": target.id,
-            "said": said or Said(),
+            "update": said or ServiceUpdate(),
         }
-        return await self.changes.submit(struct_of(Change, **(plain | asked)))
+        return await self.changes.submit(struct_of(Update, **(plain | asked)))
 
-    async def beat(self, service_id: str | None, said: Said | None = None, **asked: object) -> Beaten:
-        plain: dict[str, object] = {"zone_id": ZONE, "caller": admin(), "said": said or Said()}
-        return await self.beats.submit(struct_of(Beat, service_id=service_id, **(plain | asked)))
+    async def beat(self, service_id: str | None, said: ServiceUpdate | None = None, **asked: object) -> HeartbeatResult:
+        plain: dict[str, object] = {"zone_id": ZONE, "caller": admin(), "update": said or ServiceUpdate()}
+        return await self.beats.submit(struct_of(Heartbeat, service_id=service_id, **(plain | asked)))
 
     async def unregister(self, target: Service, session_id: str | None = None, by: Caller | None = None) -> None:
         caller = by or admin(target.zone_id)
@@ -137,22 +137,22 @@ class Serving:
     async def page(self, **wanted: object) -> list[Service]:
         plain: dict[str, object] = {"zone_id": ZONE, "limit": 500}
         asked = struct_of(ServiceFilter, **(plain | wanted))
-        return await self.engine.read(lambda tx: services.page(tx, asked), zones=zones_of([asked]))
+        return await self.engine.read(lambda tx: services.list_services(tx, asked), zones=zones_of([asked]))
 
     async def found(self, *refs: tuple[str, str]) -> dict[tuple[str, str], Service]:
         """As the rooms above load them."""
         zones = {zone_id for zone_id, _ in refs}
-        [rows] = await self.engine.read(lambda tx: tx.read(services.get(sorted(refs))), zones=zones)
-        return services.found(rows)
+        [rows] = await self.engine.read(lambda tx: tx.read(services.load_statement(sorted(refs))), zones=zones)
+        return services.decode_registered(rows)
 
     async def end(self, session: Session) -> None:
-        await self.finisher.end(Terminate(session.zone_id, session.id, "over", admin(session.zone_id)))
+        await self.finisher.terminate(Terminate(session.zone_id, session.id, "over", admin(session.zone_id)))
 
     async def end_zone(self, zone_id: str, *, ends: bool = True) -> None:
         await self.finisher.stop_zone(StopZone(zone_id, "over", admin(zone_id), ends))
 
     async def suspend(self, session: Session) -> None:
-        await self.holds.submit(Hold(session.zone_id, session.id, Verb.SUSPEND, admin(session.zone_id)))
+        await self.holds.submit(Suspend(session.zone_id, session.id, Verb.SUSPEND, admin(session.zone_id)))
 
 
 # -- looking from outside

@@ -9,14 +9,14 @@ import msgspec
 
 from quarterdeck.bus.redis import stream_entries
 from quarterdeck.bus.redis.client import connect
-from quarterdeck.bus.redis.interfaces import Away, Entry, Hold, Rejected
-from quarterdeck.bus.redis.streams_writer import RedisStreams
+from quarterdeck.bus.redis.interfaces import BusUnavailable, RejectedEntry, SinkEntry, WriterIdentity
+from quarterdeck.bus.redis.streams_writer import RedisStreamWriter
 from quarterdeck.core.ids import new_id
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.leases import Fence, Lease
 from quarterdeck.engine.settings import SinkSettings
-from quarterdeck.engine.sinks import Channel, Sink
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.sinks import Sink, SinkTarget
+from quarterdeck.engine.transaction import Transaction
 from tests.support.asking import LEADS_TO, ZONE
 from tests.support.keel import Keel
 
@@ -32,22 +32,22 @@ async def nothing() -> None:
 class Gate:
     """An outlet through another one, with something done before and after each delivery: waiting, or failing."""
 
-    outlet: RedisStreams
+    outlet: RedisStreamWriter
     before: Callable[[], Awaitable[None]] = nothing
     after: Callable[[], Awaitable[None]] = nothing
 
-    async def take_over(self, hold: Hold) -> None:
-        await self.outlet.take_over(hold)
+    async def take_over(self, identity: WriterIdentity) -> None:
+        await self.outlet.take_over(identity)
 
-    async def deliver(self, hold: Hold, after: int, entries: Sequence[Entry]) -> list[Rejected]:
+    async def deliver(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> list[RejectedEntry]:
         await self.before()
-        rejected = await self.outlet.deliver(hold, after, entries)
+        rejected = await self.outlet.deliver(identity, after, entries)
         await self.after()
         return rejected
 
-    async def deliver_late(self, hold: Hold, entries: Sequence[Entry]) -> list[str | None]:
+    async def deliver_delayed(self, identity: WriterIdentity, entries: Sequence[SinkEntry]) -> list[str | None]:
         await self.before()
-        answers = await self.outlet.deliver_late(hold, entries)
+        answers = await self.outlet.deliver_delayed(identity, entries)
         await self.after()
         return answers
 
@@ -56,7 +56,7 @@ class Gate:
 
 
 async def away() -> None:
-    raise Away("the connection was cut")
+    raise BusUnavailable("the connection was cut")
 
 
 @dataclass
@@ -68,18 +68,18 @@ class Runner:
     settings: SinkSettings = field(default_factory=SinkSettings)
 
     def __post_init__(self) -> None:
-        self.gate = Gate(RedisStreams(connect(self.url), KEY))
-        channel = Channel(self.gate, stream_entries.entries_of, stream_entries.REVOCATIONS.__eq__)
+        self.gate = Gate(RedisStreamWriter(connect(self.url), KEY))
+        channel = SinkTarget(self.gate, stream_entries.build_entries, stream_entries.REVOCATIONS.__eq__)
         self.sink = Sink(self.keel.everywhere, NAME, channel, self.settings)
         self.lease = Lease(self.keel.everywhere, NAME, new_id(), 5_000)
 
     async def fence(self) -> Fence:
-        fence = self.lease.fence() or await self.lease.hold()
+        fence = self.lease.fence() or await self.lease.acquire()
         assert fence is not None, "somebody else holds the lease"
         return fence
 
     async def turn(self) -> float | None:
-        return await self.sink.turn(await self.fence())
+        return await self.sink.run_cycle(await self.fence())
 
     async def run(self) -> None:
         """Until there is nothing more to do at once. The position may not have been written."""
@@ -89,10 +89,10 @@ class Runner:
     async def take_over(self) -> None:
         """As another process does when the lease of whoever held it has run out."""
         self.keel.side.run("update leases set expires_at = 0 where name = ?", NAME)
-        assert await self.lease.hold()
+        assert await self.lease.acquire()
 
     async def stop(self) -> None:
-        await self.sink.rest(self.lease.fence())
+        await self.sink.on_stop(self.lease.fence())
 
     async def drop(self) -> None:
         """As a process that is killed: nothing is written down."""
@@ -107,7 +107,7 @@ def due(keel: Keel) -> None:
 async def happen(keel: Keel, *kinds: tuple[str, str]) -> None:
     """Events of these types about these subjects, in one transaction."""
 
-    async def operation(tx: Tx) -> None:
+    async def operation(tx: Transaction) -> None:
         await tx.read()
         for kind, subject in kinds:
             data = {"reason": "x", "session_sid": f"sid of {subject}", "n": new_id()}

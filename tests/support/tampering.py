@@ -15,10 +15,10 @@ from random import Random
 
 import psycopg
 
-from quarterdeck.core.audit_seal import Row, pos_of
-from quarterdeck.core.audit_verify import Evidence
+from quarterdeck.core.audit_seal import Row, row_position
+from quarterdeck.core.audit_verify import VerificationInput
 from quarterdeck.maintenance.queries import Q
-from quarterdeck.maintenance.snapshot import first, rows, snapshot_of
+from quarterdeck.maintenance.snapshot import first_row, iter_rows, open_snapshot
 from quarterdeck.store.migrate import sqlite_path
 
 EVENT = ["pos", "id", "zone_id", "type", "subject", "actor", "from_state", "to_state", "data", "trace", "at"]
@@ -33,8 +33,10 @@ class Log:
     seals: tuple[Row, ...]
     events: tuple[Row, ...]
 
-    def evidence(self, page: int = 7) -> Evidence:
-        return Evidence((self.head, self.floor), self.seals[-1] if self.seals else None, self.seals, self._pages(page))
+    def evidence(self, page: int = 7) -> VerificationInput:
+        return VerificationInput(
+            (self.head, self.floor), self.seals[-1] if self.seals else None, self.seals, self._pages(page)
+        )
 
     def _pages(self, size: int) -> Iterator[Sequence[Row]]:
         left = iter(self.events)
@@ -56,21 +58,21 @@ class Log:
         return f"{self.seals[-1][0]}:{self.seals[-1][7]}"
 
     def holding(self, events: Sequence[Row]) -> Log:
-        return replace(self, events=tuple(sorted(events, key=pos_of)))
+        return replace(self, events=tuple(sorted(events, key=row_position)))
 
     def position(self, chance: Random) -> int:
-        return pos_of(chance.choice(self.events))
+        return row_position(chance.choice(self.events))
 
 
 # -- the rows of a database, and back ------------------------------------------------------------------------------
 
 
 def read_log(url: str) -> Log:
-    with snapshot_of(url) as snapshot:
-        head = first(snapshot, Q.log_head_row())
+    with open_snapshot(url) as snapshot:
+        head = first_row(snapshot, Q.log_head_row())
         assert head is not None
         pos, floor = (int(str(value)) for value in head)
-        return Log(pos, floor, tuple(rows(snapshot, Q.seals_all())), tuple(rows(snapshot, Q.events_all())))
+        return Log(pos, floor, tuple(iter_rows(snapshot, Q.seals_all())), tuple(iter_rows(snapshot, Q.events_all())))
 
 
 def write_log(url: str, log: Log) -> None:
@@ -121,7 +123,7 @@ def edited(log: Log, chance: Random) -> Log:
             value = f"{'' if value is None else value}{chance.choice('x 0é')}"
         return (*row[:place], value, *row[place + 1 :])
 
-    return log.holding([changed(row) if pos_of(row) == target else row for row in log.events])
+    return log.holding([changed(row) if row_position(row) == target else row for row in log.events])
 
 
 def deleted(log: Log, chance: Random) -> Log:
@@ -134,7 +136,7 @@ def deleted(log: Log, chance: Random) -> Log:
             gone = set(range(begin, begin + chance.randint(2, 20)))
         case _:
             gone = {log.position(chance) for _ in range(chance.randint(2, 10))}
-    return log.holding([row for row in log.events if pos_of(row) not in gone])
+    return log.holding([row for row in log.events if row_position(row) not in gone])
 
 
 def inserted(log: Log, chance: Random) -> Log:
@@ -147,7 +149,7 @@ def inserted(log: Log, chance: Random) -> Log:
             return log.holding([*log.events, (-chance.randint(0, 50), *forged)])
         case _:
             at = log.position(chance)
-            moved = [(pos_of(row) + (pos_of(row) >= at), *row[1:]) for row in log.events]
+            moved = [(row_position(row) + (row_position(row) >= at), *row[1:]) for row in log.events]
             return log.holding([*moved, (at, *forged)])
 
 
@@ -164,7 +166,7 @@ def reordered(log: Log, chance: Random) -> Log:
             run = contents[one : two + 1]
             chance.shuffle(run)
             contents[one : two + 1] = run
-    positions = [pos_of(row) for row in log.events]
+    positions = [row_position(row) for row in log.events]
     return log.holding([(pos, *content) for pos, content in zip(positions, contents, strict=True)])
 
 
@@ -175,11 +177,11 @@ def truncated(log: Log, chance: Random) -> Log:
         case 0:
             # Not the whole of what retention may take: that is for retention's own tests.
             cut = max(cut, log.floor + 1)
-            return log.holding([row for row in log.events if pos_of(row) > cut])
+            return log.holding([row for row in log.events if row_position(row) > cut])
         case 1:
             seals = [seal for seal in log.seals if int(str(seal[2])) > cut]
             short = replace(log, seals=tuple(seals))
-            return short.holding([row for row in log.events if pos_of(row) > max(cut, log.floor)])
+            return short.holding([row for row in log.events if row_position(row) > max(cut, log.floor)])
         case 2:
             return _without_end(log, cut, chance, with_seals=False)
         case _:
@@ -194,7 +196,7 @@ def _without_end(log: Log, cut: int, chance: Random, *, with_seals: bool) -> Log
         last = int(str(seals[-1][2])) if seals and chance.random() < 0.5 else last
     head = chance.choice((log.head, last))
     short = replace(log, seals=seals, head=head, floor=int(str(seals[-1][3])) if seals else 0)
-    return short.holding([row for row in log.events if pos_of(row) <= last])
+    return short.holding([row for row in log.events if row_position(row) <= last])
 
 
 WAYS: dict[str, Callable[[Log, Random], Log]] = {
@@ -227,5 +229,5 @@ def first_difference(log: Log, altered: Log) -> set[int]:
 def _by_position(log: Log) -> dict[int, list[Row]]:
     found: dict[int, list[Row]] = {}
     for row in log.events:
-        found.setdefault(pos_of(row), []).append(row)
+        found.setdefault(row_position(row), []).append(row)
     return found

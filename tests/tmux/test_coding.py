@@ -13,14 +13,14 @@ from quarterdeck.tmux import process_table
 from quarterdeck.tmux.coding_agents import (
     DEFAULTS,
     CodingAgent,
-    CodingError,
-    argv_of,
-    coding_agents_of,
-    found_in,
-    has_left,
+    CodingAgentError,
+    build_argv,
+    find_agent_process,
+    has_exited,
+    merge_coding_agents,
 )
-from quarterdeck.tmux.panes import PaneSeen, Tmux
-from quarterdeck.tmux.process_table import Process, Processes
+from quarterdeck.tmux.panes import PaneInfo, Tmux
+from quarterdeck.tmux.process_table import Process, ProcessTable
 from tests.support.eventually import eventually, eventually_sync
 from tests.support.tmux import TmuxServer, needs_tmux, type_line
 
@@ -57,41 +57,41 @@ class Said:
     ],
 )
 def test_the_usual_agents_are_begun_as_they_should_be(name: str, model: str | None, argv: list[str]) -> None:
-    assert argv_of(DEFAULTS[name], name="alice", model=model, prompt="DO IT") == argv
+    assert build_argv(DEFAULTS[name], name="alice", model=model, prompt="DO IT") == argv
     assert DEFAULTS[name].exit == "/exit"
 
 
 def test_a_value_is_neither_a_placeholder_nor_an_option() -> None:
-    argv = argv_of(CLAUDE, name="{prompt}", model="--danger", prompt="--allow {name}\0\x1b\n{model}")
+    argv = build_argv(CLAUDE, name="{prompt}", model="--danger", prompt="--allow {name}\0\x1b\n{model}")
     assert argv[4:] == ["{prompt}", "--model", " --danger", " --allow {name}\n{model}"]
     inside = CodingAgent("x", ("x", "--name={name}"), processes=("x",))
-    assert argv_of(inside, name="-n", prompt=None) == ["x", "--name=-n"]
+    assert build_argv(inside, name="-n", prompt=None) == ["x", "--name=-n"]
 
 
 def test_a_new_agent_needs_no_code() -> None:
-    known = coding_agents_of({"aider": Said(argv=["bin/aider", "--yes"], prompt_argv=["--message", "{prompt}"])})
+    known = merge_coding_agents({"aider": Said(argv=["bin/aider", "--yes"], prompt_argv=["--message", "{prompt}"])})
     assert sorted(known) == ["aider", "claude", "codex", "opencode"]
     assert known["aider"].processes == ("aider",)
     assert known["aider"].exit == "/exit"
-    assert argv_of(known["aider"], name="a", model="m", prompt="p") == [
+    assert build_argv(known["aider"], name="a", model="m", prompt="p") == [
         *("bin/aider", "--yes", "--model", "m", "--message", "p")
     ]
 
 
 def test_what_is_said_of_a_known_agent_replaces_only_that() -> None:
-    known = coding_agents_of({"claude": Said(argv=["claude", "--continue"], exit="/quit")})
+    known = merge_coding_agents({"claude": Said(argv=["claude", "--continue"], exit="/quit")})
     assert known["claude"] == replace(CLAUDE, argv=("claude", "--continue"), exit="/quit")
-    assert coding_agents_of(None) == DEFAULTS
+    assert merge_coding_agents(None) == DEFAULTS
 
 
 def test_an_agent_without_a_command_or_known_by_a_shell_is_refused() -> None:
-    with pytest.raises(CodingError, match="no argv"):
-        coding_agents_of({"aider": Said(processes=["aider"])})
+    with pytest.raises(CodingAgentError, match="no argv"):
+        merge_coding_agents({"aider": Said(processes=["aider"])})
     for shells in (["bash"], ["aider", "zsh"], []):
-        with pytest.raises(CodingError, match="no shells"):
-            coding_agents_of({"aider": Said(argv=["aider"], processes=shells)})
-    with pytest.raises(CodingError, match="no shells"):
-        coding_agents_of({"mine": Said(argv=["/bin/sh", "agent.sh"])})
+        with pytest.raises(CodingAgentError, match="no shells"):
+            merge_coding_agents({"aider": Said(argv=["aider"], processes=shells)})
+    with pytest.raises(CodingAgentError, match="no shells"):
+        merge_coding_agents({"mine": Said(argv=["/bin/sh", "agent.sh"])})
 
 
 # -- what is a prompt --------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_an_agent_without_a_command_or_known_by_a_shell_is_refused() -> None:
     ],
 )
 def test_a_shell_is_a_prompt_unless_it_runs_something_of_its_own(argv: list[str], is_one: bool) -> None:
-    assert process_table.is_prompt(shown(argv)) is is_one
+    assert process_table.is_interactive_shell(shown(argv)) is is_one
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_shell_is_a_prompt_unless_it_runs_something_of_its_own(argv: list[str]
     ],
 )
 def test_a_process_is_known_by_its_program_or_the_file_it_runs(argv: list[str], names: set[str]) -> None:
-    assert process_table.names_of(shown(argv)) == names
+    assert process_table.process_names(shown(argv)) == names
 
 
 def shown(argv: list[str]) -> Process:
@@ -146,9 +146,9 @@ SERVER, ROOT = 2**31 - 100, 2**31 - 50
 """Pids that nobody has."""
 
 
-def family(*members: tuple[int, int, str], front: int = ROOT) -> Processes:
+def family(*members: tuple[int, int, str], front: int = ROOT) -> ProcessTable:
     """Each with its pid and its parent's, both counted from the pane's own, and what it was begun with."""
-    return Processes(
+    return ProcessTable(
         Process(ROOT + pid, SERVER if not pid else ROOT + of, ROOT + pid, ROOT, front, "S", "0", argv.split()[0],
                 tuple(argv.split()))
         for pid, of, argv in members
@@ -169,9 +169,9 @@ def family(*members: tuple[int, int, str], front: int = ROOT) -> Processes:
         (family((0, 0, "sh -c claude;bash"), (1, 0, "bash"), front=ROOT + 1), True),
     ],
 )
-def test_an_agent_has_left_when_a_shell_is_all_that_is_there(now: Processes, has: bool) -> None:
-    seen = PaneSeen("%1", "main", "@1", ROOT, "x", False, SERVER)
-    assert has_left(CLAUDE, seen, now) is has
+def test_an_agent_has_left_when_a_shell_is_all_that_is_there(now: ProcessTable, has: bool) -> None:
+    seen = PaneInfo("%1", "main", "@1", ROOT, "x", False, SERVER)
+    assert has_exited(CLAUDE, seen, now) is has
 
 
 # -- in a pane ---------------------------------------------------------------------------------------------------
@@ -234,24 +234,24 @@ async def test_a_pane_whose_process_is_not_of_its_tmux_server_runs_nothing_we_kn
     pane = shared_tmux.new_pane()
     shared_tmux.ready(pane)
     seen = await of(tmux, pane)
-    now = process_table.take()
-    assert found_in(CLAUDE, seen, now) is not None
+    now = process_table.list_processes()
+    assert find_agent_process(CLAUDE, seen, now) is not None
     for other in (
         replace(seen, server_pid=os.getpid()),
         replace(seen, is_dead=True),
         replace(seen, pid=2**31 - 1),
         replace(seen, tty="/dev/pts/999999"),
     ):
-        assert found_in(CLAUDE, other, now) is None
-        assert not has_left(CLAUDE, other, now), "nobody can tell"
+        assert find_agent_process(CLAUDE, other, now) is None
+        assert not has_exited(CLAUDE, other, now), "nobody can tell"
 
 
-async def of(tmux: Tmux, pane: str) -> PaneSeen:
+async def of(tmux: Tmux, pane: str) -> PaneInfo:
     return (await tmux.panes())[pane]
 
 
 async def front(tmux: Tmux, pane: str, agent: CodingAgent) -> bool:
-    return found_in(agent, await of(tmux, pane), process_table.take()) is not None
+    return find_agent_process(agent, await of(tmux, pane), process_table.list_processes()) is not None
 
 
 async def eventually_so(tmux: Tmux, pane: str, agent: CodingAgent) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from quarterdeck.tmux import process_table, terminate
 from quarterdeck.tmux.panes import Tmux, TmuxError
-from quarterdeck.tmux.process_table import Process, Processes, of_pid
-from quarterdeck.tmux.terminate import Family, HoldsUs, end, send
+from quarterdeck.tmux.process_table import Process, ProcessTable, read_process
+from quarterdeck.tmux.terminate import ContainsThisProcess, ProcessTree, send_signal, terminate_tree
 from tests.support.eventually import eventually_sync
 from tests.support.tmux import TmuxServer, needs_tmux
 
@@ -22,34 +22,34 @@ def a(pid: int, parent: int, session: int = ROOT, *, started: str = "1", state: 
     return Process(pid, parent, session, session, session, state, started, "x", ())
 
 
-def alive(family: Family, *now: Process) -> set[int]:
-    return {each.pid for each in family.alive(Processes(now))}
+def alive(family: ProcessTree, *now: Process) -> set[int]:
+    return {each.pid for each in family.find_alive(ProcessTable(now))}
 
 
 def test_a_family_is_the_session_and_all_that_descend_from_it() -> None:
     stranger, root, child, other_session = a(1, 0, 1), a(ROOT, 1), a(101, ROOT), a(102, 101, 102)
     left_behind = a(103, 1)
-    family = Family(root)
+    family = ProcessTree(root)
     assert alive(family, stranger, root, child, other_session, left_behind) == {ROOT, 101, 102, 103}
 
 
 def test_who_was_begun_since_the_last_look_is_found_and_who_lost_its_parent_is_not_lost() -> None:
     root, child, far = a(ROOT, 1), a(101, ROOT), a(102, 101, 102)
-    family = Family(root)
+    family = ProcessTree(root)
     assert alive(family, root, child, far) == {ROOT, 101, 102}
     assert alive(family, a(102, 1, 102), a(104, 102, 104)) == {102, 104}
 
 
 def test_whoever_has_the_pid_of_one_that_ended_is_not_of_the_family() -> None:
     root, far = a(ROOT, 1), a(102, ROOT, 102)
-    family = Family(root)
+    family = ProcessTree(root)
     assert alive(family, root, far) == {ROOT, 102}
     # Nobody of the session was left, so its number was given out again; and the other's pid as well.
     assert alive(family, a(ROOT, 1, started="9"), a(105, ROOT, started="9"), a(102, 1, 102, started="9")) == set()
 
 
 def test_one_that_has_ended_and_was_not_asked_after_is_gone() -> None:
-    family = Family(a(ROOT, 1))
+    family = ProcessTree(a(ROOT, 1))
     assert alive(family, a(ROOT, 1, state="Z")) == set()
 
 
@@ -61,21 +61,21 @@ def test_a_signal_reaches_the_process_that_was_seen_and_nobody_who_has_its_pid(
         monkeypatch.setattr(terminate, "_by_handle", lambda *_: False)
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     assert child.stdin is not None
-    seen = of_pid(child.pid)
+    seen = read_process(child.pid)
     assert seen is not None
-    send(Process(seen.pid, 1, 1, 1, 1, "S", "another", "cat"), signal.SIGKILL)
+    send_signal(Process(seen.pid, 1, 1, 1, 1, "S", "another", "cat"), signal.SIGKILL)
     assert child.poll() is None
-    send(seen, signal.SIGKILL)
+    send_signal(seen, signal.SIGKILL)
     assert child.wait(timeout=20) == -signal.SIGKILL
     child.stdin.close()
-    send(seen, signal.SIGKILL)
+    send_signal(seen, signal.SIGKILL)
 
 
 async def test_nobody_ends_itself() -> None:
-    us = of_pid(os.getpid())
+    us = read_process(os.getpid())
     assert us is not None
-    with pytest.raises(HoldsUs):
-        await end(us)
+    with pytest.raises(ContainsThisProcess):
+        await terminate_tree(us)
 
 
 @needs_tmux
@@ -103,5 +103,5 @@ async def test_without_proc_a_pane_is_killed_all_the_same(
     monkeypatch.setattr(terminate, "ASKED_SECONDS", 0.1)
     await tmux.kill(pane)
     monkeypatch.undo()
-    assert [each for each in map(of_pid, family) if each is not None and not each.is_gone] == []
+    assert [each for each in map(read_process, family) if each is not None and not each.is_gone] == []
     assert pane not in shared_tmux.panes()

@@ -27,9 +27,9 @@ def test_the_machines_own_id_is_not_shown(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_containers_that_share_a_machines_id_are_different_hosts() -> None:
     machine = "0123456789abcdef0123456789abcdef"
-    ids = {host.host_id(machine, space) for space in (host.FIRST_NAMESPACE, "pid:[4026532001]", "pid:[4026532002]")}
+    ids = {host.host_id(machine, space) for space in (host.INITIAL_NAMESPACE, "pid:[4026532001]", "pid:[4026532002]")}
     assert len(ids) == 3
-    assert host.host_id(machine, None) == host.host_id(machine, host.FIRST_NAMESPACE)
+    assert host.host_id(machine, None) == host.host_id(machine, host.INITIAL_NAMESPACE)
 
 
 def test_a_host_without_a_machine_id_has_an_id_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import unicodedata
 import pytest
 from hypothesis import given, strategies as st
 
-from quarterdeck.tmux.notice_text import default_prompt, line_of, one_line
+from quarterdeck.tmux.notice_text import default_prompt, format_notice, one_line
 
 HEADER = "[7 | from:1 | 2026-01-02T03:04:05.678Z]"
 
@@ -38,7 +38,7 @@ def test_a_body_becomes_one_line_of_text(body: str, typed: str) -> None:
 
 @given(st.text(alphabet=st.characters(exclude_categories=()), max_size=400), st.text(max_size=50))
 def test_no_line_holds_anything_that_a_terminal_obeys(body: str, header: str) -> None:
-    line = line_of(header, body)
+    line = format_notice(header, body)
     hidden = [c for c in line if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp", "Cf") and c not in "\u200c\u200d"]
     assert not hidden
     assert line == line.encode().decode()
@@ -51,14 +51,14 @@ def test_what_is_left_when_sequences_are_taken_out_is_no_sequence(body: str) -> 
 
 
 def test_the_header_stands_first() -> None:
-    assert line_of(HEADER, "hello") == f"{HEADER} hello"
+    assert format_notice(HEADER, "hello") == f"{HEADER} hello"
 
 
 @pytest.mark.parametrize("order", ["/exit", "!rm -rf .", "#remember", "@file", "-x", "$x", "\x1b[m/exit"])
 def test_no_line_begins_like_a_command_of_an_agent(order: str) -> None:
-    assert line_of(HEADER, order).startswith(HEADER)
-    assert line_of("", order).startswith("[message] ")
-    assert line_of(order, "").startswith("[message] ")
+    assert format_notice(HEADER, order).startswith(HEADER)
+    assert format_notice("", order).startswith("[message] ")
+    assert format_notice(order, "").startswith("[message] ")
 
 
 def test_the_default_prompt_says_who_one_is_who_directs_and_how_to_poll_ack_and_send() -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from quarterdeck.tmux import commands, terminate
-from quarterdeck.tmux.pane_lock import turn
-from quarterdeck.tmux.panes import PaneChanged, PaneSeen, Tmux, TmuxError
-from quarterdeck.tmux.subprocess_run import ProgramError, Ran, run
+from quarterdeck.tmux.pane_lock import lock_pane
+from quarterdeck.tmux.panes import PaneChanged, PaneInfo, Tmux, TmuxError
+from quarterdeck.tmux.subprocess_run import ProgramError, ProgramResult, run
 from tests.support.eventually import eventually, eventually_sync
 from tests.support.tmux import TmuxServer, lives, needs_tmux, type_line
 
@@ -94,7 +94,7 @@ async def test_a_server_that_hangs_is_given_up_on_in_time(tmux_server: TmuxServe
 async def test_ids_that_are_none_are_refused(tmux: Tmux) -> None:
     for odd in ("", "main", "%", "%1;kill-server", "=main:0.0", "@1"):
         with pytest.raises(TmuxError, match="not the id of a pane"):
-            await tmux.type_line(PaneSeen(odd, "main", "@0", 1, "claude", False), "hello")
+            await tmux.type_line(PaneInfo(odd, "main", "@0", 1, "claude", False), "hello")
         with pytest.raises(TmuxError, match="not the id of a pane"):
             await tmux.kill(odd)
     with pytest.raises(TmuxError, match="not the id of a window"):
@@ -144,8 +144,8 @@ async def test_what_is_typed_without_enter_waits_for_its_turn_as_well(shared_tmu
     pane, other = shared_tmux.new_pane(fake="raw"), shared_tmux.new_pane()
     pid, elsewhere = shared_tmux.ready(pane), shared_tmux.ready(other)
     seen = (await tmux.panes())[pane]
-    async with turn(tmux.socket, pane, 5):
-        waits = asyncio.create_task(tmux.type_line(seen, "half a line", enters=False))
+    async with lock_pane(tmux.socket, pane, 5):
+        waits = asyncio.create_task(tmux.type_line(seen, "half a line", press_enter=False))
         await type_line(tmux, other, "a line, meanwhile")
         await eventually_line(shared_tmux, elsewhere)
         assert shared_tmux.heard_by(pid).raw == ""
@@ -161,7 +161,7 @@ async def test_nothing_is_typed_when_a_shell_has_taken_the_agents_place(shared_t
     await eventually_front(shared_tmux, pane, "sh")
     for text, enters in (("touch executed", True), ("touch executed", False), ("", True)):
         with pytest.raises(PaneChanged):
-            await tmux.type_line(seen, text, enters=enters)
+            await tmux.type_line(seen, text, press_enter=enters)
     assert "touch" not in shared_tmux.shows(pane)
     assert shared_tmux.ask("list-buffers") == ""
 
@@ -179,13 +179,13 @@ async def test_enter_is_not_typed_when_the_agent_left_after_the_text(shared_tmux
 
     seen = (await tmux.panes())[pane]
     with pytest.raises(PaneChanged):
-        await tmux.type_line(seen, "hello", still=leaves)
+        await tmux.type_line(seen, "hello", is_still_ready=leaves)
     # Whatever stood at the prompt is there still, and a command after it says that none before it was run.
     shared_tmux.ask("send-keys", "-t", pane, "C-u", "echo asked-$((40+2))", "Enter")
     eventually_sync(lambda: "asked-42" in shared_tmux.shows(pane), "the shell answered")
     assert not (shared_tmux.home / "executed").exists()
     with pytest.raises(PaneChanged):
-        await tmux.type_line((await tmux.panes())[shared_tmux.pane], "hello", still=lambda: False)
+        await tmux.type_line((await tmux.panes())[shared_tmux.pane], "hello", is_still_ready=lambda: False)
 
 
 async def test_panes_that_are_synchronized_with_the_agents_hear_nothing(shared_tmux: TmuxServer, tmux: Tmux) -> None:
@@ -366,7 +366,7 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     async def spying(
         argv: Sequence[str], environment: Mapping[str, str], said: bytes = b"", seconds: float = 5.0
-    ) -> Ran:
+    ) -> ProgramResult:
         calls.append(list(argv))
         return await run(argv, environment, said, seconds)
 
@@ -380,7 +380,7 @@ def cut(monkeypatch: pytest.MonkeyPatch, verb: str, how: BaseException) -> list[
 
     async def cutting(
         argv: Sequence[str], environment: Mapping[str, str], said: bytes = b"", seconds: float = 5.0
-    ) -> Ran:
+    ) -> ProgramResult:
         verbs.append(argv[4])
         ran = await run(argv, environment, said, seconds)
         if verbs.count(verb) == 1 and argv[4] == verb:

@@ -11,59 +11,75 @@ from quarterdeck.cli import fleet_agents, task_work
 from quarterdeck.cli.command_table import (
     DURATION,
     ID,
+    JSON_OBJECT,
     NUMBER,
-    OBJECT,
     TEXT,
     Argument,
     Command,
-    Noun,
+    CommandTable,
     Option,
-    any_case,
     choice,
+    uppercase_choice,
 )
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import Usage
-from quarterdeck.cli.fleet_common import AGENT, FULL, fleet_or_none
-from quarterdeck.cli.input import GIVEN, document, without_nothing
-from quarterdeck.cli.list_output import PAGES, ago, in_full, show_list
+from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.fleet_common import AGENT_ID_OPTION, FULL_OPTION, fleet_id_or_none
+from quarterdeck.cli.input import JSON_INPUT_HELP, json_option, without_none
+from quarterdeck.cli.list_output import PAGING, ago, detail_pairs, print_list
 from quarterdeck.cli.output import cell, fields, table
-from quarterdeck.client.api import Document, items_of
+from quarterdeck.client.api import Document, page_items
 from quarterdeck.core.errors import EXIT_FAILED
 
 
-def noun() -> Noun:
-    one, perhaps = (Argument("id", "ID", ID),), (Argument("id", "ID", ID, required=False),)
-    return Noun(
+def build_command_table() -> CommandTable:
+    id_argument, optional_id_argument = (Argument("id", "ID", ID),), (Argument("id", "ID", ID, required=False),)
+    return CommandTable(
         (
             Command(
                 ("agent", "register"),
                 "Register an agent, or change what is said of one.",
                 register,
-                perhaps,
-                _REGISTER,
-                _REGISTERING,
+                optional_id_argument,
+                _REGISTER_OPTIONS,
+                _REGISTER_HELP,
             ),
-            Command(("agent", "list"), "List agents.", list_, options=_LIST, description=_OF_A_FLEET),
-            Command(("agent", "show"), "Show one agent.", show, perhaps, (AGENT, FULL), _OF_A_FLEET),
+            Command(("agent", "list"), "List agents.", list_, options=_LIST_OPTIONS, description=_FLEET_HELP),
+            Command(
+                ("agent", "show"),
+                "Show one agent.",
+                show,
+                optional_id_argument,
+                (AGENT_ID_OPTION, FULL_OPTION),
+                _FLEET_HELP,
+            ),
             Command(
                 ("agent", "deregister"),
                 "End an agent, or take it from its fleet.",
                 deregister,
-                perhaps,
-                (AGENT, *_TERMINATE),
-                _DEREGISTERING,
+                optional_id_argument,
+                (AGENT_ID_OPTION, *_TERMINATE_OPTIONS),
+                _DEREGISTER_HELP,
             ),
-            Command(("agent", "health"), "Show how an agent fares; fails if it is lost.", health, one),
-            Command(("agent", "heartbeat"), "Tell that an agent lives.", heartbeat, one, _BEAT, _BEATING),
-            task_work.claim_command(),
-            Command(("agent", "terminate"), "End an agent.", terminate, one, _TERMINATE, _ENDING),
-            Command(("agent", "token"), "Print a token that speaks as an agent.", token, one, _TOKEN),
+            Command(("agent", "health"), "Show how an agent fares; fails if it is lost.", health, id_argument),
+            Command(
+                ("agent", "heartbeat"),
+                "Tell that an agent lives.",
+                heartbeat,
+                id_argument,
+                _HEARTBEAT_OPTIONS,
+                _HEARTBEAT_HELP,
+            ),
+            task_work.build_claim_command(),
+            Command(
+                ("agent", "terminate"), "End an agent.", terminate, id_argument, _TERMINATE_OPTIONS, _TERMINATE_HELP
+            ),
+            Command(("agent", "token"), "Print a token that speaks as an agent.", token, id_argument, _TOKEN_OPTIONS),
         ),
         {"agent": "Registered workers, who take tasks."},
     )
 
 
-_REGISTER = (
+_REGISTER_OPTIONS = (
     Option("--name", "What people call it [default: its id].", TEXT),
     Option("--model", "The model it works with.", TEXT),
     Option("--description", "What it is for.", TEXT),
@@ -74,70 +90,72 @@ _REGISTER = (
     Option("--coordinator", "Whether tasks are matched to it [default: yes].", choice("yes", "no")),
     Option("--launcher", "A launcher of the server's configuration, which starts it for each task.", ID),
     Option("--pool", "The pool it belongs to.", TEXT),
-    Option("--labels", "A JSON object of words to keep with it.", OBJECT),
-    fleet_agents.SKILLS,
+    Option("--labels", "A JSON object of words to keep with it.", JSON_OBJECT),
+    fleet_agents.SKILLS_OPTION,
 )
-_REGISTERING = """Prints its id. What is not said stays as it is. A terminated one begins anew. With a fleet id there is
+_REGISTER_HELP = """Prints its id. What is not said stays as it is. A terminated one begins anew. With a fleet id there is
 no ID, which the fleet gives out: --name and --description say who it is, and --skills what it can do."""
-_OF_A_FLEET = "Of the registry, or with a fleet id (--fleet-id, QD_FLEET_ID) of that fleet."
-_DEREGISTERING = "With a fleet id, of that fleet; without one it is `qd agent terminate`."
-_LIST = (
-    Option("--status", "Only those in this status.", any_case("IDLE", "WORKING", "DEGRADED", "ERROR", "TERMINATED")),
+_FLEET_HELP = "Of the registry, or with a fleet id (--fleet-id, QD_FLEET_ID) of that fleet."
+_DEREGISTER_HELP = "With a fleet id, of that fleet; without one it is `qd agent terminate`."
+_LIST_OPTIONS = (
+    Option(
+        "--status", "Only those in this status.", uppercase_choice("IDLE", "WORKING", "DEGRADED", "ERROR", "TERMINATED")
+    ),
     Option("--capability", "Only those with this capability.", TEXT),
     Option("--coordinator", "Only those that tasks are matched to, or are not.", choice("yes", "no")),
-    *PAGES,
-    FULL,
+    *PAGING,
+    FULL_OPTION,
 )
-_BEAT = (
+_HEARTBEAT_OPTIONS = (
     Option("--status", "How it is [default: healthy].", choice("healthy", "degraded")),
     Option("--task", "The task it works on.", ID),
     Option("--percent", "How far that has come, 0 to 100.", NUMBER),
     Option("--step", "What is being done now.", TEXT),
-    Option("--checkpoint", f"Where another attempt goes on from: {GIVEN}.", TEXT),
+    Option("--checkpoint", f"Where another attempt goes on from: {JSON_INPUT_HELP}.", TEXT),
     Option("--attempt-token", "Of that task's attempt.", TEXT),
     Option("--memory", "Megabytes it uses.", NUMBER),
     Option("--cpu", "Percent of a processor it uses.", NUMBER),
-    Option("--metadata", "A JSON object.", OBJECT),
+    Option("--metadata", "A JSON object.", JSON_OBJECT),
 )
-_BEATING = "Exits with 1 if it must stop working on a task: one was canceled, or paused."
-_TERMINATE = (
+_HEARTBEAT_HELP = "Exits with 1 if it must stop working on a task: one was canceled, or paused."
+_TERMINATE_OPTIONS = (
     Option("--reason", "Why, for the record [default: requested].", TEXT),
     Option("--graceful", "Let it finish what it works on, and give it nothing more."),
 )
-_ENDING = "Without --graceful its tasks are taken from it at once, and tried again by others."
-_TOKEN = (
+_TERMINATE_HELP = "Without --graceful its tasks are taken from it at once, and tried again by others."
+_TOKEN_OPTIONS = (
     Option("--ttl", "How long it is good: 15m, 2h, 30d [default: 1h].", DURATION),
     Option("--attempt-token", "The attempt it is for, which then need not be named again.", TEXT),
 )
 
 
 def register(context: Context) -> int:
-    if fleet_or_none(context) is not None:
+    if fleet_id_or_none(context) is not None:
         return fleet_agents.register(context)
-    fleet_agents.require_none(context)
+    fleet_agents.require_no_fleet_options(context)
     coordinator = context.text("coordinator")
-    body = without_nothing(
+    body = without_none(
         {
             "name": context.text("name"),
             "model": context.text("model"),
             "description": context.text("description"),
-            "capabilities": context.many("capability") or None,
+            "capabilities": context.values("capability") or None,
             "maxConcurrentTasks": context.number("max_tasks"),
             "heartbeatIntervalSeconds": context.number("heartbeat"),
             "staleThresholdSeconds": context.number("stale_after"),
             "coordinatorEnabled": None if coordinator is None else coordinator == "yes",
             "launcher": context.text("launcher"),
             "pool": context.text("pool"),
-            "labels": context.ask.values["labels"],
+            "labels": context.parsed.values["labels"],
         }
     )
-    told = context.server().call("PUT", _path(context), body=body).document
-    context.show(told, lambda agent: cell(agent.get("id")))
+    document = context.server().call("PUT", _path(context), body=body).document
+    context.show(document, lambda agent: cell(agent.get("id")))
     return 0
 
 
 def list_(context: Context) -> int:
-    if fleet_or_none(context) is not None:
+    if fleet_id_or_none(context) is not None:
         return fleet_agents.list_(context)
     coordinator = context.text("coordinator")
     query = {
@@ -146,94 +164,99 @@ def list_(context: Context) -> int:
         # As text: what is False would be left out.
         "coordinatorEnabled": None if coordinator is None else "true" if coordinator == "yes" else "false",
     }
-    return show_list(context, context.work("agents"), query, _table)
+    return print_list(context, context.api_path("agents"), query, _table)
 
 
 def show(context: Context) -> int:
-    if fleet_or_none(context) is not None:
+    if fleet_id_or_none(context) is not None:
         return fleet_agents.show(context)
-    fleet_agents.require_none(context)
+    fleet_agents.require_no_fleet_options(context)
     found = context.server().get(_path(context))
-    told = {name: value for name, value in found.items() if value not in ([], {})}
-    context.show(found, lambda _: fields(in_full(told, time.time()), context.paint))
+    non_empty = {name: value for name, value in found.items() if value not in ([], {})}
+    context.show(found, lambda _: fields(detail_pairs(non_empty, time.time()), context.styler))
     return 0
 
 
 def health(context: Context) -> int:
     found = context.server().get(_path(context, "health"))
-    context.show(found, lambda told: _health(context, told))
+    context.show(found, lambda document: _format_health(context, document))
     return EXIT_FAILED if found.get("status") in ("ERROR", "TERMINATED") else 0
 
 
 def heartbeat(context: Context) -> int:
-    body = without_nothing(
+    body = without_none(
         {
             "status": context.text("status"),
             "currentTaskId": context.text("task"),
             "progressPercent": context.number("percent"),
             "currentStep": context.text("step"),
-            "checkpointData": document(context, "checkpoint"),
+            "checkpointData": json_option(context, "checkpoint"),
             "attemptToken": context.text("attempt_token"),
             "memoryMb": context.number("memory"),
             "cpuPercent": context.number("cpu"),
-            "metadata": context.ask.values["metadata"],
+            "metadata": context.parsed.values["metadata"],
         }
     )
-    told = context.server().call("POST", _path(context, "heartbeat"), body=body).document
-    context.show(told, _heard)
-    return EXIT_FAILED if told.get("cancel") or told.get("pause") else 0
+    document = context.server().call("POST", _path(context, "heartbeat"), body=body).document
+    context.show(document, _format_heartbeat_reply)
+    return EXIT_FAILED if document.get("cancel") or document.get("pause") else 0
 
 
 def deregister(context: Context) -> int:
-    if fleet_or_none(context) is not None:
+    if fleet_id_or_none(context) is not None:
         return fleet_agents.deregister(context)
-    fleet_agents.require_none(context)
+    fleet_agents.require_no_fleet_options(context)
     return terminate(context)
 
 
 def terminate(context: Context) -> int:
-    body = without_nothing({"reason": context.text("reason"), "graceful": True if context.flag("graceful") else None})
-    told = context.server().call("POST", _path(context, "terminate"), body=body).document
-    name = _id(context)
-    over = told.get("status") == "TERMINATED"
-    held = "last task" if told.get("heldTasks") == 1 else f"{cell(told.get('heldTasks'))} tasks"
+    body = without_none({"reason": context.text("reason"), "graceful": True if context.flag("graceful") else None})
+    document = context.server().call("POST", _path(context, "terminate"), body=body).document
+    agent_id = _agent_id(context)
+    is_terminated = document.get("status") == "TERMINATED"
+    tasks_text = "last task" if document.get("heldTasks") == 1 else f"{cell(document.get('heldTasks'))} tasks"
     context.show(
-        told, lambda _: f"terminated {name}" if over else f"{name} takes nothing more, and ends with its {held}"
+        document,
+        lambda _: (
+            f"terminated {agent_id}"
+            if is_terminated
+            else f"{agent_id} takes nothing more, and ends with its {tasks_text}"
+        ),
     )
     return 0
 
 
 def token(context: Context) -> int:
     """The token alone on stdout: `QD_TOKEN=$(qd agent token ID)`."""
-    body = without_nothing({"ttlSeconds": context.number("ttl"), "attemptToken": context.text("attempt_token")})
-    told = context.server().call("POST", _path(context, "token"), body=body).document
-    context.show(told, lambda made: cell(made.get("token")))
+    body = without_none({"ttlSeconds": context.number("ttl"), "attemptToken": context.text("attempt_token")})
+    document = context.server().call("POST", _path(context, "token"), body=body).document
+    context.show(document, lambda issued: cell(issued.get("token")))
     return 0
 
 
-def _path(context: Context, *rest: str) -> str:
-    return context.work("agents", _id(context), *rest)
+def _path(context: Context, *segments: str) -> str:
+    return context.api_path("agents", _agent_id(context), *segments)
 
 
-def _id(context: Context) -> str:
+def _agent_id(context: Context) -> str:
     """What a line may leave away only where a fleet is named."""
-    given = context.text("id")
-    if given is None:
-        raise Usage("usage", "Which agent? Give its id; or a fleet's, with --fleet-id.")
-    return given
+    agent_id = context.text("id")
+    if agent_id is None:
+        raise UsageError("usage", "Which agent? Give its id; or a fleet's, with --fleet-id.")
+    return agent_id
 
 
-def _heard(told: Document) -> str:
-    lines = [f"go on; be heard of again within {cell(told.get('next'))}s"]
-    if told.get("cancel") or told.get("pause"):
+def _format_heartbeat_reply(reply: Document) -> str:
+    lines = [f"go on; be heard of again within {cell(reply.get('next'))}s"]
+    if reply.get("cancel") or reply.get("pause"):
         lines = [
-            f"stop: {cell(told[name])} {'was canceled' if name == 'cancel' else 'was paused'}"
+            f"stop: {cell(reply[name])} {'was canceled' if name == 'cancel' else 'was paused'}"
             for name in ("cancel", "pause")
-            if told.get(name)
+            if reply.get(name)
         ]
-    for warning in items_of(told, "warnings"):
-        of = f" (task {cell(warning['taskId'])})" if warning.get("taskId") else ""
-        lines.append(f"{cell(warning.get('code'))}: {cell(warning.get('detail'))}{of}")
+    for warning in page_items(reply, "warnings"):
+        task_text = f" (task {cell(warning['taskId'])})" if warning.get("taskId") else ""
+        lines.append(f"{cell(warning.get('code'))}: {cell(warning.get('detail'))}{task_text}")
     return "\n".join(lines)
 
 
@@ -243,39 +266,39 @@ def _table(context: Context, agents: list[Document]) -> str:
     now = time.time()
     rows = [
         [
-            one.get("id"),
-            one.get("name"),
-            standing(one),
-            f"{cell(one.get('heldTasks'))}/{cell(one.get('maxConcurrentTasks'))}",
-            one.get("capabilities"),
-            one.get("model"),
-            ago(one.get("lastSeenAt"), now),
+            agent.get("id"),
+            agent.get("name"),
+            format_status(agent),
+            f"{cell(agent.get('heldTasks'))}/{cell(agent.get('maxConcurrentTasks'))}",
+            agent.get("capabilities"),
+            agent.get("model"),
+            ago(agent.get("lastSeenAt"), now),
         ]
-        for one in agents
+        for agent in agents
     ]
-    return table(("ID", "NAME", "STATUS", "TASKS", "CAPABILITIES", "MODEL", "HEARD OF"), rows, context.paint)
+    return table(("ID", "NAME", "STATUS", "TASKS", "CAPABILITIES", "MODEL", "HEARD OF"), rows, context.styler)
 
 
-def standing(agent: Document) -> str:
+def format_status(agent: Document) -> str:
     """In a word or two: `ERROR (stale)`, `WORKING (draining)`."""
-    more = agent.get("statusReason") or ("draining" if agent.get("draining") is True else None)
+    reason = agent.get("statusReason") or ("draining" if agent.get("draining") is True else None)
     status = cell(agent.get("status"))
-    return status if more is None or status == "TERMINATED" else f"{status} ({cell(more)})"
+    return status if reason is None or status == "TERMINATED" else f"{status} ({cell(reason)})"
 
 
-def _health(context: Context, told: Document) -> str:
-    named = {name: value for name, value in told.items() if name not in ("heartbeats", "ageSeconds")}
-    shown = fields(in_full(named, time.time()), context.paint)
-    beats = items_of(told, "heartbeats")
-    if not beats:
-        return shown
+def _format_health(context: Context, document: Document) -> str:
+    details = {name: value for name, value in document.items() if name not in ("heartbeats", "ageSeconds")}
+    text = fields(detail_pairs(details, time.time()), context.styler)
+    heartbeats = page_items(document, "heartbeats")
+    if not heartbeats:
+        return text
     now = time.time()
     rows = [
         [
-            ago(one.get("lastSeenAt"), now),
-            *(one.get(name) for name in ("status", "currentTaskId", "progressPercent", "memoryMb", "cpuPercent")),
+            ago(entry.get("lastSeenAt"), now),
+            *(entry.get(name) for name in ("status", "currentTaskId", "progressPercent", "memoryMb", "cpuPercent")),
         ]
-        for one in beats
+        for entry in heartbeats
     ]
-    heads = ("HEARD OF", "STATUS", "TASK", "PERCENT", "MB", "CPU")
-    return f"{shown}\n\n{table(heads, rows, context.paint)}"
+    headers = ("HEARD OF", "STATUS", "TASK", "PERCENT", "MB", "CPU")
+    return f"{text}\n\n{table(headers, rows, context.styler)}"

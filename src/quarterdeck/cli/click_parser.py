@@ -14,75 +14,75 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from quarterdeck import __version__
 from quarterdeck.cli import fast_parser
-from quarterdeck.cli.command_table import GLOBALS, Argument, Ask, Command, Kind, Option
-from quarterdeck.cli.errors import Usage
-from quarterdeck.cli.registry import MODULES, commands_of, noun_of
+from quarterdeck.cli.command_table import GLOBAL_OPTIONS, Argument, Command, Option, ParamType, ParsedCommand
+from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.registry import MODULES, commands_of, load_command_table
 
 COMPLETE_VARIABLE = "_QD_COMPLETE"
-_HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_ABOUT = """The coordination plane for fleets of AI agents.
+_CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_ROOT_HELP = """The coordination plane for fleets of AI agents.
 
 Every command finds its server by itself: the one of the data directory, started if none runs, or the one
 that --url names. The options below may stand before or after the command.
 """
 
 
-def parse(argv: Sequence[str]) -> Ask | int:
+def parse(argv: Sequence[str]) -> ParsedCommand | int:
     """The command that is meant, or the exit code where help was all that was wanted."""
-    found = fast_parser.walk(argv)
-    args = [*found.command.words, *found.rest] if found else list(argv) or ["--help"]
+    match = fast_parser.find_command(argv)
+    args = [*match.command.words, *match.rest] if match else list(argv) or ["--help"]
     if args[0] == "help":
         args = [*args[1:], "--help"]
     try:
-        outcome: object = _Root().main(args, prog_name="qd", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as bare:
-        raise Usage("usage", f"Which command?\n\n{bare.format_message()}") from None
-    except click.UsageError as mistake:
-        raise Usage("usage", _sentence(mistake)) from None
-    return outcome if isinstance(outcome, Ask) else 0
+        outcome: object = _RootGroup().main(args, prog_name="qd", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as no_args:
+        raise UsageError("usage", f"Which command?\n\n{no_args.format_message()}") from None
+    except click.UsageError as error:
+        raise UsageError("usage", _format_usage_error(error)) from None
+    return outcome if isinstance(outcome, ParsedCommand) else 0
 
 
 def complete(instruction: str) -> int:
     """Answers the shell's completion script, which asks through an environment variable."""
     from click.shell_completion import shell_complete
 
-    return shell_complete(_Root(), {}, "qd", COMPLETE_VARIABLE, instruction)
+    return shell_complete(_RootGroup(), {}, "qd", COMPLETE_VARIABLE, instruction)
 
 
 def completion_script(shell: str) -> str:
-    kind = get_completion_class(shell)
-    assert kind is not None  # the table allows only shells that Click knows
-    return kind(_Root(), {}, "qd", COMPLETE_VARIABLE).source()
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None  # the table allows only shells that Click knows
+    return completion_class(_RootGroup(), {}, "qd", COMPLETE_VARIABLE).source()
 
 
-def _sentence(mistake: click.UsageError) -> str:
-    message = mistake.format_message().rstrip()
+def _format_usage_error(error: click.UsageError) -> str:
+    message = error.format_message().rstrip()
     if message[-1:] not in ".?!":
         message += "."
-    path = mistake.ctx.command_path if mistake.ctx else "qd"
+    path = error.ctx.command_path if error.ctx else "qd"
     return f"{message} Try `{path} --help`."
 
 
-class _Sections(click.Command):
+class _SectionedCommand(click.Command):
     """Help that shows a command's own options first, and apart those that every command has."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        shared = {option.name for option in GLOBALS}
-        own: list[tuple[str, str]] = []
-        common: list[tuple[str, str]] = []
+        global_names = {option.name for option in GLOBAL_OPTIONS}
+        own_rows: list[tuple[str, str]] = []
+        global_rows: list[tuple[str, str]] = []
         for param in self.get_params(ctx):
-            line = param.get_help_record(ctx) if isinstance(param, click.Option) else None
-            if line is not None:
-                (common if shared & set(param.opts) else own).append(line)
-        for title, lines in (("Options", own), ("Options of every command", common)):
-            if lines:
+            row = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if row is not None:
+                (global_rows if global_names & set(param.opts) else own_rows).append(row)
+        for title, rows in (("Options", own_rows), ("Options of every command", global_rows)):
+            if rows:
                 with formatter.section(title):
-                    formatter.write_dl(lines)
+                    formatter.write_dl(rows)
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
 
 
-class _Branch(_Sections, click.Group):
+class _LazyGroup(_SectionedCommand, click.Group):
     """A group whose commands are looked up when they are asked for."""
 
     def resolve_command(
@@ -92,15 +92,18 @@ class _Branch(_Sections, click.Group):
             return super().resolve_command(ctx, args)
         from difflib import get_close_matches
 
-        near = get_close_matches(args[0], self.list_commands(ctx), n=1, cutoff=0.5)
-        meant = f" Did you mean `{ctx.command_path} {near[0]}`?" if near else ""
-        raise click.UsageError(f"There is no command `{ctx.command_path} {args[0]}`.{meant}", ctx)
+        matches = get_close_matches(args[0], self.list_commands(ctx), n=1, cutoff=0.5)
+        suggestion = f" Did you mean `{ctx.command_path} {matches[0]}`?" if matches else ""
+        raise click.UsageError(f"There is no command `{ctx.command_path} {args[0]}`.{suggestion}", ctx)
 
 
-class _Root(_Branch):
+class _RootGroup(_LazyGroup):
     def __init__(self) -> None:
         super().__init__(
-            "qd", help=_ABOUT, params=[*_options(GLOBALS), _version_option()], context_settings=dict(_HELP_OPTIONS)
+            "qd",
+            help=_ROOT_HELP,
+            params=[*_click_options(GLOBAL_OPTIONS), _version_option()],
+            context_settings=dict(_CONTEXT_SETTINGS),
         )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -110,96 +113,103 @@ class _Root(_Branch):
         commands = commands_of(cmd_name)
         if not commands:
             return None
-        return _leaf(commands[0]) if commands[0].words == (cmd_name,) else _Twig(cmd_name, commands)
+        return (
+            _build_click_command(commands[0]) if commands[0].words == (cmd_name,) else _CommandGroup(cmd_name, commands)
+        )
 
 
-class _Twig(_Branch):
+class _CommandGroup(_LazyGroup):
     def __init__(self, word: str, commands: Sequence[Command]) -> None:
-        table = noun_of(word)
-        super().__init__(word, help=table.summaries.get(word) if table else None, params=_options(GLOBALS))
-        self._leaves = {command.words[1]: command for command in commands}
+        table = load_command_table(word)
+        super().__init__(word, help=table.summaries.get(word) if table else None, params=_click_options(GLOBAL_OPTIONS))
+        self._commands = {command.words[1]: command for command in commands}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._leaves)
+        return list(self._commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        command = self._leaves.get(cmd_name)
-        return None if command is None else _leaf(command)
+        command = self._commands.get(cmd_name)
+        return None if command is None else _build_click_command(command)
 
 
-def _leaf(command: Command) -> click.Command:
-    def understood(**values: object) -> Ask:
-        return Ask(command, fast_parser.blank(command) | values)
+def _build_click_command(command: Command) -> click.Command:
+    def to_parsed_command(**values: object) -> ParsedCommand:
+        return ParsedCommand(command, fast_parser.empty_values(command) | values)
 
-    return _Sections(
+    return _SectionedCommand(
         command.words[-1],
-        callback=understood,
-        params=[*map(_argument, command.arguments), *_options((*command.options, *GLOBALS))],
+        callback=to_parsed_command,
+        params=[*map(_click_argument, command.arguments), *_click_options((*command.options, *GLOBAL_OPTIONS))],
         help=f"{command.summary}\n\n{command.description}",
         short_help=command.summary,
     )
 
 
-class _Type(click.ParamType[object]):
+class _ClickParamType(click.ParamType[object]):
     """A `Kind` as Click wants it."""
 
-    def __init__(self, kind: Kind) -> None:
-        self.name = kind.metavar
-        self._kind = kind
+    def __init__(self, param_type: ParamType) -> None:
+        self.name = param_type.metavar
+        self._type = param_type
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         if not isinstance(value, str):
             return value
         try:
-            return self._kind.convert(value)
-        except ValueError as wrong:
-            return self.fail(f"{wrong}.", param, ctx)
+            return self._type.parse(value)
+        except ValueError as error:
+            return self.fail(f"{error}.", param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        if self._kind.metavar == "DIR":
+        if self._type.metavar == "DIR":
             return [CompletionItem(incomplete, type="dir")]
-        if self._kind.metavar == "FILE":
+        if self._type.metavar == "FILE":
             return [CompletionItem(incomplete, type="file")]
-        if self._kind.source:
-            return _known(ctx, self._kind.source, incomplete)
-        return [CompletionItem(one) for one in self._kind.choices if one.startswith(incomplete)]
+        if self._type.completion_source:
+            return _server_completions(ctx, self._type.completion_source, incomplete)
+        return [CompletionItem(choice) for choice in self._type.choices if choice.startswith(incomplete)]
 
 
-def _known(ctx: click.Context, source: str, incomplete: str) -> list[CompletionItem]:
+def _server_completions(ctx: click.Context, source: str, incomplete: str) -> list[CompletionItem]:
     """What the server knows, by what has been typed so far: options may stand before every word."""
-    from quarterdeck.cli.shell_completion import offers
+    from quarterdeck.cli.shell_completion import complete_from_server
 
-    typed: dict[str, object] = {}
-    step: click.Context | None = ctx
-    while step is not None:
-        typed = {name: value for name, value in step.params.items() if value not in (None, False)} | typed
-        step = step.parent
-    return [CompletionItem(one.value, help=one.help) for one in offers(typed, source, incomplete)]
+    typed_values: dict[str, object] = {}
+    level: click.Context | None = ctx
+    while level is not None:
+        typed_values = {
+            name: value for name, value in level.params.items() if value not in (None, False)
+        } | typed_values
+        level = level.parent
+    return [
+        CompletionItem(completion.value, help=completion.help)
+        for completion in complete_from_server(typed_values, source, incomplete)
+    ]
 
 
-def _options(options: Sequence[Option]) -> list[click.Parameter]:
-    return [_option(option) for option in options]
+def _click_options(options: Sequence[Option]) -> list[click.Parameter]:
+    return [_click_option(option) for option in options]
 
 
-def _option(option: Option) -> click.Option:
+def _click_option(option: Option) -> click.Option:
     names = [name for name in (option.short, option.name, option.key) if name]
-    if option.kind is None:
+    if option.type is None:
         return click.Option(names, is_flag=True, help=option.help)
     return click.Option(
         names,
-        type=_Type(option.kind),
-        metavar=option.kind.metavar,
+        type=_ClickParamType(option.type),
+        metavar=option.type.metavar,
         help=option.help,
         multiple=option.many,
         required=option.required,
     )
 
 
-def _argument(argument: Argument) -> click.Argument:
+def _click_argument(argument: Argument) -> click.Argument:
     metavar = f"{argument.metavar}..." if argument.many else argument.metavar
     return click.Argument(
         [argument.key],
-        type=_Type(argument.kind),
+        type=_ClickParamType(argument.type),
         metavar=metavar if argument.required else f"[{metavar}]",
         required=argument.required,
         nargs=-1 if argument.many else 1,
@@ -207,11 +217,16 @@ def _argument(argument: Argument) -> click.Argument:
 
 
 def _version_option() -> click.Option:
-    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value and not ctx.resilient_parsing:
             click.echo(f"quarterdeck {__version__}")
             ctx.exit()
 
     return click.Option(
-        ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=show, help="Print the version."
+        ["--version"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=print_version,
+        help="Print the version.",
     )

@@ -4,82 +4,91 @@ from __future__ import annotations
 
 import time
 
-from quarterdeck.cli.command_table import Argument, Command, Noun, Option, any_case, choice
+from quarterdeck.cli.command_table import Argument, Command, CommandTable, Option, choice, uppercase_choice
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.list_output import PAGES, ago, show_list
+from quarterdeck.cli.list_output import PAGING, ago, print_list
 from quarterdeck.cli.output import cell, fields, table
 from quarterdeck.client.api import Document
 from quarterdeck.core.errors import EXIT_FAILED
 
 
-def noun() -> Noun:
-    strategy = (Argument("strategy", "STRATEGY", choice("priority", "sjf", "fair"), required=False),)
-    return Noun(
+def build_command_table() -> CommandTable:
+    strategy_argument = (Argument("strategy", "STRATEGY", choice("priority", "sjf", "fair"), required=False),)
+    return CommandTable(
         (
-            Command(("coordinator", "status"), "Tell whether it runs; fails if it does not.", status, (), _WHERE),
-            Command(("coordinator", "recover"), "Look for what is lost, now.", recover, (), _WHERE),
-            Command(("coordinator", "logs"), "What it did and what went wrong, newest first.", logs, (), _LOGS),
+            Command(
+                ("coordinator", "status"),
+                "Tell whether it runs; fails if it does not.",
+                status,
+                (),
+                _EVERYWHERE_OPTIONS,
+            ),
+            Command(("coordinator", "recover"), "Look for what is lost, now.", recover, (), _EVERYWHERE_OPTIONS),
+            Command(("coordinator", "logs"), "What it did and what went wrong, newest first.", logs, (), _LOGS_OPTIONS),
             Command(
                 ("coordinator", "strategy"),
                 "Show or set the order in which tasks are handed out.",
                 strategy_,
-                strategy,
+                strategy_argument,
                 (),
-                _ORDERS,
+                _STRATEGY_HELP,
             ),
         ),
         {"coordinator": "Matches tasks to agents, and recovers what is lost."},
     )
 
 
-_WHERE = (Option("--everywhere", "In every zone, not only in this one."),)
-_LOGS = (
+_EVERYWHERE_OPTIONS = (Option("--everywhere", "In every zone, not only in this one."),)
+_LOGS_OPTIONS = (
     Option(
         "--level",
         "Only those of this level [default: WARN and worse].",
-        any_case("DEBUG", "INFO", "WARN", "ERROR", "CRITICAL"),
+        uppercase_choice("DEBUG", "INFO", "WARN", "ERROR", "CRITICAL"),
     ),
-    *PAGES,
+    *PAGING,
 )
-_ORDERS = """priority: the highest first, then the oldest. sjf: the shortest estimate first. fair: in turn between those
+_STRATEGY_HELP = """priority: the highest first, then the oldest. sjf: the shortest estimate first. fair: in turn between those
 who added them."""
 
 
 def status(context: Context) -> int:
     query = {"workspace": None if context.flag("everywhere") else context.zone}
-    told = context.server().get(context.work("coordinator", "status"), query)
-    context.show(told, lambda found: _status(context, found))
-    return 0 if told.get("active") is True else EXIT_FAILED
+    document = context.server().get(context.api_path("coordinator", "status"), query)
+    context.show(document, lambda found: _format_status(context, found))
+    return 0 if document.get("active") is True else EXIT_FAILED
 
 
 def recover(context: Context) -> int:
     body: Document = {} if context.flag("everywhere") else {"workspaceId": context.zone}
-    told = context.server().call("POST", context.work("coordinator", "recover"), body=body).document
-    context.show(told, lambda found: fields([*found.items()], context.paint))
+    document = context.server().call("POST", context.api_path("coordinator", "recover"), body=body).document
+    context.show(document, lambda found: fields([*found.items()], context.styler))
     return 0
 
 
 def logs(context: Context) -> int:
     query = {"level": context.text("level"), "workspace": context.zone}
-    return show_list(context, context.work("coordinator", "logs"), query, _table)
+    return print_list(context, context.api_path("coordinator", "logs"), query, _table)
 
 
 def strategy_(context: Context) -> int:
-    wanted, path = context.text("strategy"), context.work("coordinator", "strategy")
-    body: Document | None = None if wanted is None else {"strategy": wanted}
-    told = context.server().call("GET" if body is None else "PUT", path, body=body).document
-    context.show(told, lambda found: cell(found.get("strategy")))
+    strategy, path = context.text("strategy"), context.api_path("coordinator", "strategy")
+    body: Document | None = None if strategy is None else {"strategy": strategy}
+    document = context.server().call("GET" if body is None else "PUT", path, body=body).document
+    context.show(document, lambda found: cell(found.get("strategy")))
     return 0
 
 
-def _status(context: Context, told: Document) -> str:
-    stats = told.get("stats")
-    heard = ago(told.get("lastHeartbeat"), time.time())
-    named = {**told, "lastHeartbeat": None if heard is None else f"{cell(told['lastHeartbeat'])} ({heard})"}
-    pairs = [(name, value) for name, value in named.items() if name != "stats" and value is not None]
+def _format_status(context: Context, document: Document) -> str:
+    stats = document.get("stats")
+    last_seen = ago(document.get("lastHeartbeat"), time.time())
+    values = {
+        **document,
+        "lastHeartbeat": None if last_seen is None else f"{cell(document['lastHeartbeat'])} ({last_seen})",
+    }
+    pairs = [(name, value) for name, value in values.items() if name != "stats" and value is not None]
     if isinstance(stats, dict):
         pairs += [*stats.items()]
-    return fields(pairs, context.paint)
+    return fields(pairs, context.styler)
 
 
 def _table(context: Context, entries: list[Document]) -> str:
@@ -87,12 +96,12 @@ def _table(context: Context, entries: list[Document]) -> str:
         return f"nothing of that kind in zone {context.zone}"
     rows = [
         [
-            one.get("createdAt"),
-            one.get("level"),
-            one.get("event"),
-            one.get("taskId") or one.get("agentId"),
-            one.get("message"),
+            entry.get("createdAt"),
+            entry.get("level"),
+            entry.get("event"),
+            entry.get("taskId") or entry.get("agentId"),
+            entry.get("message"),
         ]
-        for one in entries
+        for entry in entries
     ]
-    return table(("AT", "LEVEL", "EVENT", "ABOUT", "MESSAGE"), rows, context.paint)
+    return table(("AT", "LEVEL", "EVENT", "ABOUT", "MESSAGE"), rows, context.styler)

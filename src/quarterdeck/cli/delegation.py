@@ -5,49 +5,64 @@ from __future__ import annotations
 import sys
 import time
 
-from quarterdeck.cli.command_table import DURATION, ID, NUMBER, OBJECT, TEXT, Argument, Command, Noun, Option, choice
+from quarterdeck.cli.command_table import (
+    DURATION,
+    ID,
+    JSON_OBJECT,
+    NUMBER,
+    TEXT,
+    Argument,
+    Command,
+    CommandTable,
+    Option,
+    choice,
+)
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.delegation_graph import draw, hops, life
-from quarterdeck.cli.input import without_nothing
-from quarterdeck.cli.list_output import PAGES, show_list, show_one
+from quarterdeck.cli.delegation_graph import draw, format_hops, format_lifetime
+from quarterdeck.cli.input import without_none
+from quarterdeck.cli.list_output import PAGING, print_details, print_list
 from quarterdeck.cli.output import cell, fields, table
-from quarterdeck.cli.receipt import sessions
-from quarterdeck.cli.session_tree import lines_for
-from quarterdeck.client.api import Document, items_of
+from quarterdeck.cli.receipt import format_session_count
+from quarterdeck.cli.session_tree import glyphs_for
+from quarterdeck.client.api import Document, page_items
 from quarterdeck.core.errors import NotFound
 
 
-def noun() -> Noun:
-    one = (Argument("id", "ID", ID),)
-    either = (Argument("id", "DELEGATION|SESSION", ID),)
-    session = (Argument("session", "SESSION", ID),)
-    return Noun(
+def build_command_table() -> CommandTable:
+    id_argument = (Argument("id", "ID", ID),)
+    target_argument = (Argument("id", "DELEGATION|SESSION", ID),)
+    session_argument = (Argument("session", "SESSION", ID),)
+    return CommandTable(
         (
             Command(
                 ("delegation", "create"),
                 "Lend authority from one session to another.",
                 create,
-                options=_CREATE,
-                description=_CREATING,
+                options=_CREATE_OPTIONS,
+                description=_CREATE_HELP,
             ),
-            Command(("delegation", "list"), "List delegations, newest first.", list_, options=_LIST),
-            Command(("delegation", "show"), "Show one delegation.", show, one),
-            Command(("delegation", "revoke"), "Take a delegation back.", revoke, one, _REVOKE, _REVOKING),
+            Command(("delegation", "list"), "List delegations, newest first.", list_, options=_LIST_OPTIONS),
+            Command(("delegation", "show"), "Show one delegation.", show, id_argument),
+            Command(
+                ("delegation", "revoke"), "Take a delegation back.", revoke, id_argument, _REVOKE_OPTIONS, _REVOKE_HELP
+            ),
             Command(
                 ("delegation", "graph"),
                 "Draw the active delegations around one, or around a session.",
                 graph,
-                either,
-                _GRAPH,
-                _DRAWING,
+                target_argument,
+                _GRAPH_OPTIONS,
+                _GRAPH_HELP,
             ),
-            Command(("delegation", "authority"), "Show what a session holds, and by which.", authority, session),
+            Command(
+                ("delegation", "authority"), "Show what a session holds, and by which.", authority, session_argument
+            ),
         ),
         {"delegation": "Authority that one session lends to another. It only narrows."},
     )
 
 
-_CREATE = (
+_CREATE_OPTIONS = (
     Option("--from", "The session that lends.", ID, required=True),
     Option("--to", "The session that receives.", ID, required=True),
     Option("--scope", "A scope that is lent; may be repeated.", TEXT, many=True),
@@ -55,41 +70,41 @@ _CREATE = (
     Option("--hops", "How often it may be passed on, 1 to 10 [default: as its parent allows].", NUMBER),
     Option("--ttl", "For how long: 90, 15m, 2h [default: while its parent and both sessions last].", DURATION),
     Option("--parent", "The delegation it is derived from [default: the one that covers it].", ID),
-    Option("--constraints", "A JSON object of more constraints, such as actions or budget.", OBJECT),
+    Option("--constraints", "A JSON object of more constraints, such as actions or budget.", JSON_OBJECT),
     Option("--key", "Idempotency key: repeating the command gives the same delegation.", TEXT),
 )
-_CREATING = "Prints its id. Exits with 1 if it would exceed what the lender holds, or close a cycle."
-_LIST = (
+_CREATE_HELP = "Prints its id. Exits with 1 if it would exceed what the lender holds, or close a cycle."
+_LIST_OPTIONS = (
     Option("--from", "Only those that this session lends.", ID),
     Option("--to", "Only those to this session.", ID),
     Option("--status", "Only those in this status.", choice("active", "revoked", "expired")),
-    *PAGES,
+    *PAGING,
 )
-_REVOKE = (Option("--keep-sessions", "Let the sessions run on, without the authority."),)
-_REVOKING = """Takes all that are derived from it, too, and ends each session that no delegation is left to, with all
+_REVOKE_OPTIONS = (Option("--keep-sessions", "Let the sessions run on, without the authority."),)
+_REVOKE_HELP = """Takes all that are derived from it, too, and ends each session that no delegation is left to, with all
 below it. Repeating it moves nothing."""
-_GRAPH = (Option("--limit", "How many delegations to draw at most, 1 to 1000 [default: 100].", NUMBER),)
-_DRAWING = """Of a delegation: the line of those it is derived from, and all that is reached from it. Of a session:
+_GRAPH_OPTIONS = (Option("--limit", "How many delegations to draw at most, 1 to 1000 [default: 100].", NUMBER),)
+_GRAPH_HELP = """Of a delegation: the line of those it is derived from, and all that is reached from it. Of a session:
 those that lead to it, and all that is reached from it. What stands below a line is revoked with it."""
 
 
 def create(context: Context) -> int:
-    more = context.ask.values["constraints"]
-    constraints: Document = dict(more) if isinstance(more, dict) else {}
-    if context.many("resource"):
-        constraints["resources"] = context.many("resource")
+    extra_constraints = context.parsed.values["constraints"]
+    constraints: Document = dict(extra_constraints) if isinstance(extra_constraints, dict) else {}
+    if context.values("resource"):
+        constraints["resources"] = context.values("resource")
     if context.number("hops") is not None:
         constraints["max_hops"] = context.number("hops")
-    asked: Document = {
-        "source_session_id": context.given("from"),
-        "target_session_id": context.given("to"),
-        "scopes": context.many("scope"),
+    body: Document = {
+        "source_session_id": context.required_text("from"),
+        "target_session_id": context.required_text("to"),
+        "scopes": context.values("scope"),
         "constraints": constraints or None,
         "ttl_seconds": context.number("ttl"),
         "parent_edge_id": context.text("parent"),
     }
     reply = context.server().call(
-        "POST", context.in_zone("delegations"), body=without_nothing(asked), key=context.text("key")
+        "POST", context.in_zone("delegations"), body=without_none(body), key=context.text("key")
     )
     context.show(reply.document, lambda edge: cell(edge.get("id")))
     return 0
@@ -97,95 +112,96 @@ def create(context: Context) -> int:
 
 def list_(context: Context) -> int:
     query = {"source": context.text("from"), "target": context.text("to"), "status": context.text("status")}
-    return show_list(context, context.in_zone("delegations"), query, _table)
+    return print_list(context, context.in_zone("delegations"), query, _table)
 
 
 def show(context: Context) -> int:
     # What has two names is told by one.
-    twice = ("delegation_edge_id", "source_agent_id", "target_agent_id")
-    return show_one(context, context.in_zone("delegations", context.given("id")), *twice)
+    duplicate_fields = ("delegation_edge_id", "source_agent_id", "target_agent_id")
+    return print_details(context, context.in_zone("delegations", context.required_text("id")), *duplicate_fields)
 
 
 def revoke(context: Context) -> int:
-    target, query = context.given("id"), {"keep_sessions": context.flag("keep_sessions")}
-    reply = context.server().call("DELETE", context.in_zone("delegations", target), query=query)
-    context.show(reply.document, lambda told: f"revoked {target}: {_revoked(told)}")
+    edge_id, query = context.required_text("id"), {"keep_sessions": context.flag("keep_sessions")}
+    reply = context.server().call("DELETE", context.in_zone("delegations", edge_id), query=query)
+    context.show(reply.document, lambda document: f"revoked {edge_id}: {_format_revocation(document)}")
     return 0
 
 
 def graph(context: Context) -> int:
-    target = context.given("id")
-    found = Drawing(context)
-    found.around(target)
-    edges = [*found.edges.values()]
-    lines = lines_for(sys.stdout.encoding)
+    target = context.required_text("id")
+    loader = GraphLoader(context)
+    loader.load(target)
+    edges = [*loader.edges.values()]
+    glyphs = glyphs_for(sys.stdout.encoding)
     context.show(
-        {"items": edges, "truncated": found.truncated}, lambda _: draw(edges, target, time.time(), context.paint, lines)
+        {"items": edges, "truncated": loader.truncated},
+        lambda _: draw(edges, target, time.time(), context.styler, glyphs),
     )
     if context.as_json:
         return 0
     if not edges:
         context.note("no active delegation leads to it or from it")
-    elif found.truncated:
+    elif loader.truncated:
         context.note(f"there are more than these {len(edges)}: --limit draws up to 1000")
     return 0
 
 
 def authority(context: Context) -> int:
-    held = context.server().get(context.in_zone("agents", context.given("session"), "authority"))
-    context.show(held, lambda told: _held(context, told))
+    found = context.server().get(context.in_zone("agents", context.required_text("session"), "authority"))
+    context.show(found, lambda document: _format_authority(context, document))
     return 0
 
 
-class Drawing:
+class GraphLoader:
     """The edges to draw, each once."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._server = context.server()
-        self._most = context.number("limit") or 100
+        self._limit = context.number("limit") or 100
         self.edges: dict[str, Document] = {}
         self.truncated = False
 
-    def around(self, target: str) -> None:
+    def load(self, target: str) -> None:
         """Ids do not tell what they are of."""
         try:
-            self.around_edge(target)
-        except NotFound as missing:
-            if missing.code != "delegation_not_found":
+            self.load_edge(target)
+        except NotFound as no_edge:
+            if no_edge.code != "delegation_not_found":
                 raise
             try:
-                self.around_session(target)
-            except NotFound as unknown:
-                if unknown.code == "agent_not_found":
-                    unknown.detail = f"There is neither a delegation nor a session {target!r} in this zone."
+                self.load_session(target)
+            except NotFound as no_session:
+                if no_session.code == "agent_not_found":
+                    no_session.detail = f"There is neither a delegation nor a session {target!r} in this zone."
                 raise
 
-    def around_edge(self, edge: str) -> None:
+    def load_edge(self, edge_id: str) -> None:
         """The line it is derived from, and what is reached from it."""
-        told = self._get(edge, "explain")
-        self._add([*reversed(items_of(told, "chain"))])
-        self._reached_from(edge)
+        explanation = self._get(edge_id, "explain")
+        self._add([*reversed(page_items(explanation, "chain"))])
+        self._load_reachable(edge_id)
 
-    def around_session(self, session: str) -> None:
+    def load_session(self, session_id: str) -> None:
         """What leads to it, and what is reached from it."""
-        query: dict[str, str | int | bool | None] = {"status": "active", "limit": min(self._most, 500)}
-        inbound = self._get("inbound", session, query=query)
-        outbound = self._get("outbound", session, query=query)
-        self._add(items_of(inbound))
-        for edge in items_of(outbound):
+        query: dict[str, str | int | bool | None] = {"status": "active", "limit": min(self._limit, 500)}
+        inbound = self._get("inbound", session_id, query=query)
+        outbound = self._get("outbound", session_id, query=query)
+        self._add(page_items(inbound))
+        for edge in page_items(outbound):
             if str(edge.get("id")) not in self.edges:
-                self._reached_from(str(edge.get("id")))
+                self._load_reachable(str(edge.get("id")))
         self.truncated = self.truncated or bool(inbound.get("next_cursor") or outbound.get("next_cursor"))
 
-    def _reached_from(self, edge: str) -> None:
-        left = self._most - len(self.edges)
-        if left < 1:
+    def _load_reachable(self, edge_id: str) -> None:
+        remaining = self._limit - len(self.edges)
+        if remaining < 1:
             self.truncated = True
             return
-        told = self._get(edge, "traverse", query={"limit": left})
-        self._add([one for item in items_of(told) if isinstance(one := item.get("edge"), dict)])
-        self.truncated = self.truncated or told.get("truncated") is True
+        page = self._get(edge_id, "traverse", query={"limit": remaining})
+        self._add([edge for item in page_items(page) if isinstance(edge := item.get("edge"), dict)])
+        self.truncated = self.truncated or page.get("truncated") is True
 
     def _add(self, edges: list[Document]) -> None:
         for edge in edges:
@@ -195,38 +211,44 @@ class Drawing:
         return self._server.get(self._context.in_zone("delegations", *segments), query)
 
 
-def _revoked(told: Document) -> str:
-    edges, ended = told.get("revoked_edges"), told.get("terminated_agents")
+def _format_revocation(receipt: Document) -> str:
+    edges, terminated = receipt.get("revoked_edges"), receipt.get("terminated_agents")
     if edges == 0:
         return "it was over already"
     count = "1 delegation" if edges == 1 else f"{cell(edges)} delegations"
-    return f"{count} taken back, {sessions(ended if isinstance(ended, int) else 0)} ended"
+    return f"{count} taken back, {format_session_count(terminated if isinstance(terminated, int) else 0)} ended"
 
 
 def _table(context: Context, edges: list[Document]) -> str:
     if not edges:
         return f"no such delegations in zone {context.zone}"
     now = time.time()
-    named = ("id", "source_session_id", "target_session_id", "scopes")
+    field_names = ("id", "source_session_id", "target_session_id", "scopes")
     rows = [
-        [*(edge.get(name) for name in named), _for(edge), edge.get("status"), hops(edge), life(edge, now)]
+        [
+            *(edge.get(name) for name in field_names),
+            _format_resources(edge),
+            edge.get("status"),
+            format_hops(edge),
+            format_lifetime(edge, now),
+        ]
         for edge in edges
     ]
-    return table(("ID", "FROM", "TO", "SCOPES", "FOR", "STATUS", "HOPS", "LIFE"), rows, context.paint)
+    return table(("ID", "FROM", "TO", "SCOPES", "FOR", "STATUS", "HOPS", "LIFE"), rows, context.styler)
 
 
-def _for(edge: Document) -> object:
+def _format_resources(edge: Document) -> object:
     resources = edge.get("resources")
     return "all" if resources is None else resources
 
 
-def _held(context: Context, told: Document) -> str:
+def _format_authority(context: Context, document: Document) -> str:
     """Edge by edge: what one lends for some resources, another may not lend for those."""
-    why_none = told.get("why_none")
-    holds: list[tuple[str, object]] = [("scopes", told.get("scopes"))]
-    if why_none is not None:
-        holds = [("holds", "nothing"), ("because", why_none)]
-    pairs = [("session", told.get("session_id")), *holds, ("epoch", told.get("epoch"))]
-    edges = items_of(told, "edges")
-    shown = fields(pairs, context.paint)
-    return f"{shown}\n\n{_table(context, edges)}" if edges else shown
+    no_authority_reason = document.get("why_none")
+    granted: list[tuple[str, object]] = [("scopes", document.get("scopes"))]
+    if no_authority_reason is not None:
+        granted = [("holds", "nothing"), ("because", no_authority_reason)]
+    pairs = [("session", document.get("session_id")), *granted, ("epoch", document.get("epoch"))]
+    edges = page_items(document, "edges")
+    text = fields(pairs, context.styler)
+    return f"{text}\n\n{_table(context, edges)}" if edges else text

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from quarterdeck.cli.output import Paint, cell, instant, pad, span, width
-from quarterdeck.cli.session_tree import BOX, Lines, under
+from quarterdeck.cli.output import TextStyler, cell, instant, pad, span, width
+from quarterdeck.cli.session_tree import UNICODE_GLYPHS, TreeGlyphs, child_entries
 from quarterdeck.client.api import Document
 
-AGAIN = "(also above)"
+ALREADY_SHOWN = "(also above)"
 
 
 class Row(NamedTuple):
@@ -25,28 +25,30 @@ class Row(NamedTuple):
     edge: Document | None = None
 
 
-def draw(edges: Sequence[Document], marked: str, now: float, paint: Paint, lines: Lines = BOX) -> str:
+def draw(
+    edges: Sequence[Document], highlighted: str, now: float, styler: TextStyler, glyphs: TreeGlyphs = UNICODE_GLYPHS
+) -> str:
     """`marked` is the edge or session that was asked about: it stands out."""
-    rows = list(_rows(sorted(edges, key=_name), marked, lines))
-    heads = [row.branch + cell(row.session) for row in rows]
-    tails = [_columns(row.edge, now) for row in rows]
-    first = max(map(width, heads), default=0)
+    rows = list(_graph_rows(sorted(edges, key=_edge_id), highlighted, glyphs))
+    headers = [row.branch + cell(row.session) for row in rows]
+    tails = [_format_columns(row.edge, now) for row in rows]
+    head_width = max(map(width, headers), default=0)
     widths = [max(map(width, column)) for column in zip(*tails, strict=True)]
-    drawn: list[str] = []
+    output_lines: list[str] = []
     seen: set[str] = set()
-    for row, head, tail in zip(rows, heads, tails, strict=True):
-        start = pad(head, first)
-        if marked in (row.session, row.edge and _name(row.edge)):
-            start = paint.bold(start)
-        cells = [pad(text, wide) for text, wide in zip(tail, widths, strict=True)]
-        cells[1] = paint.status(tail[1], cells[1])
-        again = paint.dim(AGAIN) if row.session in seen else ""
-        drawn.append("  ".join([start, *cells, again]).rstrip())
+    for row, head, tail in zip(rows, headers, tails, strict=True):
+        start = pad(head, head_width)
+        if highlighted in (row.session, row.edge and _edge_id(row.edge)):
+            start = styler.bold(start)
+        cells = [pad(text, column_width) for text, column_width in zip(tail, widths, strict=True)]
+        cells[1] = styler.status(tail[1], cells[1])
+        suffix = styler.dim(ALREADY_SHOWN) if row.session in seen else ""
+        output_lines.append("  ".join([start, *cells, suffix]).rstrip())
         seen.add(row.session)
-    return "\n".join(drawn)
+    return "\n".join(output_lines)
 
 
-def hops(edge: Document) -> str:
+def format_hops(edge: Document) -> str:
     """How often it may still be passed on."""
     count = edge.get("max_hops")
     if count is None:
@@ -54,41 +56,41 @@ def hops(edge: Document) -> str:
     return "last hop" if count == 0 else "1 hop more" if count == 1 else f"{cell(count)} hops more"
 
 
-def life(edge: Document, now: float) -> str:
-    ended, expires = instant(edge.get("ended_at")), instant(edge.get("expires_at"))
+def format_lifetime(edge: Document, now: float) -> str:
+    ended_at, expires_at = instant(edge.get("ended_at")), instant(edge.get("expires_at"))
     if edge.get("status") != "active":
-        return "ended" if ended is None else f"ended {span(now - ended)} ago"
-    return "no end" if expires is None else f"{span(expires - now)} left"
+        return "ended" if ended_at is None else f"ended {span(now - ended_at)} ago"
+    return "no end" if expires_at is None else f"{span(expires_at - now)} left"
 
 
-def _columns(edge: Document | None, now: float) -> tuple[str, str, str, str, str]:
+def _format_columns(edge: Document | None, now: float) -> tuple[str, str, str, str, str]:
     """What is lent, its state, how far it may be passed on, how long it lasts, and its name."""
     if edge is None:
         return "", "", "", "", ""
     scopes, resources = cell(edge.get("scopes")), edge.get("resources")
-    lent = scopes if resources is None else f"{scopes} for {cell(resources)}"
-    return lent, cell(edge.get("status")), hops(edge), life(edge, now), _name(edge)
+    granted = scopes if resources is None else f"{scopes} for {cell(resources)}"
+    return granted, cell(edge.get("status")), format_hops(edge), format_lifetime(edge, now), _edge_id(edge)
 
 
-def _rows(edges: Sequence[Document], marked: str, lines: Lines) -> Iterator[Row]:
+def _graph_rows(edges: Sequence[Document], highlighted: str, glyphs: TreeGlyphs) -> Iterator[Row]:
     """Depth first. A stack, not recursion: a chain may be longer than Python's."""
-    known = {_name(edge) for edge in edges}
-    derived: dict[str, list[Document]] = {}
-    lent: dict[str, list[Document]] = {}
+    edge_ids = {_edge_id(edge) for edge in edges}
+    children: dict[str, list[Document]] = {}
+    by_source: dict[str, list[Document]] = {}
     for edge in edges:
         parent = str(edge.get("parent_edge_id"))
-        if parent in known:
-            derived.setdefault(parent, []).append(edge)
+        if parent in edge_ids:
+            children.setdefault(parent, []).append(edge)
         else:
-            lent.setdefault(str(edge.get("source_session_id")), []).append(edge)
-    for lender, first in (lent or {marked: []}).items():
-        yield Row("", lender)
-        stack = under(first, "", lines)
+            by_source.setdefault(str(edge.get("source_session_id")), []).append(edge)
+    for source, source_edges in (by_source or {highlighted: []}).items():
+        yield Row("", source)
+        stack = child_entries(source_edges, "", glyphs)
         while stack:
-            edge, branch, below = stack.pop()
+            edge, branch, indent = stack.pop()
             yield Row(branch, str(edge.get("target_session_id")), edge)
-            stack += under(derived.get(_name(edge), []), below, lines)
+            stack += child_entries(children.get(_edge_id(edge), []), indent, glyphs)
 
 
-def _name(edge: Document) -> str:
+def _edge_id(edge: Document) -> str:
     return cell(edge.get("id"))

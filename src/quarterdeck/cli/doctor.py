@@ -8,32 +8,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from quarterdeck import __version__
-from quarterdeck.cli.command_table import Command, Noun
+from quarterdeck.cli.command_table import Command, CommandTable
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.fleet_common import fleets
+from quarterdeck.cli.fleet_common import fleets_path
 from quarterdeck.cli.monitor import is_live
 from quarterdeck.cli.output import cell, instant, pad, width
-from quarterdeck.client.api import Document, Server, items_of
+from quarterdeck.client.api import ApiClient, Document, page_items
 from quarterdeck.core.errors import EXIT_FAILED, NotFound, Problem
 
-CLOCKS_MAY_DIFFER = 5.0
+MAX_CLOCK_SKEW_SECONDS = 5.0
 """Seconds: ages are shown wrongly by as much; tokens are good a little earlier or later."""
 
 
-class Found(NamedTuple):
+class CheckResult(NamedTuple):
     """One line: what was looked at, whether it is as it should be, and what mends it if it is not."""
 
     name: str
     detail: str
-    mend: str | None = None
+    fix: str | None = None
 
     @property
     def ok(self) -> bool:
-        return self.mend is None
+        return self.fix is None
 
 
-def noun() -> Noun:
-    return Noun(
+def build_command_table() -> CommandTable:
+    return CommandTable(
         (
             Command(
                 ("doctor",),
@@ -47,178 +47,182 @@ def noun() -> Noun:
 
 
 def doctor(context: Context) -> int:
-    found = [*_versions(), *_tmux(context), *_server(context)]
-    ok = all(each.ok for each in found)
-    checks = [{"name": each.name, "ok": each.ok, "detail": each.detail, "mend": each.mend} for each in found]
-    context.show({"ok": ok, "checks": checks}, lambda _: _drawn(context, found))
+    results = [*_check_versions(), *_check_tmux(context), *_check_server(context)]
+    ok = all(result.ok for result in results)
+    checks = [{"name": result.name, "ok": result.ok, "detail": result.detail, "mend": result.fix} for result in results]
+    context.show({"ok": ok, "checks": checks}, lambda _: _format_results(context, results))
     return 0 if ok else EXIT_FAILED
 
 
-def _drawn(context: Context, found: Sequence[Found]) -> str:
-    columns = max(width(each.name) for each in found)
+def _format_results(context: Context, results: Sequence[CheckResult]) -> str:
+    name_width = max(width(each.name) for each in results)
     lines = []
-    for each in found:
-        word = context.paint.status("healthy" if each.ok else "failed", "ok   " if each.ok else "wrong")
-        mend = "" if each.mend is None else f" -> {cell(each.mend)}"
-        lines.append(f"{word}  {pad(each.name, columns)}  {cell(each.detail)}{mend}")
+    for result in results:
+        label = context.styler.status("healthy" if result.ok else "failed", "ok   " if result.ok else "wrong")
+        fix = "" if result.fix is None else f" -> {cell(result.fix)}"
+        lines.append(f"{label}  {pad(result.name, name_width)}  {cell(result.detail)}{fix}")
     return "\n".join(lines)
 
 
 # -- this machine ------------------------------------------------------------------------------------------------------
 
 
-def _versions() -> list[Found]:
+def _check_versions() -> list[CheckResult]:
     python = ".".join(map(str, sys.version_info[:3]))
-    return [Found("versions", f"quarterdeck {__version__}, python {python}")]
+    return [CheckResult("versions", f"quarterdeck {__version__}, python {python}")]
 
 
-def _tmux(context: Context) -> list[Found]:
-    from quarterdeck.tmux.version import LEAST_VERSION, version
+def _check_tmux(context: Context) -> list[CheckResult]:
+    from quarterdeck.tmux.version import MIN_VERSION, installed_version
 
-    found = version()
+    found = installed_version()
     if found is None:
-        return [Found("tmux", "tmux is not installed: members have no panes", "apt install tmux, or brew install tmux")]
+        return [
+            CheckResult(
+                "tmux", "tmux is not installed: members have no panes", "apt install tmux, or brew install tmux"
+            )
+        ]
     numbers, text = found
-    if numbers < LEAST_VERSION:
-        least = ".".join(map(str, LEAST_VERSION))
-        return [Found("tmux", f"{text} is older than {least}", f"install tmux {least} or newer")]
-    inside = "inside tmux" if context.environ.get("TMUX_PANE") else "outside tmux (`qd fleet create --no-pane`)"
-    return [Found("tmux", f"{text}, {inside}")]
+    if numbers < MIN_VERSION:
+        minimum = ".".join(map(str, MIN_VERSION))
+        return [CheckResult("tmux", f"{text} is older than {minimum}", f"install tmux {minimum} or newer")]
+    location = "inside tmux" if context.environ.get("TMUX_PANE") else "outside tmux (`qd fleet create --no-pane`)"
+    return [CheckResult("tmux", f"{text}, {location}")]
 
 
 # -- the server --------------------------------------------------------------------------------------------------------
 
 
-def _server(context: Context) -> Iterator[Found]:
+def _check_server(context: Context) -> Iterator[CheckResult]:
     try:
-        server = context.again()
+        server = context.find_running_server()
         if server is None:
-            yield Found("server", f"no server runs for {context.place.path}", "qd up")
+            yield CheckResult("server", f"no server runs for {context.data_dir.path}", "qd up")
         else:
-            yield from _served(context, server)
+            yield from _check_running_server(context, server)
     except Problem as problem:
         # What was found before it stays said.
-        yield Found("server", problem.detail, "qd status")
+        yield CheckResult("server", problem.detail, "qd status")
 
 
-def _served(context: Context, server: Server) -> Iterator[Found]:
-    asked = time.time()
+def _check_running_server(context: Context, server: ApiClient) -> Iterator[CheckResult]:
+    sent_at = time.time()
     try:
         about = server.get("/about")
     except NotFound:
         # It is older than this route.
-        yield Found("server", f"{server.address} is of an older release", _mend_version(context, None))
+        yield CheckResult("server", f"{server.address} is of an older release", _version_fix(context, None))
         return
-    answered = time.time()
-    yield _release(context, server, about)
-    yield _database(about)
-    yield _clock(about, asked, answered)
-    yield from _fleets(server)
+    received_at = time.time()
+    yield _check_release(context, server, about)
+    yield _check_database(about)
+    yield _check_clock(about, sent_at, received_at)
+    yield from _check_fleets(server)
 
 
-def _release(context: Context, server: Server, about: Document) -> Found:
-    theirs = about.get("version")
-    if theirs == __version__:
-        return Found("server", f"{server.address}, quarterdeck {__version__}")
-    detail = f"{server.address} is quarterdeck {cell(theirs)}, and this is {__version__}"
-    return Found("server", detail, _mend_version(context, cell(theirs)))
+def _check_release(context: Context, server: ApiClient, about: Document) -> CheckResult:
+    server_version = about.get("version")
+    if server_version == __version__:
+        return CheckResult("server", f"{server.address}, quarterdeck {__version__}")
+    detail = f"{server.address} is quarterdeck {cell(server_version)}, and this is {__version__}"
+    return CheckResult("server", detail, _version_fix(context, cell(server_version)))
 
 
-def _mend_version(context: Context, theirs: str | None) -> str:
+def _version_fix(context: Context, server_version: str | None) -> str:
     """A server of one's own is started again as what is installed; elsewhere it is the other way round."""
-    if context.where.address(context.environ) is None:
+    if context.server_location.explicit_url(context.environ) is None:
         return "qd stop (the next command starts a server of this release)"
-    return "upgrade that server" if theirs is None else f"pip install quarterdeck=={theirs}"
+    return "upgrade that server" if server_version is None else f"pip install quarterdeck=={server_version}"
 
 
-def _database(about: Document) -> Found:
+def _check_database(about: Document) -> CheckResult:
     complaint = about.get("complaint")
     engine, revision = cell(about.get("database")), cell(about.get("revision"))
     if complaint is None:
-        return Found("database", f"{engine}, schema {revision}")
-    return Found("database", f"{engine}: {cell(complaint)}", "qd db upgrade")
+        return CheckResult("database", f"{engine}, schema {revision}")
+    return CheckResult("database", f"{engine}: {cell(complaint)}", "qd db upgrade")
 
 
-def _clock(about: Document, asked: float, answered: float) -> Found:
-    theirs = instant(about.get("now"))
-    if theirs is None:
-        return Found("clock", "the server does not tell its time", "qd stop")
+def _check_clock(about: Document, sent_at: float, received_at: float) -> CheckResult:
+    server_time = instant(about.get("now"))
+    if server_time is None:
+        return CheckResult("clock", "the server does not tell its time", "qd stop")
     # It was read between the two: only what cannot be explained by the way there and back is a difference.
-    differs = max(asked - theirs, theirs - answered, 0.0)
-    if differs <= CLOCKS_MAY_DIFFER:
-        return Found("clock", f"differs from the server's by {differs:.1f} s")
-    return Found("clock", f"differs from the server's by {differs:.0f} s", "timedatectl set-ntp true")
+    skew = max(sent_at - server_time, server_time - received_at, 0.0)
+    if skew <= MAX_CLOCK_SKEW_SECONDS:
+        return CheckResult("clock", f"differs from the server's by {skew:.1f} s")
+    return CheckResult("clock", f"differs from the server's by {skew:.0f} s", "timedatectl set-ntp true")
 
 
 # -- the fleets --------------------------------------------------------------------------------------------------------
 
 
-def _fleets(server: Server) -> list[Found]:
+def _check_fleets(server: ApiClient) -> list[CheckResult]:
     directors: dict[int, object] = {}
-    watches: list[Document] = []
-    for fleet in _all_fleets(server):
-        number, director = fleet.get("fleet_id"), fleet.get("director")
-        if isinstance(number, int) and fleet.get("deleted_at") is None:
-            directors[number] = director.get("agent_id") if isinstance(director, dict) else None
-            watches.append(server.get(fleets(number, "monitor")))
-    return [*_panes(watches, directors), *_monitors(watches)]
+    monitors: list[Document] = []
+    for fleet in _load_fleets(server):
+        fleet_id, director = fleet.get("fleet_id"), fleet.get("director")
+        if isinstance(fleet_id, int) and fleet.get("deleted_at") is None:
+            directors[fleet_id] = director.get("agent_id") if isinstance(director, dict) else None
+            monitors.append(server.get(fleets_path(fleet_id, "monitor")))
+    return [*_check_panes(monitors, directors), *_check_monitors(monitors)]
 
 
-def _all_fleets(server: Server) -> Iterator[Document]:
-    for page in server.pages(fleets(), {}):
-        yield from items_of(page, "fleets")
+def _load_fleets(server: ApiClient) -> Iterator[Document]:
+    for page in server.pages(fleets_path(), {}):
+        yield from page_items(page, "fleets")
 
 
-def _monitors(watches: Sequence[Document]) -> list[Found]:
+def _check_monitors(monitors: Sequence[Document]) -> list[CheckResult]:
     stale = [
-        Found(
+        CheckResult(
             "monitor",
-            f"fleet {cell(watch.get('fleet_id'))}: its monitor (pid {cell(watch.get('pid'))}) has ended without a word",
-            f"qd monitor start --fleet-id {cell(watch.get('fleet_id'))}",
+            f"fleet {cell(entry.get('fleet_id'))}: its monitor (pid {cell(entry.get('pid'))}) has ended without a word",
+            f"qd monitor start --fleet-id {cell(entry.get('fleet_id'))}",
         )
-        for watch in watches
-        if watch.get("pid") is not None and not is_live(watch)
+        for entry in monitors
+        if entry.get("pid") is not None and not is_live(entry)
     ]
-    running = sum(1 for watch in watches if watch.get("pid") is not None)
-    return stale or [Found("monitor", f"{running} of {len(watches)} fleets have one")]
+    running = sum(1 for entry in monitors if entry.get("pid") is not None)
+    return stale or [CheckResult("monitor", f"{running} of {len(monitors)} fleets have one")]
 
 
-def _panes(watches: Sequence[Document], directors: Mapping[int, object]) -> list[Found]:
+def _check_panes(monitors: Sequence[Document], directors: Mapping[int, object]) -> list[CheckResult]:
     """Panes that are written down and are not there: only on their own host can anybody tell."""
     import asyncio
 
-    from quarterdeck.monitor.model import Watch, read
-    from quarterdeck.monitor.stale_placements import stale
+    from quarterdeck.monitor.model import MonitorState, decode
+    from quarterdeck.monitor.stale_placements import find_stale
     from quarterdeck.tmux.host import this_host
 
     placed = [
         (watch.fleet_id, member, member.placement)
-        for watch in (read(each, Watch) for each in watches)
+        for watch in (decode(item, MonitorState) for item in monitors)
         for member in watch.members
         if member.placement is not None
     ]
-    judged = asyncio.run(stale([placement for _, _, placement in placed], this_host(), time.time()))
-    gone = [
-        Found(
+    stale_report = asyncio.run(find_stale([placement for _, _, placement in placed], this_host(), time.time()))
+    gone_panes = [
+        CheckResult(
             "panes",
-            f"fleet {fleet_id}, {member.agent_id} {member.name}: {why}",
-            _mend_pane(fleet_id, member.agent_id, directors),
+            f"fleet {fleet_id}, {member.agent_id} {member.name}: {reason}",
+            _pane_fix(fleet_id, member.agent_id, directors),
         )
-        for (fleet_id, member, _), why in zip(placed, judged.whys, strict=True)
-        if why is not None
+        for (fleet_id, member, _), reason in zip(placed, stale_report.reasons, strict=True)
+        if reason is not None
     ]
-    unseen = [Found("panes", each.why, _mend_tmux(each.socket)) for each in judged.unseen]
-    return [*gone, *unseen] or [Found("panes", f"{len(placed)} members have one")]
+    unreachable = [CheckResult("panes", item.reason, _tmux_fix(item.socket)) for item in stale_report.unreachable]
+    return [*gone_panes, *unreachable] or [CheckResult("panes", f"{len(placed)} members have one")]
 
 
-def _mend_tmux(socket: str) -> str:
+def _tmux_fix(socket: str) -> str:
     """Never a deletion: of panes that could not be looked at nothing is known."""
     from shlex import quote
 
     return f"tmux -S {quote(socket)} list-panes -a (once that answers, look again)"
 
 
-def _mend_pane(fleet_id: int, agent_id: int, directors: Mapping[int, object]) -> str:
+def _pane_fix(fleet_id: int, agent_id: int, directors: Mapping[int, object]) -> str:
     """A director without a pane is told of nothing, and can poll; its members may be at work."""
     if directors.get(fleet_id) == agent_id:
         return f"qd message poll --fleet-id {fleet_id} --agent-id {agent_id} (or qd fleet delete {fleet_id})"

@@ -6,11 +6,11 @@ import json
 import sys
 
 from quarterdeck.cli.output import cell
-from quarterdeck.client.problems import to_document
+from quarterdeck.client.problems import problem_to_document
 from quarterdeck.core.errors import EXIT_USAGE, Fault, Problem, Refusal
 
 
-class Usage(Refusal):
+class UsageError(Refusal):
     """The command line itself is wrong."""
 
     status = 400
@@ -18,24 +18,24 @@ class Usage(Refusal):
     title = "Usage"
 
 
-class SystemRefused(Fault):
+class SystemFault(Fault):
     """The operating system said no: a directory that may not be written, a full disk."""
 
     status = 500
     title = "Refused by the system"
 
 
-def tell(problem: Problem, *, as_json: bool, opening: str = "qd") -> int:
+def report_problem(problem: Problem, *, as_json: bool, prefix: str = "qd") -> int:
     """Writes the problem to stderr and returns the exit code it stands for."""
-    text = json.dumps(to_document(problem), ensure_ascii=False) if as_json else sentence(problem, opening)
+    text = json.dumps(problem_to_document(problem), ensure_ascii=False) if as_json else format_problem(problem, prefix)
     sys.stderr.write(f"{text}\n")
     return problem.exit_code
 
 
-def sentence(problem: Problem, opening: str = "qd") -> str:
+def format_problem(problem: Problem, prefix: str = "qd") -> str:
     """`qd: …`, and more lines where there is more to know: for a bound that holds, which one, its limit, what is used
     and what frees it; for authority that is exceeded, each part of it."""
-    lines = [f"{opening}: {problem.detail}"]
+    lines = [f"{prefix}: {problem.detail}"]
     members = problem.members
     exceeds = members.get("exceeds")
     if isinstance(exceeds, list):
@@ -53,6 +53,6 @@ def sentence(problem: Problem, opening: str = "qd") -> str:
     return "\n".join(lines)
 
 
-def of_system(wrong: OSError) -> Problem:
-    what = f"{wrong.filename}: " if wrong.filename else ""
-    return SystemRefused("system_refused", f"{what}{wrong.strerror or wrong}.")
+def from_os_error(error: OSError) -> Problem:
+    location = f"{error.filename}: " if error.filename else ""
+    return SystemFault("system_refused", f"{location}{error.strerror or error}.")

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import sys
 
-from quarterdeck.cli.command_table import NUMBER, TEXT, Command, Noun, Option
+from quarterdeck.cli.command_table import NUMBER, TEXT, Command, CommandTable, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.output import NOTHING, cell, pad, table
-from quarterdeck.client.api import Document, Query, items_of
-from quarterdeck.client.discovery import again
-from quarterdeck.client.event_stream import Follower, Message, NobodyReads
+from quarterdeck.cli.output import EMPTY_CELL, cell, pad, table
+from quarterdeck.client.api import Document, Query, page_items
+from quarterdeck.client.discovery import connect_running_server
+from quarterdeck.client.event_stream import EventStream, OutputClosed, SseMessage
 
 
-def noun() -> Noun:
-    listing = Command(("events", "list"), "List events, oldest first.", list_, options=_LIST, is_default=True)
-    return Noun((listing,), {"events": "What happened in a zone; alone it is `qd events list`."})
+def build_command_table() -> CommandTable:
+    list_command = Command(
+        ("events", "list"), "List events, oldest first.", list_, options=_LIST_OPTIONS, is_default=True
+    )
+    return CommandTable((list_command,), {"events": "What happened in a zone; alone it is `qd events list`."})
 
 
-_LIST = (
+_LIST_OPTIONS = (
     Option("--follow", "Go on printing what happens, from now or from --after.", short="-f"),
     Option("--after", "Only those after this position.", NUMBER),
     Option("--limit", "How many at most.", NUMBER),
@@ -28,7 +30,7 @@ _LIST = (
 
 
 def list_(context: Context) -> int:
-    types = ",".join(str(one) for one in context.many("type"))
+    types = ",".join(str(event_type) for event_type in context.values("type"))
     query = {"after": context.number("after"), "types": types or None, "subject": context.text("subject")}
     limit = context.number("limit")
     if context.flag("follow") and limit != 0:
@@ -37,7 +39,7 @@ def list_(context: Context) -> int:
         return follow(context, query, limit)
     query["limit"] = limit
     page = context.server().get(context.in_zone("events"), query)
-    context.show(page, lambda told: _table(context, items_of(told)))
+    context.show(page, lambda document: _table(context, page_items(document)))
     if page.get("next_after") is not None and not context.as_json:
         context.note(f"there may be more: --after {cell(page['next_after'])}")
     return 0
@@ -46,67 +48,71 @@ def list_(context: Context) -> int:
 def _table(context: Context, events: list[Document]) -> str:
     if not events:
         return f"no such events in zone {context.zone}"
-    named = ("pos", "at", "type", "subject", "actor")
-    rows = [[*(event.get(name) for name in named), _move(event)] for event in events]
-    return table(("POS", "AT", "TYPE", "SUBJECT", "ACTOR", "MOVE"), rows, context.paint)
+    field_names = ("pos", "at", "type", "subject", "actor")
+    rows = [[*(event.get(name) for name in field_names), _format_transition(event)] for event in events]
+    return table(("POS", "AT", "TYPE", "SUBJECT", "ACTOR", "MOVE"), rows, context.styler)
 
 
-def _move(event: Document) -> str:
-    begun, ended = event.get("from"), event.get("to")
-    return "" if begun is None and ended is None else f"{cell(begun)} → {cell(ended)}"
+def _format_transition(event: Document) -> str:
+    from_state, to_state = event.get("from"), event.get("to")
+    return "" if from_state is None and to_state is None else f"{cell(from_state)} → {cell(to_state)}"
 
 
-_COLUMNS = (("pos", 6), ("at", 24), ("type", 17), ("subject", 36), ("actor", 1))
+_COLUMN_WIDTHS = (("pos", 6), ("at", 24), ("type", 17), ("subject", 36), ("actor", 1))
 """As wide as they usually are: a line must be printed before the next is known."""
 
 
 def follow(context: Context, query: Query, limit: int | None) -> int:
     """Prints until it is interrupted, or until so many have been printed."""
-    follower = Follower(
-        lambda: again(context.where, context.environ), context.in_zone("events"), query, context.note, _output()
+    stream = EventStream(
+        lambda: connect_running_server(context.server_location, context.environ),
+        context.in_zone("events"),
+        query,
+        context.note,
+        _stdout_fd(),
     )
-    left = limit
+    remaining = limit
     try:
-        for message in follower.messages(context.server()):
-            told = _document(message)
+        for message in stream.messages(context.server()):
+            event = _decode_event(message)
             if message.event == "reset":
-                _say_reset(context, told)
+                _report_reset(context, event)
             else:
-                context.write(message.data if context.as_json else line_of(told))
-                left = None if left is None else left - 1
+                context.write(message.data if context.as_json else format_line(event))
+                remaining = None if remaining is None else remaining - 1
             sys.stdout.flush()
-            if left == 0:
+            if remaining == 0:
                 break
-    except NobodyReads:
+    except OutputClosed:
         raise BrokenPipeError from None
     return 0
 
 
-def line_of(event: Document) -> str:
-    begun, ended = event.get("from"), event.get("to")
-    told = [pad(cell(event.get(name)), width) for name, width in _COLUMNS]
-    move = "" if begun is None and ended is None else f"{cell(begun)} → {cell(ended)}"
-    return "  ".join([*told, move]).rstrip()
+def format_line(event: Document) -> str:
+    from_state, to_state = event.get("from"), event.get("to")
+    columns = [pad(cell(event.get(name)), column_width) for name, column_width in _COLUMN_WIDTHS]
+    transition = "" if from_state is None and to_state is None else f"{cell(from_state)} → {cell(to_state)}"
+    return "  ".join([*columns, transition]).rstrip()
 
 
-def _say_reset(context: Context, told: Document) -> None:
-    floor, head = cell(told.get("floor")), cell(told.get("head"))
+def _report_reset(context: Context, reset: Document) -> None:
+    floor, head = cell(reset.get("floor")), cell(reset.get("head"))
     context.note(
         f"that position is not in the log any more, or not in this one: going on from {floor} (the log is at {head})"
     )
     if context.as_json:
-        context.write(json.dumps({"type": "reset", **told}))
+        context.write(json.dumps({"type": "reset", **reset}))
 
 
-def _document(message: Message) -> Document:
+def _decode_event(message: SseMessage) -> Document:
     try:
-        told: object = json.loads(message.data)
+        decoded: object = json.loads(message.data)
     except (ValueError, RecursionError):
-        told = None
-    return told if isinstance(told, dict) else {"pos": message.id, "type": message.event, "subject": NOTHING}
+        decoded = None
+    return decoded if isinstance(decoded, dict) else {"pos": message.id, "type": message.event, "subject": EMPTY_CELL}
 
 
-def _output() -> int | None:
+def _stdout_fd() -> int | None:
     """Where the lines go, if that can be waited on."""
     try:
         return sys.stdout.fileno()

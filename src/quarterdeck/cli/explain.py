@@ -6,184 +6,194 @@ import os
 import sys
 import time
 
-from quarterdeck.cli.command_table import ID, Argument, Command, Noun, Option
+from quarterdeck.cli.command_table import ID, Argument, Command, CommandTable, Option
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.output import cell, fields, instant, span, table
-from quarterdeck.client.api import Document, items_of
+from quarterdeck.client.api import Document, page_items
 from quarterdeck.core.errors import EXIT_REFUSED
 
 
-def noun() -> Noun:
-    one = (Argument("id", "ID", ID),)
-    return Noun(
+def build_command_table() -> CommandTable:
+    id_argument = (Argument("id", "ID", ID),)
+    return CommandTable(
         (
-            Command(("explain", "session"), "Why a session is as it is.", session, one),
-            Command(("explain", "invocation"), "Why an invocation is as it is.", invocation, one),
-            Command(("explain", "delegation"), "Why a delegation is as it is.", delegation, one),
-            Command(("explain", "task"), "Why a task is as it is.", task, one),
-            Command(("explain", "spawn"), "What a spawn would meet now.", spawn, (), _SPAWN, _EXITS),
+            Command(("explain", "session"), "Why a session is as it is.", session, id_argument),
+            Command(("explain", "invocation"), "Why an invocation is as it is.", invocation, id_argument),
+            Command(("explain", "delegation"), "Why a delegation is as it is.", delegation, id_argument),
+            Command(("explain", "task"), "Why a task is as it is.", task, id_argument),
+            Command(("explain", "spawn"), "What a spawn would meet now.", spawn, (), _SPAWN_OPTIONS, _SPAWN_HELP),
         ),
         {"explain": "Why something is as it is, and what would change it."},
     )
 
 
-_SPAWN = (
+_SPAWN_OPTIONS = (
     Option("--app", "The application that would own the session.", ID, required=True),
     Option("--parent", "The session it would be spawned under [default: none, a new tree].", ID),
 )
-_EXITS = (
+_SPAWN_HELP = (
     "Nothing is spawned. Exits 0 if a spawn would be admitted and 3 if it would be refused, by whatever. It is no "
     "promise: another spawn may come first."
 )
 
 
 def session(context: Context) -> int:
-    told = context.server().get(context.in_zone("agents", context.given("id"), "explain"))
-    context.show(told, lambda document: _Page(context).session(document))
+    explanation = context.server().get(context.in_zone("agents", context.required_text("id"), "explain"))
+    context.show(explanation, lambda document: _ExplanationText(context).session(document))
     return 0
 
 
 def invocation(context: Context) -> int:
-    told = context.server().get(context.in_zone("invocations", context.given("id"), "explain"))
-    context.show(told, lambda document: _Page(context).invocation(document))
+    explanation = context.server().get(context.in_zone("invocations", context.required_text("id"), "explain"))
+    context.show(explanation, lambda document: _ExplanationText(context).invocation(document))
     return 0
 
 
 def delegation(context: Context) -> int:
-    told = context.server().get(context.in_zone("delegations", context.given("id"), "explain"))
-    context.show(told, lambda document: _Page(context).delegation(document))
+    explanation = context.server().get(context.in_zone("delegations", context.required_text("id"), "explain"))
+    context.show(explanation, lambda document: _ExplanationText(context).delegation(document))
     return 0
 
 
 def task(context: Context) -> int:
-    told = context.server().get(context.work("agent-tasks", context.given("id"), "explain"))
-    context.show(told, lambda document: _Page(context).task(document))
+    explanation = context.server().get(context.api_path("agent-tasks", context.required_text("id"), "explain"))
+    context.show(explanation, lambda document: _ExplanationText(context).task(document))
     return 0
 
 
 def spawn(context: Context) -> int:
-    query = {"application_id": context.given("app"), "parent_id": context.text("parent")}
-    told = context.server().get(context.in_zone("explain", "spawn"), query)
-    context.show(told, lambda document: _Page(context).spawn(document))
-    return 0 if told.get("admitted") is True else EXIT_REFUSED
+    query = {"application_id": context.required_text("app"), "parent_id": context.text("parent")}
+    explanation = context.server().get(context.in_zone("explain", "spawn"), query)
+    context.show(explanation, lambda document: _ExplanationText(context).spawn(document))
+    return 0 if explanation.get("admitted") is True else EXIT_REFUSED
 
 
-class _Page:
+class _ExplanationText:
     """What people read. On a terminal sentences are folded at its width; elsewhere each is one line."""
 
     def __init__(self, context: Context) -> None:
-        self._paint = context.paint
+        self._styler = context.styler
         self._columns = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
 
-    def session(self, told: Document) -> str:
-        one, spawn = _mapping(told, "session"), _mapping(told, "spawn")
-        parts = self._head(f"session {cell(one.get('id'))} of {cell(one.get('application_id'))}", one, told)
-        pairs = [*_holders(told, one), *_ender(_mapping(told, "ended_by"), one, time.time())]
+    def session(self, explanation: Document) -> str:
+        session, spawn = _mapping(explanation, "session"), _mapping(explanation, "spawn")
+        parts = self._heading(
+            f"session {cell(session.get('id'))} of {cell(session.get('application_id'))}", session, explanation
+        )
+        pairs = [
+            *_held_by_pairs(explanation, session),
+            *_ended_by_pairs(_mapping(explanation, "ended_by"), session, time.time()),
+        ]
         if pairs:
-            parts += ["", fields(pairs, self._paint)]
+            parts += ["", fields(pairs, self._styler)]
         parts += ["", self._verdict(spawn, "A spawn under it")]
         # The counts of a tree go when it ends: zeros would read as if nothing had ever been spawned in it.
-        return "\n".join(parts if one.get("status") == "terminated" else [*parts, "", self._bounds(spawn)])
+        return "\n".join(parts if session.get("status") == "terminated" else [*parts, "", self._bounds_table(spawn)])
 
-    def invocation(self, told: Document) -> str:
-        one = _mapping(told, "invocation")
-        what = f"{cell(one.get('method'))} of service {cell(one.get('service_id'))}"
-        parts = self._head(f"invocation {cell(one.get('id'))}, {what}", one, told)
-        return "\n".join([*parts, *self._sentences("what would move it:", _texts(told, "next"))])
+    def invocation(self, explanation: Document) -> str:
+        invocation = _mapping(explanation, "invocation")
+        call = f"{cell(invocation.get('method'))} of service {cell(invocation.get('service_id'))}"
+        parts = self._heading(f"invocation {cell(invocation.get('id'))}, {call}", invocation, explanation)
+        return "\n".join([*parts, *self._section("what would move it:", _strings(explanation, "next"))])
 
-    def delegation(self, told: Document) -> str:
-        edge = _mapping(told, "edge")
+    def delegation(self, explanation: Document) -> str:
+        edge = _mapping(explanation, "edge")
         ends = f"{cell(edge.get('source_session_id'))} to {cell(edge.get('target_session_id'))}"
-        parts = self._head(f"delegation {cell(edge.get('id'))} from {ends}", edge, told)
+        parts = self._heading(f"delegation {cell(edge.get('id'))} from {ends}", edge, explanation)
         pairs: list[tuple[str, object]] = [("lends", edge.get("scopes"))]
         if edge.get("resources") is not None:
             pairs.append(("for", edge["resources"]))
-        line = [cell(one.get("id")) for one in items_of(told, "chain")]
-        pairs += [("derived from" if at == 0 else "", name) for at, name in enumerate(line)]
-        ended_by = _mapping(told, "ended_by")
+        chain = [cell(ancestor.get("id")) for ancestor in page_items(explanation, "chain")]
+        pairs += [("derived from" if index == 0 else "", edge_id) for index, edge_id in enumerate(chain)]
+        ended_by = _mapping(explanation, "ended_by")
         pairs += [("ended by", ended_by.get("actor")), ("event", ended_by.get("pos"))] if ended_by else []
-        parts += ["", fields(pairs, self._paint)]
-        return "\n".join([*parts, *self._sentences("what could not be derived from it:", _texts(told, "refuses"))])
+        parts += ["", fields(pairs, self._styler)]
+        return "\n".join(
+            [*parts, *self._section("what could not be derived from it:", _strings(explanation, "refuses"))]
+        )
 
-    def task(self, told: Document) -> str:
-        one = _mapping(told, "task")
-        what = f"{cell(one.get('title'))} ({cell(one.get('taskType'))})"
-        parts = self._head(f"task {cell(one.get('id'))}, {what}", one, told)
-        return "\n".join([*parts, *self._sentences("what would move it:", _texts(told, "next"))])
+    def task(self, explanation: Document) -> str:
+        task = _mapping(explanation, "task")
+        title = f"{cell(task.get('title'))} ({cell(task.get('taskType'))})"
+        parts = self._heading(f"task {cell(task.get('id'))}, {title}", task, explanation)
+        return "\n".join([*parts, *self._section("what would move it:", _strings(explanation, "next"))])
 
-    def _head(self, what: str, one: Document, told: Document) -> list[str]:
+    def _heading(self, title: str, subject: Document, explanation: Document) -> list[str]:
         """What it is and its state; then why, sentence by sentence."""
-        status = cell(one.get("status"))
-        said = [self._folded(cell(why), "  ") for why in _texts(told, "why")]
-        return [self._paint.bold(f"{what}: ") + self._paint.status(status, status), *said]
+        status = cell(subject.get("status"))
+        reasons = [self._wrap(cell(reason), "  ") for reason in _strings(explanation, "why")]
+        return [self._styler.bold(f"{title}: ") + self._styler.status(status, status), *reasons]
 
-    def _sentences(self, title: str, sentences: list[str]) -> list[str]:
+    def _section(self, title: str, sentences: list[str]) -> list[str]:
         if not sentences:
             return []
-        return ["", self._paint.bold(title), *(self._folded(cell(one), "  ") for one in sentences)]
+        return ["", self._styler.bold(title), *(self._wrap(cell(sentence), "  ") for sentence in sentences)]
 
-    def spawn(self, told: Document) -> str:
-        parent = told.get("parent_id")
-        what = f"A spawn by {cell(told.get('application_id'))} in zone {cell(told.get('zone_id'))}"
-        under = "as a new tree" if parent is None else f"under {cell(parent)}"
-        return "\n".join([self._verdict(told, f"{what}, {under},"), "", self._bounds(told)])
+    def spawn(self, explanation: Document) -> str:
+        parent = explanation.get("parent_id")
+        spawn = f"A spawn by {cell(explanation.get('application_id'))} in zone {cell(explanation.get('zone_id'))}"
+        position = "as a new tree" if parent is None else f"under {cell(parent)}"
+        return "\n".join([self._verdict(explanation, f"{spawn}, {position},"), "", self._bounds_table(explanation)])
 
-    def _verdict(self, told: Document, what: str) -> str:
+    def _verdict(self, explanation: Document, subject: str) -> str:
         """Whether it would be admitted, and everything that would refuse it, with what would free that."""
-        if told.get("admitted") is True:
-            return self._folded(f"{what} would be admitted now.", "")
-        lines = [self._paint.bold(self._folded(f"{what} would be refused now:", ""))]
-        for refusal in items_of(told, "refused_by"):
-            lines.append(self._folded(f"{cell(refusal.get('error'))}: {cell(refusal.get('detail'))}", "  "))
+        if explanation.get("admitted") is True:
+            return self._wrap(f"{subject} would be admitted now.", "")
+        lines = [self._styler.bold(self._wrap(f"{subject} would be refused now:", ""))]
+        for refusal in page_items(explanation, "refused_by"):
+            lines.append(self._wrap(f"{cell(refusal.get('error'))}: {cell(refusal.get('detail'))}", "  "))
             if refusal.get("frees"):
-                lines.append(self._folded(f"what frees it: {cell(refusal['frees'])}", "    "))
+                lines.append(self._wrap(f"what frees it: {cell(refusal['frees'])}", "    "))
         return "\n".join(lines)
 
-    def _bounds(self, told: Document) -> str:
+    def _bounds_table(self, explanation: Document) -> str:
         rows = [
-            [one.get(name) for name in ("bound", "used", "limit")] + [_left(one)] for one in items_of(told, "bounds")
+            [bound.get(name) for name in ("bound", "used", "limit")] + [_format_remaining(bound)]
+            for bound in page_items(explanation, "bounds")
         ]
-        return table(("BOUND", "USED", "LIMIT", "LEFT"), rows, self._paint)
+        return table(("BOUND", "USED", "LIMIT", "LEFT"), rows, self._styler)
 
-    def _folded(self, sentence: str, indent: str) -> str:
+    def _wrap(self, sentence: str, indent: str) -> str:
         if len(indent) + len(sentence) <= self._columns or not self._columns:
             return indent + sentence
         from textwrap import wrap  # 5 ms, and few sentences are too long
 
         # Ids hold hyphens, and must stay whole to be copied.
         lines = wrap(sentence, max(self._columns - len(indent) - 2, 20), break_on_hyphens=False, break_long_words=False)
-        return "\n".join(f"{indent}{'  ' if at else ''}{line}" for at, line in enumerate(lines))
+        return "\n".join(f"{indent}{'  ' if index else ''}{line}" for index, line in enumerate(lines))
 
 
-def _holders(told: Document, one: Document) -> list[tuple[str, object]]:
+def _held_by_pairs(explanation: Document, session: Document) -> list[tuple[str, object]]:
     """Each session whose flag keeps this one asleep, on a line of its own."""
-    own = one.get("id")
-    said = [f"{cell(name)}{' (itself)' if name == own else ''}" for name in _texts(told, "held_by")]
-    return [("held by" if at == 0 else "", line) for at, line in enumerate(said)]
+    session_id = session.get("id")
+    holders = [
+        f"{cell(holder)}{' (itself)' if holder == session_id else ''}" for holder in _strings(explanation, "held_by")
+    ]
+    return [("held by" if index == 0 else "", line) for index, line in enumerate(holders)]
 
 
-def _ender(told: Document, one: Document, now: float) -> list[tuple[str, object]]:
-    if not told:
+def _ended_by_pairs(ended_by: Document, session: Document, now: float) -> list[tuple[str, object]]:
+    if not ended_by:
         return []
-    cause, at = told.get("cause"), instant(told.get("at"))
-    if cause == one.get("id"):
+    cause, ended_at = ended_by.get("cause"), instant(ended_by.get("at"))
+    if cause == session.get("id"):
         through = "itself"
-    elif cause == one.get("zone_id"):
+    elif cause == session.get("zone_id"):
         through = f"its zone {cell(cause)}"
     else:
         through = f"its ancestor {cell(cause)}"
-    ago = "" if at is None else f" ({span(now - at)} ago)"
+    ago = "" if ended_at is None else f" ({span(now - ended_at)} ago)"
     pairs: list[tuple[str, object]] = [
-        ("ended by", told.get("actor")),
+        ("ended by", ended_by.get("actor")),
         ("through", through),
-        ("event", cell(told.get("pos")) + ago),
+        ("event", cell(ended_by.get("pos")) + ago),
     ]
-    return [*pairs, ("trace", told["trace"])] if told.get("trace") else pairs
+    return [*pairs, ("trace", ended_by["trace"])] if ended_by.get("trace") else pairs
 
 
-def _left(bound: Document) -> str:
-    left = cell(bound.get("left"))
-    return f"{left}, full" if left == "0" else left
+def _format_remaining(bound: Document) -> str:
+    remaining = cell(bound.get("left"))
+    return f"{remaining}, full" if remaining == "0" else remaining
 
 
 def _mapping(document: Document, name: str) -> Document:
@@ -191,6 +201,6 @@ def _mapping(document: Document, name: str) -> Document:
     return value if isinstance(value, dict) else {}
 
 
-def _texts(document: Document, name: str) -> list[str]:
+def _strings(document: Document, name: str) -> list[str]:
     value = document.get(name)
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []

@@ -4,129 +4,155 @@ from __future__ import annotations
 
 import os
 
-from quarterdeck.cli.command_table import FLEET, TEXT, Argument, Command, Noun, Option
+from quarterdeck.cli.command_table import FLEET_ID, TEXT, Argument, Command, CommandTable, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.fleet_common import CODING_AGENTS, FULL, PANES_SECONDS, fleet, fleets, pane, picked, plainly, tell
-from quarterdeck.cli.input import without_nothing
+from quarterdeck.cli.fleet_common import (
+    CODING_AGENT,
+    FULL_OPTION,
+    PANE_CLOSE_SECONDS,
+    current_pane,
+    fleets_path,
+    pick_fields,
+    print_result,
+    require_fleet_id,
+    with_fleet_errors,
+)
+from quarterdeck.cli.input import without_none
 from quarterdeck.cli.output import cell, fields, table
-from quarterdeck.client.api import Document, items_of
+from quarterdeck.client.api import Document, page_items
 
 
-def noun() -> Noun:
-    one, perhaps = Argument("id", "ID", FLEET), Argument("id", "ID", FLEET, required=False)
-    return Noun(
+def build_command_table() -> CommandTable:
+    id_argument, optional_id_argument = Argument("id", "ID", FLEET_ID), Argument("id", "ID", FLEET_ID, required=False)
+    return CommandTable(
         (
             Command(
                 ("fleet", "create"),
                 "Create a fleet, with you as its director.",
-                plainly(create),
-                options=_CREATE,
-                description=_CREATING,
+                with_fleet_errors(create),
+                options=_CREATE_OPTIONS,
+                description=_CREATE_HELP,
             ),
-            Command(("fleet", "list"), "List fleets, newest first.", plainly(list_), options=(_DELETED,)),
-            Command(("fleet", "show"), "Show one fleet.", plainly(show), (perhaps,)),
+            Command(
+                ("fleet", "list"), "List fleets, newest first.", with_fleet_errors(list_), options=(_DELETED_OPTION,)
+            ),
+            Command(("fleet", "show"), "Show one fleet.", with_fleet_errors(show), (optional_id_argument,)),
             Command(
                 ("fleet", "delete"),
                 "Delete a fleet for good, and close its panes.",
-                plainly(delete),
-                (one,),
-                _DELETE,
-                _DELETING,
+                with_fleet_errors(delete),
+                (id_argument,),
+                _DELETE_OPTIONS,
+                _DELETE_HELP,
             ),
         ),
         {"fleet": "Teams of coding agents: a director, its members, an administrator."},
     )
 
 
-_CREATE = (
+_CREATE_OPTIONS = (
     Option("--label", "What it is for.", TEXT),
-    Option("--coding-agent", "What runs in this pane [default: claude].", CODING_AGENTS),
+    Option("--coding-agent", "What runs in this pane [default: claude].", CODING_AGENT),
     Option("--no-pane", "A director without a pane, also inside tmux."),
     Option("--key", "Idempotency key: repeating the command gives the same fleet.", TEXT),
-    FULL,
+    FULL_OPTION,
 )
-_CREATING = """Prints the ids of the fleet, its director and its administrator. Inside tmux the director is this pane,
+_CREATE_HELP = """Prints the ids of the fleet, its director and its administrator. Inside tmux the director is this pane,
 and is told there of what it is sent; elsewhere it has none, and polls."""
-_DELETED = Option("--deleted", "Also those that were deleted.")
-_DELETE = (Option("--keep-panes", "Leave the panes of its members open."),)
-_DELETING = """The panes of its members are closed, then all are deregistered; its messages stay. If a pane cannot be
+_DELETED_OPTION = Option("--deleted", "Also those that were deleted.")
+_DELETE_OPTIONS = (Option("--keep-panes", "Leave the panes of its members open."),)
+_DELETE_HELP = """The panes of its members are closed, then all are deregistered; its messages stay. If a pane cannot be
 closed, or the server ends meanwhile, doing it again goes on with those that are left. Ctrl-C stops nothing."""
 
 
 def create(context: Context) -> int:
-    where = None if context.flag("no_pane") else pane(context)
-    if where is None and not context.flag("no_pane") and not context.as_json:
+    pane = None if context.flag("no_pane") else current_pane(context)
+    if pane is None and not context.flag("no_pane") and not context.as_json:
         context.note("this is not inside tmux: the director has no pane (--no-pane says the same)")
-    said = {"label": context.text("label"), "coding_agent": context.text("coding_agent"), "pane": where}
+    body = {"label": context.text("label"), "coding_agent": context.text("coding_agent"), "pane": pane}
     key = context.text("key") or f"qd-{os.urandom(16).hex()}"
-    told = context.server().call("POST", fleets(), body=without_nothing(said), key=key).document
+    document = context.server().call("POST", fleets_path(), body=without_none(body), key=key).document
     names = ("fleet_id", "label", "created_at", "administrator_agent_id", "director")
-    full = context.flag("full")
-    tell(context, told if full else picked(told, *names), lambda: _in_full(context, told) if full else _made(told))
+    is_full = context.flag("full")
+    print_result(
+        context,
+        document if is_full else pick_fields(document, *names),
+        lambda: _format_details(context, document) if is_full else _format_created(document),
+    )
     return 0
 
 
 def list_(context: Context) -> int:
-    found = _every(context)
+    fleets = _load_fleets(context)
     rows = [
-        {**picked(one, "fleet_id", "label", "created_at", "deleted_at"), **_director(one), **picked(one, "members")}
-        for one in found
+        {
+            **pick_fields(fleet, "fleet_id", "label", "created_at", "deleted_at"),
+            **_director_fields(fleet),
+            **pick_fields(fleet, "members"),
+        }
+        for fleet in fleets
     ]
-    heads = ("ID", "DIRECTOR", "MEMBERS", "CREATED", "LABEL")
+    headers = ("ID", "DIRECTOR", "MEMBERS", "CREATED", "LABEL")
     names = ("fleet_id", "director_agent_id", "members", "created_at", "label")
-    tell(
+    print_result(
         context,
         rows,
         lambda: (
-            table(heads, [[one[name] for name in names] for one in rows], context.paint) if rows else "No fleets found."
+            table(headers, [[fleet[name] for name in names] for fleet in rows], context.styler)
+            if rows
+            else "No fleets found."
         ),
     )
     return 0
 
 
 def show(context: Context) -> int:
-    number = context.number("id") or fleet(context)
-    found = context.server().get(fleets(number))
-    tell(context, found, lambda: _in_full(context, found))
+    fleet_id = context.number("id") or require_fleet_id(context)
+    found = context.server().get(fleets_path(fleet_id))
+    print_result(context, found, lambda: _format_details(context, found))
     return 0
 
 
 def delete(context: Context) -> int:
-    number = context.number("id")
-    assert number is not None  # both parsers refuse a line without it
+    fleet_id = context.number("id")
+    assert fleet_id is not None  # both parsers refuse a line without it
     server = context.server()
     # Its panes are closed meanwhile, and they are waited for.
-    server.connection.timeout += PANES_SECONDS
-    told = server.call("DELETE", fleets(number), query={"keep_panes": context.flag("keep_panes")}).document
-    tell(context, told, lambda: f"Deleted fleet {number}. Deregistered {cell(told.get('deregistered_count'))} agents.")
-    closed, left = told.get("panes_closed"), told.get("panes_left")
-    if (closed or left) and not context.as_json:
-        context.note(f"panes: {cell(closed)} closed, {cell(left)} left; a director's own stays")
+    server.connection.timeout += PANE_CLOSE_SECONDS
+    document = server.call("DELETE", fleets_path(fleet_id), query={"keep_panes": context.flag("keep_panes")}).document
+    print_result(
+        context,
+        document,
+        lambda: f"Deleted fleet {fleet_id}. Deregistered {cell(document.get('deregistered_count'))} agents.",
+    )
+    closed, still_open = document.get("panes_closed"), document.get("panes_left")
+    if (closed or still_open) and not context.as_json:
+        context.note(f"panes: {cell(closed)} closed, {cell(still_open)} left; a director's own stays")
     return 0
 
 
-def _every(context: Context) -> list[Document]:
-    pages = context.server().pages(fleets(), {"deleted": context.flag("deleted"), "limit": 200})
-    return [one for page in pages for one in items_of(page, "fleets")]
+def _load_fleets(context: Context) -> list[Document]:
+    pages = context.server().pages(fleets_path(), {"deleted": context.flag("deleted"), "limit": 200})
+    return [fleet for page in pages for fleet in page_items(page, "fleets")]
 
 
-def _director(one: Document) -> Document:
-    director = one.get("director")
+def _director_fields(fleet: Document) -> Document:
+    director = fleet.get("director")
     return {"director_agent_id": director.get("agent_id") if isinstance(director, dict) else None}
 
 
-def _made(told: Document) -> str:
-    director = _director(told)["director_agent_id"]
-    return f"{cell(told.get('fleet_id'))} director={cell(director)} admin={cell(told.get('administrator_agent_id'))}"
+def _format_created(fleet: Document) -> str:
+    director = _director_fields(fleet)["director_agent_id"]
+    return f"{cell(fleet.get('fleet_id'))} director={cell(director)} admin={cell(fleet.get('administrator_agent_id'))}"
 
 
-def _in_full(context: Context, told: Document) -> str:
+def _format_details(context: Context, document: Document) -> str:
     """What is within another thing is named with it: `director.placement.tmux_pane_id`."""
-    return fields(_flat(told, ""), context.paint)
+    return fields(_flatten(document, ""), context.styler)
 
 
-def _flat(told: Document, prefix: str) -> list[tuple[str, object]]:
+def _flatten(document: Document, prefix: str) -> list[tuple[str, object]]:
     pairs: list[tuple[str, object]] = []
-    for name, value in told.items():
-        pairs += _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else [(f"{prefix}{name}", value)]
+    for name, value in document.items():
+        pairs += _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else [(f"{prefix}{name}", value)]
     return pairs

@@ -9,88 +9,88 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from quarterdeck.cli.command_table import MEMBER, Kind, Option
+from quarterdeck.cli.command_table import MEMBER_ID, Option, ParamType
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import Usage
-from quarterdeck.client.api import Document, path_of
+from quarterdeck.cli.errors import UsageError
+from quarterdeck.client.api import Document, build_path
 from quarterdeck.core.errors import EXIT_FAILED, Invalid, Problem
 
-AGENT = Option("--agent-id", "The member who acts [env QD_AGENT_ID].", MEMBER)
-TARGET = Option("--member-id", "The member.", MEMBER, required=True)
-FULL = Option("--full", "Every field, and texts as long as they are.")
-CODING_AGENTS = Kind("claude|codex|opencode|…", str, ("claude", "codex", "opencode"))
+AGENT_ID_OPTION = Option("--agent-id", "The member who acts [env QD_AGENT_ID].", MEMBER_ID)
+MEMBER_ID_OPTION = Option("--member-id", "The member.", MEMBER_ID, required=True)
+FULL_OPTION = Option("--full", "Every field, and texts as long as they are.")
+CODING_AGENT = ParamType("claude|codex|opencode|…", str, ("claude", "codex", "opencode"))
 """What is offered; which there are is a matter of the server's configuration."""
-PANES_SECONDS = 60.0
+PANE_CLOSE_SECONDS = 60.0
 """How much longer an answer may take that waits for panes to close."""
-MAX_TEXT = 200
-_TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+MAX_TEXT_LENGTH = 200
+_BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """They change the direction in which what follows is read."""
-Run = Callable[[Context], int]
+CommandFunction = Callable[[Context], int]
 
 
-def plainly(run: Run) -> Run:
+def with_fleet_errors(run: CommandFunction) -> CommandFunction:
     """The same command, whose failures are told as this plane tells them. A wrong command line stays one."""
 
-    def run_plainly(context: Context) -> int:
+    def run_with_fleet_errors(context: Context) -> int:
         try:
             return run(context)
-        except Usage:
+        except UsageError:
             raise
         except Problem as problem:
-            from quarterdeck.cli.errors import tell
+            from quarterdeck.cli.errors import report_problem
 
-            tell(problem, as_json=context.as_json, opening="Error")
+            report_problem(problem, as_json=context.as_json, prefix="Error")
             return EXIT_FAILED
 
-    return run_plainly
+    return run_with_fleet_errors
 
 
-def fleet_or_none(context: Context) -> int | None:
-    return _number(context, "fleet_id", "QD_FLEET_ID")
+def fleet_id_or_none(context: Context) -> int | None:
+    return _id_option_or_variable(context, "fleet_id", "QD_FLEET_ID")
 
 
-def fleet(context: Context) -> int:
-    found = fleet_or_none(context)
-    if found is None:
-        raise Usage("usage", "Which fleet? Give --fleet-id, or set QD_FLEET_ID. `qd fleet list` lists them.")
-    return found
+def require_fleet_id(context: Context) -> int:
+    fleet_id = fleet_id_or_none(context)
+    if fleet_id is None:
+        raise UsageError("usage", "Which fleet? Give --fleet-id, or set QD_FLEET_ID. `qd fleet list` lists them.")
+    return fleet_id
 
 
-def agent_or_none(context: Context) -> int | None:
-    return _number(context, "agent_id", "QD_AGENT_ID")
+def agent_id_or_none(context: Context) -> int | None:
+    return _id_option_or_variable(context, "agent_id", "QD_AGENT_ID")
 
 
-def agent(context: Context) -> int:
-    found = agent_or_none(context)
-    if found is None:
-        raise Usage("usage", "Who acts? Give --agent-id, or set QD_AGENT_ID.")
-    return found
+def require_agent_id(context: Context) -> int:
+    agent_id = agent_id_or_none(context)
+    if agent_id is None:
+        raise UsageError("usage", "Who acts? Give --agent-id, or set QD_AGENT_ID.")
+    return agent_id
 
 
-def target(context: Context) -> int:
+def target_member_id(context: Context) -> int:
     """The member that a command is about."""
-    found = context.number("member_id")
-    assert found is not None  # both parsers refuse a line without it
-    return found
+    member_id = context.number("member_id")
+    assert member_id is not None  # both parsers refuse a line without it
+    return member_id
 
 
-def fleets(*rest: object) -> str:
+def fleets_path(*segments: object) -> str:
     """A path below `fleets`: `fleets(1, "messages")`."""
-    return path_of("api", "v1", "fleets", *map(str, rest))
+    return build_path("api", "v1", "fleets", *map(str, segments))
 
 
-def _number(context: Context, key: str, variable: str) -> int | None:
-    given = context.number(key)
-    told = context.environ.get(variable)
-    if given is not None or not told:
-        return given
+def _id_option_or_variable(context: Context, key: str, variable: str) -> int | None:
+    option_value = context.number(key)
+    env_value = context.environ.get(variable)
+    if option_value is not None or not env_value:
+        return option_value
     try:
-        return int(str(MEMBER.convert(told)))
-    except ValueError as wrong:
-        raise Usage("usage", f"{variable}: {wrong}.") from None
+        return int(str(MEMBER_ID.parse(env_value)))
+    except ValueError as error:
+        raise UsageError("usage", f"{variable}: {error}.") from None
 
 
-def pane(context: Context) -> Document | None:
+def current_pane(context: Context) -> Document | None:
     """The pane that this command runs in, as tmux says by `$TMUX` (socket, pid, session) and `$TMUX_PANE`; None
     outside of tmux."""
     socket = context.environ.get("TMUX", "").rpartition(",")[0].rpartition(",")[0]
@@ -98,20 +98,20 @@ def pane(context: Context) -> Document | None:
     return {"socket": socket, "pane_id": pane_id} if socket and pane_id else None
 
 
-def given_text(context: Context, words: str | None) -> str:
+def require_text(context: Context, words: str | None) -> str:
     """What is said by --text, by a file, or in words, of all of which `-` stands for standard input. One of them."""
-    said, file = context.text("text"), context.text("text_file")
-    if sum(one is not None for one in (said, file, words)) != 1:
-        raise Usage("usage", "What is said? Give one of --text, --text-file and - (standard input).")
-    given = words if said is None else said
-    path = file if given is None else "-" if given == "-" else None
-    text = str(given) if path is None else read_text(path)
+    option_text, file = context.text("text"), context.text("text_file")
+    if sum(source is not None for source in (option_text, file, words)) != 1:
+        raise UsageError("usage", "What is said? Give one of --text, --text-file and - (standard input).")
+    inline_text = words if option_text is None else option_text
+    path = file if inline_text is None else "-" if inline_text == "-" else None
+    text = str(inline_text) if path is None else read_text(path)
     if not text:
-        raise Invalid("empty_text", f"{'the text' if path is None else _named(path)} is empty")
+        raise Invalid("empty_text", f"{'the text' if path is None else _source_name(path)} is empty")
     return text
 
 
-def worded(context: Context, key: str) -> str | None:
+def non_empty_text(context: Context, key: str) -> str | None:
     """What may be left away, but says something where it is given."""
     text = context.text(key)
     if text == "":
@@ -132,90 +132,90 @@ def read_text(path: str) -> str:
                 data = file.read()
         return data.decode()
     except UnicodeDecodeError:
-        raise NotReadable("not_text", f"{_named(path)} is not text in UTF-8") from None
-    except OSError as wrong:
-        raise NotReadable("not_readable", f"{_named(path)}: {wrong.strerror or wrong}") from None
+        raise UnreadableInput("not_text", f"{_source_name(path)} is not text in UTF-8") from None
+    except OSError as error:
+        raise UnreadableInput("not_readable", f"{_source_name(path)}: {error.strerror or error}") from None
 
 
-class NotReadable(Invalid):
+class UnreadableInput(Invalid):
     """What was to be sent cannot be read."""
 
     status = 400
     title = "Not readable"
 
 
-def _named(path: str) -> str:
+def _source_name(path: str) -> str:
     return "standard input" if path == "-" else path
 
 
-def tell(context: Context, document: object, text: Callable[[], str]) -> None:
+def print_result(context: Context, document: object, render: Callable[[], str]) -> None:
     """The answer: JSON in one line, without a blank, or what people and agents read."""
     if context.as_json:
         context.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
     else:
-        context.write(text())
+        context.write(render())
 
 
-def clipped(context: Context, text: object) -> str:
+def clip_text(context: Context, text: object) -> str:
     """As much of a text as is shown: what is left out costs the reader nothing."""
-    told = text if isinstance(text, str) else ""
+    content = text if isinstance(text, str) else ""
     variable = context.environ.get("QD_MAX_TEXT_LEN")
-    most = MAX_TEXT
+    limit = MAX_TEXT_LENGTH
     if variable:
         if not (variable.isascii() and variable.isdigit() and len(variable) <= 9):
-            raise Usage("usage", f"QD_MAX_TEXT_LEN: {variable!r} is not a whole number.")
-        most = int(variable)
-    return told if len(told) <= most else f"{told[:most]}…"
+            raise UsageError("usage", f"QD_MAX_TEXT_LEN: {variable!r} is not a whole number.")
+        limit = int(variable)
+    return content if len(content) <= limit else f"{content[:limit]}…"
 
 
-def harmless(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """A text on its own lines that cannot move the cursor: strangers wrote it. Lines and tabs stay."""
     if text.isprintable():
         return text
-    return "".join(char if _is_harmless(char) else char.encode("unicode_escape").decode() for char in text)
+    return "".join(char if _is_safe_character(char) else char.encode("unicode_escape").decode() for char in text)
 
 
-def _is_harmless(char: str) -> bool:
+def _is_safe_character(char: str) -> bool:
     code = ord(char)
-    return char in "\n\t" or (code >= 0x20 and not 0x7F <= code < 0xA0 and char not in _TURNING)
+    return char in "\n\t" or (code >= 0x20 and not 0x7F <= code < 0xA0 and char not in _BIDI_CONTROLS)
 
 
-def picked(document: Document, *names: str) -> Document:
+def pick_fields(document: Document, *names: str) -> Document:
     """Of a document what is named, in that order."""
     return {name: document.get(name) for name in names}
 
 
-COLUMNS = (
+MESSAGE_FIELDS = (
     *("task_id", "context_id", "from_agent_id", "to_agent_id", "type", "created_at"),
     *("status_state", "status_timestamp", "origin_task_id", "text"),
 )
 
 
-def document(context: Context, message: Document) -> Document:
+def message_document(context: Context, message: Document) -> Document:
     """`{"id","from","ts","text"}`, and what it is where it is not plainly from one to one; or all columns."""
     if context.flag("full"):
-        return picked(message, *COLUMNS)
-    told: Document = {
+        return pick_fields(message, *MESSAGE_FIELDS)
+    result: Document = {
         "id": message.get("task_id"),
         "from": message.get("from_agent_id"),
         "ts": message.get("status_timestamp"),
-        "text": clipped(context, message.get("text")),
+        "text": clip_text(context, message.get("text")),
     }
     if message.get("type") != "unicast":
-        told["kind"] = message.get("type")
+        result["kind"] = message.get("type")
     if message.get("origin_task_id") is not None:
-        told["origin"] = message["origin_task_id"]
-    return told
+        result["origin"] = message["origin_task_id"]
+    return result
 
 
-def block(context: Context, message: Document) -> str:
+def format_message(context: Context, message: Document) -> str:
     """The envelope in brackets and the text below it; or a line for every column, the text last."""
-    told = document(context, message)
-    text = harmless(str(told.pop("text") or ""))
+    values = message_document(context, message)
+    text = escape_control_characters(str(values.pop("text") or ""))
     if context.flag("full"):
-        told |= {name: message[name] for name in ("notified_at", "notice") if message.get(name) is not None}
-        lines = [f"{name}: {'' if value is None else value}" for name, value in told.items()]
+        values |= {name: message[name] for name in ("notified_at", "notice") if message.get(name) is not None}
+        lines = [f"{name}: {'' if value is None else value}" for name, value in values.items()]
         return "\n".join([*lines, f"text: {text}"])
-    head = [str(told["id"]), f"from:{told['from']}", str(told["ts"])]
-    head += [f"{name}:{told[name]}" for name in ("kind", "origin") if name in told]
+    head = [str(values["id"]), f"from:{values['from']}", str(values["ts"])]
+    head += [f"{name}:{values[name]}" for name in ("kind", "origin") if name in values]
     return f"[{' | '.join(head)}]\n{text}"

@@ -9,48 +9,48 @@ from collections.abc import Callable, Mapping
 
 from quarterdeck.cli.command_table import DURATION, NUMBER, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import Usage
-from quarterdeck.client.api import Document, items_of
+from quarterdeck.cli.errors import UsageError
+from quarterdeck.client.api import Document, page_items
 
-GIVEN = "JSON, @FILE, or - for standard input"
+JSON_INPUT_HELP = "JSON, @FILE, or - for standard input"
 
 
-def without_nothing(asked: Mapping[str, object]) -> Document:
+def without_none(values: Mapping[str, object]) -> Document:
     """A body of what was said: what was not is left to the server's defaults."""
-    return {name: value for name, value in asked.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def key_or_fresh(context: Context) -> str:
+def idempotency_key(context: Context) -> str:
     """The idempotency key that was given, or one of this run. Should the answer be lost, the request that is sent again
     is known by it, and makes nothing twice."""
     return context.text("key") or f"qd-{os.urandom(16).hex()}"
 
 
-def document(context: Context, key: str) -> object:
+def json_option(context: Context, key: str) -> object:
     """What an option says as JSON; None where it was not given. Read when the command runs, not when it is parsed: what
     comes in on a pipe can be read once."""
     text = context.text(key)
     if text is None:
         return None
-    where, said = read(text)
+    source, content = read_input(text)
     try:
-        return json.loads(said)
-    except (ValueError, RecursionError) as wrong:
-        raise Usage("usage", f"--{key.replace('_', '-')}: {where} is not JSON: {wrong}.") from None
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UsageError("usage", f"--{key.replace('_', '-')}: {source} is not JSON: {error}.") from None
 
 
-def text_or_document(context: Context, key: str) -> object:
+def json_or_text_option(context: Context, key: str) -> object:
     """The same for what people write: text that is no JSON is itself."""
     text = context.text(key)
     if text is None or text == "-" or text.startswith("@"):
-        return document(context, key)
+        return json_option(context, key)
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
 
 
-def read(text: str) -> tuple[str, str]:
+def read_input(text: str) -> tuple[str, str]:
     """Where it was said, and what."""
     if text == "-":
         # None: it was closed before we began.
@@ -61,31 +61,31 @@ def read(text: str) -> tuple[str, str]:
     return repr(text), text
 
 
-def milliseconds(seconds: int | None) -> int | None:
+def to_milliseconds(seconds: int | None) -> int | None:
     return None if seconds is None else seconds * 1000
 
 
-WAIT = Option("--wait", "How long to wait for work if there is none: 20, 1m.", DURATION)
+WAIT_OPTION = Option("--wait", "How long to wait for work if there is none: 20, 1m.", DURATION)
 
 
-def how_much(most: int) -> tuple[Option, ...]:
+def claim_options(limit: int) -> tuple[Option, ...]:
     """`most` is what the server lets one claim ask for."""
-    return (Option("--max", f"How many at most, 1 to {most} [default: 1].", NUMBER), WAIT)
+    return (Option("--max", f"How many at most, 1 to {limit} [default: 1].", NUMBER), WAIT_OPTION)
 
 
 def wait_ms(context: Context) -> int | None:
-    return milliseconds(context.number("wait")) or None
+    return to_milliseconds(context.number("wait")) or None
 
 
-def claim(context: Context, path: str, body: Document, draw: Callable[[Document], str], name: str) -> int:
+def claim(context: Context, path: str, body: Document, render: Callable[[Document], str], items_field: str) -> int:
     """`name` is that of the member of the answer in which the leases stand."""
     server = context.server()
     # The answer may take as long as it is asked to wait, and then as long as any answer.
     server.connection.timeout += context.number("wait") or 0
-    body = without_nothing({"max": context.number("max"), **body})
-    told = server.call("POST", path, body=body).document
-    if items_of(told, name) or context.as_json:
-        context.show(told, draw)
+    body = without_none({"max": context.number("max"), **body})
+    document = server.call("POST", path, body=body).document
+    if page_items(document, items_field) or context.as_json:
+        context.show(document, render)
     else:
         context.note("there is nothing to do")
     return 0

@@ -13,21 +13,21 @@ def main() -> int:
     argv = sys.argv[1:]
     try:
         _prepare_streams()
-        code = _version() if argv == ["--version"] else _ended(argv)
+        code = _print_version() if argv == ["--version"] else _run_reporting_problems(argv)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        return _end_by("SIGINT")
+        return _exit_by_signal("SIGINT")
     except BrokenPipeError:
-        return _end_by("SIGPIPE")
-    except OSError as wrong:
+        return _exit_by_signal("SIGPIPE")
+    except OSError as error:
         from quarterdeck.cli import errors
 
-        _let_go_of_stdout()
-        return errors.tell(errors.of_system(wrong), as_json="--json" in argv)
+        _discard_stdout()
+        return errors.report_problem(errors.from_os_error(error), as_json="--json" in argv)
     return code
 
 
-def _version() -> int:
+def _print_version() -> int:
     """Asked by scripts to see whether qd is there at all; it needs none of the rest."""
     from quarterdeck import __version__
 
@@ -35,7 +35,7 @@ def _version() -> int:
     return 0
 
 
-def _ended(argv: list[str]) -> int:
+def _run_reporting_problems(argv: list[str]) -> int:
     """Runs the command; a problem becomes a sentence and an exit code."""
     from quarterdeck.core.errors import Problem
 
@@ -44,7 +44,7 @@ def _ended(argv: list[str]) -> int:
     except Problem as problem:
         from quarterdeck.cli import errors
 
-        return errors.tell(problem, as_json="--json" in argv)
+        return errors.report_problem(problem, as_json="--json" in argv)
 
 
 def _run(argv: list[str]) -> int:
@@ -56,16 +56,16 @@ def _run(argv: list[str]) -> int:
         from quarterdeck.cli import click_parser
 
         return click_parser.complete(instruction)
-    found = fast_parser.walk(argv)
-    ask = fast_parser.parse(found.command, found.rest) if found else None
-    if ask is None:
+    match = fast_parser.find_command(argv)
+    parsed = fast_parser.parse(match.command, match.rest) if match else None
+    if parsed is None:
         from quarterdeck.cli import click_parser
 
         outcome = click_parser.parse(argv)
         if isinstance(outcome, int):
             return outcome
-        ask = outcome
-    return ask.command.run(Context(ask, os.environ))
+        parsed = outcome
+    return parsed.command.run(Context(parsed, os.environ))
 
 
 def _prepare_streams() -> None:
@@ -78,19 +78,19 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _end_by(name: str) -> int:
+def _exit_by_signal(signal_name: str) -> int:
     """Ends as the signal itself would have ended us, so that the shell (and a loop in it) sees what
     happened."""
     import signal
 
-    number = signal.Signals[name]
-    _let_go_of_stdout()
+    number = signal.Signals[signal_name]
+    _discard_stdout()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     return 128 + number
 
 
-def _let_go_of_stdout() -> None:
+def _discard_stdout() -> None:
     """What cannot be written now (nobody reads, the disk is full) Python would try again on its way out,
     and complain with an exit code of its own."""
     try:

@@ -6,132 +6,151 @@ import os
 import sys
 import time
 
-from quarterdeck.cli.command_table import FILE, NUMBER, TEXT, Argument, Command, Noun, Option
+from quarterdeck.cli.command_table import FILE, NUMBER, TEXT, Argument, Command, CommandTable, Option
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import Usage
-from quarterdeck.cli.fleet_agents import members
+from quarterdeck.cli.errors import UsageError
+from quarterdeck.cli.fleet_agents import load_members
 from quarterdeck.cli.fleet_common import (
-    AGENT,
-    CODING_AGENTS,
-    PANES_SECONDS,
-    TARGET,
-    agent,
-    fleet,
-    fleets,
-    given_text,
-    harmless,
-    pane,
-    picked,
-    plainly,
+    AGENT_ID_OPTION,
+    CODING_AGENT,
+    MEMBER_ID_OPTION,
+    PANE_CLOSE_SECONDS,
+    current_pane,
+    escape_control_characters,
+    fleets_path,
+    non_empty_text,
+    pick_fields,
+    print_result,
     read_text,
-    target,
-    tell,
-    worded,
+    require_agent_id,
+    require_fleet_id,
+    require_text,
+    target_member_id,
+    with_fleet_errors,
 )
-from quarterdeck.cli.input import without_nothing
+from quarterdeck.cli.input import without_none
 from quarterdeck.cli.output import cell, instant, span, table
-from quarterdeck.client.api import Document, Query, Server, items_of
+from quarterdeck.client.api import ApiClient, Document, Query, page_items
 from quarterdeck.core.errors import EXIT_USAGE, Invalid, Problem
 
 
-def noun() -> Noun:
-    words = Argument("words", "TEXT", TEXT, required=False, many=True)
-    prompt, typed = words._replace(metavar="PROMPT"), (words,)
-    return Noun(
+def build_command_table() -> CommandTable:
+    text_argument = Argument("words", "TEXT", TEXT, required=False, many=True)
+    prompt_argument, text_arguments = text_argument._replace(metavar="PROMPT"), (text_argument,)
+    return CommandTable(
         (
             Command(
                 ("member", "create"),
                 "Begin a coding agent in a pane of its own.",
-                plainly(create),
-                (prompt,),
-                _CREATE,
-                _CREATING,
+                with_fleet_errors(create),
+                (prompt_argument,),
+                _CREATE_OPTIONS,
+                _CREATE_HELP,
             ),
             Command(
                 ("member", "delete"),
                 "Have a member exit, and deregister it.",
-                plainly(delete),
-                options=(TARGET, Option("--force", "Kill what runs in its pane, at once.")),
-                description=_DELETING,
+                with_fleet_errors(delete),
+                options=(MEMBER_ID_OPTION, Option("--force", "Kill what runs in its pane, at once.")),
+                description=_DELETE_HELP,
             ),
-            Command(("member", "list"), "List members and their panes.", plainly(list_), options=(_ACTIVITY,)),
-            Command(("member", "capture"), "Print what a pane shows.", plainly(capture), options=_CAPTURE),
-            Command(("member", "send-input"), "Type into a pane.", plainly(send_input), typed, _INPUT, _TYPING),
+            Command(
+                ("member", "list"),
+                "List members and their panes.",
+                with_fleet_errors(list_),
+                options=(_ACTIVITY_OPTION,),
+            ),
+            Command(
+                ("member", "capture"), "Print what a pane shows.", with_fleet_errors(capture), options=_CAPTURE_OPTIONS
+            ),
+            Command(
+                ("member", "send-input"),
+                "Type into a pane.",
+                with_fleet_errors(send_input),
+                text_arguments,
+                _SEND_INPUT_OPTIONS,
+                _SEND_INPUT_HELP,
+            ),
             Command(
                 ("member", "exec"),
                 "Have a member's agent run a shell command.",
-                plainly(exec_),
-                typed,
-                (TARGET,),
-                _EXECUTING,
+                with_fleet_errors(exec_),
+                text_arguments,
+                (MEMBER_ID_OPTION,),
+                _EXEC_HELP,
             ),
-            Command(("member", "ping"), "Have a member look for messages.", plainly(ping), options=(TARGET,)),
+            Command(
+                ("member", "ping"),
+                "Have a member look for messages.",
+                with_fleet_errors(ping),
+                options=(MEMBER_ID_OPTION,),
+            ),
         ),
         {"member": "Members of a fleet: coding agents, each in a pane of its own."},
     )
 
 
-_CREATE = (
-    AGENT,
+_CREATE_OPTIONS = (
+    AGENT_ID_OPTION,
     Option("--name", "What it is called.", TEXT, required=True),
     Option("--description", "What it is for.", TEXT, required=True),
-    Option("--coding-agent", "What runs in its pane [default: claude].", CODING_AGENTS),
+    Option("--coding-agent", "What runs in its pane [default: claude].", CODING_AGENT),
     Option("--model", "The model it works with.", TEXT),
     Option("--prompt-file", "A file with what it is told at first; its whole path.", FILE),
     Option("--key", "Idempotency key: repeating the command gives the same member.", TEXT),
 )
-_CREATING = """By the fleet's director (--agent-id). What it is told at first is given by --prompt-file, or by the words
+_CREATE_HELP = """By the fleet's director (--agent-id). What it is told at first is given by --prompt-file, or by the words
 after two dashes; without either it is told who it is, who directs it, and how to poll, acknowledge and send."""
-_DELETING = """Its agent is told to exit, and is waited for. One that does not go in time, or cannot be told because
+_DELETE_HELP = """Its agent is told to exit, and is waited for. One that does not go in time, or cannot be told because
 something else is in front of it, stays a member: the end of what its pane shows is printed, and the command exits
 with 2."""
-_ACTIVITY = Option("--activity", "Also when each last sent, received and acknowledged something.")
-_CAPTURE = (
-    TARGET,
+_ACTIVITY_OPTION = Option("--activity", "Also when each last sent, received and acknowledged something.")
+_CAPTURE_OPTIONS = (
+    MEMBER_ID_OPTION,
     Option("--lines", "How many of the last lines [default: 30].", NUMBER),
     Option("--ansi", "With colours, as escape sequences."),
 )
-_INPUT = (
-    TARGET,
+_SEND_INPUT_OPTIONS = (
+    MEMBER_ID_OPTION,
     Option("--text", "What is typed (- for standard input).", TEXT),
     Option("--text-file", "A file with what is typed (- for standard input).", FILE),
     Option("--no-enter", "Type it, and leave the Enter to somebody else."),
 )
-_TYPING = "What is typed is given as words, by --text, by --text-file, or with - on standard input: one line."
-_EXECUTING = "The agent is told by a leading ! to run it: the agent, not this command, and with its rights."
+_SEND_INPUT_HELP = "What is typed is given as words, by --text, by --text-file, or with - on standard input: one line."
+_EXEC_HELP = "The agent is told by a leading ! to run it: the agent, not this command, and with its rights."
 
 
 def create(context: Context) -> int:
-    body = without_nothing(
+    body = without_none(
         {
-            "name": worded(context, "name"),
-            "description": context.given("description"),
-            "director_id": agent(context),
+            "name": non_empty_text(context, "name"),
+            "description": context.required_text("description"),
+            "director_id": require_agent_id(context),
             "coding_agent": context.text("coding_agent"),
-            "model": worded(context, "model"),
-            "prompt": _prompt(context),
-            "pane": pane(context),
+            "model": non_empty_text(context, "model"),
+            "prompt": _read_prompt(context),
+            "pane": current_pane(context),
         }
     )
     key = context.text("key") or f"qd-{os.urandom(16).hex()}"
-    path = fleets(fleet(context), "members")
-    told = context.server().call("POST", path, body=body, key=key).document
-    tell(
+    path = fleets_path(require_fleet_id(context), "members")
+    document = context.server().call("POST", path, body=body, key=key).document
+    print_result(
         context,
-        picked(told, "agent_id", "name", "registered_at", "placement"),
-        lambda: f"{cell(told.get('agent_id'))} {cell(told.get('name'))} {_placed(told)}",
+        pick_fields(document, "agent_id", "name", "registered_at", "placement"),
+        lambda: f"{cell(document.get('agent_id'))} {cell(document.get('name'))} {_format_placement(document)}",
     )
     return 0
 
 
-def _prompt(context: Context) -> str | None:
-    words, file = context.many("words"), context.text("prompt_file")
+def _read_prompt(context: Context) -> str | None:
+    words, file = context.values("words"), context.text("prompt_file")
     if words and file is not None:
-        raise Usage("usage", "--prompt-file or the words after --: one of them.")
+        raise UsageError("usage", "--prompt-file or the words after --: one of them.")
     if file is None:
         return " ".join(map(str, words)) or None
     if not file.startswith("/"):
-        raise Usage("usage", f"--prompt-file takes a whole path, and {file!r} is none.")
+        raise UsageError("usage", f"--prompt-file takes a whole path, and {file!r} is none.")
     text = read_text(file)
     if not text.strip():
         raise Invalid("empty_prompt", f"{file} is empty")
@@ -139,24 +158,26 @@ def _prompt(context: Context) -> str | None:
 
 
 def delete(context: Context) -> int:
-    number = target(context)
+    member_id = target_member_id(context)
     server = context.server()
     # The pane is watched until it has gone, and the answer waits for that.
-    server.connection.timeout += PANES_SECONDS
+    server.connection.timeout += PANE_CLOSE_SECONDS
     try:
-        told = server.call(
-            "DELETE", fleets(fleet(context), "members", number), query={"force": context.flag("force")}
+        document = server.call(
+            "DELETE",
+            fleets_path(require_fleet_id(context), "members", member_id),
+            query={"force": context.flag("force")},
         ).document
     except Problem as problem:
-        if problem.code != STILL_THERE:
+        if problem.code != STILL_THERE_CODE:
             raise
-        return _still_there(context, problem)
-    tell(context, told, lambda: f"Member deleted.\n{_fate(told)}")
+        return _report_still_there(context, problem)
+    print_result(context, document, lambda: f"Member deleted.\n{_format_pane_outcome(document)}")
     return 0
 
 
-STILL_THERE = "member_still_there"
-_FATES = {
+STILL_THERE_CODE = "member_still_there"
+_PANE_OUTCOMES = {
     "exited": "has closed",
     "killed": "was killed",
     "pane_gone": "was gone already",
@@ -166,21 +187,21 @@ _FATES = {
 }
 
 
-def _fate(told: Document) -> str:
-    name, fate = told.get("pane_id"), told.get("pane")
-    if name is None or fate in (None, "no_pane"):
+def _format_pane_outcome(receipt: Document) -> str:
+    pane_id, outcome = receipt.get("pane_id"), receipt.get("pane")
+    if pane_id is None or outcome in (None, "no_pane"):
         return "It had no pane."
-    return f"Pane {cell(name)} {_FATES.get(str(fate), cell(fate))}."
+    return f"Pane {cell(pane_id)} {_PANE_OUTCOMES.get(str(outcome), cell(outcome))}."
 
 
-def _still_there(context: Context, problem: Problem) -> int:
+def _report_still_there(context: Context, problem: Problem) -> int:
     """The member stays. What its pane shows says what it waits for."""
-    from quarterdeck.cli.errors import tell as tell_problem
+    from quarterdeck.cli.errors import report_problem as tell_problem
 
     tail = problem.members.get("tail")
-    tell_problem(problem, as_json=context.as_json, opening="Error")
+    tell_problem(problem, as_json=context.as_json, prefix="Error")
     if not context.as_json and isinstance(tail, str):
-        sys.stderr.write(f"--- the last of its pane ---\n{harmless(tail.rstrip())}\n---\n")
+        sys.stderr.write(f"--- the last of its pane ---\n{escape_control_characters(tail.rstrip())}\n---\n")
     return EXIT_USAGE
 
 
@@ -189,57 +210,57 @@ def _still_there(context: Context, problem: Problem) -> int:
 
 def list_(context: Context) -> int:
     server = context.server()
-    where = fleet(context)
-    found = [
-        one
-        for one in members(server, where, activity=context.flag("activity"))
-        if one.get("kind") != "builtin-administrator"
+    fleet_id = require_fleet_id(context)
+    members = [
+        member
+        for member in load_members(server, fleet_id, activity=context.flag("activity"))
+        if member.get("kind") != "builtin-administrator"
     ]
     if context.flag("activity"):
-        found = [{**one, **_activity(server, where, one)} for one in found]
-    tell(context, found, lambda: _table(context, found) if found else "No members found.")
+        members = [{**member, **_load_activity(server, fleet_id, member)} for member in members]
+    print_result(context, members, lambda: _table(context, members) if members else "No members found.")
     return 0
 
 
-def _activity(server: Server, where: int, member: Document) -> Document:
+def _load_activity(server: ApiClient, fleet_id: int, member: Document) -> Document:
     """Each from the newest of a list: that costs the same, however long the list is."""
 
-    def newest(box: str, name: str, **query: str) -> object:
-        path = fleets(where, "members", member.get("agent_id"), box)
-        asked: Query = {**query, "limit": 1}
-        found = items_of(server.get(path, asked), "messages")
-        return found[0].get(name) if found else None
+    def load_newest(mailbox: str, field: str, **query: str) -> object:
+        path = fleets_path(fleet_id, "members", member.get("agent_id"), mailbox)
+        newest_query: Query = {**query, "limit": 1}
+        messages = page_items(server.get(path, newest_query), "messages")
+        return messages[0].get(field) if messages else None
 
     return {
-        "last_sent": newest("sent", "created_at"),
-        "last_received": newest("inbox", "created_at"),
-        "last_acknowledged": newest("inbox", "status_timestamp", status="completed"),
+        "last_sent": load_newest("sent", "created_at"),
+        "last_received": load_newest("inbox", "created_at"),
+        "last_acknowledged": load_newest("inbox", "status_timestamp", status="completed"),
     }
 
 
-def _table(context: Context, found: list[Document]) -> str:
-    heads = ["ID", "NAME", "BACKEND", "PANE"]
+def _table(context: Context, members: list[Document]) -> str:
+    headers = ["ID", "NAME", "BACKEND", "PANE"]
     rows: list[list[object]] = [
-        [one.get("agent_id"), one.get("name"), _of_pane(one, "coding_agent"), _of_pane(one, "tmux_pane_id")]
-        for one in found
+        [one.get("agent_id"), one.get("name"), _pane_field(one, "coding_agent"), _pane_field(one, "tmux_pane_id")]
+        for one in members
     ]
     if context.flag("activity"):
-        heads += ["UNREAD", "SENT", "RECEIVED", "ACKNOWLEDGED", "IDLE"]
+        headers += ["UNREAD", "SENT", "RECEIVED", "ACKNOWLEDGED", "IDLE"]
         now = time.time()
-        for row, one in zip(rows, found, strict=True):
-            at = [instant(one.get(name)) for name in ("last_sent", "last_received", "last_acknowledged")]
-            said = [when for when in at if when is not None]
-            row += [one.get("unread"), *(None if when is None else span(now - when) for when in at)]
-            row.append(span(now - max(said)) if said else None)
-    return table(heads, rows, context.paint)
+        for row, member in zip(rows, members, strict=True):
+            times = [instant(member.get(name)) for name in ("last_sent", "last_received", "last_acknowledged")]
+            known_times = [moment for moment in times if moment is not None]
+            row += [member.get("unread"), *(None if moment is None else span(now - moment) for moment in times)]
+            row.append(span(now - max(known_times)) if known_times else None)
+    return table(headers, rows, context.styler)
 
 
 def capture(context: Context) -> int:
     query: Query = {"lines": context.number("lines"), "ansi": context.flag("ansi")}
-    told = context.server().get(_path(context, "capture"), query)
-    text = str(told.get("text") or "")
+    document = context.server().get(_path(context, "capture"), query)
+    text = str(document.get("text") or "")
     # With --ansi the sequences are what was asked for.
-    tell(context, told, lambda: text if context.flag("ansi") else harmless(text))
+    print_result(context, document, lambda: text if context.flag("ansi") else escape_control_characters(text))
     return 0
 
 
@@ -247,39 +268,41 @@ def capture(context: Context) -> int:
 
 
 def send_input(context: Context) -> int:
-    body: Document = {"text": given_text(context, _typed(context)), "enter": not context.flag("no_enter")}
-    return _type(context, "send-input", body, "Typed into")
+    body: Document = {"text": require_text(context, _joined_words(context)), "enter": not context.flag("no_enter")}
+    return _post_action(context, "send-input", body, "Typed into")
 
 
 def exec_(context: Context) -> int:
-    words = _typed(context)
+    words = _joined_words(context)
     if words is None:
-        raise Usage("usage", "Which command? Give it in quotes, or after two dashes.")
-    return _type(context, "exec", {"text": words}, "Sent a command to")
+        raise UsageError("usage", "Which command? Give it in quotes, or after two dashes.")
+    return _post_action(context, "exec", {"text": words}, "Sent a command to")
 
 
 def ping(context: Context) -> int:
-    return _type(context, "ping", None, "Pinged")
+    return _post_action(context, "ping", None, "Pinged")
 
 
-def _type(context: Context, verb: str, body: Document | None, said: str) -> int:
-    told = context.server().call("POST", _path(context, verb), body=body).document
-    tell(context, told, lambda: f"{said} member {target(context)} ({cell(told.get('pane_id'))}).")
+def _post_action(context: Context, action: str, body: Document | None, label: str) -> int:
+    document = context.server().call("POST", _path(context, action), body=body).document
+    print_result(
+        context, document, lambda: f"{label} member {target_member_id(context)} ({cell(document.get('pane_id'))})."
+    )
     return 0
 
 
-def _typed(context: Context) -> str | None:
-    return " ".join(map(str, context.many("words"))).strip() or None
+def _joined_words(context: Context) -> str | None:
+    return " ".join(map(str, context.values("words"))).strip() or None
 
 
-def _path(context: Context, verb: str) -> str:
-    return fleets(fleet(context), "members", target(context), verb)
+def _path(context: Context, action: str) -> str:
+    return fleets_path(require_fleet_id(context), "members", target_member_id(context), action)
 
 
-def _placed(told: Document) -> str:
-    return f"backend={cell(_of_pane(told, 'coding_agent'))} pane={cell(_of_pane(told, 'tmux_pane_id'))}"
+def _format_placement(member: Document) -> str:
+    return f"backend={cell(_pane_field(member, 'coding_agent'))} pane={cell(_pane_field(member, 'tmux_pane_id'))}"
 
 
-def _of_pane(member: Document, name: str) -> object:
+def _pane_field(member: Document, name: str) -> object:
     placement = member.get("placement")
     return placement.get(name) if isinstance(placement, dict) else None

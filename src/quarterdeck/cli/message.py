@@ -10,99 +10,121 @@ from collections.abc import Callable
 from quarterdeck.cli.command_table import (
     DURATION,
     FILE,
-    MEMBER,
-    MESSAGE,
+    MEMBER_ID,
+    MESSAGE_ID,
     NUMBER,
     TEXT,
     Argument,
     Command,
-    Noun,
+    CommandTable,
     Option,
     choice,
 )
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.errors import Usage
+from quarterdeck.cli.errors import UsageError
 from quarterdeck.cli.fleet_common import (
-    AGENT,
-    FULL,
-    agent,
-    agent_or_none,
-    block,
-    document,
-    fleet,
-    fleets,
-    given_text,
-    picked,
-    plainly,
-    tell,
+    AGENT_ID_OPTION,
+    FULL_OPTION,
+    agent_id_or_none,
+    fleets_path,
+    format_message,
+    message_document,
+    pick_fields,
+    print_result,
+    require_agent_id,
+    require_fleet_id,
+    require_text,
+    with_fleet_errors,
 )
-from quarterdeck.client.api import Document, Query, Server, items_of
+from quarterdeck.client.api import ApiClient, Document, Query, page_items
 from quarterdeck.core.errors import NotFound
 
-_TELLING_MS = 3_000
+_DELIVERY_WAIT_MS = 3_000
 """How long a broadcast waits until its recipients were told in their panes: so many are counted as delivered."""
 
 
-def noun() -> Noun:
-    stdin = (Argument("stdin", "-", choice("-"), required=False),)
-    return Noun(
+def build_command_table() -> CommandTable:
+    stdin_argument = (Argument("stdin", "-", choice("-"), required=False),)
+    return CommandTable(
         (
-            Command(("message", "send"), "Send a message.", plainly(send), stdin, _SEND, _SENDING),
+            Command(
+                ("message", "send"),
+                "Send a message.",
+                with_fleet_errors(send),
+                stdin_argument,
+                _SEND_OPTIONS,
+                _TEXT_HELP,
+            ),
             Command(
                 ("message", "broadcast"),
                 "Send a message to all other members.",
-                plainly(broadcast),
-                stdin,
-                (AGENT, *_SAID, FULL),
-                _SENDING,
+                with_fleet_errors(broadcast),
+                stdin_argument,
+                (AGENT_ID_OPTION, *_TEXT_OPTIONS, FULL_OPTION),
+                _TEXT_HELP,
             ),
             Command(
                 ("message", "poll"),
                 "Print what waits for a member.",
-                plainly(poll),
-                options=_POLL,
-                description=_POLLING,
+                with_fleet_errors(poll),
+                options=_POLL_OPTIONS,
+                description=_POLL_HELP,
             ),
-            Command(("message", "show"), "Show one message.", plainly(show), options=_ONE),
-            Command(("message", "ack"), "Acknowledge a message, as its recipient.", plainly(ack), options=_ONE),
-            Command(("message", "cancel"), "Cancel a message, as its sender.", plainly(cancel), options=_ONE),
+            Command(("message", "show"), "Show one message.", with_fleet_errors(show), options=_MESSAGE_OPTIONS),
+            Command(
+                ("message", "ack"),
+                "Acknowledge a message, as its recipient.",
+                with_fleet_errors(ack),
+                options=_MESSAGE_OPTIONS,
+            ),
+            Command(
+                ("message", "cancel"),
+                "Cancel a message, as its sender.",
+                with_fleet_errors(cancel),
+                options=_MESSAGE_OPTIONS,
+            ),
             Command(
                 ("message", "follow"),
                 "Print what waits for a member, and what comes.",
-                plainly(follow),
-                options=(AGENT, _AFTER, FULL),
-                description=_FOLLOWING,
+                with_fleet_errors(follow),
+                options=(AGENT_ID_OPTION, _AFTER_OPTION, FULL_OPTION),
+                description=_FOLLOW_HELP,
             ),
         ),
         {"message": "What the members of a fleet say to each other."},
     )
 
 
-_SAID = (
+_TEXT_OPTIONS = (
     Option("--text", "What is said (- for standard input).", TEXT),
     Option("--text-file", "A file that says it (- for standard input).", FILE),
     Option("--key", "Idempotency key: repeating the command sends nothing twice.", TEXT),
 )
-_SEND = (
-    AGENT,
-    Option("--to", "To whom.", MEMBER, required=True),
-    *_SAID,
-    FULL,
+_SEND_OPTIONS = (
+    AGENT_ID_OPTION,
+    Option("--to", "To whom.", MEMBER_ID, required=True),
+    *_TEXT_OPTIONS,
+    FULL_OPTION,
     Option("--quiet", "Print the id alone."),
 )
-_SENDING = "What is said is given by --text, by --text-file, or with - on standard input."
-_AFTER = Option("--after", "Only those with a higher id.", NUMBER)
-_POLL = (
-    AGENT,
-    FULL,
+_TEXT_HELP = "What is said is given by --text, by --text-file, or with - on standard input."
+_AFTER_OPTION = Option("--after", "Only those with a higher id.", NUMBER)
+_POLL_OPTIONS = (
+    AGENT_ID_OPTION,
+    FULL_OPTION,
     Option("--wait", "How long to wait if there are none: 30, 5m.", DURATION),
     Option("--oldest-first", "In the order in which they came."),
     Option("--limit", "How many at most, 1 to 500 [default: 100].", NUMBER),
-    _AFTER,
+    _AFTER_OPTION,
 )
-_POLLING = "What nobody has acknowledged, newest first. Without --full texts are clipped to QD_MAX_TEXT_LEN (200)."
-_ONE = (AGENT, Option("--task-id", "The message.", MESSAGE), Option("--message-id", "The same.", MESSAGE), FULL)
-_FOLLOWING = "Until Ctrl-C. With --json each is an object on a line of its own."
+_POLL_HELP = "What nobody has acknowledged, newest first. Without --full texts are clipped to QD_MAX_TEXT_LEN (200)."
+_MESSAGE_OPTIONS = (
+    AGENT_ID_OPTION,
+    Option("--task-id", "The message.", MESSAGE_ID),
+    Option("--message-id", "The same.", MESSAGE_ID),
+    FULL_OPTION,
+)
+_FOLLOW_HELP = "Until Ctrl-C. With --json each is an object on a line of its own."
 
 
 # -- sending ---------------------------------------------------------------------------------------------------------
@@ -110,80 +132,84 @@ _FOLLOWING = "Until Ctrl-C. With --json each is an object on a line of its own."
 
 def send(context: Context) -> int:
     if context.flag("full") and context.flag("quiet"):
-        raise Usage("usage", "--full or --quiet: one of them.")
+        raise UsageError("usage", "--full or --quiet: one of them.")
     sent = _post(context, context.number("to"))
     if context.flag("quiet") and not context.as_json:
         context.write(str(sent.get("task_id")))
     else:
-        _tell_one(context, sent, "Message sent.")
+        _print_message(context, sent, "Message sent.")
     return 0
 
 
 def broadcast(context: Context) -> int:
-    told = _post(context, "*", wait_ms=_TELLING_MS)
-    summary = told.get("summary")
+    reply = _post(context, "*", wait_ms=_DELIVERY_WAIT_MS)
+    summary = reply.get("summary")
     message = summary if isinstance(summary, dict) else {}
-    counts = picked(told, "recipients", "delivered")
+    counts = pick_fields(reply, "recipients", "delivered")
 
-    def line() -> str:
-        said = f"broadcast id={message.get('task_id')} " + " ".join(f"{n}={v}" for n, v in counts.items())
-        return f"{said}\n{block(context, message)}" if context.flag("full") else said
+    def format_summary() -> str:
+        summary_line = f"broadcast id={message.get('task_id')} " + " ".join(
+            f"{name}={count}" for name, count in counts.items()
+        )
+        return f"{summary_line}\n{format_message(context, message)}" if context.flag("full") else summary_line
 
-    tell(context, {**document(context, message), **counts}, line)
+    print_result(context, {**message_document(context, message), **counts}, format_summary)
     return 0
 
 
-def _post(context: Context, to: object, **more: int) -> Document:
+def _post(context: Context, recipient: object, **extra_fields: int) -> Document:
     """Under a key of this run, if none was given: should the answer be lost, whatever sends it again sends it once."""
-    who, text = agent(context), given_text(context, context.text("stdin"))
-    body: Document = {"from_agent_id": who, "to_agent_id": to, "text": text, **more}
+    sender_id, text = require_agent_id(context), require_text(context, context.text("stdin"))
+    body: Document = {"from_agent_id": sender_id, "to_agent_id": recipient, "text": text, **extra_fields}
     key = context.text("key") or f"qd-{os.urandom(16).hex()}"
-    return context.server().call("POST", fleets(fleet(context), "messages"), body=body, key=key).document
+    return (
+        context.server().call("POST", fleets_path(require_fleet_id(context), "messages"), body=body, key=key).document
+    )
 
 
 # -- one message -----------------------------------------------------------------------------------------------------
 
 
 def show(context: Context) -> int:
-    where, number = fleet(context), _number(context)
+    fleet_id, message_id = require_fleet_id(context), _message_id(context)
     server = context.server()
-    who = agent_or_none(context)
-    if who is not None:
-        _require_member(server, where, who)
-    found = server.get(fleets(where, "messages", number))
-    tell(context, document(context, found), lambda: block(context, found))
+    agent_id = agent_id_or_none(context)
+    if agent_id is not None:
+        _require_member(server, fleet_id, agent_id)
+    message = server.get(fleets_path(fleet_id, "messages", message_id))
+    print_result(context, message_document(context, message), lambda: format_message(context, message))
     return 0
 
 
-def _require_member(server: Server, where: int, who: int) -> None:
+def _require_member(server: ApiClient, fleet_id: int, agent_id: int) -> None:
     """Nobody's business but the fleet's: who has left it, or never was in it, is told so before anything is read."""
-    if server.get(fleets(where, "members", who)).get("status") != "active":
-        raise NotFound("fleet_member_not_found", f"agent {who} is not a member of fleet {where}.")
+    if server.get(fleets_path(fleet_id, "members", agent_id)).get("status") != "active":
+        raise NotFound("fleet_member_not_found", f"agent {agent_id} is not a member of fleet {fleet_id}.")
 
 
 def ack(context: Context) -> int:
-    return _end(context, "ack", "Message acknowledged.")
+    return _finish_message(context, "ack", "Message acknowledged.")
 
 
 def cancel(context: Context) -> int:
-    return _end(context, "cancel", "Task canceled.")
+    return _finish_message(context, "cancel", "Task canceled.")
 
 
-def _end(context: Context, verb: str, said: str) -> int:
-    path = fleets(fleet(context), "messages", _number(context), verb)
-    ended = context.server().call("POST", path, body={"agent_id": agent(context)}).document
+def _finish_message(context: Context, verb: str, confirmation: str) -> int:
+    path = fleets_path(require_fleet_id(context), "messages", _message_id(context), verb)
+    message = context.server().call("POST", path, body={"agent_id": require_agent_id(context)}).document
     # Whoever ends it knows what it said: that is not paid for twice.
-    _tell_one(context, ended, said, with_text=context.flag("full"))
+    _print_message(context, message, confirmation, with_text=context.flag("full"))
     return 0
 
 
-def _number(context: Context) -> int:
-    given = {context.number("task_id"), context.number("message_id")} - {None}
-    if len(given) != 1:
-        raise Usage("usage", "Which message? Give --task-id (or --message-id, which is the same).")
-    [number] = given
-    assert number is not None  # taken out above
-    return number
+def _message_id(context: Context) -> int:
+    ids = {context.number("task_id"), context.number("message_id")} - {None}
+    if len(ids) != 1:
+        raise UsageError("usage", "Which message? Give --task-id (or --message-id, which is the same).")
+    [message_id] = ids
+    assert message_id is not None  # taken out above
+    return message_id
 
 
 # -- many ------------------------------------------------------------------------------------------------------------
@@ -192,10 +218,14 @@ def _number(context: Context) -> int:
 def poll(context: Context) -> int:
     order = "asc" if context.flag("oldest_first") else "desc"
     inbox = _Inbox(context, order=order, limit=context.number("limit"))
-    wait = context.number("wait")
-    found = inbox.awaited(wait) if wait else inbox.ask(context.server(), 0)
-    shown = [document(context, one) for one in found]
-    tell(context, shown, lambda: "\n\n".join(block(context, one) for one in found) or "No messages found.")
+    wait_seconds = context.number("wait")
+    messages = inbox.wait_for_messages(wait_seconds) if wait_seconds else inbox.fetch(context.server(), 0)
+    documents = [message_document(context, message) for message in messages]
+    print_result(
+        context,
+        documents,
+        lambda: "\n\n".join(format_message(context, message) for message in messages) or "No messages found.",
+    )
     if inbox.has_more and not context.as_json:
         context.note("there are more than these: --limit says how many are printed, --after where to begin")
     return 0
@@ -204,13 +234,13 @@ def poll(context: Context) -> int:
 def follow(context: Context) -> int:
     inbox = _Inbox(context, order="asc")
 
-    def told(found: list[Document]) -> bool:
-        for message in found:
-            inbox.after = _id(message)
-            _tell_next(context, message)
+    def print_messages(messages: list[Document]) -> bool:
+        for message in messages:
+            inbox.after = _position(message)
+            _print_followed_message(context, message)
         return False
 
-    inbox.trail(told)
+    inbox.poll_repeatedly(print_messages)
     return 0
 
 
@@ -219,13 +249,13 @@ class _Inbox:
 
     def __init__(self, context: Context, *, order: str, limit: int | None = None) -> None:
         self._context = context
-        self._path = fleets(fleet(context), "members", agent(context), "inbox")
+        self._path = fleets_path(require_fleet_id(context), "members", require_agent_id(context), "inbox")
         self._order = order
         self._limit = limit
         self.after = context.number("after")
         self.has_more = False
 
-    def ask(self, server: Server, wait_ms: int) -> list[Document]:
+    def fetch(self, server: ApiClient, wait_ms: int) -> list[Document]:
         query: Query = {
             "status": "input_required",
             "order": self._order,
@@ -236,40 +266,44 @@ class _Inbox:
         }
         page = server.get(self._path, query)
         self.has_more = page.get("next_cursor") is not None
-        return items_of(page, "messages")
+        return page_items(page, "messages")
 
-    def awaited(self, seconds: int) -> list[Document]:
+    def wait_for_messages(self, seconds: int) -> list[Document]:
         """What is there; where nothing is, what comes first, if it comes in time."""
-        end = time.monotonic() + seconds
-        found: list[Document] = []
+        deadline = time.monotonic() + seconds
+        messages: list[Document] = []
 
-        def is_enough(more: list[Document]) -> bool:
-            found.extend(more)
-            return bool(more) or time.monotonic() >= end
+        def is_done(new_messages: list[Document]) -> bool:
+            messages.extend(new_messages)
+            return bool(new_messages) or time.monotonic() >= deadline
 
-        self.trail(is_enough, end)
-        return found
+        self.poll_repeatedly(is_done, deadline)
+        return messages
 
-    def trail(self, taken: Callable[[list[Document]], bool], end: float | None = None) -> None:
-        from quarterdeck.cli.long_poll import WAIT_MS, trail  # whoever does not wait does not pay for it
+    def poll_repeatedly(self, handle: Callable[[list[Document]], bool], deadline: float | None = None) -> None:
+        from quarterdeck.cli.long_poll import WAIT_MS, repeat_long_poll  # whoever does not wait does not pay for it
 
-        def step(server: Server) -> bool:
-            left = WAIT_MS if end is None else min(WAIT_MS, max(round((end - time.monotonic()) * 1000), 0))
-            return taken(self.ask(server, left))
+        def poll_once(server: ApiClient) -> bool:
+            wait_ms = WAIT_MS if deadline is None else min(WAIT_MS, max(round((deadline - time.monotonic()) * 1000), 0))
+            return handle(self.fetch(server, wait_ms))
 
-        trail(self._context, step, end=end)
-
-
-def _id(message: Document) -> int | None:
-    found = message.get("task_id")
-    return found if isinstance(found, int) else None
+        repeat_long_poll(self._context, poll_once, deadline=deadline)
 
 
-def _tell_one(context: Context, message: Document, said: str, *, with_text: bool = True) -> None:
-    tell(context, document(context, message), lambda: f"{said}\n{block(context, message)}" if with_text else said)
+def _position(message: Document) -> int | None:
+    task_id = message.get("task_id")
+    return task_id if isinstance(task_id, int) else None
 
 
-def _tell_next(context: Context, message: Document) -> None:
+def _print_message(context: Context, message: Document, confirmation: str, *, with_text: bool = True) -> None:
+    print_result(
+        context,
+        message_document(context, message),
+        lambda: f"{confirmation}\n{format_message(context, message)}" if with_text else confirmation,
+    )
+
+
+def _print_followed_message(context: Context, message: Document) -> None:
     """One of those that have no end: it is seen as it comes, a blank line after it."""
-    tell(context, document(context, message), lambda: f"{block(context, message)}\n\n")
+    print_result(context, message_document(context, message), lambda: f"{format_message(context, message)}\n\n")
     sys.stdout.flush()

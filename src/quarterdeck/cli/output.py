@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-NOTHING = "-"
+EMPTY_CELL = "-"
 _COLOURS = {
     **dict.fromkeys(("active", "running", "succeeded", "healthy", "completed", "working"), "32"),
     **dict.fromkeys(("suspended", "pending", "starting", "degraded", "assigned", "paused", "warn"), "33"),
@@ -15,11 +15,11 @@ _COLOURS = {
 """What goes well, what waits, what went wrong, what is over."""
 
 
-class Paint:
+class TextStyler:
     """Colours on a terminal, nothing elsewhere."""
 
-    def __init__(self, on: bool) -> None:
-        self.on = on
+    def __init__(self, is_enabled: bool) -> None:
+        self.is_enabled = is_enabled
 
     def dim(self, text: str) -> str:
         return self._wrap("2", text)
@@ -27,23 +27,23 @@ class Paint:
     def bold(self, text: str) -> str:
         return self._wrap("1", text)
 
-    def status(self, word: str, text: str) -> str:
+    def status(self, status: str, text: str) -> str:
         """A text in the colour of a status, however that is spelled."""
-        return self._wrap(_COLOURS.get(word.lower(), ""), text)
+        return self._wrap(_COLOURS.get(status.lower(), ""), text)
 
     def _wrap(self, code: str, text: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.on and code else text
+        return f"\x1b[{code}m{text}\x1b[0m" if self.is_enabled and code else text
 
 
 def cell(value: object) -> str:
     """One value as one line of text that cannot move the cursor: names and reasons are written by
     strangers."""
     if value is None or value == "":
-        return NOTHING
+        return EMPTY_CELL
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
-        text = ", ".join(value) or NOTHING
+        text = ", ".join(value) or EMPTY_CELL
     else:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if text.isprintable():
@@ -73,39 +73,39 @@ def clip(text: str, columns: int) -> str:
     """As much of it as fits; where something is missing, it ends with an ellipsis."""
     if width(text) <= columns:
         return text
-    kept, left = "", columns - 1
+    clipped, remaining = "", columns - 1
     for char in text:
-        left -= width(char)
-        if left < 0:
+        remaining -= width(char)
+        if remaining < 0:
             break
-        kept += char
-    return f"{kept}…" if columns > 0 else ""
+        clipped += char
+    return f"{clipped}…" if columns > 0 else ""
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[object]], paint: Paint) -> str:
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]], styler: TextStyler) -> str:
     """Columns as wide as their widest cell; the last one is left ragged."""
     body = [[cell(value) for value in row] for row in rows]
-    columns = [max(map(width, column)) for column in zip(heads, *body, strict=True)]
-    lines = [paint.bold(_line(heads, columns))]
-    lines += [_line(row, columns) for row in body]
+    widths = [max(map(width, column)) for column in zip(headers, *body, strict=True)]
+    lines = [styler.bold(_format_row(headers, widths))]
+    lines += [_format_row(row, widths) for row in body]
     return "\n".join(lines)
 
 
-def fields(pairs: Iterable[tuple[str, object]], paint: Paint) -> str:
+def fields(pairs: Iterable[tuple[str, object]], styler: TextStyler) -> str:
     """One name and value per line, the values aligned."""
-    named = [(name, cell(value)) for name, value in pairs]
-    columns = max((width(name) for name, _ in named), default=0)
-    return "\n".join(f"{paint.bold(pad(name, columns))}  {value}" for name, value in named)
+    rows = [(name, cell(value)) for name, value in pairs]
+    name_width = max((width(name) for name, _ in rows), default=0)
+    return "\n".join(f"{styler.bold(pad(name, name_width))}  {value}" for name, value in rows)
 
 
 def span(seconds: float) -> str:
     """The two largest units: 45s, 12m 5s, 3h 20m, 2d 4h."""
-    left = max(int(seconds), 0)
-    for size, unit, small, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if left >= size:
-            rest = left % size // small
-            return f"{left // size}{unit} {rest}{below}" if rest else f"{left // size}{unit}"
-    return f"{left}s"
+    remaining = max(int(seconds), 0)
+    for size, unit, small_size, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if remaining >= size:
+            rest = remaining % size // small_size
+            return f"{remaining // size}{unit} {rest}{small_unit}" if rest else f"{remaining // size}{unit}"
+    return f"{remaining}s"
 
 
 def instant(value: object) -> float | None:
@@ -120,5 +120,5 @@ def instant(value: object) -> float | None:
         return None
 
 
-def _line(cells: Sequence[str], columns: Sequence[int]) -> str:
-    return "  ".join(pad(text, columns[at]) for at, text in enumerate(cells)).rstrip()
+def _format_row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(pad(text, widths[index]) for index, text in enumerate(cells)).rstrip()

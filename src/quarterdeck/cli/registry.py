@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from quarterdeck.cli.command_table import Command, Noun
+from quarterdeck.cli.command_table import Command, CommandTable
 
 MODULES = {
     "up": "server",
@@ -46,18 +46,18 @@ MODULES = {
 }
 
 
-def noun_of(word: str) -> Noun | None:
+def load_command_table(word: str) -> CommandTable | None:
     """The table of the module that knows this first word; only that module is imported."""
-    name = MODULES.get(word)
-    if name is None:
+    module_name = MODULES.get(word)
+    if module_name is None:
         return None
-    module = importlib.import_module(f"quarterdeck.cli.{name}")
+    module = importlib.import_module(f"quarterdeck.cli.{module_name}")
     table = module.noun()
-    assert isinstance(table, Noun)  # what import_module returns has no type
+    assert isinstance(table, CommandTable)  # what import_module returns has no type
     return table
 
 
 def commands_of(word: str) -> list[Command]:
     """The commands that begin with this word."""
-    table = noun_of(word)
+    table = load_command_table(word)
     return [] if table is None else [command for command in table.commands if command.words[0] == word]

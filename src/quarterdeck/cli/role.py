@@ -4,59 +4,74 @@ from __future__ import annotations
 
 import time
 
-from quarterdeck.cli.command_table import TEXT, Argument, Command, Noun, Option, any_case
+from quarterdeck.cli.command_table import TEXT, Argument, Command, CommandTable, Option, uppercase_choice
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.list_output import PAGES, ago, show_list, show_one
+from quarterdeck.cli.list_output import PAGING, ago, print_details, print_list
 from quarterdeck.cli.output import cell, table
 from quarterdeck.client.api import Document
 
 
-def noun() -> Noun:
-    one = (Argument("subject", "SUBJECT", TEXT),)
-    return Noun(
+def build_command_table() -> CommandTable:
+    subject_argument = (Argument("subject", "SUBJECT", TEXT),)
+    return CommandTable(
         (
-            Command(("role", "list"), "List who has a role in a zone.", list_, options=PAGES),
-            Command(("role", "show"), "Show somebody's role.", show, one),
-            Command(("role", "set"), "Give somebody a role.", set_, one, (_ROLE,), _SETTING),
-            Command(("role", "remove"), "Take somebody's role away.", remove, one, (), _REMOVING),
+            Command(("role", "list"), "List who has a role in a zone.", list_, options=PAGING),
+            Command(("role", "show"), "Show somebody's role.", show, subject_argument),
+            Command(("role", "set"), "Give somebody a role.", set_, subject_argument, (_ROLE_OPTION,), _SET_HELP),
+            Command(("role", "remove"), "Take somebody's role away.", remove, subject_argument, (), _REMOVE_HELP),
         ),
         {"role": "Who belongs to a zone, and what they may do."},
     )
 
 
-_ROLE = Option("--role", "What they may do.", any_case("OWNER", "ADMIN", "MEMBER", "AGENT"), required=True)
-_SETTING = "SUBJECT is who a token is about: its `sub`. Only an OWNER makes or unmakes an OWNER."
-_REMOVING = "Who was given none has the role that the token says, if its issuer is believed."
+_ROLE_OPTION = Option(
+    "--role", "What they may do.", uppercase_choice("OWNER", "ADMIN", "MEMBER", "AGENT"), required=True
+)
+_SET_HELP = "SUBJECT is who a token is about: its `sub`. Only an OWNER makes or unmakes an OWNER."
+_REMOVE_HELP = "Who was given none has the role that the token says, if its issuer is believed."
 
 
 def list_(context: Context) -> int:
-    return show_list(context, context.work("members"), {}, _table)
+    return print_list(context, context.api_path("members"), {}, _table)
 
 
 def show(context: Context) -> int:
-    return show_one(context, context.work("members", context.given("subject")))
+    return print_details(context, context.api_path("members", context.required_text("subject")))
 
 
 def set_(context: Context) -> int:
-    body: Document = {"role": context.given("role")}
-    told = context.server().call("PUT", context.work("members", context.given("subject")), body=body).document
-    context.show(told, lambda one: f"{cell(one.get('subject'))} is {cell(one.get('role'))} of zone {context.zone}")
+    body: Document = {"role": context.required_text("role")}
+    document = (
+        context.server().call("PUT", context.api_path("members", context.required_text("subject")), body=body).document
+    )
+    context.show(
+        document,
+        lambda assignment: (
+            f"{cell(assignment.get('subject'))} is {cell(assignment.get('role'))} of zone {context.zone}"
+        ),
+    )
     return 0
 
 
 def remove(context: Context) -> int:
-    subject = context.given("subject")
-    context.server().call("DELETE", context.work("members", subject))
-    told: Document = {"subject": subject, "status": "removed"}
-    context.show(told, lambda _: f"removed {cell(subject)} from zone {context.zone}")
+    subject = context.required_text("subject")
+    context.server().call("DELETE", context.api_path("members", subject))
+    document: Document = {"subject": subject, "status": "removed"}
+    context.show(document, lambda _: f"removed {cell(subject)} from zone {context.zone}")
     return 0
 
 
-def _table(context: Context, members: list[Document]) -> str:
-    if not members:
+def _table(context: Context, assignments: list[Document]) -> str:
+    if not assignments:
         return f"no roles in zone {context.zone}: each bearer has the one that its token says"
     now = time.time()
     rows = [
-        [one.get("subject"), one.get("role"), one.get("addedBy"), ago(one.get("createdAt"), now)] for one in members
+        [
+            assignment.get("subject"),
+            assignment.get("role"),
+            assignment.get("addedBy"),
+            ago(assignment.get("createdAt"), now),
+        ]
+        for assignment in assignments
     ]
-    return table(("SUBJECT", "ROLE", "ADDED BY", "SINCE"), rows, context.paint)
+    return table(("SUBJECT", "ROLE", "ADDED BY", "SINCE"), rows, context.styler)

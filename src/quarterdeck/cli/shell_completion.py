@@ -10,61 +10,70 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from quarterdeck.cli.command_table import Ask, Command
+from quarterdeck.cli.command_table import Command, ParsedCommand
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.fast_parser import blank
-from quarterdeck.cli.fleet_common import COLUMNS, agent_or_none, fleet_or_none, fleets
-from quarterdeck.client.api import Document, Query, Server, items_of
+from quarterdeck.cli.fast_parser import empty_values
+from quarterdeck.cli.fleet_common import MESSAGE_FIELDS, agent_id_or_none, fleet_id_or_none, fleets_path
+from quarterdeck.client.api import ApiClient, Document, Query, page_items
 from quarterdeck.core.errors import Problem
 
-_SECONDS = 2.0
-_MOST = 100
+_TIMEOUT_SECONDS = 2.0
+_LIMIT = 100
 
 
-class Offer(NamedTuple):
+class Completion(NamedTuple):
     value: str
     help: str
 
 
-def offers(typed: Mapping[str, object], source: str, incomplete: str) -> list[Offer]:
+def complete_from_server(typed_values: Mapping[str, object], source: str, incomplete: str) -> list[Completion]:
     """What goes on as it was begun: by its id, or by its name, which is then replaced by the id."""
-    command = Command((), "", _not_run)
-    context = Context(Ask(command, {**blank(command), "agent_id": None, **typed, "timeout": _SECONDS}), os.environ)
+    command = Command((), "", _refuse_to_run)
+    context = Context(
+        ParsedCommand(
+            command, {**empty_values(command), "agent_id": None, **typed_values, "timeout": _TIMEOUT_SECONDS}
+        ),
+        os.environ,
+    )
     try:
-        server = context.again()
-        found = [] if server is None else [*_found(context, server, source)]
+        server = context.find_running_server()
+        completions = [] if server is None else [*_load_completions(context, server, source)]
     except (Problem, OSError):
         # A shell has no place for a sentence: what is wrong is told when the command runs.
         return []
-    begun = incomplete.lower()
-    return [one for one in found if one.value.startswith(incomplete) or (begun and one.help.lower().startswith(begun))]
+    prefix = incomplete.lower()
+    return [
+        completion
+        for completion in completions
+        if completion.value.startswith(incomplete) or (prefix and completion.help.lower().startswith(prefix))
+    ]
 
 
-def _found(context: Context, server: Server, source: str) -> Iterator[Offer]:
+def _load_completions(context: Context, server: ApiClient, source: str) -> Iterator[Completion]:
     if source == "fleets":
-        for one in items_of(server.get(fleets()), "fleets"):
-            yield _offer(one, "fleet_id", "label")
+        for item in page_items(server.get(fleets_path()), "fleets"):
+            yield _to_completion(item, "fleet_id", "label")
         return
-    number = fleet_or_none(context)
-    if number is None:
+    fleet_id = fleet_id_or_none(context)
+    if fleet_id is None:
         return
     if source == "members":
-        for one in items_of(server.get(fleets(number, "members")), "members"):
-            yield _offer(one, "agent_id", "name")
+        for item in page_items(server.get(fleets_path(fleet_id, "members")), "members"):
+            yield _to_completion(item, "agent_id", "name")
         return
-    who = agent_or_none(context)
-    if who is not None:
-        query: Query = {"status": "input_required", "limit": _MOST}
-        for one in items_of(server.get(fleets(number, "members", who, "inbox"), query), "messages"):
-            yield _offer(one, COLUMNS[0], "text")
+    agent_id = agent_id_or_none(context)
+    if agent_id is not None:
+        query: Query = {"status": "input_required", "limit": _LIMIT}
+        for item in page_items(server.get(fleets_path(fleet_id, "members", agent_id, "inbox"), query), "messages"):
+            yield _to_completion(item, MESSAGE_FIELDS[0], "text")
 
 
-def _offer(one: Document, value: str, text: str) -> Offer:
-    told = one.get(text)
+def _to_completion(item: Document, value_field: str, help_field: str) -> Completion:
+    help_text = item.get(help_field)
     # Of a text one line, and not more of it than a shell can show; nothing in it moves the cursor.
-    line = "".join(char for char in told if char.isprintable())[:60] if isinstance(told, str) else ""
-    return Offer(str(one.get(value)), line)
+    line = "".join(char for char in help_text if char.isprintable())[:60] if isinstance(help_text, str) else ""
+    return Completion(str(item.get(value_field)), line)
 
 
-def _not_run(context: Context) -> int:
+def _refuse_to_run(context: Context) -> int:
     raise AssertionError("what completes a word runs no command")

@@ -6,119 +6,121 @@ import sys
 import time
 from collections.abc import Iterator
 
-from quarterdeck.cli.command_table import ID, NUMBER, TEXT, Argument, Command, Option, any_case
+from quarterdeck.cli.command_table import ID, NUMBER, TEXT, Argument, Command, Option, uppercase_choice
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.output import Paint, as_json, cell, instant, pad
-from quarterdeck.cli.time_args import EARLIER, earlier
-from quarterdeck.client.api import Document, Query, Server, cursor_of, items_of
+from quarterdeck.cli.output import TextStyler, as_json, cell, instant, pad
+from quarterdeck.cli.time_args import PAST_TIME, parse_past_time
+from quarterdeck.client.api import ApiClient, Document, Query, next_cursor, page_items
 
 LEVELS = ("DEBUG", "INFO", "WARN", "ERROR", "CRITICAL")
-_PAGE = 500
-_TOLD = ("state_transition", "progress_update")
+_PAGE_SIZE = 500
+_EVENTS_WITHOUT_DETAILS = ("state_transition", "progress_update")
 """What the message of these says already is not said again; --json has it all."""
 
 
-def command() -> Command:
-    one = (Argument("id", "ID", ID),)
-    return Command(("task", "logs"), "What happened to a task, oldest first.", logs, one, _OPTIONS, _TELLING)
+def build_command() -> Command:
+    id_argument = (Argument("id", "ID", ID),)
+    return Command(
+        ("task", "logs"), "What happened to a task, oldest first.", logs, id_argument, _LOGS_OPTIONS, _LOGS_HELP
+    )
 
 
-_OPTIONS = (
+_LOGS_OPTIONS = (
     Option("--follow", "Go on printing what happens.", short="-f"),
-    Option("--level", "Only those of this level.", any_case(*LEVELS)),
+    Option("--level", "Only those of this level.", uppercase_choice(*LEVELS)),
     Option("--event", "Only those of this kind: state_transition, progress_update, …", TEXT),
-    Option("--since", "Only those since: an instant, or 10m (so long ago).", EARLIER),
+    Option("--since", "Only those since: an instant, or 10m (so long ago).", PAST_TIME),
     Option("--limit", "How many of the last at most [default: 100].", NUMBER, short="-n"),
 )
-_TELLING = "Its transitions, and the lines that its agents wrote. With --json each is an object on a line of its own."
+_LOGS_HELP = "Its transitions, and the lines that its agents wrote. With --json each is an object on a line of its own."
 
 
 def logs(context: Context) -> int:
     limit = context.number("limit")
-    log = _Log(context)
-    told = log.last(100 if limit is None else limit)
-    if not told and not context.flag("follow") and not context.as_json:
+    log = _TaskLog(context)
+    lines = log.load_last(100 if limit is None else limit)
+    if not lines and not context.flag("follow") and not context.as_json:
         context.note("nothing of that kind is in its log")
-    for line in told:
-        log.tell(line)
+    for line in lines:
+        log.print_line(line)
     if context.flag("follow"):
         log.follow()
     return 0
 
 
-class _Log:
+class _TaskLog:
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._path = context.work("agent-tasks", context.given("id"), "logs")
+        self._path = context.api_path("agent-tasks", context.required_text("id"), "logs")
         self._query: Query = {"level": context.text("level"), "event": context.text("event")}
         since = context.text("since")
-        self._since = 0.0 if since is None else instant(earlier(since, time.time())) or 0.0
+        self._since = 0.0 if since is None else instant(parse_past_time(since, time.time())) or 0.0
         self._cursor: str | None = None
         """Where to go on following."""
 
-    def last(self, limit: int) -> list[Document]:
+    def load_last(self, limit: int) -> list[Document]:
         """The last of them, the oldest first. Whoever follows reads on from there, so that nothing is missed."""
         server = self._context.server()
         if self._context.flag("follow"):
-            told = [*self._all(server)]
-            return told[max(len(told) - limit, 0) :]
+            lines = [*self._load_all(server)]
+            return lines[max(len(lines) - limit, 0) :]
         newest: list[Document] = []
-        asked: Query = {**self._query, "order": "desc", "limit": max(min(limit, _PAGE), 1)}
-        for page in server.pages(self._path, asked):
-            items = items_of(page)
-            newest += [line for line in items if self._is_wanted(line)]
-            if len(newest) >= limit or not all(map(self._is_wanted, items)):
+        page_query: Query = {**self._query, "order": "desc", "limit": max(min(limit, _PAGE_SIZE), 1)}
+        for page in server.pages(self._path, page_query):
+            items = page_items(page)
+            newest += [line for line in items if self._is_recent(line)]
+            if len(newest) >= limit or not all(map(self._is_recent, items)):
                 break
         return newest[:limit][::-1]
 
     def follow(self) -> None:
         """Until Ctrl-C. The server answers when there is something, or when it has waited for long enough."""
-        from quarterdeck.cli.long_poll import WAIT_MS, trail  # whoever only looks does not pay for it
+        from quarterdeck.cli.long_poll import WAIT_MS, repeat_long_poll  # whoever only looks does not pay for it
 
-        def next_lines(server: Server) -> bool:
-            for line in self._more(server, WAIT_MS):
-                self.tell(line)
+        def print_next_lines(server: ApiClient) -> bool:
+            for line in self._load_next(server, WAIT_MS):
+                self.print_line(line)
             return False
 
-        trail(self._context, next_lines)
+        repeat_long_poll(self._context, print_next_lines)
 
-    def tell(self, line: Document) -> None:
-        self._context.write(as_json(line) if self._context.as_json else line_of(line, self._context.paint))
+    def print_line(self, line: Document) -> None:
+        self._context.write(as_json(line) if self._context.as_json else format_line(line, self._context.styler))
         sys.stdout.flush()
 
-    def _all(self, server: Server) -> Iterator[Document]:
+    def _load_all(self, server: ApiClient) -> Iterator[Document]:
         """Everything up to now."""
-        while items := self._more(server, 0):
-            yield from filter(self._is_wanted, items)
+        while items := self._load_next(server, 0):
+            yield from filter(self._is_recent, items)
 
-    def _more(self, server: Server, wait_ms: int) -> list[Document]:
-        asked: Query = {
+    def _load_next(self, server: ApiClient, wait_ms: int) -> list[Document]:
+        page_query: Query = {
             **self._query,
             "order": "asc",
-            "limit": _PAGE,
+            "limit": _PAGE_SIZE,
             "cursor": self._cursor,
             "waitMs": wait_ms or None,
         }
-        page = server.get(self._path, asked)
-        cursor = cursor_of(page)
+        page = server.get(self._path, page_query)
+        cursor = next_cursor(page)
         self._cursor = cursor if isinstance(cursor, str) else self._cursor
-        return items_of(page)
+        return page_items(page)
 
-    def _is_wanted(self, line: Document) -> bool:
+    def _is_recent(self, line: Document) -> bool:
         return (instant(line.get("createdAt")) or 0.0) >= self._since
 
 
-def line_of(line: Document, paint: Paint) -> str:
+def format_line(line: Document, styler: TextStyler) -> str:
     """One line, and below it, indented, where something failed."""
     before, after, details = line.get("previousStatus"), line.get("newStatus"), line.get("details")
     level = cell(line.get("level"))
-    told = [cell(line.get("createdAt")), paint.status(level, pad(level, 8)), pad(cell(line.get("event")), 16)]
+    parts = [cell(line.get("createdAt")), styler.status(level, pad(level, 8)), pad(cell(line.get("event")), 16)]
     if after is not None and after != before:
-        told.append(cell(after) if before is None else f"{cell(before)} → {cell(after)}")
+        parts.append(cell(after) if before is None else f"{cell(before)} → {cell(after)}")
     if line.get("message"):
-        told.append(cell(line["message"]))
-    if details and line.get("event") not in _TOLD:
-        told.append(paint.dim(cell(details)))
+        parts.append(cell(line["message"]))
+    if details and line.get("event") not in _EVENTS_WITHOUT_DETAILS:
+        parts.append(styler.dim(cell(details)))
     trace = line.get("stackTrace")
-    below = [f"    {cell(one)}" for one in trace.splitlines()] if isinstance(trace, str) else []
-    return "\n".join(["  ".join(told), *below])
+    trace_lines = [f"    {cell(trace_line)}" for trace_line in trace.splitlines()] if isinstance(trace, str) else []
+    return "\n".join(["  ".join(parts), *trace_lines])

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from quarterdeck.cli.output import Paint, cell, clip, pad, width
-from quarterdeck.cli.session_tree import BOX, Lines, lines_for, under
-from quarterdeck.client.api import Document, items_of
+from quarterdeck.cli.output import TextStyler, cell, clip, pad, width
+from quarterdeck.cli.session_tree import UNICODE_GLYPHS, TreeGlyphs, child_entries, glyphs_for
+from quarterdeck.client.api import Document, page_items
 
-__all__ = ["draw", "lines_for"]
-AGAIN = "(also above)"
-_TITLE = 60
+__all__ = ["draw", "glyphs_for"]
+ALREADY_SHOWN = "(also above)"
+_TITLE_WIDTH = 60
 
 
 class Row(NamedTuple):
@@ -24,66 +24,70 @@ class Row(NamedTuple):
     branch: str
     name: str
     is_heading: bool = False
-    is_again: bool = False
+    is_repeat: bool = False
 
 
-def draw(told: Document, marked: str, paint: Paint, lines: Lines = BOX) -> str:
+def draw(document: Document, highlighted: str, styler: TextStyler, glyphs: TreeGlyphs = UNICODE_GLYPHS) -> str:
     """`marked` is the task that was asked about: everything is seen from there."""
-    tasks = {str(one.get("id")): one for one in items_of(told)}
-    ahead: dict[str, list[str]] = {name: _names(one, "dependsOn", tasks) for name, one in tasks.items()}
-    behind: dict[str, list[str]] = {}
-    for name, others in ahead.items():
+    tasks = {str(task.get("id")): task for task in page_items(document)}
+    dependencies: dict[str, list[str]] = {name: _listed_ids(task, "dependsOn", tasks) for name, task in tasks.items()}
+    dependents: dict[str, list[str]] = {}
+    for name, others in dependencies.items():
         for other in others:
-            behind.setdefault(other, []).append(name)
-    rows = [Row("", marked)]
-    sides = [(title, side) for title, side in (("depends on", ahead), ("blocks", behind)) if side.get(marked)]
-    for at, (title, side) in enumerate(sides):
-        turn, rest = (lines.corner, lines.blank) if at == len(sides) - 1 else (lines.tee, lines.bar)
-        rows.append(Row(turn, title, is_heading=True))
-        rows += _below(marked, side, rest, lines)
-    return _drawn(rows, tasks, marked, paint)
+            dependents.setdefault(other, []).append(name)
+    rows = [Row("", highlighted)]
+    sections = [
+        (title, side) for title, side in (("depends on", dependencies), ("blocks", dependents)) if side.get(highlighted)
+    ]
+    for index, (title, edges) in enumerate(sections):
+        connector, indent = (glyphs.corner, glyphs.blank) if index == len(sections) - 1 else (glyphs.tee, glyphs.bar)
+        rows.append(Row(connector, title, is_heading=True))
+        rows += _subtree_rows(highlighted, edges, indent, glyphs)
+    return _render_rows(rows, tasks, highlighted, styler)
 
 
-def _below(root: str, side: Mapping[str, Sequence[str]], indent: str, lines: Lines) -> list[Row]:
+def _subtree_rows(root: str, edges: Mapping[str, Sequence[str]], indent: str, glyphs: TreeGlyphs) -> list[Row]:
     """Depth first. A stack, not recursion: a chain may be longer than Python's."""
     rows: list[Row] = []
     seen: set[str] = {root}
-    stack = under(side.get(root, ()), indent, lines)
+    stack = child_entries(edges.get(root, ()), indent, glyphs)
     while stack:
-        name, branch, below = stack.pop()
-        rows.append(Row(branch, name, is_again=name in seen))
+        name, branch, child_indent = stack.pop()
+        rows.append(Row(branch, name, is_repeat=name in seen))
         if name not in seen:
             seen.add(name)
-            stack += under(side.get(name, ()), below, lines)
+            stack += child_entries(edges.get(name, ()), child_indent, glyphs)
     return rows
 
 
-def _drawn(rows: Sequence[Row], tasks: Mapping[str, Document], marked: str, paint: Paint) -> str:
+def _render_rows(rows: Sequence[Row], tasks: Mapping[str, Document], highlighted: str, styler: TextStyler) -> str:
     # Each piece of a branch is one column per character, so only the names need measuring.
-    first = max(len(row.branch) + width(cell(row.name)) for row in rows if not row.is_heading)
-    states = [_state(tasks.get(row.name, {})) for row in rows if not row.is_heading]
-    second = max(map(width, states))
-    drawn = []
+    name_width = max(len(row.branch) + width(cell(row.name)) for row in rows if not row.is_heading)
+    states = [_format_state(tasks.get(row.name, {})) for row in rows if not row.is_heading]
+    state_width = max(map(width, states))
+    output_lines = []
     for row in rows:
         if row.is_heading:
-            drawn.append(row.branch + paint.dim(row.name))
+            output_lines.append(row.branch + styler.dim(row.name))
             continue
         task = tasks.get(row.name, {})
-        head = row.branch + pad(cell(row.name), first - len(row.branch))
-        state = _state(task)
-        shown = paint.status(cell(task.get("status")), pad(state, second))
-        again = paint.dim(AGAIN) if row.is_again else ""
-        title = clip(cell(task.get("title")), _TITLE)
-        drawn.append("  ".join([paint.bold(head) if row.name == marked else head, shown, title, again]).rstrip())
-    return "\n".join(drawn)
+        head = row.branch + pad(cell(row.name), name_width - len(row.branch))
+        state = _format_state(task)
+        state_text = styler.status(cell(task.get("status")), pad(state, state_width))
+        suffix = styler.dim(ALREADY_SHOWN) if row.is_repeat else ""
+        title = clip(cell(task.get("title")), _TITLE_WIDTH)
+        output_lines.append(
+            "  ".join([styler.bold(head) if row.name == highlighted else head, state_text, title, suffix]).rstrip()
+        )
+    return "\n".join(output_lines)
 
 
-def _state(task: Document) -> str:
+def _format_state(task: Document) -> str:
     status, percent = cell(task.get("status")), task.get("progressPercent")
     return f"{status} {percent}%" if status == "RUNNING" and isinstance(percent, int) else status
 
 
-def _names(task: Document, field: str, known: Mapping[str, Document]) -> list[str]:
+def _listed_ids(task: Document, field: str, tasks: Mapping[str, Document]) -> list[str]:
     """Those that are in the answer: what is too far away is not."""
-    told = task.get(field)
-    return [str(one) for one in told if str(one) in known] if isinstance(told, list) else []
+    ids = task.get(field)
+    return [str(task_id) for task_id in ids if str(task_id) in tasks] if isinstance(ids, list) else []

@@ -14,50 +14,50 @@ import tty
 from collections.abc import Sequence
 from types import FrameType, TracebackType
 
-_BEGIN = "\x1b[?1049h\x1b[?25l"
-_END = "\x1b[?25h\x1b[?1049l"
-_STOPS = (signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP)
+_ENTER_SEQUENCE = "\x1b[?1049h\x1b[?25l"
+_LEAVE_SEQUENCE = "\x1b[?25h\x1b[?1049l"
+_STOP_SIGNALS = (signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP)
 
 
 class Screen:
     def __init__(self) -> None:
-        self._keys = sys.stdin.fileno()
-        self._before = termios.tcgetattr(self._keys)
+        self._stdin_fd = sys.stdin.fileno()
+        self._saved_attributes = termios.tcgetattr(self._stdin_fd)
         # Not closed before the process ends: a thread that has news must not write to what bears the number by then.
-        self._woken, self._wake = os.pipe()
-        os.set_blocking(self._wake, False)
+        self._wake_read_fd, self._wake_write_fd = os.pipe()
+        os.set_blocking(self._wake_write_fd, False)
 
     def __enter__(self) -> Screen:
         signal.signal(signal.SIGWINCH, lambda *_: self.wake())
-        self._begin()
+        self._enter()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, wrong: BaseException | None, where: TracebackType | None
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for number in (signal.SIGWINCH, *_STOPS):
+        for number in (signal.SIGWINCH, *_STOP_SIGNALS):
             signal.signal(number, signal.SIG_DFL)
-        self._end()
+        self._leave()
 
     def wake(self) -> None:
         """There is something new to draw. May be called from any thread."""
         try:
-            os.write(self._wake, b"!")
+            os.write(self._wake_write_fd, b"!")
         except BlockingIOError:
             return  # a full pipe wakes as well
 
     def wait(self, seconds: float) -> str:
         """The keys that were pressed; empty when the time is over or somebody woke us."""
         poll = select.poll()
-        poll.register(self._keys, select.POLLIN)
-        poll.register(self._woken, select.POLLIN)
+        poll.register(self._stdin_fd, select.POLLIN)
+        poll.register(self._wake_read_fd, select.POLLIN)
         ready = dict(poll.poll(max(seconds, 0.0) * 1000))
-        if self._woken in ready:
-            os.read(self._woken, 4096)
-        if self._keys not in ready:
+        if self._wake_read_fd in ready:
+            os.read(self._wake_read_fd, 4096)
+        if self._stdin_fd not in ready:
             return ""
         # The end of the input is whoever watched going away.
-        return os.read(self._keys, 64).decode("ascii", "replace") or "q"
+        return os.read(self._stdin_fd, 64).decode("ascii", "replace") or "q"
 
     def size(self) -> tuple[int, int]:
         """Columns and rows."""
@@ -69,25 +69,25 @@ class Screen:
         sys.stdout.write("\x1b[H" + "\n".join(f"{line}\x1b[K" for line in lines) + "\x1b[J")
         sys.stdout.flush()
 
-    def _begin(self) -> None:
-        for number in _STOPS:
-            signal.signal(number, self._stopped)
-        tty.setcbreak(self._keys)
-        _say(_BEGIN)
+    def _enter(self) -> None:
+        for number in _STOP_SIGNALS:
+            signal.signal(number, self._on_stop_signal)
+        tty.setcbreak(self._stdin_fd)
+        _write_unbuffered(_ENTER_SEQUENCE)
 
-    def _end(self) -> None:
-        _say(_END)
-        termios.tcsetattr(self._keys, termios.TCSADRAIN, self._before)
+    def _leave(self) -> None:
+        _write_unbuffered(_LEAVE_SEQUENCE)
+        termios.tcsetattr(self._stdin_fd, termios.TCSADRAIN, self._saved_attributes)
 
-    def _stopped(self, number: int, frame: FrameType | None) -> None:
+    def _on_stop_signal(self, number: int, frame: FrameType | None) -> None:
         """The signal does what it always does, to a terminal that is as it was. After a sleep we are back here."""
-        self._end()
+        self._leave()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-        self._begin()
+        self._enter()
         self.wake()
 
 
-def _say(text: str) -> None:
+def _write_unbuffered(text: str) -> None:
     """Past the buffer: a signal may come in the middle of a drawing, whose buffer cannot be written to from within."""
     os.write(sys.stdout.fileno(), text.encode())

@@ -16,180 +16,188 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from quarterdeck.cli.command_table import Command, Noun, Option
+from quarterdeck.cli.command_table import Command, CommandTable, Option
 from quarterdeck.cli.context import Context
 from quarterdeck.cli.monitor import is_live
-from quarterdeck.cli.top_view import Frame, Rates, Seen, Size, draw
-from quarterdeck.client.api import Document, Query, Server, cursor_of, items_of
-from quarterdeck.client.event_stream import Follower
+from quarterdeck.cli.top_view import EventRates, Frame, Size, Snapshot, draw
+from quarterdeck.client.api import ApiClient, Document, Query, next_cursor, page_items
+from quarterdeck.client.event_stream import EventStream
 from quarterdeck.core.errors import Fault, Forbidden
 
 if TYPE_CHECKING:
     from quarterdeck.cli.terminal import Screen
 
-_KINDS = ("created", "assigned", "started", "paused", "resumed", "completed", "failed", "aborted")
-_OF_AGENTS = ("registered", "changed", "degraded", "recovered", "stale", "revived", "terminated")
-TYPES = ",".join([*(f"task.{kind}" for kind in _KINDS), *(f"agent.{kind}" for kind in _OF_AGENTS)])
-_AGAIN, _NET, _DRAWN = 2.0, 10.0, 1.0
+_TASK_EVENTS = ("created", "assigned", "started", "paused", "resumed", "completed", "failed", "aborted")
+_AGENT_EVENTS = ("registered", "changed", "degraded", "recovered", "stale", "revived", "terminated")
+EVENT_TYPES = ",".join([*(f"task.{kind}" for kind in _TASK_EVENTS), *(f"agent.{kind}" for kind in _AGENT_EVENTS)])
+_MIN_REFRESH_SECONDS, _MAX_REFRESH_SECONDS, _DRAW_SECONDS = 2.0, 10.0, 1.0
 """Seconds: between two looks, between two looks when nothing happens, between two pictures."""
-_QUIT = frozenset("qQ\x04")
-_PAGE, _PAGES = 100, 5
+_QUIT_KEYS = frozenset("qQ\x04")
+_PAGE_SIZE, _MAX_PAGES = 100, 5
 """What is looked at of a list: tasks are shown with all they are given, so pages are small."""
-_FLEETS = 8
+_MAX_FLEETS = 8
 
 
-def noun() -> Noun:
-    once = Option("--once", "Print one picture and end; what is no terminal gets this anyway.")
-    return Noun((Command(("top",), "Watch agents, queues and rates.", top, options=(once,), description=_KEYS),), {})
+def build_command_table() -> CommandTable:
+    once_option = Option("--once", "Print one picture and end; what is no terminal gets this anyway.")
+    return CommandTable(
+        (Command(("top",), "Watch agents, queues and rates.", top, options=(once_option,), description=_TOP_HELP),), {}
+    )
 
 
-_KEYS = "q quits. Rates are of the last ten seconds, and known only to whoever watches: --once has none."
+_TOP_HELP = "q quits. Rates are of the last ten seconds, and known only to whoever watches: --once has none."
 
 
 def top(context: Context) -> int:
-    if context.flag("once") or context.as_json or not _is_watched(context):
-        return _once(context)
-    _Live(context).run()
+    if context.flag("once") or context.as_json or not _is_interactive(context):
+        return _print_once(context)
+    _LiveView(context).run()
     return 0
 
 
-def _is_watched(context: Context) -> bool:
+def _is_interactive(context: Context) -> bool:
     streams = (sys.stdin, sys.stdout)
-    return context.environ.get("TERM") != "dumb" and all(one is not None and one.isatty() for one in streams)
+    return context.environ.get("TERM") != "dumb" and all(stream is not None and stream.isatty() for stream in streams)
 
 
-def _once(context: Context) -> int:
-    seen = look(context, context.server())
+def _print_once(context: Context) -> int:
+    snapshot = load_snapshot(context, context.server())
     document: Document = {
         "zone": context.zone,
-        "stats": seen.stats,
-        "agents": [*seen.agents],
-        "running": [*seen.running],
-        "pending": [*seen.pending],
-        "monitors": [*seen.monitors],
-        "truncated": seen.more_agents or seen.more_running or seen.more_pending,
+        "stats": snapshot.stats,
+        "agents": [*snapshot.agents],
+        "running": [*snapshot.running],
+        "pending": [*snapshot.pending],
+        "monitors": [*snapshot.monitors],
+        "truncated": snapshot.has_more_agents or snapshot.has_more_running or snapshot.has_more_pending,
     }
-    frame = Frame(context.zone, seen, time.time(), context.paint)
-    context.show(document, lambda _: "\n".join(draw(frame, Size(_columns(), None))))
+    frame = Frame(context.zone, snapshot, time.time(), context.styler)
+    context.show(document, lambda _: "\n".join(draw(frame, Size(_output_width(), None))))
     return 0
 
 
-def _columns() -> int:
+def _output_width() -> int:
     return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 200
 
 
-def look(context: Context, server: Server, before: Seen | None = None) -> Seen:
+def load_snapshot(context: Context, server: ApiClient, previous: Snapshot | None = None) -> Snapshot:
     """What can only be looked at; with `before`, all but the queues, which are long, and the
     fleets' monitors, which are asked for one by one."""
-    agents, more_agents = _listed(server, context.work("agents"), {})
-    tasks = context.work("agent-tasks")
-    running, more_running = _listed(server, tasks, {"status": "RUNNING"})
-    if before is not None:
-        pending, more_pending, monitors = before.pending, before.more_pending, before.monitors
+    agents, has_more_agents = _load_pages(server, context.api_path("agents"), {})
+    tasks = context.api_path("agent-tasks")
+    running, has_more_running = _load_pages(server, tasks, {"status": "RUNNING"})
+    if previous is not None:
+        pending, has_more_pending, monitors = previous.pending, previous.has_more_pending, previous.monitors
     else:
-        pending, more_pending = _listed(server, tasks, {"status": "PENDING"})
-        monitors = _monitors(context, server)
-    stats = _stats(context, server)
-    return Seen(stats, agents, more_agents, running, more_running, pending, more_pending, monitors)
+        pending, has_more_pending = _load_pages(server, tasks, {"status": "PENDING"})
+        monitors = _load_monitors(context, server)
+    stats = _load_stats(context, server)
+    return Snapshot(stats, agents, has_more_agents, running, has_more_running, pending, has_more_pending, monitors)
 
 
-def _monitors(context: Context, server: Server) -> Sequence[Document]:
+def _load_monitors(context: Context, server: ApiClient) -> Sequence[Document]:
     """Of the newest fleets: a line has room for so many."""
-    page = server.get(context.work("fleets"), {"limit": _FLEETS})
-    numbers = [one.get("fleet_id") for one in items_of(page, "fleets")]
-    found = [server.get(context.work("fleets", str(number), "monitor")) for number in numbers]
-    return [{**one, "is_live": is_live(one)} for one in found]
+    page = server.get(context.api_path("fleets"), {"limit": _MAX_FLEETS})
+    fleet_ids = [one.get("fleet_id") for one in page_items(page, "fleets")]
+    monitors = [server.get(context.api_path("fleets", str(fleet_id), "monitor")) for fleet_id in fleet_ids]
+    return [{**one, "is_live": is_live(one)} for one in monitors]
 
 
-def _listed(server: Server, path: str, query: Query) -> tuple[Sequence[Document], bool]:
+def _load_pages(server: ApiClient, path: str, query: Query) -> tuple[Sequence[Document], bool]:
     """Some pages of a list, and whether there are more."""
     items: list[Document] = []
-    asked = {**query, "limit": _PAGE}
-    for _ in range(_PAGES):
-        page = server.get(path, asked)
-        items += items_of(page)
-        cursor = cursor_of(page)
+    page_query = {**query, "limit": _PAGE_SIZE}
+    for _ in range(_MAX_PAGES):
+        page = server.get(path, page_query)
+        items += page_items(page)
+        cursor = next_cursor(page)
         if not isinstance(cursor, str):
             return items, False
-        asked["cursor"] = cursor
+        page_query["cursor"] = cursor
     return items, True
 
 
-def _stats(context: Context, server: Server) -> Document | None:
+def _load_stats(context: Context, server: ApiClient) -> Document | None:
     try:
-        told = server.get(context.work("coordinator", "status"), {"workspace": context.zone}).get("stats")
+        stats = server.get(context.api_path("coordinator", "status"), {"workspace": context.zone}).get("stats")
     except Forbidden:
         return None  # it is asked by ADMIN and OWNER only: then what was listed is counted
-    return told if isinstance(told, dict) else None
+    return stats if isinstance(stats, dict) else None
 
 
-class _Live:
+class _LiveView:
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._rates = Rates(time.time())
-        self._happened = threading.Event()
-        self._over = threading.Event()
-        self._trouble: str | None = None
-        self._wrong: Exception | None = None
+        self._rates = EventRates(time.time())
+        self._changed = threading.Event()
+        self._stopped = threading.Event()
+        self._warning: str | None = None
+        self._error: Exception | None = None
         """What ends it: a refusal, which no trying again mends."""
         # What is refused at first is told as by any command, on a screen that nobody has touched yet.
-        self._seen = look(context, context.server())
+        self._snapshot = load_snapshot(context, context.server())
 
     def run(self) -> None:
         from quarterdeck.cli.terminal import Screen
 
         with Screen() as screen:
-            for work in (self._follow, self._look_again):
-                threading.Thread(target=self._run, args=(work, screen), daemon=True).start()
+            for work in (self._count_events, self._refresh):
+                threading.Thread(target=self._run_thread, args=(work, screen), daemon=True).start()
             keys = ""
-            while self._wrong is None and not _QUIT & {*keys}:
+            while self._error is None and not _QUIT_KEYS & {*keys}:
                 screen.draw(draw(self._frame(), Size(*screen.size())))
-                keys = screen.wait(self._until_next())
-            self._over.set()
-        if self._wrong is not None:
-            raise self._wrong
+                keys = screen.wait(self._seconds_to_next_draw())
+            self._stopped.set()
+        if self._error is not None:
+            raise self._error
 
     def _frame(self) -> Frame:
-        paint = self._context.paint
-        return Frame(self._context.zone, self._seen, time.time(), paint, self._rates, self._trouble)
+        styler = self._context.styler
+        return Frame(self._context.zone, self._snapshot, time.time(), styler, self._rates, self._warning)
 
-    def _until_next(self) -> float:
+    def _seconds_to_next_draw(self) -> float:
         """Rates are of whole seconds: drawn when one is over, they do not jump."""
-        return _DRAWN - time.time() % _DRAWN
+        return _DRAW_SECONDS - time.time() % _DRAW_SECONDS
 
-    def _run(self, work: Callable[[], None], screen: Screen) -> None:
+    def _run_thread(self, work: Callable[[], None], screen: Screen) -> None:
         try:
             work()
-        except Exception as wrong:
+        except Exception as error:
             # Whatever it is, a picture that nobody feeds would go on looking well: whoever draws it raises this.
-            self._wrong = wrong
+            self._error = error
             screen.wake()
 
-    def _follow(self) -> None:
-        follower = Follower(self._context.again, self._context.in_zone("events"), {"types": TYPES}, self._say, None)
-        for message in follower.messages(self._context.server()):
-            self._rates.note(message.event, time.time())
-            self._happened.set()
+    def _count_events(self) -> None:
+        stream = EventStream(
+            self._context.find_running_server,
+            self._context.in_zone("events"),
+            {"types": EVENT_TYPES},
+            self._set_warning,
+            None,
+        )
+        for message in stream.messages(self._context.server()):
+            self._rates.record(message.event, time.time())
+            self._changed.set()
 
-    def _say(self, text: str) -> None:
-        self._trouble = text
-        self._happened.set()
+    def _set_warning(self, text: str) -> None:
+        self._warning = text
+        self._changed.set()
 
-    def _look_again(self) -> None:
-        server: Server | None = None
-        queues_at = time.monotonic()
-        while not self._over.wait(_AGAIN):
-            self._happened.wait(_NET - _AGAIN)
-            self._happened.clear()
+    def _refresh(self) -> None:
+        server: ApiClient | None = None
+        queues_loaded_at = time.monotonic()
+        while not self._stopped.wait(_MIN_REFRESH_SECONDS):
+            self._changed.wait(_MAX_REFRESH_SECONDS - _MIN_REFRESH_SECONDS)
+            self._changed.clear()
             try:
-                server = server or self._context.again()
+                server = server or self._context.find_running_server()
                 if server is None:
-                    self._trouble = "no server answers"
+                    self._warning = "no server answers"
                     continue
-                is_time = time.monotonic() - queues_at >= _NET
-                self._seen = look(self._context, server, None if is_time else self._seen)
-                self._trouble = None
-                queues_at = time.monotonic() if is_time else queues_at
+                is_queue_refresh_due = time.monotonic() - queues_loaded_at >= _MAX_REFRESH_SECONDS
+                self._snapshot = load_snapshot(self._context, server, None if is_queue_refresh_due else self._snapshot)
+                self._warning = None
+                queues_loaded_at = time.monotonic() if is_queue_refresh_due else queues_loaded_at
             except Fault as fault:
                 # It may pass: the last picture stays, and says that it is old.
-                self._trouble, server = fault.detail, None
+                self._warning, server = fault.detail, None

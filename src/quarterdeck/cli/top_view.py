@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from quarterdeck.cli.agent import standing
+from quarterdeck.cli.agent import format_status
 from quarterdeck.cli.list_output import ago
-from quarterdeck.cli.output import Paint, cell, clip, instant, pad, span, width
+from quarterdeck.cli.output import TextStyler, cell, clip, instant, pad, span, width
 from quarterdeck.client.api import Document
 
-RATES = (("task.created", "added"), ("task.started", "begun"), ("task.completed", "completed"))
-FAILURES = ("task.failed", "task.aborted")
+RATE_LABELS = (("task.created", "added"), ("task.started", "begun"), ("task.completed", "completed"))
+FAILURE_EVENTS = ("task.failed", "task.aborted")
 _GAP = "   "
 
 
-class Seen(NamedTuple):
+class Snapshot(NamedTuple):
     """What was found when somebody last looked."""
 
     stats: Document | None
     """Those of the coordinator; None where the bearer may not ask it."""
     agents: Sequence[Document]
-    more_agents: bool
+    has_more_agents: bool
     running: Sequence[Document]
-    more_running: bool
+    has_more_running: bool
     pending: Sequence[Document]
-    more_pending: bool
+    has_more_pending: bool
     monitors: Sequence[Document] = ()
     """Of the fleets, the newest first."""
 
@@ -40,92 +40,92 @@ class Frame(NamedTuple):
     """What is drawn, and how."""
 
     zone: str
-    seen: Seen
+    snapshot: Snapshot
     now: float
-    paint: Paint
-    rates: Rates | None = None
+    styler: TextStyler
+    rates: EventRates | None = None
     """None: nobody has watched for long enough to know any."""
-    trouble: str | None = None
+    warning: str | None = None
 
 
 def draw(frame: Frame, size: Size) -> list[str]:
     # What nobody watches has no right edge to put a clock at.
-    top = [_head(frame, 0 if size.rows is None else size.columns), _counts(frame)]
+    header = [_title_line(frame, 0 if size.rows is None else size.columns), _counts_line(frame)]
     if frame.rates is not None:
-        top.append(_rates(frame.rates, frame.now, size.columns))
-    if frame.seen.monitors:
-        top.append(_monitors(frame.seen.monitors, frame.now))
-    sections = [_queues(frame), _agents(frame), _running(frame)]
-    foot = [] if frame.trouble is None else [f"! {cell(frame.trouble)}"]
-    left = None if size.rows is None else max(size.rows - len(top) - len(foot), 0)
-    lines = [*top, *_fitted([one for one in sections if len(one) > 1], left), *foot]
-    kept = lines if size.rows is None else lines[: size.rows]
-    return [_painted(frame.paint, clip(line, size.columns)) for line in kept]
+        header.append(_rates_line(frame.rates, frame.now, size.columns))
+    if frame.snapshot.monitors:
+        header.append(_monitors_line(frame.snapshot.monitors, frame.now))
+    sections = [_queue_lines(frame), _agent_lines(frame), _running_lines(frame)]
+    footer = [] if frame.warning is None else [f"! {cell(frame.warning)}"]
+    remaining = None if size.rows is None else max(size.rows - len(header) - len(footer), 0)
+    lines = [*header, *_fit_sections([section for section in sections if len(section) > 1], remaining), *footer]
+    visible = lines if size.rows is None else lines[: size.rows]
+    return [_style_heading(frame.styler, clip(line, size.columns)) for line in visible]
 
 
-def _painted(paint: Paint, line: str) -> str:
+def _style_heading(styler: TextStyler, line: str) -> str:
     """Headings stand out: they are all in capitals, up to the first word that is not."""
     first = line.split("  ", 1)[0]
-    return paint.bold(line) if first.isupper() and len(first) > 1 else line
+    return styler.bold(line) if first.isupper() and len(first) > 1 else line
 
 
-def _head(frame: Frame, columns: int) -> str:
+def _title_line(frame: Frame, columns: int) -> str:
     from time import localtime, strftime
 
-    what, clock = f"qd top, zone {frame.zone}", strftime("%H:%M:%S", localtime(frame.now))
-    return f"{what}{' ' * max(columns - width(what) - len(clock), 2)}{clock}"
+    title, clock = f"qd top, zone {frame.zone}", strftime("%H:%M:%S", localtime(frame.now))
+    return f"{title}{' ' * max(columns - width(title) - len(clock), 2)}{clock}"
 
 
-def _counts(frame: Frame) -> str:
-    seen = frame.seen
-    stats = seen.stats
+def _counts_line(frame: Frame) -> str:
+    snapshot = frame.snapshot
+    stats = snapshot.stats
     if stats is None:
-        working = sum(1 for one in seen.agents if one.get("status") in ("IDLE", "WORKING"))
-        lost = sum(1 for one in seen.agents if one.get("status") == "ERROR")
-        told = [
-            _many(len(seen.pending), seen.more_pending),
-            _many(len(seen.running), seen.more_running),
-            _many(working, seen.more_agents),
-            _many(lost, seen.more_agents),
+        working = sum(1 for agent in snapshot.agents if agent.get("status") in ("IDLE", "WORKING"))
+        stale_agents = sum(1 for agent in snapshot.agents if agent.get("status") == "ERROR")
+        counts = [
+            _format_count(len(snapshot.pending), snapshot.has_more_pending),
+            _format_count(len(snapshot.running), snapshot.has_more_running),
+            _format_count(working, snapshot.has_more_agents),
+            _format_count(stale_agents, snapshot.has_more_agents),
         ]
     else:
-        named = ("pendingTasks", "runningTasks", "healthyAgents", "staleAgents")
-        told = [cell(stats.get(name)) for name in named]
-    pending, running, alive, stale = told
+        field_names = ("pendingTasks", "runningTasks", "healthyAgents", "staleAgents")
+        counts = [cell(stats.get(name)) for name in field_names]
+    pending, running, alive, stale = counts
     return f"tasks: {pending} pending, {running} running{_GAP}agents: {alive} alive, {stale} lost"
 
 
-def _many(count: int, is_more: bool) -> str:
-    return f"{count}{'+' if is_more else ''}"
+def _format_count(count: int, has_more: bool) -> str:
+    return f"{count}{'+' if has_more else ''}"
 
 
-def _rates(rates: Rates, now: float, columns: int) -> str:
-    told = [f"{rates.per_second(kind, now):.1f} {word}/s" for kind, word in RATES]
-    failed = sum(rates.per_second(kind, now) for kind in FAILURES)
-    told.append(f"{failed:.1f} failed/s")
-    line = _GAP.join(told)
+def _rates_line(rates: EventRates, now: float, columns: int) -> str:
+    parts = [f"{rates.per_second(event_type, now):.1f} {label}/s" for event_type, label in RATE_LABELS]
+    failed = sum(rates.per_second(event_type, now) for event_type in FAILURE_EVENTS)
+    parts.append(f"{failed:.1f} failed/s")
+    line = _GAP.join(parts)
     spark = sparkline(rates.history("task.completed", now), columns - len(line) - len(_GAP))
     return f"{line}{_GAP}{spark}".rstrip()
 
 
-def _monitors(monitors: Sequence[Document], now: float) -> str:
+def _monitors_line(monitors: Sequence[Document], now: float) -> str:
     """`monitors: fleet 2 running, fleet 1 stale (last tick 3m ago)`."""
-    told = []
-    for one in monitors:
-        word = "stopped" if one.get("pid") is None else "running" if one.get("is_live") is True else "stale"
-        last = ago(one.get("last_tick_at"), now) if word == "stale" else None
-        told.append(f"fleet {cell(one.get('fleet_id'))} {word}{'' if last is None else f' (last tick {last})'}")
-    return f"monitors: {', '.join(told)}"
+    parts = []
+    for monitor in monitors:
+        state = "stopped" if monitor.get("pid") is None else "running" if monitor.get("is_live") is True else "stale"
+        last = ago(monitor.get("last_tick_at"), now) if state == "stale" else None
+        parts.append(f"fleet {cell(monitor.get('fleet_id'))} {state}{'' if last is None else f' (last tick {last})'}")
+    return f"monitors: {', '.join(parts)}"
 
 
-def _fitted(sections: Sequence[list[str]], rows: int | None) -> list[str]:
+def _fit_sections(sections: Sequence[list[str]], rows: int | None) -> list[str]:
     """Each gets an equal share of what is left; what it does not need goes to those after it."""
     lines: list[str] = []
-    for at, section in enumerate(sections):
+    for index, section in enumerate(sections):
         if rows is None:
             lines += ["", *section]
             continue
-        share = (rows - len(lines)) // (len(sections) - at)
+        share = (rows - len(lines)) // (len(sections) - index)
         # A heading with nothing below it but how much is missing tells nobody anything.
         if share < min(4, len(section) + 1):
             continue
@@ -136,94 +136,97 @@ def _fitted(sections: Sequence[list[str]], rows: int | None) -> list[str]:
     return lines
 
 
-def _queues(frame: Frame) -> list[str]:
+def _queue_lines(frame: Frame) -> list[str]:
     queues: dict[str, list[Document]] = {}
-    for task in frame.seen.pending:
+    for task in frame.snapshot.pending:
         queues.setdefault(cell(task.get("taskType")), []).append(task)
     rows = []
-    for kind, tasks in sorted(queues.items(), key=lambda one: -len(one[1])):
+    for task_type, tasks in sorted(queues.items(), key=lambda queue: -len(queue[1])):
         oldest = min(instant(task.get("createdAt")) or frame.now for task in tasks)
-        waiting = sum(1 for task in tasks if task.get("dependsOn"))
-        more = "+" if frame.seen.more_pending else ""
-        rows.append((kind, f"{len(tasks)}{more}", span(frame.now - oldest), str(waiting)))
-    return _columns(("QUEUE", "PENDING", "OLDEST", "WITH DEPENDENCIES"), rows)
+        with_dependencies = sum(1 for task in tasks if task.get("dependsOn"))
+        suffix = "+" if frame.snapshot.has_more_pending else ""
+        rows.append((task_type, f"{len(tasks)}{suffix}", span(frame.now - oldest), str(with_dependencies)))
+    return _align_columns(("QUEUE", "PENDING", "OLDEST", "WITH DEPENDENCIES"), rows)
 
 
-def _agents(frame: Frame) -> list[str]:
+def _agent_lines(frame: Frame) -> list[str]:
     # Those who work first, then those who are lost: whoever idles is of least interest.
     order = {"WORKING": 0, "ERROR": 1, "DEGRADED": 2, "IDLE": 3, "TERMINATED": 4}
-    agents = [one for one in frame.seen.agents if one.get("status") != "TERMINATED"]
-    agents.sort(key=lambda one: (order.get(str(one.get("status")), 9), str(one.get("id"))))
+    agents = [agent for agent in frame.snapshot.agents if agent.get("status") != "TERMINATED"]
+    agents.sort(key=lambda agent: (order.get(str(agent.get("status")), 9), str(agent.get("id"))))
     rows = [
         (
-            cell(one.get("id")),
-            standing(one),
-            f"{cell(one.get('heldTasks'))}/{cell(one.get('maxConcurrentTasks'))}",
-            ago(one.get("lastSeenAt"), frame.now) or "-",
-            cell(one.get("capabilities")),
+            cell(agent.get("id")),
+            format_status(agent),
+            f"{cell(agent.get('heldTasks'))}/{cell(agent.get('maxConcurrentTasks'))}",
+            ago(agent.get("lastSeenAt"), frame.now) or "-",
+            cell(agent.get("capabilities")),
         )
-        for one in agents
+        for agent in agents
     ]
-    return _columns(("AGENT", "STATUS", "TASKS", "HEARD OF", "CAPABILITIES"), rows)
+    return _align_columns(("AGENT", "STATUS", "TASKS", "HEARD OF", "CAPABILITIES"), rows)
 
 
-def _running(frame: Frame) -> list[str]:
+def _running_lines(frame: Frame) -> list[str]:
     rows = [
         (
-            cell(one.get("id")),
-            cell(one.get("agentId")),
-            f"{cell(one.get('progressPercent'))}%",
-            span(frame.now - (instant(one.get("startedAt")) or frame.now)),
-            " · ".join(cell(one.get(name)) for name in ("title", "currentStep") if one.get(name)),
+            cell(task.get("id")),
+            cell(task.get("agentId")),
+            f"{cell(task.get('progressPercent'))}%",
+            span(frame.now - (instant(task.get("startedAt")) or frame.now)),
+            " · ".join(cell(task.get(name)) for name in ("title", "currentStep") if task.get(name)),
         )
-        for one in frame.seen.running
+        for task in frame.snapshot.running
     ]
-    return _columns(("RUNNING", "AGENT", "DONE", "FOR", "WHAT"), rows)
+    return _align_columns(("RUNNING", "AGENT", "DONE", "FOR", "WHAT"), rows)
 
 
-def _columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(width, column)) for column in zip(heads, *rows, strict=True)]
+def _align_columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(width, column)) for column in zip(headers, *rows, strict=True)]
     return [
-        "  ".join(pad(text, wide) for text, wide in zip(row, widths, strict=True)).rstrip() for row in (heads, *rows)
+        "  ".join(pad(text, column_width) for text, column_width in zip(row, widths, strict=True)).rstrip()
+        for row in (headers, *rows)
     ]
 
 
-KEPT = 60
+HISTORY_SECONDS = 60
 """Seconds that are remembered."""
-OVER = 10
+RATE_WINDOW_SECONDS = 10
 """Seconds that a rate is the mean of: less would jump, more would lag."""
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
-class Rates:
+class EventRates:
     def __init__(self, now: float) -> None:
-        self._began = int(now)
+        self._started_at = int(now)
         self._counts: dict[str, dict[int, int]] = {}
 
-    def note(self, kind: str, now: float) -> None:
+    def record(self, event_type: str, now: float) -> None:
         second = int(now)
-        counts = self._counts.setdefault(kind, {})
-        if second not in counts and len(counts) > KEPT:
-            for old in [at for at in counts if at < second - KEPT]:
+        counts = self._counts.setdefault(event_type, {})
+        if second not in counts and len(counts) > HISTORY_SECONDS:
+            for old in [recorded for recorded in counts if recorded < second - HISTORY_SECONDS]:
                 del counts[old]
         counts[second] = counts.get(second, 0) + 1
 
-    def per_second(self, kind: str, now: float) -> float:
+    def per_second(self, event_type: str, now: float) -> float:
         """Of whole seconds only: the one that has just begun would pull it down."""
         last = int(now)
         # Who has watched for three seconds knows nothing of the seven before.
-        seconds = max(min(OVER, last - self._began), 1)
-        return sum(self.history(kind, now)[-seconds:]) / seconds
+        seconds = max(min(RATE_WINDOW_SECONDS, last - self._started_at), 1)
+        return sum(self.history(event_type, now)[-seconds:]) / seconds
 
-    def history(self, kind: str, now: float) -> list[int]:
-        counts = self._counts.get(kind, {})
-        return [counts.get(second, 0) for second in range(int(now) - KEPT, int(now))]
+    def history(self, event_type: str, now: float) -> list[int]:
+        counts = self._counts.get(event_type, {})
+        return [counts.get(second, 0) for second in range(int(now) - HISTORY_SECONDS, int(now))]
 
 
 def sparkline(counts: list[int], columns: int) -> str:
     """The last seconds, as many as there are columns, each as high as it is among them."""
-    shown = counts[-columns:] if columns > 0 else []
-    most = max(shown, default=0)
-    if most == 0:
+    visible = counts[-columns:] if columns > 0 else []
+    maximum = max(visible, default=0)
+    if maximum == 0:
         return ""
-    return "".join(" " if one == 0 else _LEVELS[min(one * len(_LEVELS) // most, len(_LEVELS) - 1)] for one in shown)
+    return "".join(
+        " " if count == 0 else _LEVELS[min(count * len(_LEVELS) // maximum, len(_LEVELS) - 1)] for count in visible
+    )

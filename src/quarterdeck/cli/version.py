@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from quarterdeck import __version__
-from quarterdeck.cli.command_table import Argument, Command, Noun, choice
+from quarterdeck.cli.command_table import Argument, Command, CommandTable, choice
 from quarterdeck.cli.context import Context
 
 
-def noun() -> Noun:
-    shell = Argument("shell", "SHELL", choice("bash", "zsh", "fish"))
-    return Noun(
+def build_command_table() -> CommandTable:
+    shell_argument = Argument("shell", "SHELL", choice("bash", "zsh", "fish"))
+    return CommandTable(
         (
             Command(
                 ("completion",),
                 "Print the completion script for a shell.",
                 completion,
-                (shell,),
-                description=_HOW_TO_COMPLETE,
+                (shell_argument,),
+                description=_COMPLETION_HELP,
             ),
             Command(("version",), "Print the version.", version),
         ),
@@ -24,7 +24,7 @@ def noun() -> Noun:
     )
 
 
-_HOW_TO_COMPLETE = """\b
+_COMPLETION_HELP = """\b
 bash: echo 'eval "$(qd completion bash)"' >> ~/.bashrc
 zsh:  echo 'eval "$(qd completion zsh)"' >> ~/.zshrc
 fish: qd completion fish > ~/.config/fish/completions/qd.fish"""
@@ -38,6 +38,6 @@ def version(context: Context) -> int:
 def completion(context: Context) -> int:
     from quarterdeck.cli.click_parser import completion_script
 
-    script = completion_script(context.given("shell"))
+    script = completion_script(context.required_text("shell"))
     context.show({"script": script}, lambda document: script)
     return 0

@@ -7,20 +7,20 @@ import time
 from collections.abc import Iterator, Sequence
 
 from quarterdeck.cli.context import Context
-from quarterdeck.cli.progress_bars import Bars, is_over, on_stderr
+from quarterdeck.cli.progress_bars import ProgressBars, is_finished, stderr_bars
 from quarterdeck.client.api import Document
-from quarterdeck.client.discovery import again
-from quarterdeck.client.event_stream import Follower, Late, Message
+from quarterdeck.client.discovery import connect_running_server
+from quarterdeck.client.event_stream import DeadlineReached, EventStream, SseMessage
 from quarterdeck.client.http_types import TimedOut
 
-MOVES = ("assigned", "started", "progressed", "paused", "resumed", "requeued", "unblocked", "released")
-_PROGRESS = ("progressPercent", "currentStep")
-TASK_ENDS = ("completed", "failed", "aborted", "archived")
+TASK_PROGRESS_EVENTS = ("assigned", "started", "progressed", "paused", "resumed", "requeued", "unblocked", "released")
+_PROGRESS_FIELDS = ("progressPercent", "currentStep")
+TASK_END_EVENTS = ("completed", "failed", "aborted", "archived")
 
 
 def wait_for_tasks(context: Context, ids: Sequence[str]) -> list[Document]:
     """The tasks as they ended, in the order in which they were named."""
-    watch = _Watch(context, [*dict.fromkeys(ids)])
+    watch = _TaskWatch(context, [*dict.fromkeys(ids)])
     try:
         watch.run()
     finally:
@@ -28,100 +28,100 @@ def wait_for_tasks(context: Context, ids: Sequence[str]) -> list[Document]:
     return [*watch.tasks.values()]
 
 
-class _Watch:
+class _TaskWatch:
     def __init__(self, context: Context, ids: Sequence[str]) -> None:
         self._context = context
         self._ids = ids
-        self.bars: Bars = on_stderr(not context.as_json)
+        self.bars: ProgressBars = stderr_bars(not context.as_json)
         self.tasks: dict[str, Document] = {}
-        self._open: set[str] = set(ids)
+        self._unfinished: set[str] = set(ids)
 
     def run(self) -> None:
-        messages = self._following()
+        messages = self._open_stream()
         # Looked at after the stream was opened: what happens after the look is told by the stream.
-        self._look(self._ids)
-        while self._open:
+        self._load_tasks(self._ids)
+        while self._unfinished:
             try:
                 message = next(messages)
-            except Late:
-                raise self._late() from None
-            self._hear(message)
+            except DeadlineReached:
+                raise self._timeout_error() from None
+            self._handle_message(message)
 
-    def _following(self) -> Iterator[Message]:
+    def _open_stream(self) -> Iterator[SseMessage]:
         context = self._context
-        types = ",".join(f"task.{move}" for move in (*MOVES, *TASK_ENDS))
+        types = ",".join(f"task.{event}" for event in (*TASK_PROGRESS_EVENTS, *TASK_END_EVENTS))
         query = {"types": types, "subject": self._ids[0] if len(self._ids) == 1 else None}
-        follower = Follower(context.again, context.in_zone("events"), query, self._note, None)
-        limit = context.where.timeout
-        follower.deadline = None if limit is None else time.monotonic() + limit
-        return follower.messages(context.server())
+        stream = EventStream(context.find_running_server, context.in_zone("events"), query, self._note, None)
+        timeout = context.server_location.timeout
+        stream.deadline = None if timeout is None else time.monotonic() + timeout
+        return stream.messages(context.server())
 
-    def _hear(self, message: Message) -> None:
+    def _handle_message(self, message: SseMessage) -> None:
         if message.event == "reset":
             # What has passed meanwhile is not in the log any more: only looking tells.
-            self._look([*self._open])
+            self._load_tasks([*self._unfinished])
             return
         event = _mapping(json.loads(message.data))
-        name = event.get("subject")
-        if not isinstance(name, str) or name not in self._open:
+        task_id = event.get("subject")
+        if not isinstance(task_id, str) or task_id not in self._unfinished:
             return
-        if message.event.removeprefix("task.") in TASK_ENDS:
-            self._look([name])
+        if message.event.removeprefix("task.") in TASK_END_EVENTS:
+            self._load_tasks([task_id])
             return
         data = _mapping(event.get("data"))
-        said: Document = {key: data[key] for key in _PROGRESS if key in data}
-        self.tasks[name] = {**self.tasks[name], "status": event.get("to"), **said}
+        progress: Document = {key: data[key] for key in _PROGRESS_FIELDS if key in data}
+        self.tasks[task_id] = {**self.tasks[task_id], "status": event.get("to"), **progress}
         self.bars.show(self.tasks)
 
-    def _look(self, ids: Sequence[str]) -> None:
+    def _load_tasks(self, ids: Sequence[str]) -> None:
         # By a connection of its own: the other one is taken by a stream that has no end.
         server = self._context.server()
-        for name in ids:
-            task = server.get(self._context.work("agent-tasks", name))
-            self.tasks[name] = task
-            if is_over(task):
-                self._open.discard(name)
+        for task_id in ids:
+            task = server.get(self._context.api_path("agent-tasks", task_id))
+            self.tasks[task_id] = task
+            if is_finished(task):
+                self._unfinished.discard(task_id)
         self.bars.show(self.tasks)
 
     def _note(self, text: str) -> None:
         self.bars.clear()
         self._context.note(text)
 
-    def _late(self) -> TimedOut:
-        limit = self._context.where.timeout
-        left = [name for name in self._ids if name in self._open]
-        what = f"The task {left[0]} has" if len(left) == 1 else f"{len(left)} tasks have"
-        return TimedOut("wait_timeout", f"{what} not ended within {limit:g} s.", ids=left)
+    def _timeout_error(self) -> TimedOut:
+        timeout = self._context.server_location.timeout
+        unfinished = [task_id for task_id in self._ids if task_id in self._unfinished]
+        subject = f"The task {unfinished[0]} has" if len(unfinished) == 1 else f"{len(unfinished)} tasks have"
+        return TimedOut("wait_timeout", f"{subject} not ended within {timeout:g} s.", ids=unfinished)
 
 
 def _mapping(value: object) -> Document:
     return value if isinstance(value, dict) else {}
 
 
-INVOCATION_ENDS = ("succeeded", "failed", "timed_out", "canceled", "dead")
+INVOCATION_END_STATES = ("succeeded", "failed", "timed_out", "canceled", "dead")
 
 
 def wait_for_invocation(context: Context, path: str, invocation_id: str) -> Document:
     """The invocation as it ended. Looked at first: then its whole story is followed from the beginning of the log, and
     what happens between the two is in it."""
-    server, limit = context.server(), context.where.timeout
-    found = server.get(path)
-    if found.get("status") in INVOCATION_ENDS:
-        return found
-    types = ",".join(f"invocation.{end}" for end in INVOCATION_ENDS)
-    follower = Follower(
-        lambda: again(context.where, context.environ),
+    server, timeout = context.server(), context.server_location.timeout
+    invocation = server.get(path)
+    if invocation.get("status") in INVOCATION_END_STATES:
+        return invocation
+    types = ",".join(f"invocation.{state}" for state in INVOCATION_END_STATES)
+    stream = EventStream(
+        lambda: connect_running_server(context.server_location, context.environ),
         context.in_zone("events"),
         {"after": 0, "types": types, "subject": invocation_id},
         context.note,
         None,
     )
-    follower.deadline = None if limit is None else time.monotonic() + limit
+    stream.deadline = None if timeout is None else time.monotonic() + timeout
     try:
-        next(message for message in follower.messages(server) if message.event != "reset")
-    except Late:
+        next(message for message in stream.messages(server) if message.event != "reset")
+    except DeadlineReached:
         raise TimedOut(
-            "wait_timeout", f"The invocation {invocation_id} has not ended within {limit:g} s.", id=invocation_id
+            "wait_timeout", f"The invocation {invocation_id} has not ended within {timeout:g} s.", id=invocation_id
         ) from None
     # By a connection of its own: the other one is taken by a stream that has no end.
     return context.server().get(path)

@@ -6,26 +6,26 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from quarterdeck.client.http_sync import Connection, Readable
-from quarterdeck.client.http_types import Address, Answer, Lost, Request
-from quarterdeck.client.problems import from_answer
+from quarterdeck.client.http_sync import Connection, WaitReadable
+from quarterdeck.client.http_types import Address, Lost, Request, Response
+from quarterdeck.client.problems import problem_from_response
 from quarterdeck.core.errors import Unauthenticated
 
 Document = dict[str, object]
 Query = Mapping[str, str | int | bool | None]
 
-WORK = "/api/v1/"
+WORK_PLANE_PREFIX = "/api/v1/"
 """The routes of the work plane, which name their zone in a header."""
-_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:")
+_UNESCAPED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:")
 
 
-class Reply(NamedTuple):
+class ApiResponse(NamedTuple):
     status: int
     document: Document
     """Empty where the answer had no content."""
 
 
-class Server:
+class ApiClient:
     def __init__(self, address: Address, token: str | None, timeout: float, trace: str | None = None) -> None:
         self.address = address
         self.connection = Connection(address, timeout)
@@ -46,43 +46,47 @@ class Server:
         query: Query | None = None,
         body: Document | None = None,
         key: str | None = None,
-    ) -> Reply:
+    ) -> ApiResponse:
         """One authorised call; `key` is its idempotency key. What the server refuses is raised as a
         `Problem`."""
-        headers = self._credential()
+        headers = self._auth_headers()
         if key is not None:
             headers["Idempotency-Key"] = key
-        answer = self.ask(method, with_query(path, query), headers, body)
-        if answer.status >= 300:
-            raise from_answer(answer)
-        return Reply(answer.status, _decode(answer))
+        response = self.send(method, with_query(path, query), headers, body)
+        if response.status >= 300:
+            raise problem_from_response(response)
+        return ApiResponse(response.status, _decode(response))
 
-    def ask(
+    def send(
         self, method: str, target: str, headers: Mapping[str, str] | None = None, body: Document | None = None
-    ) -> Answer:
+    ) -> Response:
         """One exchange as it is: public routes need no token, and an answer of any status is an answer."""
-        sent = {"Accept": "application/json", "User-Agent": "qd", **(headers or {})}
+        all_headers = {"Accept": "application/json", "User-Agent": "qd", **(headers or {})}
         if self.trace is not None:
-            sent["Traceparent"] = self.trace
-        if self.zone is not None and target.startswith(WORK):
-            sent["X-Workspace-ID"] = self.zone
+            all_headers["Traceparent"] = self.trace
+        if self.zone is not None and target.startswith(WORK_PLANE_PREFIX):
+            all_headers["X-Workspace-ID"] = self.zone
         data = None
         if body is not None:
-            sent["Content-Type"] = "application/json"
+            all_headers["Content-Type"] = "application/json"
             data = json.dumps(body, separators=(",", ":")).encode()
-        return self.connection.exchange(Request(method, target, sent, data))
+        return self.connection.exchange(Request(method, target, all_headers, data))
 
-    def stream(self, path: str, query: Query, headers: Mapping[str, str], readable: Readable) -> Iterator[bytes]:
+    def stream(
+        self, path: str, query: Query, headers: Mapping[str, str], wait_readable: WaitReadable
+    ) -> Iterator[bytes]:
         """An authorised call whose answer has no end, in the pieces in which it comes."""
-        sent = {"Accept": "text/event-stream", "User-Agent": "qd", **self._credential(), **headers}
-        answer, pieces = self.connection.begin(Request("GET", with_query(path, query), sent), readable)
-        if answer.status >= 300:
-            raise from_answer(answer)
-        if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+        all_headers = {"Accept": "text/event-stream", "User-Agent": "qd", **self._auth_headers(), **headers}
+        response, chunks = self.connection.open_stream(
+            Request("GET", with_query(path, query), all_headers), wait_readable
+        )
+        if response.status >= 300:
+            raise problem_from_response(response)
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
             raise Lost("garbled_answer", "The server's answer is no stream: is this a Quarterdeck server?")
-        return pieces
+        return chunks
 
-    def _credential(self) -> dict[str, str]:
+    def _auth_headers(self) -> dict[str, str]:
         if self.token is None:
             raise Unauthenticated(
                 "missing_token", f"There is no token for {self.address}: give one with --token or QD_TOKEN."
@@ -92,32 +96,32 @@ class Server:
 
     def pages(self, path: str, query: Query) -> Iterator[Document]:
         """Every page of a list, following its cursor."""
-        asked = dict(query)
+        page_query = dict(query)
         while True:
-            page = self.get(path, asked)
+            page = self.get(path, page_query)
             yield page
-            cursor = cursor_of(page)
-            if not isinstance(cursor, str) or cursor == asked.get("cursor"):
+            cursor = next_cursor(page)
+            if not isinstance(cursor, str) or cursor == page_query.get("cursor"):
                 return
-            asked["cursor"] = cursor
+            page_query["cursor"] = cursor
 
 
-def cursor_of(page: Document) -> object:
+def next_cursor(page: Document) -> object:
     """Where the next page begins. Each plane spells it in its own way, and no page has both."""
     return page.get("nextCursor", page.get("next_cursor"))
 
 
-def path_of(*segments: str) -> str:
+def build_path(*segments: str) -> str:
     """`/zones/z/agents/a`, each segment escaped: an id can never reach into another route."""
     return "".join(f"/{_escape(segment)}" for segment in segments)
 
 
 def with_query(path: str, query: Query | None) -> str:
     """Leaves out what is None; True is `true`."""
-    told = {name: value for name, value in (query or {}).items() if value is not None and value is not False}
-    if not told:
+    params = {name: value for name, value in (query or {}).items() if value is not None and value is not False}
+    if not params:
         return path
-    pairs = (f"{name}={_escape('true' if value is True else str(value))}" for name, value in told.items())
+    pairs = (f"{name}={_escape('true' if value is True else str(value))}" for name, value in params.items())
     return f"{path}?{'&'.join(pairs)}"
 
 
@@ -126,14 +130,14 @@ def _escape(text: str) -> str:
     if text in (".", ".."):
         return text.replace(".", "%2E")
     data = text.encode("utf-8", "surrogateescape")
-    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in data)
+    return "".join(chr(byte) if byte in _UNESCAPED else f"%{byte:02X}" for byte in data)
 
 
-def _decode(answer: Answer) -> Document:
-    if not answer.body:
+def _decode(response: Response) -> Document:
+    if not response.body:
         return {}
     try:
-        document: object = json.loads(answer.body)
+        document: object = json.loads(response.body)
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
@@ -141,7 +145,7 @@ def _decode(answer: Answer) -> Document:
     return document
 
 
-def items_of(page: Document, name: str = "items") -> list[Document]:
+def page_items(page: Document, name: str = "items") -> list[Document]:
     """The items of a list, as far as they are what a list should hold."""
     items = page.get(name)
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []

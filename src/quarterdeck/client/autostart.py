@@ -17,144 +17,146 @@ import time
 from collections.abc import Callable
 
 from quarterdeck.client import file_locks
-from quarterdeck.client.api import Server
-from quarterdeck.client.data_dir import Place
+from quarterdeck.client.api import ApiClient
+from quarterdeck.client.data_dir import DataDir
 from quarterdeck.client.http_types import TimedOut, Unreachable
 from quarterdeck.core.errors import Fault
 
-READY_WITHIN = 60.0
+READY_TIMEOUT_SECONDS = 60.0
 """A first start migrates a new database, perhaps on a slow disk of a busy machine."""
-_LOG_TAIL = 20
+_LOG_TAIL_LINES = 20
 _LOG_MAX = 16 * 1024 * 1024
-_CLIENT_ONLY = ("QD_TOKEN", "QD_URL", "QD_ZONE")
+_CLIENT_VARIABLES = ("QD_TOKEN", "QD_URL", "QD_ZONE")
 
 
-Answering = Callable[[], Server | None]
+FindRunning = Callable[[], ApiClient | None]
 """Gives the directory's server if one answers now."""
 
 
-class NotStarted(Fault):
+class ServerStartFailed(Fault):
     """The server was started and gave up before it was ready."""
 
     status = 503
     title = "Server not started"
 
 
-def ensure(place: Place, say: Callable[[str], None], answering: Answering) -> Server | None:
+def ensure_server(data_dir: DataDir, report: Callable[[str], None], find_running: FindRunning) -> ApiClient | None:
     """The server of this directory, started if need be; None if it was ready and then did not answer."""
-    os.makedirs(place.path, mode=0o700, exist_ok=True)
+    os.makedirs(data_dir.path, mode=0o700, exist_ok=True)
     try:
-        with file_locks.exclusive(place.start_lock, READY_WITHIN):
+        with file_locks.lock_exclusive(data_dir.start_lock, READY_TIMEOUT_SECONDS):
             # Whoever held the lock before us may have started it; else somebody may be starting one by hand.
-            found = answering() or await_other(place, answering)
+            found = find_running() or wait_for_other(data_dir, find_running)
             if found is not None:
                 return found
-            _refuse_foreign(place)
-            _start(place, say)
-            return answering()
+            _refuse_postgresql(data_dir)
+            _start(data_dir, report)
+            return find_running()
     except TimeoutError:
         raise TimedOut(
-            "start_timeout", f"Another process has been starting a server in {place.path} for too long."
+            "start_timeout", f"Another process has been starting a server in {data_dir.path} for too long."
         ) from None
 
 
-def await_other(place: Place, answering: Answering) -> Server | None:
+def wait_for_other(data_dir: DataDir, find_running: FindRunning) -> ApiClient | None:
     """While a server holds the directory, waits until it answers: it may be starting, or draining. None
     when it is gone.
 
     Somebody else's child offers no event to wait for (its end would be one, its readiness is none), so this
     asks.
     """
-    deadline = time.monotonic() + READY_WITHIN
-    while place.is_served():
-        found = answering()
+    deadline = time.monotonic() + READY_TIMEOUT_SECONDS
+    while data_dir.has_running_server():
+        found = find_running()
         if found is not None:
             return found
         if time.monotonic() > deadline:
-            raise TimedOut("server_silent", f"A server holds {place.path} and does not answer; see `qd status`.")
+            raise TimedOut("server_silent", f"A server holds {data_dir.path} and does not answer; see `qd status`.")
         time.sleep(0.05)
     return None
 
 
-def _refuse_foreign(place: Place) -> None:
-    record = place.record()
+def _refuse_postgresql(data_dir: DataDir) -> None:
+    record = data_dir.read_record()
     if record is not None and record.database == "postgresql":
         raise Unreachable(
             "server_not_running",
-            f"No server runs for {place.path}. Its database is PostgreSQL, so none is started automatically: "
+            f"No server runs for {data_dir.path}. Its database is PostgreSQL, so none is started automatically: "
             "start it with `qd up`.",
         )
 
 
-def _start(place: Place, say: Callable[[str], None]) -> None:
-    say(f"no server runs for {place.path}: starting one (log: {place.log}; `qd stop` ends it)")
-    reading, writing = os.pipe()
+def _start(data_dir: DataDir, report: Callable[[str], None]) -> None:
+    report(f"no server runs for {data_dir.path}: starting one (log: {data_dir.log}; `qd stop` ends it)")
+    read_fd, write_fd = os.pipe()
     try:
-        begun = _spawn(place, writing)
-        line = _read_line(reading, READY_WITHIN)
+        log_offset = _spawn(data_dir, write_fd)
+        line = _read_line(read_fd, READY_TIMEOUT_SECONDS)
     finally:
-        os.close(reading)
+        os.close(read_fd)
     if line is None:
-        raise TimedOut("start_timeout", f"The server was not ready within {READY_WITHIN:g} s; see {place.log}.")
+        raise TimedOut(
+            "start_timeout", f"The server was not ready within {READY_TIMEOUT_SECONDS:g} s; see {data_dir.log}."
+        )
     if not line.startswith("ready"):
-        raise NotStarted("server_not_started", _why(place, begun), log=place.log)
+        raise ServerStartFailed("server_not_started", _start_failure_text(data_dir, log_offset), log=data_dir.log)
 
 
-def _spawn(place: Place, writing: int) -> int:
+def _spawn(data_dir: DataDir, write_fd: int) -> int:
     """Starts the server in a session of its own and returns how long its log was before."""
     import subprocess  # 8 ms, and a command that finds its server never gets here
 
     # -P: a directory named quarterdeck where the user happens to stand must not be run in place of the
     # package.
-    command = [sys.executable, "-P", "-m", "quarterdeck", "up", "--data", place.path, "--port", "0"]
-    command += ["--auto-started", "--ready-fd", str(writing)]
-    environ = _environ(place)
+    command = [sys.executable, "-P", "-m", "quarterdeck", "up", "--data", data_dir.path, "--port", "0"]
+    command += ["--auto-started", "--ready-fd", str(write_fd)]
+    environ = _server_environ(data_dir)
     try:
-        _rotate(place.log)
-        log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        _rotate_log(data_dir.log)
+        log = os.open(data_dir.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            begun = os.fstat(log).st_size
+            log_offset = os.fstat(log).st_size
             # The directory of its own, because a server must not pin the one its first user stood in.
             child = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=place.path,
+                cwd=data_dir.path,
                 env=environ,
-                pass_fds=(writing,),
+                pass_fds=(write_fd,),
                 start_new_session=True,
             )
         finally:
             os.close(log)
     finally:
-        os.close(writing)
+        os.close(write_fd)
     # It outlives us on purpose; without this Popen would call that a leak.
     child.returncode = 0
-    return begun
+    return log_offset
 
 
-def _environ(place: Place) -> dict[str, str]:
+def _server_environ(data_dir: DataDir) -> dict[str, str]:
     """What the server is told. Unless its owner says otherwise it logs warnings only: nobody watches this log,
     and a line for every request would fill a disk."""
-    environ = {name: value for name, value in os.environ.items() if name not in _CLIENT_ONLY}
-    if "QD_LOG_LEVEL" not in environ and not _file_names(place, "log_level"):
+    environ = {name: value for name, value in os.environ.items() if name not in _CLIENT_VARIABLES}
+    if "QD_LOG_LEVEL" not in environ and not _settings_file_sets(data_dir, "log_level"):
         environ["QD_LOG_LEVEL"] = "warning"
     return environ
 
 
-def _file_names(place: Place, key: str) -> bool:
+def _settings_file_sets(data_dir: DataDir, key: str) -> bool:
     """Whether the directory's settings file sets this: a variable would beat it."""
     import tomllib
 
     try:
-        with open(f"{place.path}/quarterdeck.toml", "rb") as file:
+        with open(f"{data_dir.path}/quarterdeck.toml", "rb") as file:
             return key in tomllib.load(file)
     except (OSError, ValueError):
         return False  # what is wrong with it is the server's to say
 
 
-def _rotate(log: str) -> None:
+def _rotate_log(log: str) -> None:
     """A log that has grown long is put aside, and one old one is kept. This happens at a start only, so what
     one start writes is bounded by its level alone (see `_environ`)."""
     try:
@@ -164,30 +166,30 @@ def _rotate(log: str) -> None:
         pass
 
 
-def _read_line(reading: int, seconds: float) -> str | None:
+def _read_line(read_fd: int, seconds: float) -> str | None:
     """The first line from the pipe, what there was of it if the pipe ended, or None if the time did."""
     deadline = time.monotonic() + seconds
     data = b""
     poll = select.poll()
-    poll.register(reading, select.POLLIN)
+    poll.register(read_fd, select.POLLIN)
     while b"\n" not in data:
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
             return None
-        chunk = os.read(reading, 4096)
+        chunk = os.read(read_fd, 4096)
         if not chunk:
             break
         data += chunk
     return data.decode("utf-8", "replace").partition("\n")[0]
 
 
-def _why(place: Place, begun: int) -> str:
+def _start_failure_text(data_dir: DataDir, log_offset: int) -> str:
     """The end of what this start wrote to the log: the reason is in its last lines."""
-    descriptor = os.open(place.log, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(data_dir.log, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size
-        tail = os.pread(descriptor, 16_384, max(begun, size - 16_384))
+        tail = os.pread(descriptor, 16_384, max(log_offset, size - 16_384))
     finally:
         os.close(descriptor)
-    lines = tail.decode("utf-8", "replace").splitlines()[-_LOG_TAIL:]
-    said = "\n".join(f"  {line}" for line in lines) or "  (it wrote nothing)"
-    return f"The server did not start. The end of {place.log}:\n{said}"
+    lines = tail.decode("utf-8", "replace").splitlines()[-_LOG_TAIL_LINES:]
+    tail_text = "\n".join(f"  {line}" for line in lines) or "  (it wrote nothing)"
+    return f"The server did not start. The end of {data_dir.log}:\n{tail_text}"

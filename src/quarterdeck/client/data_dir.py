@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from quarterdeck.client import file_locks
 
-_SMALL = 64 * 1024
+_FILE_MAX = 64 * 1024
 
 
-class Record(NamedTuple):
+class ServerRecord(NamedTuple):
     """What the server that last served this directory wrote when it was ready. It stays when the server
     is gone."""
 
@@ -41,7 +41,7 @@ class Record(NamedTuple):
         return self.pid > 0
 
 
-class Place:
+class DataDir:
     """A data directory."""
 
     def __init__(self, path: str) -> None:
@@ -50,39 +50,39 @@ class Place:
         self.start_lock = f"{path}/start.lock"
         self.log = f"{path}/server.log"
 
-    def record(self) -> Record | None:
+    def read_record(self) -> ServerRecord | None:
         """None where no server was ever ready, or where the file is not a record."""
         try:
-            told: object = json.loads(_read(f"{self.path}/server.json"))
+            document: object = json.loads(_read_file(f"{self.path}/server.json"))
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
-        if not isinstance(told, dict):
+        if not isinstance(document, dict):
             return None
-        pid = told.get("pid")
-        texts = [told.get(name) for name in ("url", "socket", "database", "version", "started_at")]
+        pid = document.get("pid")
+        texts = [document.get(name) for name in ("url", "socket", "database", "version", "started_at")]
         url, socket, database, version, started_at = (text if isinstance(text, str) else "" for text in texts)
-        return Record(pid if isinstance(pid, int) else 0, url, socket, database, version, started_at)
+        return ServerRecord(pid if isinstance(pid, int) else 0, url, socket, database, version, started_at)
 
-    def admin_token(self) -> str | None:
+    def read_admin_token(self) -> str | None:
         try:
-            return _read(f"{self.path}/admin-token").decode("ascii", "replace").strip() or None
+            return _read_file(f"{self.path}/admin-token").decode("ascii", "replace").strip() or None
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def is_served(self) -> bool:
+    def has_running_server(self) -> bool:
         """Whether a server runs on this directory: its flock says so, whatever the record says."""
         return file_locks.is_held(self.server_lock)
 
 
-def place_of(given: str | None, environ: Mapping[str, str]) -> Place:
-    return Place(data_directory(given, environ))
+def resolve_data_dir(data: str | None, environ: Mapping[str, str]) -> DataDir:
+    return DataDir(resolve_data_path(data, environ))
 
 
-def data_directory(given: str | None, environ: Mapping[str, str]) -> str:
+def resolve_data_path(data: str | None, environ: Mapping[str, str]) -> str:
     """`--data`, else QD_DATA, else the user's data directory."""
-    named = given or environ.get("QD_DATA")
-    if named:
-        return os.path.abspath(os.path.expanduser(named))
+    explicit = data or environ.get("QD_DATA")
+    if explicit:
+        return os.path.abspath(os.path.expanduser(explicit))
     if sys.platform == "darwin":
         return os.path.expanduser("~/Library/Application Support/quarterdeck")
     base = environ.get("XDG_DATA_HOME", "")
@@ -92,7 +92,7 @@ def data_directory(given: str | None, environ: Mapping[str, str]) -> str:
     return f"{base}/quarterdeck"
 
 
-def socket_path(place: Place, environ: Mapping[str, str]) -> str:
+def socket_path(data_dir: DataDir, environ: Mapping[str, str]) -> str:
     """Where the server of a directory listens locally. In the runtime directory, not in the data directory:
     the path of a socket may have 108 bytes at most (104 on macOS), and a data directory may lie deep."""
     from hashlib import sha256
@@ -101,13 +101,13 @@ def socket_path(place: Place, environ: Mapping[str, str]) -> str:
     base = environ.get("XDG_RUNTIME_DIR", "")
     if not os.path.isabs(base):
         base = f"{gettempdir()}/quarterdeck-{os.getuid()}"
-    name = sha256(os.path.realpath(place.path).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    name = sha256(os.path.realpath(data_dir.path).encode("utf-8", "surrogateescape")).hexdigest()[:12]
     return f"{base}/qd-{name}.sock"
 
 
-def _read(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(descriptor, _SMALL)
+        return os.read(descriptor, _FILE_MAX)
     finally:
         os.close(descriptor)

@@ -10,23 +10,23 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from quarterdeck.client.api import Server
-from quarterdeck.client.data_dir import Place, Record, place_of
+from quarterdeck.client.api import ApiClient
+from quarterdeck.client.data_dir import DataDir, ServerRecord, resolve_data_dir
 from quarterdeck.client.http_types import Address, TimedOut, Unreachable, parse_address
 from quarterdeck.client.socket_peer import listener_uid
 
 if TYPE_CHECKING:
     # The pool imports asyncio, which the CLI does not need.
-    from quarterdeck.client.pool import Check
+    from quarterdeck.client.pool import PeerCheck
 
-TIMEOUT = 30.0
+DEFAULT_TIMEOUT_SECONDS = 30.0
 
 
-class Stranger(Unreachable):
+class UntrustedServer(Unreachable):
     """Somebody listens where the server did, and it is not one whom a token may be shown."""
 
 
-class Where(NamedTuple):
+class ServerLocation(NamedTuple):
     """What a caller said about the server it wants; what is None was not said."""
 
     data: str | None = None
@@ -34,140 +34,146 @@ class Where(NamedTuple):
     token: str | None = None
     timeout: float | None = None
 
-    def place(self, environ: Mapping[str, str]) -> Place:
-        return place_of(self.data, environ)
+    def data_dir(self, environ: Mapping[str, str]) -> DataDir:
+        return resolve_data_dir(self.data, environ)
 
-    def address(self, environ: Mapping[str, str]) -> str | None:
+    def explicit_url(self, environ: Mapping[str, str]) -> str | None:
         """The address that was given, if one was: then the data directory decides nothing."""
         return self.url or environ.get("QD_URL") or None
 
 
-def reach(where: Where, environ: Mapping[str, str], say: Callable[[str], None]) -> Server:
+def connect_server(location: ServerLocation, environ: Mapping[str, str], report: Callable[[str], None]) -> ApiClient:
     """The server asked for, connected; started first where none runs and the directory's database is SQLite."""
-    url = where.address(environ)
+    url = location.explicit_url(environ)
     if url is not None:
-        return at_address(where, environ, url)
-    place = where.place(environ)
-    found = of_place(where, environ, place)
+        return client_for_url(location, environ, url)
+    data_dir = location.data_dir(environ)
+    found = connect_data_dir(location, environ, data_dir)
     if found is None:
-        found = _started(where, environ, place, say)
+        found = _start_and_connect(location, environ, data_dir, report)
     return found
 
 
-def again(where: Where, environ: Mapping[str, str]) -> Server | None:
+def connect_running_server(location: ServerLocation, environ: Mapping[str, str]) -> ApiClient | None:
     """The server asked for, if it is there; never started, because whoever stopped it may have meant to."""
-    url = where.address(environ)
-    return at_address(where, environ, url) if url else of_place(where, environ, where.place(environ))
+    url = location.explicit_url(environ)
+    return (
+        client_for_url(location, environ, url)
+        if url
+        else connect_data_dir(location, environ, location.data_dir(environ))
+    )
 
 
-def at_address(where: Where, environ: Mapping[str, str], url: str) -> Server:
+def client_for_url(location: ServerLocation, environ: Mapping[str, str], url: str) -> ApiClient:
     """A server at an address that was given: it is used as it is, and never started."""
-    token = where.token or environ.get("QD_TOKEN") or _token_for(where, environ, url)
-    return Server(parse_address(url), token, where.timeout or TIMEOUT, _trace(environ))
+    token = location.token or environ.get("QD_TOKEN") or _token_for_url(location, environ, url)
+    return ApiClient(parse_address(url), token, location.timeout or DEFAULT_TIMEOUT_SECONDS, _trace_parent(environ))
 
 
-def of_place(where: Where, environ: Mapping[str, str], place: Place) -> Server | None:
+def connect_data_dir(location: ServerLocation, environ: Mapping[str, str], data_dir: DataDir) -> ApiClient | None:
     """The running server of a directory, connected; None where none answers. Where nobody but a stranger does,
     that is told: a server started now would most likely find its socket's place taken by the same stranger."""
-    record = place.record()
+    record = data_dir.read_record()
     if record is None:
         return None
-    stranger: Stranger | None = None
-    for address in _addresses(place, record):
+    untrusted: UntrustedServer | None = None
+    for address in _candidate_addresses(data_dir, record):
         # Read anew for each start: the server renews it before it becomes ready.
-        token = where.token or environ.get("QD_TOKEN") or place.admin_token()
-        server = Server(address, token, where.timeout or TIMEOUT, _trace(environ))
+        token = location.token or environ.get("QD_TOKEN") or data_dir.read_admin_token()
+        server = ApiClient(address, token, location.timeout or DEFAULT_TIMEOUT_SECONDS, _trace_parent(environ))
         try:
             connection = server.connection.open()
             if address.scheme == "unix":
-                refuse_stranger(connection, address.host, place)
-        except Stranger as refused:
-            stranger = refused
+                require_trusted_server(connection, address.host, data_dir)
+        except UntrustedServer as error:
+            untrusted = error
             continue
         except (Unreachable, TimedOut):
             continue
         return server
-    if stranger is not None:
-        raise stranger
+    if untrusted is not None:
+        raise untrusted
     return None
 
 
-def refuse_stranger(connection: socket.socket, path: str, place: Place) -> None:
+def require_trusted_server(connection: socket.socket, path: str, data_dir: DataDir) -> None:
     """Raises `Stranger` where a socket is not served by us, by the owner of the directory or by root: the next thing
     sent would be an administrator's token. Closes the connection then."""
-    trusted = (os.getuid(), os.stat(place.path).st_uid, 0)
+    trusted = (os.getuid(), os.stat(data_dir.path).st_uid, 0)
     uid = listener_uid(connection)
     if uid is not None:
-        doubt = None if uid in trusted else f"another user (uid {uid}) listens there now"
+        reason = None if uid in trusted else f"another user (uid {uid}) listens there now"
     else:
         # The next best evidence: nobody but a trusted user can have put a socket into that directory.
-        folder = os.lstat(os.path.dirname(path))
-        is_theirs = folder.st_uid in trusted and not folder.st_mode & 0o022
-        doubt = None if is_theirs else "by its directory another user may listen there now"
-    if doubt is not None:
+        directory = os.lstat(os.path.dirname(path))
+        is_trusted = directory.st_uid in trusted and not directory.st_mode & 0o022
+        reason = None if is_trusted else "by its directory another user may listen there now"
+    if reason is not None:
         connection.close()
-        raise Stranger(
+        raise UntrustedServer(
             "server_of_a_stranger",
-            f"The server of {place.path} listened at {path}, and {doubt}: nothing was sent. Start a server with "
+            f"The server of {data_dir.path} listened at {path}, and {reason}: nothing was sent. Start a server with "
             "`qd up`, with XDG_RUNTIME_DIR set to a directory of your own.",
         )
 
 
-def _addresses(place: Place, record: Record) -> Iterator[Address]:
+def _candidate_addresses(data_dir: DataDir, record: ServerRecord) -> Iterator[Address]:
     """The socket first. Its name is made from the directory, so whoever of the users we trust listens there is
     this directory's server; a TCP port may be a stranger's by now, and is trusted (with our token) only while
     the directory is held and the process of the record lives."""
     if record.socket:
         yield Address("unix", record.socket)
-    if record.url and record.is_alive() and place.is_served():
+    if record.url and record.is_alive() and data_dir.has_running_server():
         yield parse_address(record.url)
 
 
-def awaited(where: Where, environ: Mapping[str, str], place: Place) -> Server | None:
+def wait_for_server(location: ServerLocation, environ: Mapping[str, str], data_dir: DataDir) -> ApiClient | None:
     """The server of a directory, also one that is just starting; None when none holds the directory (any
     more)."""
     from quarterdeck.client import autostart
 
-    return autostart.await_other(place, lambda: of_place(where, environ, place))
+    return autostart.wait_for_other(data_dir, lambda: connect_data_dir(location, environ, data_dir))
 
 
-def _started(where: Where, environ: Mapping[str, str], place: Place, say: Callable[[str], None]) -> Server:
+def _start_and_connect(
+    location: ServerLocation, environ: Mapping[str, str], data_dir: DataDir, report: Callable[[str], None]
+) -> ApiClient:
     from quarterdeck.client import autostart  # only where no server answered
 
-    server = autostart.ensure(place, say, lambda: of_place(where, environ, place))
+    server = autostart.ensure_server(data_dir, report, lambda: connect_data_dir(location, environ, data_dir))
     if server is None:
         raise Unreachable(
-            "server_unreachable", f"The server of {place.path} was ready and does not answer; see {place.log}."
+            "server_unreachable", f"The server of {data_dir.path} was ready and does not answer; see {data_dir.log}."
         )
     return server
 
 
-def _trace(environ: Mapping[str, str]) -> str | None:
+def _trace_parent(environ: Mapping[str, str]) -> str | None:
     """The trace this command is part of, if whoever started it said so. What cannot be understood is not passed on."""
-    given = environ.get("TRACEPARENT")
-    if not given:
+    traceparent = environ.get("TRACEPARENT")
+    if not traceparent:
         return None
-    from quarterdeck.core.trace_context import parent_of  # few commands are traced, and every one is in a hurry
+    from quarterdeck.core.trace_context import parse_traceparent  # few commands are traced, and every one is in a hurry
 
-    return parent_of(given)
+    return parse_traceparent(traceparent)
 
 
-def _token_for(where: Where, environ: Mapping[str, str], url: str) -> str | None:
+def _token_for_url(location: ServerLocation, environ: Mapping[str, str], url: str) -> str | None:
     """The directory's admin token, if the address is this directory's server or the directory was named too.
 
     Else an address from a config file or an environment variable would be enough to make us send an
     administrator's token to a stranger.
     """
-    place = where.place(environ)
-    record = place.record()
-    if where.data or (record is not None and record.url and _same(url, record.url)):
-        return place.admin_token()
+    data_dir = location.data_dir(environ)
+    record = data_dir.read_record()
+    if location.data or (record is not None and record.url and _is_same_listener(url, record.url)):
+        return data_dir.read_admin_token()
     return None
 
 
-def _same(one: str, other: str) -> bool:
+def _is_same_listener(first_url: str, second_url: str) -> bool:
     """Whether two URLs name one listener of this machine, by whichever name of its loopback."""
-    first, second = parse_address(one), parse_address(other)
+    first, second = parse_address(first_url), parse_address(second_url)
     loopback = {"localhost": "127.0.0.1"}
     return first._replace(host=loopback.get(first.host, first.host)) == second
 
@@ -175,40 +181,40 @@ def _same(one: str, other: str) -> bool:
 DEFAULT_ZONE = "default"
 
 
-class Located(NamedTuple):
+class LocatedServer(NamedTuple):
     address: Address
     token: str | None
     trace: str | None
-    check: Check | None
+    check_peer: PeerCheck | None
     """Speaks up if somebody listens there who is not to be shown a token."""
 
 
-def locate(where: Where, say: Callable[[str], None]) -> Located:
+def locate(location: ServerLocation, report: Callable[[str], None]) -> LocatedServer:
     """The server asked for, started first where none runs and that is allowed. Blocks."""
-    if (url := where.address(os.environ)) is not None:
-        return _of(at_address(where, os.environ, url), None)
-    return _of(reach(where, os.environ, say), where.place(os.environ))
+    if (url := location.explicit_url(os.environ)) is not None:
+        return _to_located(client_for_url(location, os.environ, url), None)
+    return _to_located(connect_server(location, os.environ, report), location.data_dir(os.environ))
 
 
-def locate_again(where: Where) -> Located | None:
+def locate_running(location: ServerLocation) -> LocatedServer | None:
     """The same, if it is there: never started, because whoever stopped it may have meant to. Blocks."""
-    if where.address(os.environ) is not None:
-        return locate(where, lambda _: None)
-    found = again(where, os.environ)
-    return None if found is None else _of(found, where.place(os.environ))
+    if location.explicit_url(os.environ) is not None:
+        return locate(location, lambda _: None)
+    found = connect_running_server(location, os.environ)
+    return None if found is None else _to_located(found, location.data_dir(os.environ))
 
 
-def zone_named(given: str | None) -> str:
-    return given or os.environ.get("QD_ZONE") or DEFAULT_ZONE
+def resolve_zone(zone: str | None) -> str:
+    return zone or os.environ.get("QD_ZONE") or DEFAULT_ZONE
 
 
-def _of(server: Server, place: Place | None) -> Located:
+def _to_located(server: ApiClient, data_dir: DataDir | None) -> LocatedServer:
     server.connection.close()
-    check = None if place is None else _trusting(place, server.address)
-    return Located(server.address, server.token, server.trace, check)
+    check_peer = None if data_dir is None else _peer_check(data_dir, server.address)
+    return LocatedServer(server.address, server.token, server.trace, check_peer)
 
 
-def _trusting(place: Place, address: Address) -> Check | None:
+def _peer_check(data_dir: DataDir, address: Address) -> PeerCheck | None:
     if address.scheme != "unix":
         return None
-    return lambda connection: refuse_stranger(connection, address.host, place)
+    return lambda connection: require_trusted_server(connection, address.host, data_dir)

@@ -37,9 +37,9 @@ def wait_until_free(path: str, seconds: float) -> bool:
     except FileNotFoundError:
         return True
     try:
-        with _alarm(seconds):
+        with _time_limit(seconds):
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-    except _Late:
+    except _AlarmExpired:
         return False
     finally:
         os.close(descriptor)
@@ -47,46 +47,46 @@ def wait_until_free(path: str, seconds: float) -> bool:
 
 
 @contextmanager
-def exclusive(path: str, seconds: float) -> Iterator[None]:
+def lock_exclusive(path: str, seconds: float) -> Iterator[None]:
     """Holds the lock for the length of the block; raises TimeoutError when it cannot be had in time."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
-            with _alarm(seconds):
+            with _time_limit(seconds):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except _Late:
+        except _AlarmExpired:
             raise TimeoutError(f"{path} was held by another process for {seconds:g} s") from None
         yield
     finally:
         os.close(descriptor)
 
 
-class _Late(Exception):
+class _AlarmExpired(Exception):
     """Ours alone, so that no other time-out is taken for it."""
 
 
 @contextmanager
-def _alarm(seconds: float) -> Iterator[None]:
+def _time_limit(seconds: float) -> Iterator[None]:
     """Interrupts a blocking system call after a while. flock has no time-out of its own, and polling it would
     be slower and busier. Main thread only, as all signals in Python; somebody else's timer is put back."""
 
-    rung = False
+    has_fired = False
 
-    def ring(number: int, frame: FrameType | None) -> None:
-        nonlocal rung
-        if not rung:
-            rung = True
-            raise _Late
+    def on_alarm(number: int, frame: FrameType | None) -> None:
+        nonlocal has_fired
+        if not has_fired:
+            has_fired = True
+            raise _AlarmExpired
 
-    begun = time.monotonic()
-    handler = signal.signal(signal.SIGALRM, ring)
+    started_at = time.monotonic()
+    handler = signal.signal(signal.SIGALRM, on_alarm)
     # It rings again every 50 ms: an alarm that fell between two instructions before the call would else be
     # lost.
-    left, interval = signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), 0.05)
+    remaining, interval = signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), 0.05)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-        if left:
-            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - begun), 0.001), interval)
+        if remaining:
+            signal.setitimer(signal.ITIMER_REAL, max(remaining - (time.monotonic() - started_at), 0.001), interval)

@@ -8,35 +8,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quarterdeck.client.http_types import BODILESS, BODY_MAX, HEAD_MAX, Answer, Lost, chunk_size, garbled
+from quarterdeck.client.http_types import (
+    BODY_MAX,
+    HEAD_MAX,
+    STATUSES_WITHOUT_BODY,
+    Lost,
+    Response,
+    malformed_response,
+    parse_chunk_size,
+)
 
 _LINE_MAX = 1_024
 """Of what stands between two chunks."""
 
 
-class Framing:
+class ResponseParser:
     """One answer. Fed until it is whole; `take` gives what has come of its body."""
 
     def __init__(self) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.has_head = False
-        self.is_whole = False
-        self.keeps = False
+        self.is_complete = False
+        self.keep_alive = False
         """Whether the connection may serve another exchange."""
         self.is_chunked = False
         self._version = b""
-        self._left = 0
+        self._remaining = 0
         self._buffer = bytearray()
         self._body = bytearray()
-        self._step: Callable[[], bool] = self._head
+        self._step: Callable[[], bool] = self._parse_head
 
     @property
-    def has_begun(self) -> bool:
+    def has_data(self) -> bool:
         return self.has_head or bool(self._buffer)
 
     @property
-    def waiting(self) -> int:
+    def body_size(self) -> int:
         """Bytes of the body that nobody has taken yet."""
         return len(self._body)
 
@@ -45,31 +53,31 @@ class Framing:
         while self._step():
             pass
         if len(self._body) > BODY_MAX:
-            raise garbled("the body is longer than the bound")
+            raise malformed_response("the body is longer than the bound")
 
-    def end(self) -> None:
+    def feed_eof(self) -> None:
         """No more bytes come. That is the end of a body without any other, and of every other the loss."""
-        if self.has_head and self._step == self._to_end:
-            self.is_whole = True
-        elif not self.is_whole:
+        if self.has_head and self._step == self._parse_until_close:
+            self.is_complete = True
+        elif not self.is_complete:
             raise Lost("answer_lost", "The server closed the connection before its answer was whole.")
 
-    def take(self) -> bytes:
-        taken = bytes(self._body)
+    def take_body(self) -> bytes:
+        data = bytes(self._body)
         self._body.clear()
-        return taken
+        return data
 
-    def answer(self) -> Answer:
-        return Answer(self.status, self.headers, self.take())
+    def response(self) -> Response:
+        return Response(self.status, self.headers, self.take_body())
 
     # -- steps: each says whether the next may be tried with what there is -----------------------------------------
 
-    def _head(self) -> bool:
+    def _parse_head(self) -> bool:
         end = self._buffer.find(b"\r\n\r\n")
         if end > HEAD_MAX or (end < 0 and len(self._buffer) > HEAD_MAX):
-            raise garbled("the head is longer than the bound")
+            raise malformed_response("the head is longer than the bound")
         if end < 0:
-            self._refuse_other_tongues()
+            self._require_http()
             return False
         lines = bytes(self._buffer[:end]).split(b"\r\n")
         del self._buffer[: end + 4]
@@ -77,95 +85,95 @@ class Framing:
         self.headers = _read_headers(lines[1:])
         if not 100 <= self.status < 200:
             self.has_head = True
-            self._step = self._begin_body()
+            self._step = self._first_body_step()
         return True
 
-    def _refuse_other_tongues(self) -> None:
+    def _require_http(self) -> None:
         """Whoever does not speak HTTP may never send the end of a head."""
         start = bytes(self._buffer[:7])
         if not b"HTTP/1.".startswith(start):
-            raise garbled("it does not speak HTTP/1.1")
+            raise malformed_response("it does not speak HTTP/1.1")
 
-    def _begin_body(self) -> Callable[[], bool]:
-        self.keeps = self._version != b"HTTP/1.0" and self.headers.get("connection", "").lower() != "close"
-        if self.status in BODILESS:
+    def _first_body_step(self) -> Callable[[], bool]:
+        self.keep_alive = self._version != b"HTTP/1.0" and self.headers.get("connection", "").lower() != "close"
+        if self.status in STATUSES_WITHOUT_BODY:
             return self._finish
         if "transfer-encoding" in self.headers:
             if self.headers["transfer-encoding"].lower() != "chunked":
-                raise garbled("its transfer encoding is unknown")
+                raise malformed_response("its transfer encoding is unknown")
             self.is_chunked = True
-            return self._size
+            return self._parse_chunk_size
         if "content-length" in self.headers:
-            self._left = _read_length(self.headers["content-length"])
-            return self._counted
-        self.keeps = False
-        return self._to_end
+            self._remaining = _read_length(self.headers["content-length"])
+            return self._parse_fixed_length
+        self.keep_alive = False
+        return self._parse_until_close
 
-    def _counted(self) -> bool:
-        self._move()
-        if self._left == 0:
+    def _parse_fixed_length(self) -> bool:
+        self._move_to_body()
+        if self._remaining == 0:
             self._step = self._finish
-        return self._left == 0
+        return self._remaining == 0
 
-    def _to_end(self) -> bool:
-        self._left = len(self._buffer)
-        self._move()
+    def _parse_until_close(self) -> bool:
+        self._remaining = len(self._buffer)
+        self._move_to_body()
         return False
 
-    def _size(self) -> bool:
-        line = self._line()
+    def _parse_chunk_size(self) -> bool:
+        line = self._take_line()
         if line is None:
             return False
-        self._left = chunk_size(line)
-        if self._left > BODY_MAX:
-            raise garbled("the body is longer than the bound")
-        self._step = self._chunk if self._left else self._trailer
+        self._remaining = parse_chunk_size(line)
+        if self._remaining > BODY_MAX:
+            raise malformed_response("the body is longer than the bound")
+        self._step = self._parse_chunk if self._remaining else self._parse_trailer
         return True
 
-    def _chunk(self) -> bool:
-        self._move()
-        if self._left == 0:
-            self._step = self._chunk_end
-        return self._left == 0
+    def _parse_chunk(self) -> bool:
+        self._move_to_body()
+        if self._remaining == 0:
+            self._step = self._parse_chunk_end
+        return self._remaining == 0
 
-    def _chunk_end(self) -> bool:
+    def _parse_chunk_end(self) -> bool:
         if len(self._buffer) < 2:
             return False
         if self._buffer[:2] != b"\r\n":
-            raise garbled("a chunk is longer than it says")
+            raise malformed_response("a chunk is longer than it says")
         del self._buffer[:2]
-        self._step = self._size
+        self._step = self._parse_chunk_size
         return True
 
-    def _trailer(self) -> bool:
-        line = self._line()
+    def _parse_trailer(self) -> bool:
+        line = self._take_line()
         if line == b"":
             self._step = self._finish
         return line is not None
 
     def _finish(self) -> bool:
-        self.is_whole = True
+        self.is_complete = True
         # What comes behind an answer nobody asked for: such a connection is not to be trusted with another.
-        self.keeps = self.keeps and not self._buffer
+        self.keep_alive = self.keep_alive and not self._buffer
         return False
 
     # -- pieces of them ----------------------------------------------------------------------------------------------
 
-    def _move(self) -> None:
-        if not self._body and len(self._buffer) == self._left:
+    def _move_to_body(self) -> None:
+        if not self._body and len(self._buffer) == self._remaining:
             # The common case, without a copy: all of it has come, and nothing else.
             self._body, self._buffer = self._buffer, self._body
-            self._left = 0
+            self._remaining = 0
             return
-        piece = self._buffer[: self._left]
-        del self._buffer[: self._left]
-        self._body += piece
-        self._left -= len(piece)
+        part = self._buffer[: self._remaining]
+        del self._buffer[: self._remaining]
+        self._body += part
+        self._remaining -= len(part)
 
-    def _line(self) -> bytes | None:
+    def _take_line(self) -> bytes | None:
         end = self._buffer.find(b"\r\n")
         if end > _LINE_MAX or (end < 0 and len(self._buffer) > _LINE_MAX):
-            raise garbled("a line is longer than the bound")
+            raise malformed_response("a line is longer than the bound")
         if end < 0:
             return None
         line = bytes(self._buffer[:end])
@@ -177,7 +185,7 @@ def _read_status(line: bytes) -> tuple[int, bytes]:
     version, _, rest = line.partition(b" ")
     code = rest[:3]
     if not version.startswith(b"HTTP/1.") or not code.isdigit() or len(code) != 3:
-        raise garbled("it does not speak HTTP/1.1")
+        raise malformed_response("it does not speak HTTP/1.1")
     return int(code), version
 
 
@@ -186,7 +194,7 @@ def _read_headers(lines: list[bytes]) -> dict[str, str]:
     for line in lines:
         name, colon, value = line.decode("latin-1").partition(":")
         if not colon:
-            raise garbled("a header has no colon")
+            raise malformed_response("a header has no colon")
         key, value = name.lower(), value.strip()
         headers[key] = f"{headers[key]}, {value}" if key in headers else value
     return headers
@@ -194,7 +202,7 @@ def _read_headers(lines: list[bytes]) -> dict[str, str]:
 
 def _read_length(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise garbled("its Content-Length is not a number")
+        raise malformed_response("its Content-Length is not a number")
     if len(text) > 12 or int(text) > BODY_MAX:
-        raise garbled("the body is longer than the bound")
+        raise malformed_response("the body is longer than the bound")
     return int(text)

@@ -13,24 +13,24 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from quarterdeck.client.http_types import (
-    BODILESS,
     BODY_MAX,
     HEAD_MAX,
+    STATUSES_WITHOUT_BODY,
     Address,
-    Answer,
     Lost,
     Request,
+    Response,
     TimedOut,
     Unreachable,
-    chunk_size,
-    encode,
-    garbled,
-    reason_of,
+    encode_request,
+    error_text,
+    malformed_response,
+    parse_chunk_size,
 )
 from quarterdeck.core.errors import Fault
 
-_READ = 64 * 1024
-Readable = Callable[[socket.socket], None]
+_READ_SIZE = 64 * 1024
+WaitReadable = Callable[[socket.socket], None]
 """Returns when there is something to read; raises TimeoutError when there was nothing for too long."""
 
 
@@ -51,48 +51,48 @@ class Connection:
                 raise TimedOut(
                     "connect_timeout", f"{self.address} did not accept a connection within {self.timeout:g} s."
                 ) from None
-            except (OSError, UnicodeError) as wrong:
+            except (OSError, UnicodeError) as error:
                 raise Unreachable(
-                    "server_unreachable", f"No server answers at {self.address}: {reason_of(wrong)}."
-                ) from wrong
+                    "server_unreachable", f"No server answers at {self.address}: {error_text(error)}."
+                ) from error
         return self._socket
 
-    def exchange(self, request: Request) -> Answer:
-        data = encode(request, self.address)
-        reader = _Reader(self.open(), time.monotonic() + self.timeout)
+    def exchange(self, request: Request) -> Response:
+        data = encode_request(request, self.address)
+        reader = _ResponseReader(self.open(), time.monotonic() + self.timeout)
         try:
             reader.send(data)
-            answer, keep = _read_answer(reader)
-        except (OSError, Lost) as wrong:
-            raise self._broken(wrong) from None
-        if not keep:
+            response, keep_alive = _read_response(reader)
+        except (OSError, Lost) as error:
+            raise self._close_with_fault(error) from None
+        if not keep_alive:
             self.close()
-        return answer
+        return response
 
-    def begin(self, request: Request, readable: Readable) -> tuple[Answer, Iterator[bytes]]:
+    def open_stream(self, request: Request, wait_readable: WaitReadable) -> tuple[Response, Iterator[bytes]]:
         """An exchange whose answer may have no end: its head, and its body in the pieces in which it comes, waited for
         by `readable`. An answer that is no stream is whole, and has no pieces."""
-        data = encode(request, self.address)
-        reader = _Reader(self.open(), time.monotonic() + self.timeout)
+        data = encode_request(request, self.address)
+        reader = _ResponseReader(self.open(), time.monotonic() + self.timeout)
         try:
             reader.send(data)
             status, headers, _ = _read_head(reader)
             if status == 200 and headers.get("transfer-encoding", "").lower() == "chunked":
-                return Answer(status, headers, b""), self._pieces(reader, readable)
+                return Response(status, headers, b""), self._iter_body(reader, wait_readable)
             body, _ = _read_body(reader, status, headers)
-            return Answer(status, headers, body), iter(())
-        except (OSError, Lost) as wrong:
-            raise self._broken(wrong) from None
+            return Response(status, headers, body), iter(())
+        except (OSError, Lost) as error:
+            raise self._close_with_fault(error) from None
 
-    def _pieces(self, reader: _Reader, readable: Readable) -> Iterator[bytes]:
-        reader.readable = readable
+    def _iter_body(self, reader: _ResponseReader, wait_readable: WaitReadable) -> Iterator[bytes]:
+        reader.wait_readable = wait_readable
         try:
-            while piece := _read_chunk(reader, BODY_MAX):
-                yield piece
+            while chunk := _read_chunk(reader, BODY_MAX):
+                yield chunk
         except TimeoutError:
             raise TimedOut("stream_silent", f"{self.address} has been silent for too long.") from None
-        except (OSError, Lost) as wrong:
-            raise self._broken(wrong) from None
+        except (OSError, Lost) as error:
+            raise self._close_with_fault(error) from None
         finally:
             self.close()
 
@@ -101,14 +101,14 @@ class Connection:
             self._socket.close()
             self._socket = None
 
-    def _broken(self, wrong: OSError | Lost) -> Fault:
+    def _close_with_fault(self, error: OSError | Lost) -> Fault:
         """Whatever breaks an exchange ends the connection."""
         self.close()
-        if isinstance(wrong, Lost):
-            return wrong
-        if isinstance(wrong, TimeoutError):
+        if isinstance(error, Lost):
+            return error
+        if isinstance(error, TimeoutError):
             return TimedOut("answer_timeout", f"{self.address} did not answer within {self.timeout:g} s.")
-        return Lost("answer_lost", f"The connection to {self.address} broke: {reason_of(wrong)}.")
+        return Lost("answer_lost", f"The connection to {self.address} broke: {error_text(error)}.")
 
 
 def _connect(address: Address, timeout: float) -> socket.socket:
@@ -134,47 +134,47 @@ def _connect(address: Address, timeout: float) -> socket.socket:
         raise
 
 
-class _Reader:
+class _ResponseReader:
     """Bytes of one answer, read under one deadline."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._socket = connection
         self._deadline = deadline
         self._buffer = bytearray()
-        self.readable: Readable | None = None
+        self.wait_readable: WaitReadable | None = None
         """Waits instead of the deadline, once it is there."""
 
     def send(self, data: bytes) -> None:
-        self._arm()
+        self._set_socket_timeout()
         self._socket.sendall(data)
 
-    def line(self, most: int) -> bytes:
+    def read_line(self, limit: int) -> bytes:
         """Up to and without the next line break."""
         while (end := self._buffer.find(b"\n")) < 0:
-            if len(self._buffer) > most:
+            if len(self._buffer) > limit:
                 break
             self._fill()
-        if end < 0 or end > most:
-            raise garbled("a line is longer than the bound")
+        if end < 0 or end > limit:
+            raise malformed_response("a line is longer than the bound")
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         return line.removesuffix(b"\r")
 
-    def exactly(self, count: int) -> bytes:
+    def read_exactly(self, count: int) -> bytes:
         while len(self._buffer) < count:
             self._fill()
         data = bytes(self._buffer[:count])
         del self._buffer[:count]
         return data
 
-    def to_end(self) -> bytes:
+    def read_to_end(self) -> bytes:
         while self._receive():
             if len(self._buffer) > BODY_MAX:
-                raise garbled("the body is longer than the bound")
+                raise malformed_response("the body is longer than the bound")
         return bytes(self._buffer)
 
     @property
-    def is_drained(self) -> bool:
+    def is_buffer_empty(self) -> bool:
         return not self._buffer
 
     def _fill(self) -> None:
@@ -182,86 +182,86 @@ class _Reader:
             raise Lost("answer_lost", "The server closed the connection before its answer was whole.")
 
     def _receive(self) -> int:
-        if self.readable is not None:
-            self.readable(self._socket)
+        if self.wait_readable is not None:
+            self.wait_readable(self._socket)
         else:
-            self._arm()
-        data = self._socket.recv(_READ)
+            self._set_socket_timeout()
+        data = self._socket.recv(_READ_SIZE)
         self._buffer += data
         return len(data)
 
-    def _arm(self) -> None:
-        left = self._deadline - time.monotonic()
-        if left <= 0:  # 0 would mean "do not block" to the socket, and that is another error
+    def _set_socket_timeout(self) -> None:
+        remaining = self._deadline - time.monotonic()
+        if remaining <= 0:  # 0 would mean "do not block" to the socket, and that is another error
             raise TimeoutError
-        self._socket.settimeout(left)
+        self._socket.settimeout(remaining)
 
 
-def _read_answer(reader: _Reader) -> tuple[Answer, bool]:
+def _read_response(reader: _ResponseReader) -> tuple[Response, bool]:
     """The next final answer, and whether the connection may serve another exchange."""
     status, headers, version = _read_head(reader)
     while 100 <= status < 200:
         status, headers, version = _read_head(reader)
-    body, framed = _read_body(reader, status, headers)
-    keep = framed and reader.is_drained and version != b"HTTP/1.0"
-    return Answer(status, headers, body), keep and headers.get("connection", "").lower() != "close"
+    body, is_framed = _read_body(reader, status, headers)
+    keep_alive = is_framed and reader.is_buffer_empty and version != b"HTTP/1.0"
+    return Response(status, headers, body), keep_alive and headers.get("connection", "").lower() != "close"
 
 
-def _read_head(reader: _Reader) -> tuple[int, dict[str, str], bytes]:
-    version, _, rest = reader.line(HEAD_MAX).partition(b" ")
+def _read_head(reader: _ResponseReader) -> tuple[int, dict[str, str], bytes]:
+    version, _, rest = reader.read_line(HEAD_MAX).partition(b" ")
     code = rest[:3]
     if not version.startswith(b"HTTP/1.") or not code.isdigit() or len(code) != 3:
-        raise garbled("it does not speak HTTP/1.1")
+        raise malformed_response("it does not speak HTTP/1.1")
     return int(code), _read_headers(reader), version
 
 
-def _read_headers(reader: _Reader) -> dict[str, str]:
+def _read_headers(reader: _ResponseReader) -> dict[str, str]:
     headers: dict[str, str] = {}
-    left = HEAD_MAX
-    while line := reader.line(left):
-        left -= len(line) + 1
-        if left <= 0:
-            raise garbled("the head is longer than the bound")
+    remaining = HEAD_MAX
+    while line := reader.read_line(remaining):
+        remaining -= len(line) + 1
+        if remaining <= 0:
+            raise malformed_response("the head is longer than the bound")
         name, colon, value = line.decode("latin-1").partition(":")
         if not colon:
-            raise garbled("a header has no colon")
+            raise malformed_response("a header has no colon")
         key, value = name.lower(), value.strip()
         headers[key] = f"{headers[key]}, {value}" if key in headers else value
     return headers
 
 
-def _read_body(reader: _Reader, status: int, headers: Mapping[str, str]) -> tuple[bytes, bool]:
+def _read_body(reader: _ResponseReader, status: int, headers: Mapping[str, str]) -> tuple[bytes, bool]:
     """The body, and whether its end was framed (if not, it ends with the connection)."""
-    if status in BODILESS:
+    if status in STATUSES_WITHOUT_BODY:
         return b"", True
     if "transfer-encoding" in headers:
         if headers["transfer-encoding"].lower() != "chunked":
-            raise garbled("its transfer encoding is unknown")
+            raise malformed_response("its transfer encoding is unknown")
         return _read_chunks(reader), True
     if "content-length" in headers:
         length = headers["content-length"]
         if not (length.isascii() and length.isdigit()):
-            raise garbled("its Content-Length is not a number")
+            raise malformed_response("its Content-Length is not a number")
         if len(length) > 12 or int(length) > BODY_MAX:
-            raise garbled("the body is longer than the bound")
-        return reader.exactly(int(length)), True
-    return reader.to_end(), False
+            raise malformed_response("the body is longer than the bound")
+        return reader.read_exactly(int(length)), True
+    return reader.read_to_end(), False
 
 
-def _read_chunks(reader: _Reader) -> bytes:
+def _read_chunks(reader: _ResponseReader) -> bytes:
     body = bytearray()
-    while piece := _read_chunk(reader, BODY_MAX - len(body)):
-        body += piece
+    while chunk := _read_chunk(reader, BODY_MAX - len(body)):
+        body += chunk
     _read_headers(reader)  # trailers: nothing in them that this client wants to know
     return bytes(body)
 
 
-def _read_chunk(reader: _Reader, most: int) -> bytes:
+def _read_chunk(reader: _ResponseReader, limit: int) -> bytes:
     """The next chunk; empty at the end of the body."""
-    size = chunk_size(reader.line(HEAD_MAX))
-    if size > most:
-        raise garbled("the body is longer than the bound")
-    data = reader.exactly(size)
-    if size and reader.line(2):
-        raise garbled("a chunk is longer than it says")
+    size = parse_chunk_size(reader.read_line(HEAD_MAX))
+    if size > limit:
+        raise malformed_response("the body is longer than the bound")
+    data = reader.read_exactly(size)
+    if size and reader.read_line(2):
+        raise malformed_response("a chunk is longer than it says")
     return data

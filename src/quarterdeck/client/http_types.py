@@ -9,7 +9,7 @@ from quarterdeck.core.errors import EXIT_TIMEOUT, Fault, Invalid
 
 HEAD_MAX = 64 * 1024
 BODY_MAX = 64 * 1024 * 1024
-BODILESS = frozenset({204, 304})
+STATUSES_WITHOUT_BODY = frozenset({204, 304})
 
 
 class Unreachable(Fault):
@@ -62,7 +62,7 @@ class Request(NamedTuple):
     body: bytes | None = None
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """A whole answer. Header names are in lower case; of a repeated header the values are joined by
     commas."""
 
@@ -80,8 +80,8 @@ def parse_address(url: str) -> Address:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as wrong:
-        raise Invalid("invalid_url", f"{url!r} is not a server's URL: {wrong}.", field="url") from None
+    except ValueError as error:
+        raise Invalid("invalid_url", f"{url!r} is not a server's URL: {error}.", field="url") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise Invalid("invalid_url", f"{url!r} is not a server's URL: http://HOST:PORT is.", field="url")
     if port is None:
@@ -89,12 +89,12 @@ def parse_address(url: str) -> Address:
     return Address(parts.scheme, parts.hostname, port, parts.path.rstrip("/"))
 
 
-def reason_of(wrong: Exception) -> str:
+def error_text(error: Exception) -> str:
     """What an exception has to say, for the end of a sentence."""
-    return getattr(wrong, "strerror", None) or str(wrong) or type(wrong).__name__
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def encode(request: Request, address: Address) -> bytes:
+def encode_request(request: Request, address: Address) -> bytes:
     """A request as it stands on the wire."""
     lines = [f"{request.method} {address.prefix}{request.target} HTTP/1.1", f"Host: {address.authority}"]
     for name, value in request.headers.items():
@@ -108,13 +108,13 @@ def encode(request: Request, address: Address) -> bytes:
     return head.encode("utf-8", "surrogateescape") + (request.body or b"")
 
 
-def chunk_size(line: bytes) -> int:
+def parse_chunk_size(line: bytes) -> int:
     text = line.partition(b";")[0].strip()
     # int() would also take "-1", "+1" and "1_0".
     if not 0 < len(text) <= 8 or text.strip(b"0123456789abcdefABCDEF"):
-        raise garbled("a chunk has no size")
+        raise malformed_response("a chunk has no size")
     return int(text, 16)
 
 
-def garbled(what: str) -> Lost:
-    return Lost("garbled_answer", f"The answer cannot be read: {what}.")
+def malformed_response(reason: str) -> Lost:
+    return Lost("garbled_answer", f"The answer cannot be read: {reason}.")

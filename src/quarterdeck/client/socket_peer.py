@@ -38,5 +38,5 @@ def _credentials(connection: socket.socket) -> tuple[int, int]:
     """pid and uid: of `struct ucred`, three integers of four bytes, the first two."""
     if sys.platform != "linux":
         raise NotImplementedError
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return int.from_bytes(told[:4], sys.byteorder), int.from_bytes(told[4:8], sys.byteorder)
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int.from_bytes(data[:4], sys.byteorder), int.from_bytes(data[4:8], sys.byteorder)

@@ -17,10 +17,10 @@ import msgspec
 from quarterdeck.core.errors import Unauthenticated
 
 SECRET_BYTES = 32
-_KEY = re.compile(rb"qd_([A-Za-z0-9_.\-:]{1,128})\.([0-9a-f\-]{36})\.([0-9a-f]{64})")
+_KEY_PATTERN = re.compile(rb"qd_([A-Za-z0-9_.\-:]{1,128})\.([0-9a-f\-]{36})\.([0-9a-f]{64})")
 
 
-class ShownKey(msgspec.Struct, frozen=True):
+class ParsedApiKey(msgspec.Struct, frozen=True):
     """A key as somebody showed it, without its secret: what it claims to be, and the digest that must prove it."""
 
     zone_id: str
@@ -28,20 +28,20 @@ class ShownKey(msgspec.Struct, frozen=True):
     digest: str
 
 
-def spell(zone_id: str, key_id: str, secret: bytes) -> str:
+def format_key(zone_id: str, key_id: str, secret: bytes) -> str:
     return f"qd_{zone_id}.{key_id}.{secret.hex()}"
 
 
-def read(text: bytes) -> ShownKey | None:
+def parse(text: bytes) -> ParsedApiKey | None:
     """None: this is no key. The form bounds its length, so nothing long is ever digested."""
-    found = _KEY.fullmatch(text)
-    return ShownKey(found[1].decode(), found[2].decode(), digest(text)) if found else None
+    found = _KEY_PATTERN.fullmatch(text)
+    return ParsedApiKey(found[1].decode(), found[2].decode(), digest(text)) if found else None
 
 
 def digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-def refusal() -> Unauthenticated:
+def invalid_key_error() -> Unauthenticated:
     """One sentence for every key that opens nothing: which of them it is, is nobody's business but the owner's."""
     return Unauthenticated("invalid_token", "The API key is malformed, unknown, revoked or expired.")

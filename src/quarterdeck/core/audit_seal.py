@@ -25,12 +25,12 @@ import msgspec
 from quarterdeck.core.clock import Millis
 
 Row = tuple[object, ...]
-LEAF = 8
+LEAF_BYTES = 8
 """Bytes. Enough that nobody finds a second event for a leaf while the rows are still there to be compared in full."""
 GENESIS = ""
 """What the first seal follows."""
 _SCHEME = "quarterdeck-seal-1"
-_NOTHING = type(None)
+_NONE_TYPE = type(None)
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):
@@ -49,7 +49,7 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
     at: Millis
 
     @property
-    def name(self) -> str:
+    def anchor(self) -> str:
         """How a seal is noted elsewhere: an anchor."""
         return f"{self.number}:{self.hash}"
 
@@ -62,15 +62,15 @@ class Signer(Protocol):
     def sign(self, message: bytes) -> bytes: ...
 
 
-class Stretch(msgspec.Struct, frozen=True):
+class SealInput(msgspec.Struct, frozen=True):
     """What is to be sealed: the events from a position on, by their hashes, and the floor that holds from now on."""
 
     first_pos: int
-    prints: Sequence[bytes]
+    event_hashes: Sequence[bytes]
     floor: int
 
 
-class End(msgspec.Struct, frozen=True, array_like=True):
+class SealEnd(msgspec.Struct, frozen=True, array_like=True):
     """Where a seal ends: as much of it as retention needs to know."""
 
     last_pos: int
@@ -78,7 +78,7 @@ class End(msgspec.Struct, frozen=True, array_like=True):
     at: Millis
 
 
-class NotAnEvent(Exception):
+class InvalidEventRow(Exception):
     """A row whose values are not of the types that the log is written in: no server of ours wrote it."""
 
     def __init__(self, pos: int) -> None:
@@ -86,63 +86,67 @@ class NotAnEvent(Exception):
         self.pos = pos
 
 
-def seal(stretch: Stretch, follows: Seal | None, now: Millis, signer: Signer) -> Seal:
+def create_seal(seal_input: SealInput, previous: Seal | None, now: Millis, signer: Signer) -> Seal:
     """The next seal of the chain."""
     unsigned = Seal(
-        number=follows.number + 1 if follows else 1,
-        first_pos=stretch.first_pos,
-        last_pos=stretch.first_pos + len(stretch.prints) - 1,
-        floor=stretch.floor,
-        digest=digest_of(stretch.prints),
-        leaves=_text(b"".join(print_[:LEAF] for print_ in stretch.prints)),
-        previous=follows.hash if follows else GENESIS,
+        number=previous.number + 1 if previous else 1,
+        first_pos=seal_input.first_pos,
+        last_pos=seal_input.first_pos + len(seal_input.event_hashes) - 1,
+        floor=seal_input.floor,
+        digest=digest_hashes(seal_input.event_hashes),
+        leaves=_to_base64(b"".join(event_hash[:LEAF_BYTES] for event_hash in seal_input.event_hashes)),
+        previous=previous.hash if previous else GENESIS,
         hash="",
         kid=signer.kid,
         signature="",
         # A clock that was set back must not make a chain that seems to run backwards.
-        at=max(now, follows.at) if follows else now,
+        at=max(now, previous.at) if previous else now,
     )
-    hashed = msgspec.structs.replace(unsigned, hash=hash_of(unsigned))
-    return msgspec.structs.replace(hashed, signature=_text(signer.sign(signed_text(hashed))))
+    hashed = msgspec.structs.replace(unsigned, hash=hash_seal(unsigned))
+    return msgspec.structs.replace(hashed, signature=_to_base64(signer.sign(signing_message(hashed))))
 
 
 # -- retention ----------------------------------------------------------------------------------------------------
 
 
-def is_due(end: End, newest: Seal, cutoff: Millis) -> bool:
+def is_expired(end: SealEnd, newest: Seal, cutoff: Millis) -> bool:
     """Whether everything up to this end may go: it was sealed long ago, by a seal that is not the last one. The time is
     that of the seal, which is signed, and not that of the events."""
     return end.number < newest.number and end.at <= cutoff
 
 
-def floor_for(ends: Sequence[End], newest: Seal, cutoff: Millis, needed: int | None = None) -> int | None:
+def next_floor(ends: Sequence[SealEnd], newest: Seal, cutoff: Millis, lowest_needed: int | None = None) -> int | None:
     """The floor to raise to: the end of the last whole seal that is due. `ends` are in order; `needed` is the lowest
     position that somebody who reads the log has not come past."""
-    due = [end.last_pos for end in ends if is_due(end, newest, cutoff) and (needed is None or end.last_pos < needed)]
-    return max(due, default=None)
+    expired = [
+        end.last_pos
+        for end in ends
+        if is_expired(end, newest, cutoff) and (lowest_needed is None or end.last_pos < lowest_needed)
+    ]
+    return max(expired, default=None)
 
 
 # -- events -------------------------------------------------------------------------------------------------------
 
 
-def _kinds() -> frozenset[tuple[type, ...]]:
+def _row_types() -> frozenset[tuple[type, ...]]:
     """The types a row of `events` may have, column by column; three of the columns may be null."""
-    may_be_null: tuple[type, type] = (str, _NOTHING)
+    nullable: tuple[type, type] = (str, _NONE_TYPE)
     return frozenset(
         (int, str, str, str, str, str, from_state, to_state, str, trace, int)
-        for from_state, to_state, trace in product(may_be_null, repeat=3)
+        for from_state, to_state, trace in product(nullable, repeat=3)
     )
 
 
-KINDS = _kinds()
+ROW_TYPES = _row_types()
 
 
-def prints_of(rows: Sequence[Row]) -> list[bytes]:
+def hash_events(rows: Sequence[Row]) -> list[bytes]:
     """The hash of each event. JSON of strings, integers and null says one thing in one way; anything else could be
     taken for something it is not (bytes for the text of their base64), so it is no event at all."""
     for row in rows:
-        if tuple(map(type, row)) not in KINDS:
-            raise NotAnEvent(pos_of(row))
+        if tuple(map(type, row)) not in ROW_TYPES:
+            raise InvalidEventRow(row_position(row))
     encode = _ENCODER.encode
     return [sha256(encode(row)).digest() for row in rows]
 
@@ -150,7 +154,7 @@ def prints_of(rows: Sequence[Row]) -> list[bytes]:
 _ENCODER = msgspec.json.Encoder()
 
 
-def pos_of(row: Row) -> int:
+def row_position(row: Row) -> int:
     pos = row[0]
     assert isinstance(pos, int)  # the primary key, an integer on both engines
     return pos
@@ -159,14 +163,14 @@ def pos_of(row: Row) -> int:
 # -- hashes -------------------------------------------------------------------------------------------------------
 
 
-def digest_of(prints: Sequence[bytes]) -> str:
-    return sha256(b"".join(prints)).hexdigest()
+def digest_hashes(event_hashes: Sequence[bytes]) -> str:
+    return sha256(b"".join(event_hashes)).hexdigest()
 
 
-def hash_of(seal: Seal) -> str:
+def hash_seal(seal: Seal) -> str:
     """Over everything but the hash itself and the signature."""
     leaves = sha256(seal.leaves.encode()).hexdigest()
-    said = (
+    hashed_fields = (
         _SCHEME,
         seal.number,
         seal.first_pos,
@@ -178,27 +182,27 @@ def hash_of(seal: Seal) -> str:
         seal.kid,
         seal.at,
     )
-    return sha256(msgspec.json.encode(said)).hexdigest()
+    return sha256(msgspec.json.encode(hashed_fields)).hexdigest()
 
 
-def signed_text(seal: Seal) -> bytes:
+def signing_message(seal: Seal) -> bytes:
     """What the signature is of. The spaces keep it apart from everything else that the same key signs: the text of a
     token that is signed has none."""
     return f"quarterdeck seal {seal.hash}".encode()
 
 
-def leaves_of(seal: Seal) -> list[bytes]:
+def decode_leaves(seal: Seal) -> list[bytes]:
     """Raises ValueError for what is no base64, or not of whole leaves."""
     joined = base64.b64decode(seal.leaves, validate=True)
-    if len(joined) % LEAF:
+    if len(joined) % LEAF_BYTES:
         raise ValueError("leaves that are not whole")
-    return [joined[at : at + LEAF] for at in range(0, len(joined), LEAF)]
+    return [joined[offset : offset + LEAF_BYTES] for offset in range(0, len(joined), LEAF_BYTES)]
 
 
-def signature_of(seal: Seal) -> bytes:
+def decode_signature(seal: Seal) -> bytes:
     """Raises ValueError for what is no base64."""
     return base64.b64decode(seal.signature, validate=True)
 
 
-def _text(data: bytes) -> str:
+def _to_base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")

@@ -72,12 +72,12 @@ class Caller(msgspec.Struct, frozen=True):
             return None
         return Bearer(self.zone_id, self.session_id, self.agent_id)
 
-    def may_act_for(self, application_id: str, power: str) -> bool:
+    def can_act_for(self, application_id: str, permission: str) -> bool:
         """Ownership: the application itself, one who was given that power over it, or the zone's
         administrator."""
         return (
             self.client_id == application_id
-            or f"coordinator.{power}:{application_id}" in self.scopes
+            or f"coordinator.{permission}:{application_id}" in self.scopes
             or COORDINATOR_ADMIN in self.scopes
             or self.is_admin
         )

@@ -6,11 +6,11 @@ import msgspec
 
 from quarterdeck.core.caller import Bearer, Caller
 
-SERVER = "server"
+SERVER_ACTOR = "server"
 """Who acts where nobody has asked."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class Command(msgspec.Struct, frozen=True, kw_only=True):
     """Without a caller it is the server that asks."""
 
     zone_id: str
@@ -23,4 +23,4 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def actor(self) -> str:
-        return self.caller.subject if self.caller else SERVER
+        return self.caller.subject if self.caller else SERVER_ACTOR

@@ -34,31 +34,31 @@ class Problem(Exception):
     @property
     def retry_after(self) -> int | None:
         """Seconds after which asking again may help, or None where waiting does not help."""
-        return self._number("retry_after")
+        return self._int_member("retry_after")
 
     @property
     def bound(self) -> str | None:
         """The name of the bound that holds, where one does."""
-        return self._text("bound")
+        return self._text_member("bound")
 
     @property
     def limit(self) -> int | None:
-        return self._number("limit")
+        return self._int_member("limit")
 
     @property
     def used(self) -> int | None:
-        return self._number("used")
+        return self._int_member("used")
 
     @property
     def frees(self) -> str | None:
         """What would free it."""
-        return self._text("frees")
+        return self._text_member("frees")
 
-    def _text(self, name: str) -> str | None:
+    def _text_member(self, name: str) -> str | None:
         value = self.members.get(name)
         return value if isinstance(value, str) else None
 
-    def _number(self, name: str) -> int | None:
+    def _int_member(self, name: str) -> int | None:
         value = self.members.get(name)
         return value if isinstance(value, int) else None
 
@@ -103,7 +103,7 @@ class Conflict(Refusal):
     title = "Conflict"
 
 
-class Moved(Conflict):
+class StateConflict(Conflict):
     """A guarded statement moved nothing: the subject was not in a state this verb may leave."""
 
 
@@ -156,9 +156,9 @@ class OutcomeUnknown(Unavailable):
     """The connection died during COMMIT and nobody could be asked in time. Retry with the same key."""
 
 
-def leaves(kind: type[Problem] = Problem) -> list[type[Problem]]:
+def concrete_types(root: type[Problem] = Problem) -> list[type[Problem]]:
     """Every kind that can be met outside: those that have a status."""
-    found = [kind] if hasattr(kind, "status") else []
-    for sub in kind.__subclasses__():
-        found += leaves(sub)
+    found = [root] if hasattr(root, "status") else []
+    for subclass in root.__subclasses__():
+        found += concrete_types(subclass)
     return found

@@ -12,66 +12,66 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-Ref = tuple[str, str]
+TargetRef = tuple[str, str]
 """Whoever is called: its zone, and its own id."""
-K = TypeVar("K", str, Ref)
+K = TypeVar("K", str, TargetRef)
 
 
 @dataclass(frozen=True, slots=True)
-class ShareLimits:
+class SlotLimits:
     """How many slots, in one process."""
 
-    in_all: int
-    of_a_zone: int
-    of_one: int
+    total: int
+    per_zone: int
+    per_target: int
 
 
-class Shares:
-    def __init__(self, limits: ShareLimits) -> None:
+class FairSlots:
+    def __init__(self, limits: SlotLimits) -> None:
         self._limits = limits
-        self._of_zones: Counter[str] = Counter()
-        self._of_each: Counter[Ref] = Counter()
+        self._by_zone: Counter[str] = Counter()
+        self._by_target: Counter[TargetRef] = Counter()
 
     def __len__(self) -> int:
-        return self._of_zones.total()
+        return self._by_zone.total()
 
-    def free(self, ref: Ref) -> int:
+    def available(self, ref: TargetRef) -> int:
         """How many more this one may have now."""
         return max(
             0,
             min(
-                self._limits.in_all - len(self),
-                self._limits.of_a_zone - self._of_zones[ref[0]],
-                self._limits.of_one - self._of_each[ref],
+                self._limits.total - len(self),
+                self._limits.per_zone - self._by_zone[ref[0]],
+                self._limits.per_target - self._by_target[ref],
             ),
         )
 
-    def take(self, ref: Ref, number: int) -> None:
-        if number > self.free(ref):
+    def acquire(self, ref: TargetRef, count: int) -> None:
+        if count > self.available(ref):
             raise ValueError("more slots were taken than are free")
-        self._of_zones[ref[0]] += number
-        self._of_each[ref] += number
+        self._by_zone[ref[0]] += count
+        self._by_target[ref] += count
 
-    def give(self, ref: Ref, number: int) -> None:
-        _less(self._of_zones, ref[0], number)
-        _less(self._of_each, ref, number)
+    def release(self, ref: TargetRef, count: int) -> None:
+        _subtract(self._by_zone, ref[0], count)
+        _subtract(self._by_target, ref, count)
 
     def is_full(self) -> bool:
-        return len(self) >= self._limits.in_all
+        return len(self) >= self._limits.total
 
     def full_zones(self) -> Iterable[str]:
-        return (zone for zone, held in self._of_zones.items() if held >= self._limits.of_a_zone)
+        return (zone for zone, held in self._by_zone.items() if held >= self._limits.per_zone)
 
-    def full(self) -> Iterable[Ref]:
-        return (ref for ref, held in self._of_each.items() if held >= self._limits.of_one)
+    def full_targets(self) -> Iterable[TargetRef]:
+        return (ref for ref, held in self._by_target.items() if held >= self._limits.per_target)
 
 
-def _less(held: Counter[K], name: K, number: int) -> None:
-    left = held[name] - number
-    if left < 0:
+def _subtract(held: Counter[K], key: K, count: int) -> None:
+    remaining = held[key] - count
+    if remaining < 0:
         raise ValueError("more slots were given back than were taken")
-    if left:
-        held[name] = left
+    if remaining:
+        held[key] = remaining
     else:
         # What has none is forgotten: whoever is called comes and goes for as long as a server runs.
-        del held[name]
+        del held[key]

@@ -26,7 +26,7 @@ class Key(msgspec.Struct, frozen=True):
     key: str
 
 
-class Binding(msgspec.Struct, frozen=True, array_like=True):
+class KeyRecord(msgspec.Struct, frozen=True, array_like=True):
     """What a key stands for, as stored."""
 
     zone_id: str
@@ -40,11 +40,11 @@ class Binding(msgspec.Struct, frozen=True, array_like=True):
         return Key(self.zone_id, self.application_id, self.operation, self.key)
 
 
-def bound(key: Key, digest: str, subject_id: str) -> Binding:
-    return Binding(key.zone_id, key.application_id, key.operation, key.key, digest, subject_id)
+def new_record(key: Key, digest: str, subject_id: str) -> KeyRecord:
+    return KeyRecord(key.zone_id, key.application_id, key.operation, key.key, digest, subject_id)
 
 
-def one_key(header: str | None, body: str | None) -> str | None:
+def request_key(header: str | None, body: str | None) -> str | None:
     """The key of a request that may give it in its header, its body, or both alike."""
     if header is not None and body is not None and header != body:
         raise Invalid(
@@ -64,12 +64,12 @@ def one_key(header: str | None, body: str | None) -> str | None:
     return key
 
 
-def digest(asked: msgspec.Struct) -> str:
+def request_digest(body: msgspec.Struct) -> str:
     """A digest over the decoded, defaulted body: spelling and field order do not matter, values do."""
-    return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()
+    return hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()
 
 
-def conflict(key: Key) -> KeyConflict:
+def key_conflict(key: Key) -> KeyConflict:
     return KeyConflict(
         "idempotency_key_conflict",
         f"The key {key.key!r} was already used in this zone with another body. Use a new key for a new request.",

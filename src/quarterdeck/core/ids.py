@@ -14,54 +14,57 @@ from functools import lru_cache
 
 PATH_ID = re.compile(r"[A-Za-z0-9_.\-:]{1,128}")
 NAME_MAX = 255
-NUMBER = re.compile(r"[1-9][0-9]{0,15}")
+NUMERIC_ID = re.compile(r"[1-9][0-9]{0,15}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _COUNTER_BITS = 12
-_BLOCK = 512
-_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+_ENTROPY_BYTES = 512
+_VARIANT_DIGITS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 """RFC 9562 wants the bits 10 here; the other two are chance."""
 
 
-class IdMaker:
+class IdGenerator:
     """Makes ids in order. Every spawn makes two, so what can be shared is: entropy is drawn and spelt for 64 ids at a
     time, and the head of an id is spelt once a millisecond."""
 
     def __init__(self) -> None:
-        self._last = 0
-        self._head_of = -1
-        self._head = ""
-        self._pool = ""
-        self._used = 0
+        self._last_tick = 0
+        self._prefix_millis = -1
+        self._prefix = ""
+        self._random_pool = ""
+        self._pool_offset = 0
 
     def __call__(self) -> str:
         tick = time.time_ns() // 1_000_000 << _COUNTER_BITS
-        if tick <= self._last:
+        if tick <= self._last_tick:
             # Same millisecond, or a clock that stepped back: count on from the last id, borrowing from the future.
-            tick = self._last + 1
-        self._last = tick
+            tick = self._last_tick + 1
+        self._last_tick = tick
         milliseconds = tick >> _COUNTER_BITS
-        if milliseconds != self._head_of:
-            self._head_of, self._head = (milliseconds, f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-7")
-        place = self._used
-        if place >= len(self._pool):
-            self._pool, place = os.urandom(_BLOCK).hex(), 0
-        self._used = place + 16
-        chance = self._pool[place : place + 16]
-        variant = _VARIANT[chance[0]]
-        return f"{self._head}{tick & 0xFFF:03x}-{variant}{chance[1:4]}-{chance[4:]}"
+        if milliseconds != self._prefix_millis:
+            self._prefix_millis, self._prefix = (
+                milliseconds,
+                f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-7",
+            )
+        offset = self._pool_offset
+        if offset >= len(self._random_pool):
+            self._random_pool, offset = os.urandom(_ENTROPY_BYTES).hex(), 0
+        self._pool_offset = offset + 16
+        random_digits = self._random_pool[offset : offset + 16]
+        variant = _VARIANT_DIGITS[random_digits[0]]
+        return f"{self._prefix}{tick & 0xFFF:03x}-{variant}{random_digits[1:4]}-{random_digits[4:]}"
 
 
-new_id = IdMaker()
+new_id = IdGenerator()
 
 
-def first_id(milliseconds: int) -> str:
+def lowest_id_at(milliseconds: int) -> str:
     """Below every id made at this instant or later, above every id made before it."""
     return f"{milliseconds >> 16:08x}-{milliseconds & 0xFFFF:04x}-7"
 
 
-def made_at(made: str) -> int:
+def id_created_at(id_text: str) -> int:
     """When an id of ours was made, in milliseconds since 1970."""
-    return int(made[:8] + made[9:13], 16)
+    return int(id_text[:8] + id_text[9:13], 16)
 
 
 @lru_cache(maxsize=4096)
@@ -71,9 +74,9 @@ def is_path_id(text: str) -> bool:
     return PATH_ID.fullmatch(text) is not None
 
 
-def is_number(text: str) -> bool:
+def is_numeric_id(text: str) -> bool:
     """Whether a text is a number as ids of fleets, members and messages are: spelt one way only."""
-    return NUMBER.fullmatch(text) is not None
+    return NUMERIC_ID.fullmatch(text) is not None
 
 
 def is_name(text: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Protocol
 from quarterdeck.core.clock import Millis
 
 
-class Occurrence(Protocol):
+class LogEvent(Protocol):
     @property
     def pos(self) -> int: ...
     @property

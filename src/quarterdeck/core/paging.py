@@ -13,7 +13,7 @@ import re
 
 from quarterdeck.core.errors import Invalid
 
-_FORM = re.compile(r"[A-Za-z0-9_\-]{1,512}")
+_CURSOR_PATTERN = re.compile(r"[A-Za-z0-9_\-]{1,512}")
 
 
 def encode(listing: str, after: str) -> str:
@@ -22,7 +22,7 @@ def encode(listing: str, after: str) -> str:
 
 def decode(listing: str, cursor: str) -> str:
     """The sort key within a cursor; a refusal if this is no cursor of this listing."""
-    if _FORM.fullmatch(cursor):
+    if _CURSOR_PATTERN.fullmatch(cursor):
         try:
             text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
         except (binascii.Error, UnicodeDecodeError):
@@ -33,9 +33,9 @@ def decode(listing: str, cursor: str) -> str:
     raise Invalid("invalid_cursor", "This cursor was not given out by this list.", field="cursor")
 
 
-def clip(items: list[str], limit: int) -> tuple[int, str | None]:
+def trim_page(sort_keys: list[str], limit: int) -> tuple[int, str | None]:
     """Given the sort keys of up to `limit + 1` rows: how many to show, and the key the next page starts
     after."""
-    if len(items) <= limit:
-        return len(items), None
-    return limit, items[limit - 1]
+    if len(sort_keys) <= limit:
+        return len(sort_keys), None
+    return limit, sort_keys[limit - 1]

@@ -11,27 +11,27 @@ from typing import NamedTuple
 
 from quarterdeck.core.clock import SECOND, Millis
 
-RECENT_TICKS = 3
-RECENT_LEAST_MS = 15 * SECOND
+STALE_TICKS = 3
+STALE_MIN_MS = 15 * SECOND
 
 
-class Sight(NamedTuple):
+class PaneObservation(NamedTuple):
     """What one who is on the member's host knows of it."""
 
-    pane_lives: bool
+    is_pane_alive: bool
     """It is there, is the member's own, and the agent runs in it."""
     quiet_ms: Millis
     """For how long its pane has shown the same."""
     unread: int
 
 
-def is_worth_a_ping(sight: Sight, interval_seconds: int, *, always: bool) -> bool:
+def should_ping(observation: PaneObservation, interval_seconds: int, *, always: bool) -> bool:
     """Of one whose turn has come. `always`: as the seed has it, whoever may be at work."""
-    if not sight.pane_lives:
+    if not observation.is_pane_alive:
         return False
-    return always or sight.unread > 0 or sight.quiet_ms >= interval_seconds * SECOND
+    return always or observation.unread > 0 or observation.quiet_ms >= interval_seconds * SECOND
 
 
-def stale_after(tick_seconds: int) -> Millis:
+def monitor_stale_after_ms(tick_seconds: int) -> Millis:
     """How old a monitor's heartbeat may be before another may take its place."""
-    return max(RECENT_TICKS * tick_seconds * SECOND, RECENT_LEAST_MS)
+    return max(STALE_TICKS * tick_seconds * SECOND, STALE_MIN_MS)

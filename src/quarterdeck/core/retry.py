@@ -19,12 +19,12 @@ class Policy:
     jitter: float = 0.5
 
 
-def delay(policy: Policy, *, attempt: int, chance: float) -> Millis:
+def backoff(policy: Policy, *, attempt: int, jitter: float) -> Millis:
     """How long to wait after the attempt numbered `attempt` (from 1) failed; `chance` is in [0, 1)."""
-    return int(_grown(policy, attempt) * (1 - policy.jitter * chance))
+    return int(_exponential_delay(policy, attempt) * (1 - policy.jitter * jitter))
 
 
-def _grown(policy: Policy, attempt: int) -> float:
+def _exponential_delay(policy: Policy, attempt: int) -> float:
     """The delay before chance takes its share."""
     if policy.base_ms == 0:
         return 0
@@ -35,8 +35,8 @@ def _grown(policy: Policy, attempt: int) -> float:
         return policy.cap_ms
 
 
-def decide(policy: Policy, *, attempt: int, now: Millis, chance: float) -> Millis | None:
+def next_attempt_at(policy: Policy, *, attempt: int, now: Millis, jitter: float) -> Millis | None:
     """The instant of the next attempt, or None when attempts are exhausted."""
     if attempt >= policy.max_attempts:
         return None
-    return now + delay(policy, attempt=attempt, chance=chance)
+    return now + backoff(policy, attempt=attempt, jitter=jitter)

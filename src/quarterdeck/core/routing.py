@@ -19,7 +19,7 @@ from quarterdeck.core.caller import Caller
 # In Python `$` also stands before a line feed at the end; readers of the pattern elsewhere need the `$`.
 PathId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-:]{1,128}$(?!\n)", description="letters, digits and _ . - :")]
 """An id as it stands in a path, a body or a query."""
-IN_CALLERS_ZONE = "/api/v1/"
+CALLER_ZONE_PREFIX = "/api/v1/"
 """How the paths begin that name no zone: they act in the caller's, or in the one that `X-Workspace-ID` names."""
 
 
@@ -39,20 +39,20 @@ class Call(msgspec.Struct):
     """Whether the client asked for server-sent events, where the route has them."""
     last_event_id: str | None = None
     """Where a client that comes again says it was."""
-    is_on_socket: bool = False
+    is_unix_socket: bool = False
     """Whether it came over the server's unix socket, which nobody but its own user can open."""
 
     @property
-    def zone(self) -> str:
+    def zone_id(self) -> str:
         return self.params["zone"]
 
-    def link_to_next(self, cursor: str | None) -> list[tuple[str, str]]:
+    def next_link(self, cursor: str | None) -> list[tuple[str, str]]:
         """The `Link` header of a list that goes on."""
         if cursor is None:
             return []
         path, _, query = self.url.partition("?")
-        kept = [part for part in query.split("&") if part and not part.startswith("cursor=")]
-        return [("link", f'<{path}?{"&".join([*kept, "cursor=" + cursor])}>; rel="next"')]
+        params = [part for part in query.split("&") if part and not part.startswith("cursor=")]
+        return [("link", f'<{path}?{"&".join([*params, "cursor=" + cursor])}>; rel="next"')]
 
 
 class Reply(msgspec.Struct):
@@ -61,7 +61,7 @@ class Reply(msgspec.Struct):
     body: object = None
     status: int = 200
     headers: Sequence[tuple[str, str]] = ()
-    unsent: Callable[[], None] | None = None
+    on_undelivered: Callable[[], None] | None = None
     """Called if the client is gone before the answer could be sent, by a route that `waits`."""
 
 
@@ -82,25 +82,25 @@ class Route:
     """The scope a bearer must hold; None means public, and a test lists all that are."""
     body: type[msgspec.Struct] | None = None
     query: type[msgspec.Struct] | None = None
-    answer: object = None
+    response: object = None
     """The type of the answer's body, for OpenAPI."""
-    streams: object = None
+    stream_event: object = None
     """The type of each event, for OpenAPI, where the route answers with server-sent events to whoever asks for them."""
     status: int = 200
-    waits: bool = False
+    is_long_poll: bool = False
     """It may take its time to answer, and stops when the client goes away."""
     description: str = ""
-    refusals: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
     """The codes a caller should be ready for, beyond those every route has."""
     tags: tuple[str, ...] = field(default=())
-    may_be_known: bool = False
+    returns_existing: bool = False
     """Whether a POST that makes something answers 200, without any key, where it is there already."""
-    power: str | None = None
+    permission: str | None = None
     """What the caller's role must allow, by the table in the rules of zones: every route in a workspace says it. The
     operation asks; this says it to the documentation, and to the test that holds one against the other."""
-    body_max: int | None = None
+    body_bytes_max: int | None = None
     """Bytes its body may have; None: as many as every body."""
 
     @property
-    def in_callers_zone(self) -> bool:
-        return self.path.startswith(IN_CALLERS_ZONE)
+    def is_in_caller_zone(self) -> bool:
+        return self.path.startswith(CALLER_ZONE_PREFIX)

@@ -22,11 +22,11 @@ import re
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 Address = IPv4Address | IPv6Address
-STRANGE = "neither a plain name nor an address"
+MALFORMED_HOST = "neither a plain name nor an address"
 
-_V4: tuple[tuple[IPv4Network, str], ...] = tuple(
-    (IPv4Network(block), why)
-    for block, why in (
+_BLOCKED_IPV4: tuple[tuple[IPv4Network, str], ...] = tuple(
+    (IPv4Network(block), reason)
+    for block, reason in (
         ("0.0.0.0/8", "unspecified"),
         ("10.0.0.0/8", "private"),
         ("100.64.0.0/10", "shared by the customers of a carrier"),
@@ -48,9 +48,9 @@ _V4: tuple[tuple[IPv4Network, str], ...] = tuple(
         ("240.0.0.0/4", "reserved"),
     )
 )
-_V6: tuple[tuple[IPv6Network, str], ...] = tuple(
-    (IPv6Network(block), why)
-    for block, why in (
+_BLOCKED_IPV6: tuple[tuple[IPv6Network, str], ...] = tuple(
+    (IPv6Network(block), reason)
+    for block, reason in (
         ("::/128", "unspecified"),
         ("::1/128", "loopback"),
         ("fc00::/7", "private"),
@@ -65,99 +65,99 @@ _V6: tuple[tuple[IPv6Network, str], ...] = tuple(
         ("3fff::/20", "for documentation"),
     )
 )
-_GLOBAL = IPv6Network("2000::/3")
+_GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
 _MAPPED = IPv6Network("::ffff:0:0/96")
 _TRANSLATED = IPv6Network("::ffff:0:0:0/96")
 _COMPATIBLE = IPv6Network("::/96")
-_ISATAP = (0x0000_5EFE, 0x0200_5EFE)
+_ISATAP_PREFIXES = (0x0000_5EFE, 0x0200_5EFE)
 """How an interface id begins whose last four bytes are an IPv4 address."""
 
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
-_NAME = re.compile(rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*{_LABEL}")
-_LAST_LABEL_IS_A_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
+_HOST_NAME = re.compile(rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*{_LABEL}")
+_NUMERIC_LAST_LABEL = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
 _LOCAL_NAMES = frozenset({"localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback", "broadcasthost"})
-_LOCAL_ZONES = (".localhost", ".localdomain", ".local", ".internal", ".home.arpa")
+_LOCAL_SUFFIXES = (".localhost", ".localdomain", ".local", ".internal", ".home.arpa")
 
 
-def refused(host: str) -> str | None:
+def blocked_host_reason(host: str) -> str | None:
     """Why a host, as it is spelt in a URL, is refused; None for a public address, and for a name that only its
     addresses can tell about."""
     if not host.isascii():
         # Judged before it is lowered: some letters of other scripts are plain ones in small.
-        return STRANGE
-    spelt = host.lower()
-    if spelt.startswith("[") or ":" in spelt:
-        return _refused_v6(spelt)
-    name = spelt.removesuffix(".")
-    if not _NAME.fullmatch(name):
-        return STRANGE
-    if _LAST_LABEL_IS_A_NUMBER.fullmatch(name):
-        return _refused_v4(spelt)
-    if name in _LOCAL_NAMES or name.endswith(_LOCAL_ZONES):
+        return MALFORMED_HOST
+    host_lower = host.lower()
+    if host_lower.startswith("[") or ":" in host_lower:
+        return _blocked_ipv6_host_reason(host_lower)
+    name = host_lower.removesuffix(".")
+    if not _HOST_NAME.fullmatch(name):
+        return MALFORMED_HOST
+    if _NUMERIC_LAST_LABEL.fullmatch(name):
+        return _blocked_ipv4_host_reason(host_lower)
+    if name in _LOCAL_NAMES or name.endswith(_LOCAL_SUFFIXES):
         return "a name of a private network"
     return None
 
 
-def address_refused(address: Address | str) -> str | None:
+def blocked_address_reason(address: Address | str) -> str | None:
     """Why an address that a name was resolved to is refused, if it is."""
     if isinstance(address, str):
         try:
             address = ip_address(address)
         except ValueError:
             return "no address"
-    return _why_not_v4(address) if isinstance(address, IPv4Address) else _why_not_v6(address)
+    return _blocked_ipv4_reason(address) if isinstance(address, IPv4Address) else _blocked_ipv6_reason(address)
 
 
-def _refused_v4(spelt: str) -> str | None:
+def _blocked_ipv4_host_reason(host: str) -> str | None:
     try:
-        return _why_not_v4(IPv4Address(spelt))
+        return _blocked_ipv4_reason(IPv4Address(host))
     except ValueError:
         return "an address spelt otherwise than as four plain decimal numbers"
 
 
-def _refused_v6(spelt: str) -> str | None:
-    inside = spelt[1:-1] if spelt.startswith("[") and spelt.endswith("]") else spelt
+def _blocked_ipv6_host_reason(host: str) -> str | None:
+    address_text = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     try:
-        address = IPv6Address(inside)
+        address = IPv6Address(address_text)
     except ValueError:
-        return STRANGE
-    if hidden := _hidden(address):
-        return f"an IPv4 address inside an IPv6 address: {hidden}"
-    return _why_not_v6(address)
+        return MALFORMED_HOST
+    if embedded := _embedded_ipv4(address):
+        return f"an IPv4 address inside an IPv6 address: {embedded}"
+    return _blocked_ipv6_reason(address)
 
 
-def _why_not_v4(address: IPv4Address) -> str | None:
-    return next((why for block, why in _V4 if address in block), None)
+def _blocked_ipv4_reason(address: IPv4Address) -> str | None:
+    return next((reason for block, reason in _BLOCKED_IPV4 if address in block), None)
 
 
-def _why_not_v6(address: IPv6Address) -> str | None:
+def _blocked_ipv6_reason(address: IPv6Address) -> str | None:
     if address.scope_id is not None:
         return "link-local"
     if address in _NAT64:
-        return _why_not_v4(_last_four_bytes(address))
-    if why := next((why for block, why in _V6 if address in block), None):
-        return why
-    if hidden := _hidden(address):
-        return f"an IPv4 address inside an IPv6 address: {hidden}"
-    return None if address in _GLOBAL else "not given out as a public address"
+        return _blocked_ipv4_reason(_low_ipv4(address))
+    if reason := next((why for block, why in _BLOCKED_IPV6 if address in block), None):
+        return reason
+    if embedded := _embedded_ipv4(address):
+        return f"an IPv4 address inside an IPv6 address: {embedded}"
+    return None if address in _GLOBAL_UNICAST else "not given out as a public address"
 
 
-def _hidden(address: IPv6Address) -> IPv4Address | None:
+def _embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
     """The IPv4 address that an IPv6 address is, or is sent to, in one of the ways there are."""
     number = int(address)
     if address in _MAPPED or address in _TRANSLATED or address in _NAT64:
-        return _last_four_bytes(address)
+        return _low_ipv4(address)
     if address in _COMPATIBLE and number > 1:
-        return _last_four_bytes(address)
+        return _low_ipv4(address)
     if address.sixtofour is not None:
         return address.sixtofour
     if address.teredo is not None:
         return address.teredo[1]
-    if number >> 32 & 0xFFFF_FFFF in _ISATAP:
-        return _last_four_bytes(address)
+    if number >> 32 & 0xFFFF_FFFF in _ISATAP_PREFIXES:
+        return _low_ipv4(address)
     return None
 
 
-def _last_four_bytes(address: IPv6Address) -> IPv4Address:
+def _low_ipv4(address: IPv6Address) -> IPv4Address:
     return IPv4Address(int(address) & 0xFFFF_FFFF)

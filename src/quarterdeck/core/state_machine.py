@@ -15,41 +15,41 @@ State = TypeVar("State", bound=StrEnum)
 Verb = TypeVar("Verb", bound=StrEnum)
 
 
-class Machine(Generic[State, Verb]):
+class StateMachine(Generic[State, Verb]):
     """The arrows of one noun, its first state, and what follows from them."""
 
     def __init__(
-        self, name: str, states: type[State], start: State, moves: Mapping[Verb, Mapping[State, State]]
+        self, name: str, states: type[State], initial: State, transitions: Mapping[Verb, Mapping[State, State]]
     ) -> None:
         self.name = name
         self.states = states
-        self.start = start
-        self.moves = moves
+        self.initial = initial
+        self.transitions = transitions
 
-    def target(self, verb: Verb, state: State) -> State | None:
+    def next_state(self, verb: Verb, state: State) -> State | None:
         """Where the verb leads from this state, or None: the move is refused."""
-        return self.moves[verb].get(state)
+        return self.transitions[verb].get(state)
 
-    def sources(self, verb: Verb) -> tuple[State, ...]:
+    def source_states(self, verb: Verb) -> tuple[State, ...]:
         """The states a verb may leave: the guard of its statement."""
-        return tuple(self.moves[verb])
+        return tuple(self.transitions[verb])
 
-    def terminal(self) -> tuple[State, ...]:
+    def terminal_states(self) -> tuple[State, ...]:
         """States that no arrow leaves. Never listed by hand a second time."""
-        left = {source for arrows in self.moves.values() for source in arrows}
-        return tuple(state for state in self.states if state not in left)
+        sources = {source for targets in self.transitions.values() for source in targets}
+        return tuple(state for state in self.states if state not in sources)
 
-    def live(self) -> tuple[State, ...]:
-        ended = self.terminal()
-        return tuple(state for state in self.states if state not in ended)
+    def live_states(self) -> tuple[State, ...]:
+        terminal = self.terminal_states()
+        return tuple(state for state in self.states if state not in terminal)
 
     def diagram(self) -> str:
         """A Mermaid state diagram of the table."""
-        lines = ["stateDiagram-v2", f"    [*] --> {self.start}"]
+        lines = ["stateDiagram-v2", f"    [*] --> {self.initial}"]
         lines += [
             f"    {source} --> {target}: {verb}"
-            for verb, arrows in self.moves.items()
-            for source, target in arrows.items()
+            for verb, targets in self.transitions.items()
+            for source, target in targets.items()
         ]
-        lines += [f"    {state} --> [*]" for state in self.terminal()]
+        lines += [f"    {state} --> [*]" for state in self.terminal_states()]
         return "\n".join(lines)

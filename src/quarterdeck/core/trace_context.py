@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import re
 
-_PARENT = re.compile(
+_TRACEPARENT = re.compile(
     r"(?!ff)(?P<version>[0-9a-f]{2})-(?P<known>(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2})(?P<more>-.*)?"
 )
 TRACEPARENT_MAX = 512
 """Longer than any version is likely to be."""
 
 
-def parent_of(header: str) -> str | None:
+def parse_traceparent(header: str) -> str | None:
     """The traceparent to keep and to pass on, or None where there is none that can be understood."""
-    found = _PARENT.fullmatch(header) if len(header) <= TRACEPARENT_MAX else None
+    found = _TRACEPARENT.fullmatch(header) if len(header) <= TRACEPARENT_MAX else None
     if found is None or (found["more"] and found["version"] == "00"):
         return None
     return f"00-{found['known']}"
 
 
-def id_of(parent: str) -> str:
+def trace_id_of(traceparent: str) -> str:
     """The id of the trace itself, which is what logs are searched by."""
-    return parent[3:35]
+    return traceparent[3:35]

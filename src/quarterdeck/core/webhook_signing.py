@@ -19,10 +19,10 @@ from standardwebhooks import Webhook
 from quarterdeck.core.clock import SECOND, Millis
 
 
-def signed(message_id: str, at: Millis, body: bytes, secrets: Sequence[str]) -> list[tuple[str, str]]:
+def signature_headers(message_id: str, at: Millis, body: bytes, secrets: Sequence[str]) -> list[tuple[str, str]]:
     """The three headers, for the newest secret first."""
-    moment, text = datetime.fromtimestamp(at // SECOND, UTC), body.decode()
-    signatures = [Webhook(secret).sign(message_id, moment, text) for secret in secrets]
+    timestamp, text = datetime.fromtimestamp(at // SECOND, UTC), body.decode()
+    signatures = [Webhook(secret).sign(message_id, timestamp, text) for secret in secrets]
     return [
         ("webhook-id", message_id),
         ("webhook-timestamp", str(at // SECOND)),
@@ -30,17 +30,17 @@ def signed(message_id: str, at: Millis, body: bytes, secrets: Sequence[str]) -> 
     ]
 
 
-Secrets = Callable[[str, str, int], str]
+SecretDeriver = Callable[[str, str, int], str]
 """The secret of a service, by its zone, its id and the number of its secret."""
-PREFIX = "whsec_"
+WHSEC_PREFIX = "whsec_"
 
 
-def secrets_from(root: bytes) -> Secrets:
+def secret_deriver(root: bytes) -> SecretDeriver:
     """Secrets under a root, which must be as hard to guess as a key and used for nothing else."""
 
-    def secret(zone_id: str, service_id: str, number: int) -> str:
+    def derive(zone_id: str, service_id: str, number: int) -> str:
         # As JSON, so that no two triples are spelt alike wherever one name ends and the next begins.
-        told = msgspec.json.encode((zone_id, service_id, number))
-        return PREFIX + base64.b64encode(hmac.digest(root, told, sha256)).decode()
+        message = msgspec.json.encode((zone_id, service_id, number))
+        return WHSEC_PREFIX + base64.b64encode(hmac.digest(root, message, sha256)).decode()
 
-    return secret
+    return derive

@@ -13,12 +13,12 @@ from types import TracebackType
 
 from quarterdeck.app import App, build
 from quarterdeck.core.clock import Millis, system_now
-from quarterdeck.embedded.transport import Inward
+from quarterdeck.embedded.transport import InProcessTransport
 from quarterdeck.http.auth import AuthSettings, LocalIssuer
 from quarterdeck.sdk.client import Quarterdeck
 from quarterdeck.sdk.transport import Options
 from quarterdeck.server_process import check_schema, open_issuer, take_lock
-from quarterdeck.settings import Settings, load
+from quarterdeck.settings import Settings, load_settings
 
 POSTGRES = ("postgresql://", "postgres://")
 SQLITE = "sqlite:///"
@@ -26,7 +26,7 @@ GRACE_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EmbeddedConfig:
     """What an embedded server is told."""
 
     database: str | os.PathLike[str] | None = None
@@ -42,14 +42,14 @@ class Told:
 class Embedded:
     """A server inside this program, from `async with` to its end; what that gives is a client of it."""
 
-    def __init__(self, told: Told, zone: str = "default", options: Options | None = None) -> None:
-        self._told = told
+    def __init__(self, config: EmbeddedConfig, zone: str = "default", options: Options | None = None) -> None:
+        self._config = config
         self._zone = zone
         self._options = options or Options()
-        self._leaving = contextlib.AsyncExitStack()
+        self._exit_stack = contextlib.AsyncExitStack()
         self._app: App | None = None
         self._issuer: LocalIssuer | None = None
-        self._scope = ""
+        self._admin_scope = ""
 
     @property
     def app(self) -> App:
@@ -59,29 +59,29 @@ class Embedded:
 
     def client(self, token: str | None = None, zone: str | None = None) -> Quarterdeck:
         """A client that acts as the local administrator, or as whoever bears this token."""
-        tokens = self._mint if token is None else lambda: token
-        return Quarterdeck(Inward(self.app.shell, tokens, self._options), zone or self._zone)
+        tokens = self._mint_token if token is None else lambda: token
+        return Quarterdeck(InProcessTransport(self.app.dispatcher, tokens, self._options), zone or self._zone)
 
     async def __aenter__(self) -> Quarterdeck:
         async with contextlib.AsyncExitStack() as stack:
             await self._open(stack)
             client = self.client()
             stack.push_async_callback(client.close)
-            self._leaving = stack.pop_all()
+            self._exit_stack = stack.pop_all()
             return client
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, wrong: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._leaving.aclose()
+        await self._exit_stack.aclose()
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
-        settings = self._settings(stack)
+        settings = self._load_settings(stack)
         lock = take_lock(settings.data / "server.lock")
         stack.callback(os.close, lock)
-        await asyncio.to_thread(check_schema, settings, migrates=True)
+        await asyncio.to_thread(check_schema, settings, may_migrate=True)
         self._issuer = open_issuer(settings)
-        self._scope = settings.section(AuthSettings).lifecycle_scope
+        self._admin_scope = settings.section(AuthSettings).lifecycle_scope
         self._app = app = await build(settings, self._issuer, None)
         stack.push_async_callback(self._stop, app)
         self._start(app)
@@ -90,28 +90,28 @@ class Embedded:
         app.start()
 
     async def _stop(self, app: App) -> None:
-        app.shell.drain()
+        app.dispatcher.drain()
         await app.stop(GRACE_SECONDS)
         self._app = None
 
-    def _settings(self, stack: contextlib.AsyncExitStack) -> Settings:
-        told = self._told
-        where = None if told.database is None else os.fspath(told.database)
-        flags = dict(told.settings)
-        if where is not None and where.startswith(POSTGRES):
-            flags["database_url"] = where
-            where = None if told.data is None else os.fspath(told.data)
-        elif where is not None and where.removeprefix(SQLITE).endswith(".db"):
-            file = Path(where.removeprefix(SQLITE)).absolute()
+    def _load_settings(self, stack: contextlib.AsyncExitStack) -> Settings:
+        config = self._config
+        data_path = None if config.database is None else os.fspath(config.database)
+        flags = dict(config.settings)
+        if data_path is not None and data_path.startswith(POSTGRES):
+            flags["database_url"] = data_path
+            data_path = None if config.data is None else os.fspath(config.data)
+        elif data_path is not None and data_path.removeprefix(SQLITE).endswith(".db"):
+            file = Path(data_path.removeprefix(SQLITE)).absolute()
             flags["database_url"] = f"{SQLITE}{file}"
-            where = str(file.parent)
-        if where is None:
-            where = stack.enter_context(tempfile.TemporaryDirectory(prefix="quarterdeck-"))
-        data = Path(where).absolute()
+            data_path = str(file.parent)
+        if data_path is None:
+            data_path = stack.enter_context(tempfile.TemporaryDirectory(prefix="quarterdeck-"))
+        data = Path(data_path).absolute()
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = load(data, flags, {}, shared=False)
-        return Settings(found.data, found.found, told.clock)
+        loaded = load_settings(data, flags, {}, shared=False)
+        return Settings(loaded.data, loaded.values, config.clock)
 
-    def _mint(self) -> str:
+    def _mint_token(self) -> str:
         assert self._issuer is not None
-        return self._issuer.mint_admin(self._scope)
+        return self._issuer.mint_admin(self._admin_scope)

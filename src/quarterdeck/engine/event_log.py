@@ -14,14 +14,14 @@ import msgspec
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.ids import new_id
 from quarterdeck.engine.queries import Q
-from quarterdeck.store.interface import StoreTx, decode
-from quarterdeck.store.sql import Param, pieces
+from quarterdeck.store.interface import StoreTransaction, decode
+from quarterdeck.store.sql import Param, chunks
 
-EVENTS_MAX = 1_000
+PAGE_EVENTS_MAX = 1_000
 """How many events one page holds at most."""
-LAST = 2**63 - 1
+POSITION_MAX = 2**63 - 1
 """No position is higher."""
-SPAN = 100_000
+SCAN_POSITIONS = 100_000
 """Positions that one page looks through for events of certain types, which have no index."""
 
 
@@ -71,14 +71,14 @@ class EventView(msgspec.Struct, frozen=True):
     at: str
 
 
-class Witness(msgspec.Struct, frozen=True):
+class CommitProof(msgspec.Struct, frozen=True):
     """What proves that a batch was committed: its first event."""
 
     id: str
     subject: str
 
 
-def append(tx: StoreTx, events: Sequence[NewEvent], now: Millis) -> Witness:
+def append(tx: StoreTransaction, events: Sequence[NewEvent], now: Millis) -> CommitProof:
     """Queues the rows of a batch. Must be the last thing a transaction writes: it takes the last lock."""
     count = len(events)
     ids = [new_id() for _ in events]
@@ -87,13 +87,13 @@ def append(tx: StoreTx, events: Sequence[NewEvent], now: Millis) -> Witness:
         for i, e in enumerate(events)
     ]
     tx.write(Q.log_advance(count=count))
-    for piece in pieces(rows):
-        tx.write(Q.log_append(batch=piece))
-    return Witness(ids[0], events[0].subject)
+    for chunk in chunks(rows):
+        tx.write(Q.log_append(batch=chunk))
+    return CommitProof(ids[0], events[0].subject)
 
 
-async def committed(tx: StoreTx, witness: Witness) -> bool:
-    [found] = await tx.read(Q.log_witness(subject=witness.subject, id=witness.id))
+async def is_committed(tx: StoreTransaction, proof: CommitProof) -> bool:
+    [found] = await tx.read(Q.log_witness(subject=proof.subject, id=proof.id))
     return bool(found)
 
 
@@ -108,57 +108,57 @@ class EventFilter(msgspec.Struct, frozen=True):
     subject: str | None = None
 
     @property
-    def upto(self) -> int:
+    def scan_end(self) -> int:
         """How far one page looks. By types alone it may look at many events and find few."""
-        return min(self.after + SPAN, LAST) if self.types and not self.subject else LAST
+        return min(self.after + SCAN_POSITIONS, POSITION_MAX) if self.types and not self.subject else POSITION_MAX
 
     @property
-    def is_narrow(self) -> bool:
+    def is_filtered(self) -> bool:
         return bool(self.types) or self.subject is not None
 
-    def wants(self, event: Event) -> bool:
+    def matches(self, event: Event) -> bool:
         """Whether an event of the zone is one of these, wherever it stands."""
         return (not self.types or event.type in self.types) and self.subject in (None, event.subject)
 
 
-async def page(tx: StoreTx, wanted: EventFilter) -> list[Event]:
-    statement = Q.log_page_of_subject if wanted.subject else Q.log_page
-    [rows] = await tx.read(statement(**_asked(wanted)))
+async def read_page(tx: StoreTransaction, filters: EventFilter) -> list[Event]:
+    statement = Q.log_page_of_subject if filters.subject else Q.log_page
+    [rows] = await tx.read(statement(**_page_params(filters)))
     return decode(rows, Event)
 
 
-async def newest(tx: StoreTx, wanted: EventFilter, before: int) -> tuple[list[Event], int | None]:
+async def read_newest(tx: StoreTransaction, filters: EventFilter, before: int) -> tuple[list[Event], int | None]:
     """A zone's events of certain types before a position, newest first; and before which position the next page begins,
     or None if this was the last. A page may be short, or empty, where what is wanted is rare."""
-    before = min(before, (await bounds(tx)).head + 1)
-    downto = max(0, before - SPAN)
-    types: list[tuple[object, ...]] = [(name,) for name in wanted.types]
+    before = min(before, (await read_bounds(tx)).head + 1)
+    lowest = max(0, before - SCAN_POSITIONS)
+    types: list[tuple[object, ...]] = [(name,) for name in filters.types]
     [rows] = await tx.read(
-        Q.log_newest(zone_id=wanted.zone_id, before=before, downto=downto, types=types, limit=wanted.limit)
+        Q.log_newest(zone_id=filters.zone_id, before=before, downto=lowest, types=types, limit=filters.limit)
     )
     found = decode(rows, Event)
-    if len(found) == wanted.limit:
+    if len(found) == filters.limit:
         return found, found[-1].pos
-    return found, downto if downto > 0 else None
+    return found, lowest if lowest > 0 else None
 
 
-def _asked(wanted: EventFilter) -> dict[str, Param]:
-    types: list[tuple[object, ...]] = [(name,) for name in wanted.types]
-    asked: dict[str, Param] = {"zone_id": wanted.zone_id, "after": wanted.after, "limit": wanted.limit}
-    if wanted.subject:
-        asked["subject"] = wanted.subject
+def _page_params(filters: EventFilter) -> dict[str, Param]:
+    types: list[tuple[object, ...]] = [(name,) for name in filters.types]
+    params: dict[str, Param] = {"zone_id": filters.zone_id, "after": filters.after, "limit": filters.limit}
+    if filters.subject:
+        params["subject"] = filters.subject
     else:
-        asked["upto"] = wanted.upto
-    return {**asked, "types": types, "any_type": int(not types)}
+        params["upto"] = filters.scan_end
+    return {**params, "types": types, "any_type": int(not types)}
 
 
-async def tail(tx: StoreTx, after: int, limit: int = EVENTS_MAX) -> list[Event]:
+async def read_tail(tx: StoreTransaction, after: int, limit: int = PAGE_EVENTS_MAX) -> list[Event]:
     """Every zone's events after a position."""
     [rows] = await tx.read(Q.log_tail(after=after, limit=limit))
     return decode(rows, Event)
 
 
-class Bounds(msgspec.Struct, frozen=True, array_like=True):
+class LogBounds(msgspec.Struct, frozen=True, array_like=True):
     """What is left of the log."""
 
     floor: int
@@ -167,38 +167,38 @@ class Bounds(msgspec.Struct, frozen=True, array_like=True):
     """The last position given out."""
 
 
-async def bounds(tx: StoreTx) -> Bounds:
+async def read_bounds(tx: StoreTransaction) -> LogBounds:
     [rows] = await tx.read(Q.log_bounds())
-    return decode(rows, Bounds)[0]
+    return decode(rows, LogBounds)[0]
 
 
-class Replay(msgspec.Struct, frozen=True):
+class ReplayPage(msgspec.Struct, frozen=True):
     """A page of the log for somebody who goes on from a position, and the log's bounds at that very instant."""
 
-    bounds: Bounds
+    bounds: LogBounds
     events: list[Event]
-    covers: int
+    covers_to: int
     """Up to here the page holds everything that is wanted."""
     is_last: bool
 
-    def begins_after(self, position: int) -> bool:
+    def continues_from(self, position: int) -> bool:
         """Whether somebody at this position misses nothing. One below the floor may; one above the head comes from
         another log."""
         return self.bounds.floor <= position <= self.bounds.head
 
 
-async def replay(tx: StoreTx, wanted: EventFilter) -> Replay:
-    statement = Q.log_replay_of_subject if wanted.subject else Q.log_replay
-    [rows] = await tx.read(statement(**_asked(wanted)))
+async def read_replay(tx: StoreTransaction, filters: EventFilter) -> ReplayPage:
+    statement = Q.log_replay_of_subject if filters.subject else Q.log_replay
+    [rows] = await tx.read(statement(**_page_params(filters)))
     # A page without events is one row all the same: of bounds, and of nothing beside them.
     found = decode([row[2:] for row in rows if row[2] is not None], Event)
-    [limits] = decode([rows[0][:2]], Bounds)
-    is_full = len(found) == wanted.limit
-    is_last = not is_full and wanted.upto >= limits.head
-    covers = found[-1].pos if is_full else min(limits.head, wanted.upto)
-    return Replay(limits, found, covers, is_last)
+    [bounds] = decode([rows[0][:2]], LogBounds)
+    is_full = len(found) == filters.limit
+    is_last = not is_full and filters.scan_end >= bounds.head
+    covers_to = found[-1].pos if is_full else min(bounds.head, filters.scan_end)
+    return ReplayPage(bounds, found, covers_to, is_last)
 
 
-def view(event: Event) -> EventView:
-    shown = {name: getattr(event, name) for name in Event.__struct_fields__}
-    return EventView(**{**shown, "data": msgspec.Raw(event.data.encode()), "at": iso(event.at)})
+def to_view(event: Event) -> EventView:
+    fields = {name: getattr(event, name) for name in Event.__struct_fields__}
+    return EventView(**{**fields, "data": msgspec.Raw(event.data.encode()), "at": iso(event.at)})

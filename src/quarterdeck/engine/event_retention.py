@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 
-from quarterdeck.core.audit_seal import End, floor_for
+from quarterdeck.core.audit_seal import SealEnd, next_floor
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.ids import new_id
 from quarterdeck.engine import log_sealer
@@ -21,17 +21,17 @@ from quarterdeck.engine.leases import Fence, Lease
 from quarterdeck.engine.log_sealer import LogState
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.settings import LogSettings
-from quarterdeck.engine.sinks.retention import needed
+from quarterdeck.engine.sinks.retention import lowest_needed_position
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import decode
 
 EVENT_RETENTION = "event-retention"
-ENDS_MAX = 1_000
+SEALS_MAX = 1_000
 """Seals that one pass looks at: about a million events."""
 EVENTS_MAX = 50_000
 """Events that one pass deletes."""
-PIECE = 250
+DELETE_CHUNK = 250
 """Events deleted in one transaction: a lane of the same SQLite file waits for no more than these."""
 LEASE_MS = 5_000
 
@@ -43,55 +43,57 @@ class EventRetention:
         self.lease = Lease(engine, EVENT_RETENTION, new_id(), LEASE_MS)
 
     def sweep(self) -> Sweep:
-        every = self._settings.retention_cleanup_interval_ms
-        return Sweep(EVENT_RETENTION, every, EVENTS_MAX, self.run_once)
+        every_ms = self._settings.retention_cleanup_interval_ms
+        return Sweep(EVENT_RETENTION, every_ms, EVENTS_MAX, self.run_once)
 
     async def run_once(self, batch: int) -> int:
         """Raises the floor if more is due, and deletes at most so many events below the attested one."""
-        known = await self._engine.read(log_sealer.state)
-        floor = await self._engine.read(lambda tx: self._due(tx, known))
-        if floor is not None and (fence := await self._fence()):
-            await self._engine.transact(lambda tx: self._raise(tx, fence))
-        return await self._forget(known.attested, batch)
+        state = await self._engine.read(log_sealer.read_log_state)
+        floor = await self._engine.read(lambda tx: self._floor_due(tx, state))
+        if floor is not None and (fence := await self._get_fence()):
+            await self._engine.transact(lambda tx: self._raise_floor(tx, fence))
+        return await self._delete_expired(state.attested_floor, batch)
 
-    async def _due(self, tx: Tx, known: LogState) -> int | None:
+    async def _floor_due(self, tx: Transaction, state: LogState) -> int | None:
         """The floor to raise to, if there is a higher one than now."""
-        if known.newest is None:
+        if state.newest_seal is None:
             return None
-        [rows] = await tx.read(Q.seal_ends(above=known.bounds.floor, limit=ENDS_MAX))
+        [rows] = await tx.read(Q.seal_ends(above=state.bounds.floor, limit=SEALS_MAX))
         cutoff = tx.now - round(self._settings.event_retention_days * DAY)
-        return floor_for(decode(rows, End), known.newest, cutoff, needed=await needed(tx))
+        return next_floor(
+            decode(rows, SealEnd), state.newest_seal, cutoff, lowest_needed=await lowest_needed_position(tx)
+        )
 
-    async def _raise(self, tx: Tx, fence: Fence) -> None:
+    async def _raise_floor(self, tx: Transaction, fence: Fence) -> None:
         await fence.check(tx)
-        floor = await self._due(tx, await log_sealer.state(tx))
+        floor = await self._floor_due(tx, await log_sealer.read_log_state(tx))
         if floor is not None:
             tx.write(Q.log_raise_floor(floor=floor))
 
-    async def _forget(self, attested: int, batch: int) -> int:
-        gone = 0
-        while gone < batch and (some := await self._forget_some(attested)):
-            gone += some
+    async def _delete_expired(self, attested_floor: int, batch: int) -> int:
+        deleted = 0
+        while deleted < batch and (count := await self._delete_chunk(attested_floor)):
+            deleted += count
             await asyncio.sleep(0)
-        return gone
+        return deleted
 
-    async def _forget_some(self, attested: int) -> int:
-        lowest = await self._engine.read(_lowest)
-        if lowest is None or lowest > attested or (fence := await self._fence()) is None:
+    async def _delete_chunk(self, attested_floor: int) -> int:
+        lowest = await self._engine.read(_lowest_position)
+        if lowest is None or lowest > attested_floor or (fence := await self._get_fence()) is None:
             return 0
-        upto = min(lowest + PIECE - 1, attested)
+        last_pos = min(lowest + DELETE_CHUNK - 1, attested_floor)
 
-        async def delete(tx: Tx) -> None:
+        async def delete(tx: Transaction) -> None:
             await fence.check(tx)
-            tx.write(Q.log_forget(upto=upto))
+            tx.write(Q.log_forget(upto=last_pos))
 
         await self._engine.transact(delete)
-        return upto - lowest + 1
+        return last_pos - lowest + 1
 
-    async def _fence(self) -> Fence | None:
-        return self.lease.fence() or await self.lease.hold()
+    async def _get_fence(self) -> Fence | None:
+        return self.lease.fence() or await self.lease.acquire()
 
 
-async def _lowest(tx: Tx) -> int | None:
+async def _lowest_position(tx: Transaction) -> int | None:
     [rows] = await tx.read(Q.log_lowest())
     return int(str(rows[0][0])) if rows else None

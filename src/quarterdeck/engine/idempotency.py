@@ -9,36 +9,36 @@ from __future__ import annotations
 import msgspec
 
 from quarterdeck.core.clock import DAY, Millis
-from quarterdeck.core.idempotency import Binding, Key
+from quarterdeck.core.idempotency import Key, KeyRecord
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
 
-def load(keys: list[Key]) -> Bound:
+def load_keys(keys: list[Key]) -> BoundStatement:
     return Q.keys_load(batch=[(k.zone_id, k.application_id, k.operation, k.key) for k in keys])
 
 
-def loaded(rows: list[Row]) -> dict[Key, Binding]:
-    return {binding.scope(): binding for binding in decode(rows, Binding)}
+def decode_records(rows: list[Row]) -> dict[Key, KeyRecord]:
+    return {record.scope(): record for record in decode(rows, KeyRecord)}
 
 
-def store(bindings: list[Binding], now: Millis) -> Bound:
-    return Q.keys_store(batch=[(*msgspec.structs.astuple(binding), now) for binding in bindings])
+def store_records(records: list[KeyRecord], now: Millis) -> BoundStatement:
+    return Q.keys_store(batch=[(*msgspec.structs.astuple(record), now) for record in records])
 
 
 # -- retention ---------------------------------------------------------------------------------------------------
 
 KEY_RETENTION = "key-retention"
-SLICE = 5_000
+SLICE_KEYS = 5_000
 """Keys that one transaction looks at."""
 SLICES_MAX = 100
 """Slices that one pass looks at: half a million keys."""
 
 
-class _Seen(msgspec.Struct, frozen=True, array_like=True):
+class _KeyRow(msgspec.Struct, frozen=True, array_like=True):
     zone_id: str
     application_id: str
     operation: str
@@ -46,7 +46,7 @@ class _Seen(msgspec.Struct, frozen=True, array_like=True):
     created_at: Millis
 
 
-BEGINNING = _Seen("", "", "", "", 0)
+START = _KeyRow("", "", "", "", 0)
 
 
 class KeyRetention:
@@ -56,33 +56,37 @@ class KeyRetention:
     walkers at once remove nothing that one of them would not.
     """
 
-    def __init__(self, everywhere: Engine, days: float, every_ms: int) -> None:
-        self._everywhere = everywhere
-        self._window = round(days * DAY)
+    def __init__(self, cross_zone_engine: Engine, days: float, every_ms: int) -> None:
+        self._cross_zone_engine = cross_zone_engine
+        self._retention_ms = round(days * DAY)
         self._every_ms = every_ms
-        self._place = BEGINNING
+        self._position = START
 
     def sweep(self) -> Sweep:
-        return Sweep(KEY_RETENTION, self._every_ms, SLICE * SLICES_MAX, self.run_once)
+        return Sweep(KEY_RETENTION, self._every_ms, SLICE_KEYS * SLICES_MAX, self.run_once)
 
     async def run_once(self, batch: int) -> int:
         removed = 0
         for _ in range(SLICES_MAX):
-            removed += await self._everywhere.transact(self._forget)
-            if not self._place.zone_id:
+            removed += await self._cross_zone_engine.transact(self._delete_slice)
+            if not self._position.zone_id:
                 break
         return removed
 
-    async def _forget(self, tx: Tx) -> int:
-        at = self._place
-        named = {"zone_id": at.zone_id, "application_id": at.application_id, "operation": at.operation}
-        [rows] = await tx.read(Q.keys_slice(key=at.key, limit=SLICE, **named))
-        seen = decode(rows, _Seen)
-        self._place = seen[-1] if len(seen) == SLICE else BEGINNING
-        before = tx.now - self._window
-        old: list[tuple[object, ...]] = [
-            (each.zone_id, each.application_id, each.operation, each.key) for each in seen if each.created_at < before
+    async def _delete_slice(self, tx: Transaction) -> int:
+        position = self._position
+        scope = {
+            "zone_id": position.zone_id,
+            "application_id": position.application_id,
+            "operation": position.operation,
+        }
+        [rows] = await tx.read(Q.keys_slice(key=position.key, limit=SLICE_KEYS, **scope))
+        keys = decode(rows, _KeyRow)
+        self._position = keys[-1] if len(keys) == SLICE_KEYS else START
+        before = tx.now - self._retention_ms
+        expired: list[tuple[object, ...]] = [
+            (key.zone_id, key.application_id, key.operation, key.key) for key in keys if key.created_at < before
         ]
-        if old:
-            tx.write(Q.keys_forget(batch=old, before=before))
-        return len(old)
+        if expired:
+            tx.write(Q.keys_forget(batch=expired, before=before))
+        return len(expired)

@@ -29,20 +29,20 @@ from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from quarterdeck.core.errors import Conflict, Internal, Invalid, OutcomeUnknown, Problem, Unavailable
-from quarterdeck.core.retry import Policy, delay
+from quarterdeck.core.retry import Policy, backoff
 from quarterdeck.engine.settings import EngineSettings
-from quarterdeck.engine.transaction import Attempt, Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction, TransactionAttempt
 from quarterdeck.engine.zone_queue import ZoneQueue
 from quarterdeck.store.interface import CommitUnknown, ContentError, TransientError
 
 log = logging.getLogger("quarterdeck.lanes")
-NO_CONNECTION = "08001"
+CONNECTION_FAILED = "08001"
 """The SQLSTATE of a connection that could not be established."""
 
 
-TOO_MUCH = ("57014", "25P03")
+TIMEOUT_CODES = ("57014", "25P03")
 """A statement or a pause that took too long: the batch may be too large for one transaction, and is halved."""
-_FOUND = {True: "committed", False: "not committed"}
+_COMMIT_RESULTS = {True: "committed", False: "not committed"}
 
 
 class Busy(Enum):
@@ -53,12 +53,12 @@ BUSY: Final = Busy.BUSY
 """The outcome of a command whose zone another transaction holds: nothing was decided, try again."""
 
 
-class Command(Protocol):
+class LaneCommand(Protocol):
     @property
     def zone_id(self) -> str: ...
 
 
-def zones_of(commands: Sequence[Command]) -> set[str]:
+def zones_of(commands: Sequence[LaneCommand]) -> set[str]:
     """Every zone a batch may see: where its commands act, and where their bearers' sessions are."""
     zones = {command.zone_id for command in commands}
     for command in commands:
@@ -67,18 +67,18 @@ def zones_of(commands: Sequence[Command]) -> set[str]:
     return zones
 
 
-C = TypeVar("C", bound=Command)
+C = TypeVar("C", bound=LaneCommand)
 R = TypeVar("R")
 Outcomes = Sequence[R | Problem | Busy]
-Operation = Callable[[Tx, Sequence[C]], Awaitable[Outcomes[R]]]
-Run = Callable[[Sequence[C], bool, Attempt], Awaitable[Outcomes[R]]]
+Operation = Callable[[Transaction, Sequence[C]], Awaitable[Outcomes[R]]]
+RunBatch = Callable[[Sequence[C], bool, TransactionAttempt], Awaitable[Outcomes[R]]]
 
 
 RETRY = Policy(max_attempts=5, base_ms=20, multiplier=3.0, cap_ms=1_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class LaneLimits:
     """How long a lane goes on before it gives an answer it does not like."""
 
     retry: Policy = RETRY
@@ -86,29 +86,29 @@ class Patience:
     batch_seconds: float = 10.0
     """After this no new attempt is begun, however few there were: each may have waited for a silent network."""
     unknown_seconds: float = 5.0
-    waiters: int = 4
-    turns: int = 32
+    waiters_max: int = 4
+    zone_batches_max: int = 32
     """How often a waiter goes on with one zone before the pump looks whether it is free again."""
 
 
-class Observer(Protocol):
+class LaneObserver(Protocol):
     """Hears what lanes do; metrics are one."""
 
-    def batch(self, lane: str, size: int, seconds: float) -> None: ...
-    def refused(self, lane: str, reason: str) -> None: ...
-    def retried(self, lane: str, code: str) -> None: ...
+    def on_batch(self, lane: str, size: int, seconds: float) -> None: ...
+    def on_refused(self, lane: str, reason: str) -> None: ...
+    def on_retried(self, lane: str, code: str) -> None: ...
 
 
-class _Waiting(Generic[C, R]):
+class _QueuedCommand(Generic[C, R]):
     """One command and the future its caller awaits."""
 
-    __slots__ = ("busy_since", "command", "future", "place", "zone_id")
+    __slots__ = ("busy_since", "command", "future", "position", "zone_id")
 
     def __init__(self, command: C, future: asyncio.Future[R], place: int) -> None:
         self.command = command
         self.zone_id = command.zone_id
         self.future = future
-        self.place = place
+        self.position = place
         self.busy_since: float | None = None
 
 
@@ -118,44 +118,51 @@ class Lanes:
 
     engine: Engine
     settings: EngineSettings
-    observer: Observer | None = None
-    patience: Patience = field(default_factory=Patience)
-    turnstile: Callable[[str], Awaitable[object]] | None = None
+    observer: LaneObserver | None = None
+    limits: LaneLimits = field(default_factory=LaneLimits)
+    wait_for_zone: Callable[[str], Awaitable[object]] | None = None
     """Returns when a zone that others hold has been free for a moment."""
-    made: list[Lane[Any, Any]] = field(default_factory=list)
+    lanes: list[Lane[Any, Any]] = field(default_factory=list)
 
-    def writing(self, name: str, operation: Operation[C, R], gather_seconds: float = 0.0) -> Lane[C, R]:
+    def add_write_lane(self, name: str, operation: Operation[C, R], gather_seconds: float = 0.0) -> Lane[C, R]:
         """A lane whose batches are durable transactions. What nobody is in a hurry for may gather before each: a
         transaction costs the same for one as for fifty."""
 
-        def run(commands: Sequence[C], waits: bool, attempt: Attempt) -> Awaitable[Outcomes[R]]:
+        def run_batch(
+            commands: Sequence[C], wait_for_locks: bool, attempt: TransactionAttempt
+        ) -> Awaitable[Outcomes[R]]:
             attempt.zones = zones_of(commands)
             return self.engine.transact(
-                lambda tx: _all_of(operation, tx, commands), zones=attempt.zones, waits=waits, attempt=attempt
+                lambda tx: _run_operation(operation, tx, commands),
+                zones=attempt.zones,
+                wait_for_locks=wait_for_locks,
+                attempt=attempt,
             )
 
-        return self._make(name, run, gather_seconds)
+        return self._add(name, run_batch, gather_seconds)
 
-    def reading(self, name: str, operation: Operation[C, R]) -> Lane[C, R]:
+    def add_read_lane(self, name: str, operation: Operation[C, R]) -> Lane[C, R]:
         """A lane that gathers point reads: one statement answers everybody who waits."""
 
-        def run(commands: Sequence[C], waits: bool, attempt: Attempt) -> Awaitable[Outcomes[R]]:
-            return self.engine.read(lambda tx: _all_of(operation, tx, commands), zones=zones_of(commands))
+        def run_batch(
+            commands: Sequence[C], wait_for_locks: bool, attempt: TransactionAttempt
+        ) -> Awaitable[Outcomes[R]]:
+            return self.engine.read(lambda tx: _run_operation(operation, tx, commands), zones=zones_of(commands))
 
-        return self._make(name, run)
+        return self._add(name, run_batch)
 
     async def drain(self) -> None:
         """Returns when every command that was let in has its answer."""
-        for lane in self.made:
+        for lane in self.lanes:
             await lane.drain()
 
-    def _make(self, name: str, run: Run[C, R], gather_seconds: float = 0.0) -> Lane[C, R]:
-        lane = Lane(name, self, run, gather_seconds)
-        self.made.append(lane)
+    def _add(self, name: str, run_batch: RunBatch[C, R], gather_seconds: float = 0.0) -> Lane[C, R]:
+        lane = Lane(name, self, run_batch, gather_seconds)
+        self.lanes.append(lane)
         return lane
 
 
-async def _all_of(operation: Operation[C, R], tx: Tx, commands: Sequence[C]) -> Outcomes[R]:
+async def _run_operation(operation: Operation[C, R], tx: Transaction, commands: Sequence[C]) -> Outcomes[R]:
     """Asked before the commit: an operation that lost an outcome would leave a caller waiting for ever."""
     outcomes = await operation(tx, commands)
     if len(outcomes) != len(commands):
@@ -164,31 +171,31 @@ async def _all_of(operation: Operation[C, R], tx: Tx, commands: Sequence[C]) -> 
 
 
 class Lane(Generic[C, R]):
-    def __init__(self, name: str, common: Lanes, run: Run[C, R], gather_seconds: float = 0.0) -> None:
+    def __init__(self, name: str, lanes: Lanes, run_batch: RunBatch[C, R], gather_seconds: float = 0.0) -> None:
         self.name = name
-        self._run = run
+        self._run_batch = run_batch
         self._gather_seconds = gather_seconds
-        self._engine = common.engine
-        self._batch_max = common.settings.batch_max
-        self._patience = common.patience
-        self._turnstile = common.turnstile
-        self._observer = common.observer
-        self._queue: ZoneQueue[_Waiting[C, R]] = ZoneQueue(common.settings.queue_max)
-        self._placed = 0
-        self._pumping: asyncio.Task[None] | None = None
+        self._engine = lanes.engine
+        self._batch_max = lanes.settings.batch_max
+        self._limits = lanes.limits
+        self._wait_for_zone = lanes.wait_for_zone
+        self._observer = lanes.observer
+        self._queue: ZoneQueue[_QueuedCommand[C, R]] = ZoneQueue(lanes.settings.queue_max)
+        self._last_place = 0
+        self._pump_task: asyncio.Task[None] | None = None
         self._waiters: set[asyncio.Task[None]] = set()
-        self._to_wait_for: deque[str] = deque()
+        self._contended_zones: deque[str] = deque()
         self._idle = asyncio.Event()
         self._idle.set()
 
     def submit(self, command: C) -> asyncio.Future[R]:
         """Queues a command. The future gives its outcome, or raises the Problem that it met."""
         loop = asyncio.get_running_loop()
-        self._placed += 1
-        entry: _Waiting[C, R] = _Waiting(command, loop.create_future(), self._placed)
+        self._last_place += 1
+        entry: _QueuedCommand[C, R] = _QueuedCommand(command, loop.create_future(), self._last_place)
         if evicted := self._queue.put(entry):
-            self._answer(evicted, self._full())
-        self._wake()
+            self._reject(evicted, self._queue_full())
+        self._start_pump()
         return entry.future
 
     async def drain(self) -> None:
@@ -200,169 +207,175 @@ class Lane(Generic[C, R]):
 
     # -- the pump: takes batches while there are any ------------------------------------------------------------
 
-    def _wake(self) -> None:
-        if self._pumping is None and self._queue.ready():
+    def _start_pump(self) -> None:
+        if self._pump_task is None and self._queue.has_ready():
             self._idle.clear()
-            self._pumping = asyncio.get_running_loop().create_task(self._pump(), name=f"lane {self.name}")
+            self._pump_task = asyncio.get_running_loop().create_task(self._pump(), name=f"lane {self.name}")
 
     async def _pump(self) -> None:
         try:
-            while self._queue.ready():
+            while self._queue.has_ready():
                 if self._gather_seconds:
                     await asyncio.sleep(self._gather_seconds)
                 if not (batch := self._queue.take(self._batch_max)):
                     break  # somebody who waited for a zone has taken it along
-                busy = await self._serve(batch, waits=False)
-                if busy and not self._stand_aside(busy, alone=len(busy) == len(batch)):
+                busy = await self._process(batch, wait_for_locks=False)
+                if busy and not self._set_aside_busy(busy, is_whole_batch=len(busy) == len(batch)):
                     # Nobody is free to wait for them: try again in a moment, not at once.
-                    await asyncio.sleep(self._patience.busy_seconds / 5)
+                    await asyncio.sleep(self._limits.busy_seconds / 5)
         finally:
-            self._pumping = None
-            self._rest()
+            self._pump_task = None
+            self._update_idle()
 
-    def _stand_aside(self, busy: list[_Waiting[C, R]], *, alone: bool) -> bool:
+    def _set_aside_busy(self, busy: list[_QueuedCommand[C, R]], *, is_whole_batch: bool) -> bool:
         """Busy zones stand first in the next batch; those busy for long, or with nobody beside them, are waited for,
         as far as there are waiters: a zone that is busy for a moment must not queue behind those that are stuck.
         False if there was nobody beside them and nobody to wait."""
         now = asyncio.get_running_loop().time()
         self._queue.put_back(busy)
-        held = False
+        has_waiter = False
         for zone_id in dict.fromkeys(entry.zone_id for entry in busy):
             since = min(e.busy_since or now for e in busy if e.zone_id == zone_id)
-            if alone or now - since >= self._patience.busy_seconds:
-                free = self._patience.waiters - len(self._waiters) - len(self._to_wait_for)
+            if is_whole_batch or now - since >= self._limits.busy_seconds:
+                free = self._limits.waiters_max - len(self._waiters) - len(self._contended_zones)
                 if free > 0:
-                    self._queue.hold(zone_id)
-                    self._to_wait_for.append(zone_id)
-                    held = True
+                    self._queue.pause_zone(zone_id)
+                    self._contended_zones.append(zone_id)
+                    has_waiter = True
         for entry in busy:
             entry.busy_since = entry.busy_since or now
-        for _ in range(min(len(self._to_wait_for), self._patience.waiters - len(self._waiters))):
-            task = asyncio.get_running_loop().create_task(self._wait_for_zones(), name=f"lane {self.name}, waiting")
+        for _ in range(min(len(self._contended_zones), self._limits.waiters_max - len(self._waiters))):
+            task = asyncio.get_running_loop().create_task(
+                self._serve_contended_zones(), name=f"lane {self.name}, waiting"
+            )
             self._waiters.add(task)
-            task.add_done_callback(self._waiter_done)
-        return not alone or held
+            task.add_done_callback(self._on_waiter_done)
+        return not is_whole_batch or has_waiter
 
-    async def _wait_for_zones(self) -> None:
-        while self._to_wait_for:
-            zone_id = self._to_wait_for.popleft()
+    async def _serve_contended_zones(self) -> None:
+        while self._contended_zones:
+            zone_id = self._contended_zones.popleft()
             try:
-                await self._serve_contended(zone_id)
+                await self._serve_contended_zone(zone_id)
             finally:
-                self._queue.release(zone_id)
-                self._wake()
+                self._queue.resume_zone(zone_id)
+                self._start_pump()
         # Not left to the callback: until that runs, a zone put aside would count on a waiter that looks no more.
         self._waiters.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
-    async def _serve_contended(self, zone_id: str) -> None:
+    async def _serve_contended_zone(self, zone_id: str) -> None:
         """Serves a zone that others hold, too, for as long as it has commands and nobody else waits for a waiter. What
         is to be done is taken after the turnstile: what gathers before it goes into the same batch, where taken
         before, each replica would wait with half of its commands, and then again with the other half."""
-        for _ in range(self._patience.turns):
-            await self._pass_turnstile(zone_id)
+        for _ in range(self._limits.zone_batches_max):
+            await self._try_wait_for_zone(zone_id)
             batch = self._queue.take_zone(zone_id, self._batch_max)
             if not batch:
                 return
-            self._queue.put_back(await self._serve(batch, waits=True))
-            if self._to_wait_for:
+            self._queue.put_back(await self._process(batch, wait_for_locks=True))
+            if self._contended_zones:
                 return
 
-    async def _pass_turnstile(self, zone_id: str) -> None:
-        if self._turnstile is None:
+    async def _try_wait_for_zone(self, zone_id: str) -> None:
+        if self._wait_for_zone is None:
             return
         try:
-            await self._turnstile(zone_id)
+            await self._wait_for_zone(zone_id)
         except TransientError as error:
             # The batch itself will wait, or fail, and say so.
-            self._retried(error.code)
+            self._report_retry(error.code)
 
-    def _waiter_done(self, task: asyncio.Task[None]) -> None:
+    def _on_waiter_done(self, task: asyncio.Task[None]) -> None:
         self._waiters.discard(task)
         if not task.cancelled() and (error := task.exception()):
             log.error("a waiter of lane %s failed", self.name, exc_info=error)
-        self._rest()
+        self._update_idle()
 
-    def _rest(self) -> None:
-        self._wake()
-        if self._pumping is None and not self._waiters:
+    def _update_idle(self) -> None:
+        self._start_pump()
+        if self._pump_task is None and not self._waiters:
             self._idle.set()
 
     # -- one batch: every command of it is answered, or comes back as busy ---------------------------------------
 
-    async def _serve(self, batch: list[_Waiting[C, R]], *, waits: bool) -> list[_Waiting[C, R]]:
+    async def _process(self, batch: list[_QueuedCommand[C, R]], *, wait_for_locks: bool) -> list[_QueuedCommand[C, R]]:
         try:
-            outcomes = await self._persist(batch, waits=waits)
+            outcomes = await self._execute(batch, wait_for_locks=wait_for_locks)
         except OutcomeUnknown as unknown:
             for entry in batch:
-                self._answer(entry, unknown)
+                self._reject(entry, unknown)
             return []
         except TransientError as error:
-            if error.code in TOO_MUCH and len(batch) > 1:
-                return await self._bisect(batch, error, waits=waits)
+            if error.code in TIMEOUT_CODES and len(batch) > 1:
+                return await self._bisect(batch, error, wait_for_locks=wait_for_locks)
             for entry in batch:
-                self._answer(entry, self._away())
+                self._reject(entry, self._database_unavailable())
             return []
         except Exception as error:
             # So broad because it may be anything that a command makes an operation or a database do.
-            return await self._bisect(batch, error, waits=waits)
-        return self._hand_out(batch, outcomes)
+            return await self._bisect(batch, error, wait_for_locks=wait_for_locks)
+        return self._resolve(batch, outcomes)
 
-    async def _bisect(self, batch: list[_Waiting[C, R]], error: Exception, *, waits: bool) -> list[_Waiting[C, R]]:
+    async def _bisect(
+        self, batch: list[_QueuedCommand[C, R]], error: Exception, *, wait_for_locks: bool
+    ) -> list[_QueuedCommand[C, R]]:
         """Whatever it is, it belongs to one command: find it, answer it, and say so. Its neighbours succeed."""
         if len(batch) == 1:
-            self._answer(batch[0], self._guilty(error))
+            self._reject(batch[0], self._to_problem(error))
             return []
         middle = len(batch) // 2
-        busy = await self._serve(batch[:middle], waits=waits)
-        return busy + await self._serve(batch[middle:], waits=waits)
+        busy = await self._process(batch[:middle], wait_for_locks=wait_for_locks)
+        return busy + await self._process(batch[middle:], wait_for_locks=wait_for_locks)
 
-    async def _persist(self, batch: list[_Waiting[C, R]], *, waits: bool) -> Outcomes[R]:
+    async def _execute(self, batch: list[_QueuedCommand[C, R]], *, wait_for_locks: bool) -> Outcomes[R]:
         """Runs a batch until its outcome is certain, or patience ends."""
         loop = asyncio.get_running_loop()
         commands = [entry.command for entry in batch]
-        deadline = loop.time() + self._patience.batch_seconds
-        tries = 0
+        deadline = loop.time() + self._limits.batch_seconds
+        attempts = 0
         while True:
-            tries += 1
-            attempt = Attempt(key=random.getrandbits(62))
-            began = loop.time()
+            attempts += 1
+            attempt = TransactionAttempt(key=random.getrandbits(62))
+            started_at = loop.time()
             try:
-                outcomes = await self._run(commands, waits, attempt)
+                outcomes = await self._run_batch(commands, wait_for_locks, attempt)
                 if self._observer:
-                    self._observer.batch(self.name, len(commands), loop.time() - began)
+                    self._observer.on_batch(self.name, len(commands), loop.time() - started_at)
                 return outcomes
             except CommitUnknown:
-                self._retried("commit_unknown")
-                if await self._find_out(attempt):
+                self._report_retry("commit_unknown")
+                if await self._find_commit_outcome(attempt):
                     return attempt.outcomes  # type: ignore[return-value]  # what this lane's own run has put there
-                if tries >= self._patience.retry.max_attempts or loop.time() >= deadline:
+                if attempts >= self._limits.retry.max_attempts or loop.time() >= deadline:
                     # Certain, each time, that nothing was written: this is a database that is away.
                     raise
             except TransientError as error:
                 # Whoever got no connection has waited for one already: to do so five times is no kindness to callers.
-                self._retried(error.code)
-                spent = tries >= self._patience.retry.max_attempts or loop.time() >= deadline
-                if error.code in TOO_MUCH and len(commands) > 1:
+                self._report_retry(error.code)
+                is_exhausted = attempts >= self._limits.retry.max_attempts or loop.time() >= deadline
+                if error.code in TIMEOUT_CODES and len(commands) > 1:
                     raise
-                if spent or error.code == NO_CONNECTION:
-                    log.warning("lane %s gave up after %d tries: %s", self.name, tries, error)
+                if is_exhausted or error.code == CONNECTION_FAILED:
+                    log.warning("lane %s gave up after %d tries: %s", self.name, attempts, error)
                     raise
-                await asyncio.sleep(delay(self._patience.retry, attempt=tries, chance=random.random()) / 1000)
+                await asyncio.sleep(backoff(self._limits.retry, attempt=attempts, jitter=random.random()) / 1000)
 
-    async def _find_out(self, attempt: Attempt) -> bool:
+    async def _find_commit_outcome(self, attempt: TransactionAttempt) -> bool:
         """Whether a COMMIT nobody heard of happened. Asks until certain."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._patience.unknown_seconds
-        tries = 0
+        deadline = loop.time() + self._limits.unknown_seconds
+        attempts = 0
         while True:
-            tries += 1
+            attempts += 1
             try:
                 async with asyncio.timeout_at(deadline):
-                    found = await self._engine.was_committed(attempt)
-                log.warning("lane %s lost a connection during COMMIT; it was %s", self.name, _FOUND[found])
-                return found
+                    is_committed = await self._engine.was_committed(attempt)
+                log.warning(
+                    "lane %s lost a connection during COMMIT; it was %s", self.name, _COMMIT_RESULTS[is_committed]
+                )
+                return is_committed
             except (TransientError, TimeoutError) as error:
-                pause = delay(self._patience.retry, attempt=tries, chance=random.random()) / 1000
+                pause = backoff(self._limits.retry, attempt=attempts, jitter=random.random()) / 1000
                 if loop.time() + pause >= deadline:
                     raise OutcomeUnknown(
                         "outcome_unknown",
@@ -374,28 +387,28 @@ class Lane(Generic[C, R]):
 
     # -- answers -------------------------------------------------------------------------------------------------
 
-    def _retried(self, code: str) -> None:
+    def _report_retry(self, code: str) -> None:
         if self._observer:
-            self._observer.retried(self.name, code)
+            self._observer.on_retried(self.name, code)
 
-    def _hand_out(self, batch: list[_Waiting[C, R]], outcomes: Outcomes[R]) -> list[_Waiting[C, R]]:
+    def _resolve(self, batch: list[_QueuedCommand[C, R]], outcomes: Outcomes[R]) -> list[_QueuedCommand[C, R]]:
         busy = []
         for entry, outcome in zip(batch, outcomes, strict=True):
             if outcome is BUSY:
                 busy.append(entry)
             elif isinstance(outcome, Problem):
-                self._answer(entry, outcome)
+                self._reject(entry, outcome)
             elif not entry.future.done():
                 entry.future.set_result(outcome)
         return busy
 
-    def _answer(self, entry: _Waiting[C, R], problem: Problem) -> None:
+    def _reject(self, entry: _QueuedCommand[C, R], problem: Problem) -> None:
         if not entry.future.done():
             entry.future.set_exception(problem)
         if self._observer:
-            self._observer.refused(self.name, problem.code)
+            self._observer.on_refused(self.name, problem.code)
 
-    def _guilty(self, error: Exception) -> Problem:
+    def _to_problem(self, error: Exception) -> Problem:
         if isinstance(error, Problem):
             return error
         if isinstance(error, ContentError) and error.code.startswith("22"):
@@ -405,8 +418,8 @@ class Lane(Generic[C, R]):
         log.error("lane %s: a command failed", self.name, exc_info=error)
         return Internal("internal_error", "This request met a defect of the server; its log has the details.")
 
-    def _full(self) -> Problem:
+    def _queue_full(self) -> Problem:
         return Unavailable("queue_full", f"Too many requests wait for {self.name}; try again.", retry_after=1)
 
-    def _away(self) -> Problem:
+    def _database_unavailable(self) -> Problem:
         return Unavailable("database_unavailable", "The database is away or too busy; try again.", retry_after=1)

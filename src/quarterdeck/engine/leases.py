@@ -21,11 +21,11 @@ import msgspec
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Conflict
 from quarterdeck.engine.queries import Q
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import decode
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
-MARGIN = 0.1
+TRUST_MARGIN = 0.1
 """The share of the time to live that a holder does not trust: clocks drift, and answers take time."""
 
 
@@ -40,18 +40,18 @@ class Fence:
     name: str
     term: int
 
-    async def check(self, tx: Tx) -> None:
-        [held] = await tx.read(Q.lease_fence(name=self.name, term=self.term))
-        if not held:
+    async def check(self, tx: Transaction) -> None:
+        [rows] = await tx.read(Q.lease_fence(name=self.name, term=self.term))
+        if not rows:
             raise LeaseLost("lease_lost", f"Term {self.term} of the lease {self.name!r} is over.")
 
 
-def fences(terms: Sequence[tuple[str, int]]) -> Bound:
+def valid_terms(terms: Sequence[tuple[str, int]]) -> BoundStatement:
     """The same for a batch, whose commands show terms of their own: (name, term) of those that are not over."""
     return Q.leases_fenced(batch=[*terms])
 
 
-class Holder(msgspec.Struct, frozen=True, array_like=True):
+class LeaseHolder(msgspec.Struct, frozen=True, array_like=True):
     """Who has a lease, or had it last."""
 
     term: int
@@ -59,9 +59,9 @@ class Holder(msgspec.Struct, frozen=True, array_like=True):
     expires_at: Millis
 
 
-async def holder_of(tx: Tx, name: str) -> Holder | None:
+async def read_holder(tx: Transaction, name: str) -> LeaseHolder | None:
     [rows] = await tx.read(Q.lease_show(name=name))
-    return decode(rows, Holder)[0] if rows else None
+    return decode(rows, LeaseHolder)[0] if rows else None
 
 
 class Lease:
@@ -85,14 +85,14 @@ class Lease:
             return None
         return Fence(self._name, self._term)
 
-    async def hold(self) -> Fence | None:
+    async def acquire(self) -> Fence | None:
         """Renews the lease, or takes it if it is free; None while another holds it."""
-        began = time.monotonic()
+        started_at = time.monotonic()
         term = await self._engine.transact(self._renew_or_take)
         self._term = term
         if term is None:
             return None
-        self._trusted_until = began + self._ttl_ms / 1000 * (1 - MARGIN)
+        self._trusted_until = started_at + self._ttl_ms / 1000 * (1 - TRUST_MARGIN)
         return self.fence()
 
     async def release(self) -> None:
@@ -101,12 +101,12 @@ class Lease:
         if term is None:
             return
 
-        async def give_up(tx: Tx) -> None:
+        async def release_row(tx: Transaction) -> None:
             tx.write(Q.lease_release(name=self._name, term=term, holder=self._holder))
 
-        await self._engine.transact(give_up)
+        await self._engine.transact(release_row)
 
-    async def _renew_or_take(self, tx: Tx) -> int | None:
+    async def _renew_or_take(self, tx: Transaction) -> int | None:
         if self._term is not None:
             [renewed] = await tx.read(
                 Q.lease_renew(name=self._name, term=self._term, holder=self._holder, ttl=self._ttl_ms)

@@ -16,118 +16,127 @@ import logging
 
 import msgspec
 
-from quarterdeck.core.audit_seal import End, Seal, Signer, Stretch, is_due, pos_of, prints_of, seal
+from quarterdeck.core.audit_seal import (
+    Seal,
+    SealEnd,
+    SealInput,
+    Signer,
+    create_seal,
+    hash_events,
+    is_expired,
+    row_position,
+)
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.ids import new_id
-from quarterdeck.engine.event_log import Bounds
+from quarterdeck.engine.event_log import LogBounds
 from quarterdeck.engine.leases import Fence, Lease
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import Row, decode
 
 log = logging.getLogger("quarterdeck.seals")
 SEAL = "seal"
-EVENTS_MAX = 1_000
+SEAL_EVENTS_MAX = 1_000
 """Events under one seal at most: what a reader has to hold at once."""
-PIECE = 250
+HASH_CHUNK = 250
 """Events read and hashed in one go, about a millisecond."""
 LEASE_MS = 5_000
 
 
-class LogBroken(Exception):
+class MissingEventError(Exception):
     """An event went missing before it was sealed."""
 
 
 class LogState(msgspec.Struct, frozen=True):
     """Where the log and its seals stand."""
 
-    newest: Seal | None
-    bounds: Bounds
+    newest_seal: Seal | None
+    bounds: LogBounds
 
     @property
-    def sealed(self) -> int:
-        return self.newest.last_pos if self.newest else 0
+    def sealed_pos(self) -> int:
+        return self.newest_seal.last_pos if self.newest_seal else 0
 
     @property
-    def attested(self) -> int:
-        return self.newest.floor if self.newest else 0
+    def attested_floor(self) -> int:
+        return self.newest_seal.floor if self.newest_seal else 0
 
 
-async def state(tx: Tx) -> LogState:
+async def read_log_state(tx: Transaction) -> LogState:
     newest, bounds = await tx.read(Q.seal_newest(), Q.log_bounds())
-    return LogState(next(iter(decode(newest, Seal)), None), decode(bounds, Bounds)[0])
+    return LogState(next(iter(decode(newest, Seal)), None), decode(bounds, LogBounds)[0])
 
 
-class Sealer:
+class LogSealer:
     def __init__(self, engine: Engine, signer: Signer, settings: LogSettings) -> None:
         self._engine = engine
         self._signer = signer
         self._settings = settings
-        self._refused_floor = 0
+        self._rejected_floor = 0
         self.lease = Lease(engine, SEAL, new_id(), LEASE_MS)
 
     def sweep(self) -> Sweep:
-        return Sweep(SEAL, self._settings.seal_interval_ms, EVENTS_MAX, self.run_once)
+        return Sweep(SEAL, self._settings.seal_interval_ms, SEAL_EVENTS_MAX, self.run_once)
 
     async def run_once(self, batch: int) -> int:
         """Makes one seal, if there is anything to seal. How many events it speaks of."""
-        known = await self._engine.read(state)
-        if known.bounds.head == known.sealed and known.bounds.floor <= known.attested:
+        state = await self._engine.read(read_log_state)
+        if state.bounds.head == state.sealed_pos and state.bounds.floor <= state.attested_floor:
             return 0  # before the lease is asked for: a server that idles should write nothing
-        fence = self.lease.fence() or await self.lease.hold()
+        fence = self.lease.fence() or await self.lease.acquire()
         if fence is None:
             return 0
-        prints = await self._prints(known, batch)
-        return await self._engine.transact(lambda tx: self._write(tx, fence, known, prints))
+        event_hashes = await self._hash_new_events(state, batch)
+        return await self._engine.transact(lambda tx: self._write_seal(tx, fence, state, event_hashes))
 
-    async def _prints(self, known: LogState, batch: int) -> list[bytes]:
+    async def _hash_new_events(self, state: LogState, batch: int) -> list[bytes]:
         """The hashes of the next events after the newest seal."""
-        prints: list[bytes] = []
-        wanted = min(batch, known.bounds.head - known.sealed)
-        while len(prints) < wanted:
-            after = known.sealed + len(prints)
-            rows = await self._piece(after, min(PIECE, wanted - len(prints)))
-            if not rows or pos_of(rows[0]) != after + 1 or pos_of(rows[-1]) != after + len(rows):
-                raise LogBroken(
-                    f"Nothing is sealed after position {known.sealed}: an event after {after} is gone, and the log has "
-                    f"come to {known.bounds.head}. `qd audit verify` names it."
+        event_hashes: list[bytes] = []
+        count = min(batch, state.bounds.head - state.sealed_pos)
+        while len(event_hashes) < count:
+            after = state.sealed_pos + len(event_hashes)
+            rows = await self._read_chunk(after, min(HASH_CHUNK, count - len(event_hashes)))
+            if not rows or row_position(rows[0]) != after + 1 or row_position(rows[-1]) != after + len(rows):
+                raise MissingEventError(
+                    f"Nothing is sealed after position {state.sealed_pos}: an event after {after} is gone, and the log has "
+                    f"come to {state.bounds.head}. `qd audit verify` names it."
                 )
-            prints += prints_of(rows)
+            event_hashes += hash_events(rows)
             await asyncio.sleep(0)
-        return prints
+        return event_hashes
 
-    async def _piece(self, after: int, limit: int) -> list[Row]:
-        async def read(tx: Tx) -> list[Row]:
+    async def _read_chunk(self, after: int, limit: int) -> list[Row]:
+        async def read(tx: Transaction) -> list[Row]:
             [rows] = await tx.read(Q.log_tail(after=after, limit=limit))
             return rows
 
         return await self._engine.read(read)
 
-    async def _write(self, tx: Tx, fence: Fence, known: LogState, prints: list[bytes]) -> int:
+    async def _write_seal(self, tx: Transaction, fence: Fence, expected: LogState, event_hashes: list[bytes]) -> int:
         await fence.check(tx)
-        current = await state(tx)
-        if current.newest != known.newest:
+        current = await read_log_state(tx)
+        if current.newest_seal != expected.newest_seal:
             return 0  # written by an attempt of ours that nobody heard of; the next pass goes on from there
-        floor = await self._floor(tx, current)
-        if not prints and floor == current.attested:
+        floor = await self._floor_to_attest(tx, current)
+        if not event_hashes and floor == current.attested_floor:
             return 0
-        stretch = Stretch(current.sealed + 1, prints, floor)
-        made = seal(stretch, current.newest, tx.now, self._signer)
-        tx.write(Q.seal_insert(batch=[msgspec.structs.astuple(made)]))
-        return len(prints)
+        seal_input = SealInput(current.sealed_pos + 1, event_hashes, floor)
+        new_seal = create_seal(seal_input, current.newest_seal, tx.now, self._signer)
+        tx.write(Q.seal_insert(batch=[msgspec.structs.astuple(new_seal)]))
+        return len(event_hashes)
 
-    async def _floor(self, tx: Tx, current: LogState) -> int:
+    async def _floor_to_attest(self, tx: Transaction, current: LogState) -> int:
         """The floor that this seal attests: the raised one, if it may be, or the one before."""
-        raised, newest = current.bounds.floor, current.newest
+        raised, newest = current.bounds.floor, current.newest_seal
         if newest is None or raised <= newest.floor:
-            return current.attested
-        [found] = await tx.read(Q.seal_ends(above=raised - 1, limit=1))
+            return current.attested_floor
+        [rows] = await tx.read(Q.seal_ends(above=raised - 1, limit=1))
         cutoff = tx.now - round(self._settings.event_retention_days * DAY)
-        if any(end.last_pos == raised and is_due(end, newest, cutoff) for end in decode(found, End)):
+        if any(end.last_pos == raised and is_expired(end, newest, cutoff) for end in decode(rows, SealEnd)):
             return raised
-        if raised != self._refused_floor:
-            self._refused_floor = raised
+        if raised != self._rejected_floor:
+            self._rejected_floor = raised
             log.error("log_head has a floor of %d, which retention would not set: it is not attested", raised)
         return newest.floor

@@ -28,12 +28,12 @@ class Sweep:
     batch: int
     run_once: Callable[[int], Awaitable[int]]
     """Makes one pass over at most this many rows; how many it moved."""
-    limit_seconds: float = 30.0
+    timeout_seconds: float = 30.0
 
 
 class SweepObserver(Protocol):
-    def swept(self, sweep: str, moved: int) -> None: ...
-    def failed(self, sweep: str) -> None: ...
+    def on_swept(self, sweep: str, changed: int) -> None: ...
+    def on_failed(self, sweep: str) -> None: ...
 
 
 class SweepRunner:
@@ -41,13 +41,13 @@ class SweepRunner:
         self._sweeps = {sweep.name: sweep for sweep in sweeps}
         self._observers = [] if observer is None else [observer]
         self._tasks: list[asyncio.Task[None]] = []
-        self._turns = {name: asyncio.Lock() for name in self._sweeps}
+        self._locks = {name: asyncio.Lock() for name in self._sweeps}
 
     @property
     def sweeps(self) -> Sequence[Sweep]:
         return [*self._sweeps.values()]
 
-    def tell(self, observer: SweepObserver) -> None:
+    def add_observer(self, observer: SweepObserver) -> None:
         """Has one more hear of every pass."""
         self._observers.append(observer)
 
@@ -70,17 +70,17 @@ class SweepRunner:
     async def run_now(self, name: str) -> int:
         """Sweeps until a pass comes back less than full; how many rows moved. Never beside another run of the same."""
         sweep = self._sweeps[name]
-        moved = 0
-        async with self._turns[name]:
+        changed = 0
+        async with self._locks[name]:
             for _ in range(PASSES_MAX):
-                async with asyncio.timeout(sweep.limit_seconds):
+                async with asyncio.timeout(sweep.timeout_seconds):
                     count = await sweep.run_once(sweep.batch)
-                moved += count
+                changed += count
                 if count < sweep.batch:
                     break
         for observer in self._observers:
-            observer.swept(name, moved)
-        return moved
+            observer.on_swept(name, changed)
+        return changed
 
     async def _repeat(self, sweep: Sweep) -> None:
         pause = sweep.every_ms / 1000 * random.random()
@@ -91,5 +91,5 @@ class SweepRunner:
             except Exception:  # a pass that fails must not end the sweep; the next turn tries again
                 log.exception("the sweep %s failed; it is tried again in %d ms", sweep.name, sweep.every_ms)
                 for observer in self._observers:
-                    observer.failed(sweep.name)
+                    observer.on_failed(sweep.name)
             pause = sweep.every_ms / 1000

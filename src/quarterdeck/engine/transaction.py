@@ -16,26 +16,26 @@ from typing import TypeVar
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.engine import event_log as log
-from quarterdeck.engine.event_log import NewEvent, Witness
+from quarterdeck.engine.event_log import CommitProof, NewEvent
 from quarterdeck.engine.queries import Q
-from quarterdeck.store.interface import Row, Store, StoreTx
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.interface import Row, Store, StoreTransaction
+from quarterdeck.store.sql import BoundStatement
 
 logger = logging.getLogger("quarterdeck.engine")
 T = TypeVar("T")
-Afterwards = Callable[[], None]
-ROUNDS_MAX = 32
+CommitCallback = Callable[[], None]
+LISTENER_ROUNDS_MAX = 32
 """Listeners that still cause events after this many rounds are a cycle, and a bug."""
 
 
-class Tx:
-    def __init__(self, port: StoreTx, waits: bool) -> None:
-        self._port = port
+class Transaction:
+    def __init__(self, store_tx: StoreTransaction, wait_for_locks: bool) -> None:
+        self._store_tx = store_tx
         self._now: Millis | None = None
-        self.waits = waits
+        self.wait_for_locks = wait_for_locks
         """Whether to wait for a zone's lock, or to pass over the zones that are busy."""
         self.events: list[NewEvent] = []
-        self.afterwards: list[Afterwards] = []
+        self.commit_callbacks: list[CommitCallback] = []
 
     @property
     def now(self) -> Millis:
@@ -43,38 +43,38 @@ class Tx:
             raise RuntimeError("a transaction has no time before its first read")
         return self._now
 
-    async def read(self, *statements: Bound) -> list[list[Row]]:
+    async def read(self, *statements: BoundStatement) -> list[list[Row]]:
         if self._now is not None:
-            return await self._port.read(*statements)
-        *answers, clock = await self._port.read(*statements, Q.clock())
-        self._now = int(str(clock[0][0]))
-        return answers
+            return await self._store_tx.read(*statements)
+        *results, clock_rows = await self._store_tx.read(*statements, Q.clock())
+        self._now = int(str(clock_rows[0][0]))
+        return results
 
-    def write(self, statement: Bound) -> None:
-        self._port.write(statement)
+    def write(self, statement: BoundStatement) -> None:
+        self._store_tx.write(statement)
 
     def emit(self, event: NewEvent) -> None:
         self.events.append(event)
 
-    def on_commit(self, callback: Afterwards) -> None:
+    def on_commit(self, callback: CommitCallback) -> None:
         """Has something done, in this process, once the transaction has surely been committed. It may be done never: a
         process can end in between. So it wakes and hands over; what must be true is written."""
-        self.afterwards.append(callback)
+        self.commit_callbacks.append(callback)
 
 
-Listener = Callable[[Tx, Sequence[NewEvent]], Awaitable[None]]
+TransactionListener = Callable[[Transaction, Sequence[NewEvent]], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class Attempt:
+class TransactionAttempt:
     """One try at a transaction: what was decided before COMMIT was sent, in case nobody hears of the COMMIT."""
 
     key: int
     zones: Collection[str] = ()
     outcomes: object = None
-    witness: Witness | None = None
+    proof: CommitProof | None = None
     events: Sequence[NewEvent] = ()
-    afterwards: Sequence[Afterwards] = ()
+    commit_callbacks: Sequence[CommitCallback] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,53 +82,55 @@ class Engine:
     """Runs operations in transactions. Made once, in the composition root."""
 
     store: Store
-    within: Sequence[Listener] = field(default=())
+    transaction_listeners: Sequence[TransactionListener] = field(default=())
     after_commit: Callable[[Sequence[NewEvent]], None] = lambda events: None
     """Told what was committed: wakes whoever follows the log in this process, and counts."""
 
     async def transact(
         self,
-        operation: Callable[[Tx], Awaitable[T]],
+        operation: Callable[[Transaction], Awaitable[T]],
         *,
         zones: Collection[str] = (),
-        waits: bool = True,
-        attempt: Attempt | None = None,
+        wait_for_locks: bool = True,
+        attempt: TransactionAttempt | None = None,
     ) -> T:
         """Runs an operation. Of zone tables it sees the rows of `zones`, and no others."""
 
-        async def work(port: StoreTx) -> tuple[T, Tx]:
-            tx = Tx(port, waits)
+        async def work(store_tx: StoreTransaction) -> tuple[T, Transaction]:
+            tx = Transaction(store_tx, wait_for_locks)
             outcome = await operation(tx)
-            await self._tell(tx)
-            witness = log.append(port, tx.events, tx.now) if tx.events else None
+            await self._notify_listeners(tx)
+            proof = log.append(store_tx, tx.events, tx.now) if tx.events else None
             if attempt:
-                attempt.outcomes, attempt.witness = outcome, witness
-                attempt.events, attempt.afterwards = tx.events, tx.afterwards
+                attempt.outcomes, attempt.proof = outcome, proof
+                attempt.events, attempt.commit_callbacks = tx.events, tx.commit_callbacks
             return outcome, tx
 
         outcome, tx = await self.store.transact(work, attempt.key if attempt else None, zones)
-        if tx.events or tx.afterwards:
-            self._announce(tx.events, tx.afterwards)
+        if tx.events or tx.commit_callbacks:
+            self._run_callbacks(tx.events, tx.commit_callbacks)
         return outcome
 
     async def read(
-        self, operation: Callable[[Tx], Awaitable[T]], *, zones: Collection[str] = (), for_a_writer: bool = False
+        self, operation: Callable[[Transaction], Awaitable[T]], *, zones: Collection[str] = (), for_writer: bool = False
     ) -> T:
-        return await self.store.read(lambda port: operation(Tx(port, waits=False)), zones, for_a_writer=for_a_writer)
+        return await self.store.read(
+            lambda store_tx: operation(Transaction(store_tx, wait_for_locks=False)), zones, for_writer=for_writer
+        )
 
-    async def was_committed(self, attempt: Attempt) -> bool:
+    async def was_committed(self, attempt: TransactionAttempt) -> bool:
         """Waits until the transaction is surely over, then looks for its witness."""
-        await self.store.settled(attempt.key)
-        witness = attempt.witness
-        if witness is None:
+        await self.store.wait_until_ended(attempt.key)
+        proof = attempt.proof
+        if proof is None:
             return False
-        if not await self.store.read(lambda port: log.committed(port, witness), attempt.zones):
+        if not await self.store.read(lambda store_tx: log.is_committed(store_tx, proof), attempt.zones):
             return False
-        self._announce(attempt.events, attempt.afterwards)
+        self._run_callbacks(attempt.events, attempt.commit_callbacks)
         return True
 
-    def _announce(self, events: Sequence[NewEvent], afterwards: Sequence[Afterwards]) -> None:
-        callbacks: list[Afterwards] = [*afterwards]
+    def _run_callbacks(self, events: Sequence[NewEvent], commit_callbacks: Sequence[CommitCallback]) -> None:
+        callbacks: list[CommitCallback] = [*commit_callbacks]
         if events:
             callbacks.append(partial(self.after_commit, events))
         for callback in callbacks:
@@ -138,13 +140,13 @@ class Engine:
                 # What is committed is committed: whoever ran it must not be told that it failed.
                 logger.exception("a listener failed after a commit")
 
-    async def _tell(self, tx: Tx) -> None:
-        told = 0
-        for _ in range(ROUNDS_MAX):
-            fresh = tx.events[told:]
-            if not fresh or not self.within:
+    async def _notify_listeners(self, tx: Transaction) -> None:
+        notified = 0
+        for _ in range(LISTENER_ROUNDS_MAX):
+            new_events = tx.events[notified:]
+            if not new_events or not self.transaction_listeners:
                 return
-            told = len(tx.events)
-            for listener in self.within:
-                await listener(tx, fresh)
+            notified = len(tx.events)
+            for listener in self.transaction_listeners:
+                await listener(tx, new_events)
         raise RuntimeError("listeners keep causing events for each other")

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 log = logging.getLogger("quarterdeck.wake")
-Wake = Callable[[], None]
+WakeupCallback = Callable[[], None]
 
 
-class Carrier(Protocol):
+class WakeupTransport(Protocol):
     """Takes wakes to the other processes on the same database, and brings theirs."""
 
-    def start(self, heard: Wake) -> None:
+    def start(self, on_wakeup: WakeupCallback) -> None:
         """Begins to listen; `heard` is called on the loop for every wake of another process."""
 
     def send(self) -> None:
@@ -28,41 +28,41 @@ class Carrier(Protocol):
     async def stop(self) -> None: ...
 
 
-class Wakes:
+class Wakeups:
     """One process's wakes. Everything here happens on the loop."""
 
-    def __init__(self, carrier: Carrier | None = None) -> None:
-        self._carrier = carrier
-        self._subscribers: dict[int, Wake] = {}
-        self._numbers = 0
+    def __init__(self, transport: WakeupTransport | None = None) -> None:
+        self._transport = transport
+        self._subscribers: dict[int, WakeupCallback] = {}
+        self._last_subscription_id = 0
 
     def start(self) -> None:
-        if self._carrier:
-            self._carrier.start(self._wake)
+        if self._transport:
+            self._transport.start(self._notify_subscribers)
 
     async def stop(self) -> None:
-        if self._carrier:
-            await self._carrier.stop()
+        if self._transport:
+            await self._transport.stop()
 
-    def subscribe(self, callback: Wake) -> Callable[[], None]:
+    def subscribe(self, callback: WakeupCallback) -> Callable[[], None]:
         """Has `callback` called whenever there may be something new, here or elsewhere; the answer unsubscribes.
         It should do no more than set an event: it runs between a commit and the answer to whoever waited for it."""
-        self._numbers += 1
-        number = self._numbers
-        self._subscribers[number] = callback
+        self._last_subscription_id += 1
+        subscription_id = self._last_subscription_id
+        self._subscribers[subscription_id] = callback
 
         def unsubscribe() -> None:
-            self._subscribers.pop(number, None)
+            self._subscribers.pop(subscription_id, None)
 
         return unsubscribe
 
-    def committed(self) -> None:
+    def notify(self) -> None:
         """Something was committed by this process: its own subscribers learn of it now, the others' in a moment."""
-        self._wake()
-        if self._carrier:
-            self._carrier.send()
+        self._notify_subscribers()
+        if self._transport:
+            self._transport.send()
 
-    def _wake(self) -> None:
+    def _notify_subscribers(self) -> None:
         for callback in [*self._subscribers.values()]:
             try:
                 callback()

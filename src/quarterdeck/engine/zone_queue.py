@@ -13,35 +13,35 @@ from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
 
-class Entry(Protocol):
+class QueueEntry(Protocol):
     @property
     def zone_id(self) -> str: ...
     @property
-    def place(self) -> int: ...
+    def position(self) -> int: ...
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=QueueEntry)
 
 
 class ZoneQueue(Generic[E]):
-    def __init__(self, room: int) -> None:
-        self._room = room
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
         self._zones: dict[str, deque[E]] = {}
-        self._held: set[str] = set()
+        self._paused: set[str] = set()
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def ready(self) -> bool:
+    def has_ready(self) -> bool:
         """Whether anything may be taken now."""
-        return any(zone not in self._held for zone in self._zones)
+        return any(zone not in self._paused for zone in self._zones)
 
     def put(self, entry: E) -> E | None:
         """Queues an entry. Returns the entry that had to give way: another zone's newest, this one, or None."""
         evicted = None
-        if self._size >= self._room:
-            evicted = self._give_way(entry)
+        if self._size >= self._capacity:
+            evicted = self._evict(entry)
             if evicted is entry:
                 return entry
         self._zones.setdefault(entry.zone_id, deque()).append(entry)
@@ -57,58 +57,58 @@ class ZoneQueue(Generic[E]):
         self._zones = {**returned, **self._zones}
         self._size += len(entries)
 
-    def take(self, most: int) -> list[E]:
+    def take(self, limit: int) -> list[E]:
         """The next batch, in order of arrival."""
-        if self._size <= most and not self._held:
-            taken = [entry for waiting in self._zones.values() for entry in waiting]
+        if self._size <= limit and not self._paused:
+            taken = [entry for queue in self._zones.values() for entry in queue]
             self._zones.clear()
             self._size = 0
         else:
-            taken = list(self._by_turns(most))
+            taken = list(self._take_round_robin(limit))
             self._size -= len(taken)
         taken.sort(key=_place)
         return taken
 
-    def take_zone(self, zone_id: str, most: int) -> list[E]:
+    def take_zone(self, zone_id: str, limit: int) -> list[E]:
         """One zone's next entries, held or not."""
-        waiting = self._zones.get(zone_id)
+        queue = self._zones.get(zone_id)
         taken: list[E] = []
-        while waiting and len(taken) < most:
-            taken.append(waiting.popleft())
-        if waiting is not None and not waiting:
+        while queue and len(taken) < limit:
+            taken.append(queue.popleft())
+        if queue is not None and not queue:
             del self._zones[zone_id]
         self._size -= len(taken)
         return taken
 
-    def hold(self, zone_id: str) -> None:
+    def pause_zone(self, zone_id: str) -> None:
         """Keeps a zone out of batches while somebody waits for its lock."""
-        self._held.add(zone_id)
+        self._paused.add(zone_id)
 
-    def release(self, zone_id: str) -> None:
-        self._held.discard(zone_id)
+    def resume_zone(self, zone_id: str) -> None:
+        self._paused.discard(zone_id)
 
-    def _by_turns(self, most: int) -> Iterator[E]:
-        turns = deque(zone for zone in self._zones if zone not in self._held)
-        left = most
-        while turns and left:
-            zone = turns.popleft()
-            waiting = self._zones.pop(zone)
-            yield waiting.popleft()
-            left -= 1
-            if waiting:
+    def _take_round_robin(self, limit: int) -> Iterator[E]:
+        zones = deque(zone for zone in self._zones if zone not in self._paused)
+        remaining = limit
+        while zones and remaining:
+            zone = zones.popleft()
+            queue = self._zones.pop(zone)
+            yield queue.popleft()
+            remaining -= 1
+            if queue:
                 # Back in at the end of the dictionary: the next batch begins with the zones this one did not reach.
-                self._zones[zone] = waiting
-                turns.append(zone)
+                self._zones[zone] = queue
+                zones.append(zone)
 
-    def _give_way(self, newcomer: E) -> E:
+    def _evict(self, entry: E) -> E:
         longest = max(self._zones.values(), key=len)
-        own = self._zones.get(newcomer.zone_id, ())
+        own = self._zones.get(entry.zone_id, ())
         if len(own) + 1 >= len(longest):
-            return newcomer
+            return entry
         evicted = longest.pop()
         self._size -= 1
         return evicted
 
 
-def _place(entry: Entry) -> int:
-    return entry.place
+def _place(entry: QueueEntry) -> int:
+    return entry.position

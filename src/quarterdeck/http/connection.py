@@ -29,43 +29,43 @@ from quarterdeck.http import problem_json
 from quarterdeck.http.request import Request
 
 HEAD_MAX = 64 * 1024
-AHEAD_MAX = 64 * 1024
-LOOK_EVERY = 5.0
+READ_AHEAD_MAX = 64 * 1024
+TIMEOUT_CHECK_SECONDS = 5.0
 IDLE_SECONDS = 75.0
 """After which a connection that is kept open and says nothing is closed."""
-Answer = Callable[[Request], Awaitable[None]]
+RequestHandler = Callable[[Request], Awaitable[None]]
 
 
 class Connections:
     """Every open connection of a server: how many, which are slow, and when the last has gone."""
 
-    def __init__(self, request_seconds: float, most: int, stall_seconds: float) -> None:
+    def __init__(self, request_timeout_seconds: float, max_connections: int, stall_timeout_seconds: float) -> None:
         self._open: set[Connection] = set()
-        self._request_seconds = request_seconds
-        self._most = most
-        self._stall_seconds = stall_seconds
-        self.answering: set[asyncio.Task[None]] = set()
+        self._request_timeout_seconds = request_timeout_seconds
+        self._max_connections = max_connections
+        self._stall_timeout_seconds = stall_timeout_seconds
+        self.request_tasks: set[asyncio.Task[None]] = set()
         """What is being answered."""
-        self.none_left = asyncio.Event()
-        self.none_left.set()
-        self.says_goodbye = False
+        self.all_closed = asyncio.Event()
+        self.all_closed.set()
+        self.is_draining = False
         """The server stops: every answer is the last one of its connection."""
         self._unflushed: list[Connection] = []
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def has_room(self) -> bool:
-        return len(self._open) < self._most
+    def has_capacity(self) -> bool:
+        return len(self._open) < self._max_connections
 
-    def opened(self, connection: Connection) -> None:
+    def add(self, connection: Connection) -> None:
         self._open.add(connection)
-        self.none_left.clear()
+        self.all_closed.clear()
 
-    def closed(self, connection: Connection) -> None:
+    def remove(self, connection: Connection) -> None:
         self._open.discard(connection)
         if not self._open:
-            self.none_left.set()
+            self.all_closed.set()
 
     def flush_soon(self, connection: Connection) -> None:
         """What is answered in one turn of the loop leaves at its end, all at once: peers that are woken one by one cost
@@ -79,54 +79,57 @@ class Connections:
         for connection in unflushed:
             connection.flush()
 
-    def cut_streams(self) -> None:
+    def abort_streams(self) -> None:
         """Ends the streams that did not end when they were told to: their peers do not read."""
         for connection in [c for c in self._open if c.is_streaming]:
-            connection.cut()
+            connection.abort()
 
-    def close_unasked(self) -> None:
+    def close_idle(self) -> None:
         """Closes whatever is not being answered."""
-        for connection in [c for c in self._open if not c.is_asked]:
+        for connection in [c for c in self._open if not c.is_busy]:
             connection.close()
 
-    def watch(self) -> None:
+    def check_timeouts(self) -> None:
         """Closes what is slow, now and from now on."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in [*self._open]:
-            if connection.is_late(now - self._request_seconds, now - self._stall_seconds):
-                connection.cut()
+            if connection.has_timed_out(now - self._request_timeout_seconds, now - self._stall_timeout_seconds):
+                connection.abort()
             elif connection.is_idle(now - IDLE_SECONDS):
                 connection.close()
-        loop.call_later(min(LOOK_EVERY, self._request_seconds / 2, self._stall_seconds / 2), self.watch)
+        loop.call_later(
+            min(TIMEOUT_CHECK_SECONDS, self._request_timeout_seconds / 2, self._stall_timeout_seconds / 2),
+            self.check_timeouts,
+        )
 
 
 class Connection(asyncio.Protocol):
-    def __init__(self, answer: Answer, connections: Connections, *, is_on_socket: bool = False) -> None:
-        self._answer = answer
-        self._all = connections
+    def __init__(self, handle_request: RequestHandler, connections: Connections, *, is_on_socket: bool = False) -> None:
+        self._handle_request = handle_request
+        self._connections = connections
         self._is_on_socket = is_on_socket
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._arriving: Request | None = None
+        self._incoming: Request | None = None
         """The request whose body is still to come."""
-        self._waiting: deque[Request] = deque()
+        self._pipelined: deque[Request] = deque()
         """Sent by a peer that did not wait for the answers before."""
         self._current: Request | None = None
         self._writable: asyncio.Future[None] | None = None
-        self._unsent: list[Callable[[], None]] = []
-        self._out: list[bytes] = []
+        self._undelivered_callbacks: list[Callable[[], None]] = []
+        self._write_buffer: list[bytes] = []
         self._head_size: int | None = None
-        self._late_since: float | None = None
+        self._receiving_since: float | None = None
         """Since when a request has been arriving."""
         self._stalled_since: float | None = None
         self._is_paused = False
-        self._is_cut = False
-        self._last_word: bytes | None = None
+        self._is_aborted = False
+        self._final_bytes: bytes | None = None
         """Said when what is being answered has been, and then the connection ends."""
-        self._quiet_since = 0.0
+        self._idle_since = 0.0
 
     # -- for those who watch -------------------------------------------------------------------------------------
 
@@ -136,15 +139,15 @@ class Connection(asyncio.Protocol):
         return self._current is not None and self._current.is_streaming
 
     @property
-    def is_asked(self) -> bool:
+    def is_busy(self) -> bool:
         return self._current is not None
 
     def is_idle(self, since: float) -> bool:
         """Kept open, and quiet since then."""
-        return self._current is None and self._late_since is None and self._quiet_since < since
+        return self._current is None and self._receiving_since is None and self._idle_since < since
 
-    def is_late(self, arriving_since: float, stalled_since: float) -> bool:
-        return (self._late_since is not None and self._late_since < arriving_since) or (
+    def has_timed_out(self, receiving_since: float, stalled_since: float) -> bool:
+        return (self._receiving_since is not None and self._receiving_since < receiving_since) or (
             self._stalled_since is not None and self._stalled_since < stalled_since and self.is_streaming
         )
 
@@ -152,8 +155,8 @@ class Connection(asyncio.Protocol):
         self.flush()
         self._transport.close()
 
-    def cut(self) -> None:
-        self._is_cut = True
+    def abort(self) -> None:
+        self._is_aborted = True
         self._transport.abort()
 
     # -- the transport's words -----------------------------------------------------------------------------------
@@ -162,51 +165,51 @@ class Connection(asyncio.Protocol):
         # uvloop's is one in all but its bases.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
-        self._late_since = self._quiet_since = self._loop.time()
-        if not self._all.has_room():
+        self._receiving_since = self._idle_since = self._loop.time()
+        if not self._connections.has_capacity():
             transport.abort()
-        self._all.opened(self)
+        self._connections.add(self)
 
     def eof_received(self) -> None:
         """The peer says no more, which is taken for a farewell: the transport closes, and takes nothing more."""
-        self._has_gone()
+        self._mark_disconnected()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._all.closed(self)
-        self._has_gone()
-        unsent, self._unsent = self._unsent, []
+        self._connections.remove(self)
+        self._mark_disconnected()
+        callbacks, self._undelivered_callbacks = self._undelivered_callbacks, []
         self.resume_writing()
-        if exc is not None or self._is_cut:
-            for callback in unsent:
+        if exc is not None or self._is_aborted:
+            for callback in callbacks:
                 callback()
 
-    def _has_gone(self) -> None:
-        for request in (self._arriving, self._current, *self._waiting):
+    def _mark_disconnected(self) -> None:
+        for request in (self._incoming, self._current, *self._pipelined):
             if request is not None:
-                request.has_gone()
-        self._waiting.clear()
+                request.mark_disconnected()
+        self._pipelined.clear()
 
     def data_received(self, data: bytes) -> None:
-        if self._late_since is None:
+        if self._receiving_since is None:
             # Set by the first byte and not by the parser, which skips empty lines without a word.
-            self._late_since = self._loop.time()
+            self._receiving_since = self._loop.time()
         if self._head_size is not None:
             # Only what comes in several pieces is counted: the first piece cannot be larger than a read.
             self._head_size += len(data)
             if self._head_size > HEAD_MAX:
-                self._take_no_more(NOT_HTTP)
+                self._close_after_responses(MALFORMED_REQUEST_RESPONSE)
                 return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             # Nothing else is spoken here: what was asked is answered, and the connection then ends, since what comes
             # next may be of another protocol.
-            last = self._waiting[-1] if self._waiting else self._current
-            if last is not None:
-                last.keeps_alive = False
-            self._take_no_more(b"")
+            last_request = self._pipelined[-1] if self._pipelined else self._current
+            if last_request is not None:
+                last_request.keep_alive = False
+            self._close_after_responses(b"")
         except httptools.HttpParserError:
-            self._take_no_more(NOT_HTTP)
+            self._close_after_responses(MALFORMED_REQUEST_RESPONSE)
 
     def pause_writing(self) -> None:
         self._stalled_since = self._loop.time()
@@ -214,7 +217,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._stalled_since = None
-        self._look_after()
+        self._clear_sent_callbacks()
         if self._writable is not None:
             if not self._writable.done():
                 self._writable.set_result(None)
@@ -236,136 +239,136 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._head_size = None
         parser = self._parser
-        request = Request(self, parser.get_method().decode(), target_of(self._url), self._headers)
+        request = Request(self, parser.get_method().decode(), parse_target(self._url), self._headers)
         request.is_on_socket = self._is_on_socket
         if parser.get_http_version() != "1.1":
-            request.keeps_alive = request.knows_chunks = False
+            request.keep_alive = request.supports_chunked = False
         else:
-            request.keeps_alive = parser.should_keep_alive()
+            request.keep_alive = parser.should_keep_alive()
             for name, value in self._headers:
                 if name == b"expect" and value.lower() == b"100-continue":
-                    request.expects_word = True
-        self._arriving = request
+                    request.expects_continue = True
+        self._incoming = request
         if self._current is None:
-            self._begin(request)
+            self._start_request(request)
         else:
-            self._waiting.append(request)
-            self._pause()
+            self._pipelined.append(request)
+            self._pause_reading()
 
     def on_body(self, body: bytes) -> None:
-        if self._arriving is not None:
-            self._arriving.add(body)
-            if self._arriving.unread > AHEAD_MAX:
-                self._pause()
+        if self._incoming is not None:
+            self._incoming.feed_body(body)
+            if self._incoming.buffered_bytes > READ_AHEAD_MAX:
+                self._pause_reading()
 
     def on_message_complete(self) -> None:
-        self._late_since = None
-        if self._arriving is not None:
-            self._arriving.has_arrived()
-            self._arriving = None
-        if self._last_word is not None and self._current is None:
+        self._receiving_since = None
+        if self._incoming is not None:
+            self._incoming.mark_complete()
+            self._incoming = None
+        if self._final_bytes is not None and self._current is None:
             self.close()
 
     # -- requests, one after the other ---------------------------------------------------------------------------
 
-    def _begin(self, request: Request) -> None:
+    def _start_request(self, request: Request) -> None:
         self._current = request
-        task = self._loop.create_task(self._run(request))
-        self._all.answering.add(task)
-        task.add_done_callback(self._all.answering.discard)
+        task = self._loop.create_task(self._run_request(request))
+        self._connections.request_tasks.add(task)
+        task.add_done_callback(self._connections.request_tasks.discard)
 
-    async def _run(self, request: Request) -> None:
+    async def _run_request(self, request: Request) -> None:
         try:
-            await self._answer(request)
+            await self._handle_request(request)
         finally:
-            request.drop()
+            request.abort_if_unanswered()
 
     @property
-    def says_goodbye(self) -> bool:
-        return self._all.says_goodbye
+    def is_draining(self) -> bool:
+        return self._connections.is_draining
 
     def write(self, data: bytes) -> None:
-        if not self._out:
-            self._all.flush_soon(self)
-        self._out.append(data)
+        if not self._write_buffer:
+            self._connections.flush_soon(self)
+        self._write_buffer.append(data)
 
     def flush(self) -> None:
-        if not self._out:
+        if not self._write_buffer:
             return
-        parts, self._out = self._out, []
+        parts, self._write_buffer = self._write_buffer, []
         # The peer may have gone in the turn between; uvloop would complain of what nobody is there to read.
         if self._transport.is_closing():
-            self._is_cut = True
+            self._is_aborted = True
         else:
             self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
-        if self._unsent:
-            self._loop.call_soon(self._look_after)
+        if self._undelivered_callbacks:
+            self._loop.call_soon(self._clear_sent_callbacks)
 
-    async def until_writable(self) -> None:
+    async def wait_writable(self) -> None:
         if self._writable is not None:
             await self._writable
 
-    def wants_body(self) -> None:
-        self._resume()
+    def read_more(self) -> None:
+        self._resume_reading()
 
-    def answered(self, request: Request) -> None:
+    def finish_request(self, request: Request) -> None:
         self._current = None
-        self._quiet_since = self._loop.time()
-        if not request.keeps_alive:
-            self._waiting.clear()
-            if request.expects_word:
+        self._idle_since = self._loop.time()
+        if not request.keep_alive:
+            self._pipelined.clear()
+            if request.expects_continue:
                 # It was not told to send its body, and does not.
-                self._arriving = None
-            self._take_no_more(b"")
-        elif self._waiting:
-            self._begin(self._waiting.popleft())
-        elif self._last_word is not None:
-            self._take_no_more(self._last_word)
+                self._incoming = None
+            self._close_after_responses(b"")
+        elif self._pipelined:
+            self._start_request(self._pipelined.popleft())
+        elif self._final_bytes is not None:
+            self._close_after_responses(self._final_bytes)
         else:
-            self._resume()
+            self._resume_reading()
 
-    def _take_no_more(self, last_word: bytes) -> None:
+    def _close_after_responses(self, final_bytes: bytes) -> None:
         """Ends the connection, after the answers to what was asked before."""
-        self._last_word = last_word
+        self._final_bytes = final_bytes
         if self._current is not None:
-            self._pause()
+            self._pause_reading()
             return
-        self.write(last_word)
-        if self._arriving is None or last_word:
+        self.write(final_bytes)
+        if self._incoming is None or final_bytes:
             self.close()
         else:
             # Closed while its peer still sends, it would be reset, and the peer might never read its answer: the rest
             # is let go by, for as long as a request may take to arrive.
-            self._resume()
+            self._resume_reading()
 
     # -- what surely reached nobody ------------------------------------------------------------------------------
 
-    def watch_over(self, unsent: Callable[[], None]) -> None:
-        self._unsent.append(unsent)
+    def track_delivery(self, on_undelivered: Callable[[], None]) -> None:
+        self._undelivered_callbacks.append(on_undelivered)
         # So that the last byte's leaving is told of.
         self._transport.set_write_buffer_limits(high=0)
 
-    def _look_after(self) -> None:
+    def _clear_sent_callbacks(self) -> None:
         # (Nothing is left either of what a transport has given up, which it tells of a turn later.)
-        has_left = not self._out and not self._transport.get_write_buffer_size()
-        if self._unsent and has_left and not self._transport.is_closing():
-            self._unsent.clear()
+        is_all_sent = not self._write_buffer and not self._transport.get_write_buffer_size()
+        if self._undelivered_callbacks and is_all_sent and not self._transport.is_closing():
+            self._undelivered_callbacks.clear()
             self._transport.set_write_buffer_limits()
 
     # -- reading no faster than is answered ----------------------------------------------------------------------
 
-    def _pause(self) -> None:
+    def _pause_reading(self) -> None:
         if not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
 
-    def _resume(self) -> None:
+    def _resume_reading(self) -> None:
         if self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()
 
 
-def target_of(url: bytes) -> tuple[str, bytes]:
+def parse_target(url: bytes) -> tuple[str, bytes]:
     """The path, with nothing escaped in it, and the query as it was sent."""
     if not url.startswith(b"/"):
         parsed = httptools.parse_url(url)
@@ -375,13 +378,13 @@ def target_of(url: bytes) -> tuple[str, bytes]:
     return (unquote(text) if "%" in text else text), query
 
 
-def _not_http() -> bytes:
+def _malformed_request_response() -> bytes:
     """What a peer is told whose bytes are not HTTP: it never becomes a request, but hears of it in the usual form."""
     problem = Invalid("invalid_http", "This is not a well-formed HTTP/1.1 request; the connection is closed.")
-    content = problem_json.body(problem, "")
+    content = problem_json.encode_body(problem, "")
     head = [b"HTTP/1.1 400 Bad Request", b"content-length: %d" % len(content), b"connection: close"]
-    head += [name + b": " + value for name, value in problem_json.headers(problem)]
+    head += [name + b": " + value for name, value in problem_json.problem_headers(problem)]
     return b"\r\n".join([*head, b"", content])
 
 
-NOT_HTTP = _not_http()
+MALFORMED_REQUEST_RESPONSE = _malformed_request_response()

@@ -15,30 +15,30 @@ import msgspec
 
 from quarterdeck.core.errors import Invalid, Problem, TooLarge
 from quarterdeck.http import suggestions
-from quarterdeck.http.request import Request, TooMuch
+from quarterdeck.http.request import BodyTooLarge, Request
 
 BODY_MAX = 256 * 1024
 QUERY_MAX = 8 * 1024
 DEPTH_MAX = 64
-_ESCAPED = re.compile(rb"\\u(?:0000|[dD][89abAB])")
-_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_SUSPICIOUS_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89abAB])")
+_DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 19
-_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+_STRING_LITERAL = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 """Spelt so that what is no escape is run through at once: byte by byte it took four times as long."""
-_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{}[]")
-_WHERE = re.compile(r" - at `\$\.?(.*?)`$")
+_NON_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{}[]")
+_ERROR_PATH = re.compile(r" - at `\$\.?(.*?)`$")
 
 
-async def read_body(request: Request, declared: int | None, most: int | None = None) -> bytes:
+async def read_body(request: Request, content_length: int | None, max_bytes: int | None = None) -> bytes:
     """The whole body, or a refusal as soon as it is known to be too large: for this route, if it says how large one may
     be, or for any."""
-    most = BODY_MAX if most is None else most
-    if declared is not None and declared > most:
-        raise _too_large(most)
+    max_bytes = BODY_MAX if max_bytes is None else max_bytes
+    if content_length is not None and content_length > max_bytes:
+        raise _too_large(max_bytes)
     try:
-        return await request.body(most)
-    except TooMuch:
-        raise _too_large(most) from None
+        return await request.read_body(max_bytes)
+    except BodyTooLarge:
+        raise _too_large(max_bytes) from None
 
 
 def decode_body(decoder: msgspec.json.Decoder[object], body: bytes) -> object:
@@ -51,22 +51,24 @@ def decode_body(decoder: msgspec.json.Decoder[object], body: bytes) -> object:
         if not raw.isascii():
             # The decoder passes over the fields it does not know without looking at their bytes.
             raw.decode()
-        if is_suspicious(raw):
+        if may_be_unstorable(raw):
             check_text(msgspec.json.decode(raw))
         return decoder.decode(raw)
     except msgspec.DecodeError as error:
-        raise explained(error, decoder.type) from None
+        raise to_problem(error, decoder.type) from None
     except (UnicodeDecodeError, RecursionError):
         raise Invalid("invalid_body", "The body is not JSON in UTF-8.") from None
 
 
-def is_suspicious(raw: bytes) -> bool:
+def may_be_unstorable(raw: bytes) -> bool:
     """Whether it may hold an escaped NUL, a surrogate or a number beyond 64 bits. Every body is asked this, so it is
     asked in the fastest way: a pattern for the numbers costs more than decoding the whole."""
-    return (b"\\u" in raw and _ESCAPED.search(raw) is not None) or _LONG_NUMBER in raw.translate(_AS_ZEROS)
+    return (b"\\u" in raw and _SUSPICIOUS_ESCAPE.search(raw) is not None) or _LONG_NUMBER in raw.translate(
+        _DIGITS_TO_ZERO
+    )
 
 
-def decode_query(raw: bytes, kind: type[msgspec.Struct]) -> object:
+def decode_query(raw: bytes, query_type: type[msgspec.Struct]) -> object:
     """The query string as the route's type. Of a repeated parameter the last counts; whether one that is not known is
     refused or passed over is for the type to say."""
     if len(raw) > QUERY_MAX:
@@ -77,27 +79,27 @@ def decode_query(raw: bytes, kind: type[msgspec.Struct]) -> object:
         raise Invalid("invalid_query", "The query is not percent-encoded UTF-8.") from None
     check_text(pairs)
     try:
-        return msgspec.convert(pairs, kind, strict=False)
+        return msgspec.convert(pairs, query_type, strict=False)
     except msgspec.ValidationError as error:
-        raise explained(error, kind, "invalid_query") from None
+        raise to_problem(error, query_type, "invalid_query") from None
 
 
-def explained(error: msgspec.DecodeError, kind: object, code: str = "invalid_body") -> Problem:
+def to_problem(error: msgspec.DecodeError, target_type: object, code: str = "invalid_body") -> Problem:
     """msgspec's complaint as a sentence, with the path of the field apart; of a name that is not known, also what may
     have been meant by it."""
     text = str(error)
-    where = _WHERE.search(text)
-    place = where[1] if where is not None else ""
-    said = _WHERE.sub("", text)
-    name = suggestions.unknown_name(said)
-    if name is not None and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        thing = "parameter" if code == "invalid_query" else "field"
-        told = suggestions.sentence(thing, name, suggestions.names_at(kind, place))
-        shown = name[: suggestions.SHOWN_MAX]
-        return Invalid(code, told, field=f"{place}.{shown}" if place else shown)
-    if where is None:
+    path_match = _ERROR_PATH.search(text)
+    path = path_match[1] if path_match is not None else ""
+    message = _ERROR_PATH.sub("", text)
+    name = suggestions.unknown_name(message)
+    if name is not None and isinstance(target_type, type) and issubclass(target_type, msgspec.Struct):
+        noun = "parameter" if code == "invalid_query" else "field"
+        detail = suggestions.unknown_name_detail(noun, name, suggestions.field_names_at(target_type, path))
+        short_name = name[: suggestions.NAME_CHARACTERS_MAX]
+        return Invalid(code, detail, field=f"{path}.{short_name}" if path else short_name)
+    if path_match is None:
         return Invalid(code, f"{text}.")
-    return Invalid(code, f"{said}.", field=place or "$")
+    return Invalid(code, f"{message}.", field=path or "$")
 
 
 def check_text(value: object) -> None:
@@ -115,20 +117,20 @@ def check_text(value: object) -> None:
 def _leaves(value: object) -> Iterator[object]:
     pending = [value]
     while pending:
-        found = pending.pop()
-        if isinstance(found, dict):
-            pending += found.keys()
-            pending += found.values()
-        elif isinstance(found, list):
-            pending += found
+        current = pending.pop()
+        if isinstance(current, dict):
+            pending += current.keys()
+            pending += current.values()
+        elif isinstance(current, list):
+            pending += current
         else:
-            yield found
+            yield current
 
 
 def _check_depth(raw: bytes) -> None:
     depth = 0
     # Everything but brackets is dropped first, in one go: of a body of a thousand tasks a fiftieth is left to count.
-    for byte in _STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS):
+    for byte in _STRING_LITERAL.sub(b"", raw).translate(None, _NON_BRACKETS):
         if byte in b"{[":
             depth += 1
             if depth > DEPTH_MAX:
@@ -137,5 +139,5 @@ def _check_depth(raw: bytes) -> None:
             depth -= 1
 
 
-def _too_large(most: int) -> TooLarge:
-    return TooLarge("body_too_large", f"The body is larger than {most} bytes.", limit=most)
+def _too_large(max_bytes: int) -> TooLarge:
+    return TooLarge("body_too_large", f"The body is larger than {max_bytes} bytes.", limit=max_bytes)

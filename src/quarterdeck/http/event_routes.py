@@ -13,15 +13,15 @@ from quarterdeck.domain.sessions.operations import require_bearer
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import event_log as log
 from quarterdeck.engine.event_log import Event, EventFilter, EventView
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.http import event_stream
-from quarterdeck.http.event_stream import Live
+from quarterdeck.http.event_stream import EventStreams
 from quarterdeck.http.stream_limits import Stream
 
-AFTER = "the position after which to begin; without it a list begins with the first event, and a stream now"
-TYPES = r"^[a-z_.]+(,[a-z_.]+)*$(?!\n)"
+AFTER_DESCRIPTION = "the position after which to begin; without it a list begins with the first event, and a stream now"
+TYPES_PATTERN = r"^[a-z_.]+(,[a-z_.]+)*$(?!\n)"
 
-ABOUT = (
+EVENTS_DESCRIPTION = (
     "With `Accept: text/event-stream` the answer does not end: every event is sent as it is committed, with its `pos` "
     "as id and its type as name. Who comes again with `Last-Event-ID` misses nothing and sees nothing twice. A "
     "position that the log does not reach is answered by one `reset`, and the stream goes on from the floor."
@@ -29,9 +29,11 @@ ABOUT = (
 
 
 class EventsQuery(msgspec.Struct, frozen=True):
-    after: Annotated[int, Meta(ge=0, le=2**63 - 1, description=AFTER)] | None = None
-    limit: Annotated[int, Meta(ge=1, le=log.EVENTS_MAX)] = 100
-    types: Annotated[str, Meta(pattern=TYPES, max_length=1_000, description="separated by commas")] | None = None
+    after: Annotated[int, Meta(ge=0, le=2**63 - 1, description=AFTER_DESCRIPTION)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=log.PAGE_EVENTS_MAX)] = 100
+    types: Annotated[str, Meta(pattern=TYPES_PATTERN, max_length=1_000, description="separated by commas")] | None = (
+        None
+    )
     subject: PathId | None = None
 
 
@@ -41,53 +43,53 @@ class EventList(msgspec.Struct, frozen=True):
     """Where the next page begins, also if this one is short; null when it is the last so far."""
 
 
-class LogDesk:
-    def __init__(self, engine: Engine, live: Live) -> None:
+class EventHandlers:
+    def __init__(self, engine: Engine, event_streams: EventStreams) -> None:
         self._engine = engine
-        self._live = live
+        self._event_streams = event_streams
 
     async def events(self, call: Call) -> EventList | Stream:
         """The log as a list, or as it grows: that is for the client to say."""
         query = call.query
         assert isinstance(query, EventsQuery)
         types = tuple(query.types.split(",")) if query.types else ()
-        wanted = EventFilter(call.zone, query.after or 0, query.limit, types, query.subject)
-        return await (self._stream(call, wanted) if call.wants_stream else self._list(call, wanted))
+        filters = EventFilter(call.zone_id, query.after or 0, query.limit, types, query.subject)
+        return await (self._stream(call, filters) if call.wants_stream else self._list(call, filters))
 
-    async def _stream(self, call: Call, wanted: EventFilter) -> Stream:
+    async def _stream(self, call: Call, filters: EventFilter) -> Stream:
         if call.last_event_id is not None:
             # It knows better than the URL, which a client that comes again repeats as it was.
-            wanted = msgspec.structs.replace(wanted, after=event_stream.position_of(call.last_event_id))
+            filters = msgspec.structs.replace(filters, after=event_stream.parse_position(call.last_event_id))
         assert isinstance(call.query, EventsQuery)
-        begins_now = call.last_event_id is None and call.query.after is None
-        return await self._live.open(wanted, call.caller.bearer, begins_now=begins_now)
+        starts_at_head = call.last_event_id is None and call.query.after is None
+        return await self._event_streams.open(filters, call.caller.bearer, starts_at_head=starts_at_head)
 
-    async def _list(self, call: Call, asked: EventFilter) -> EventList:
+    async def _list(self, call: Call, filters: EventFilter) -> EventList:
         bearer = call.caller.bearer
-        wanted = msgspec.structs.replace(asked, limit=asked.limit + 1)
+        page_filters = msgspec.structs.replace(filters, limit=filters.limit + 1)
 
-        async def read(tx: Tx) -> tuple[list[Event], int]:
+        async def read(tx: Transaction) -> tuple[list[Event], int]:
             await require_bearer(tx, bearer)
-            head = (await log.bounds(tx)).head if wanted.upto < log.LAST else 0
-            events = await log.page(tx, wanted)
+            head = (await log.read_bounds(tx)).head if page_filters.scan_end < log.POSITION_MAX else 0
+            events = await log.read_page(tx, page_filters)
             if not events:
-                await zones.require(tx, call.zone)
+                await zones.require_zone(tx, call.zone_id)
             return events, head
 
-        found, head = await self._engine.read(read, zones={call.zone, *([bearer.zone_id] if bearer else [])})
-        shown = found[: asked.limit]
+        found, head = await self._engine.read(read, zones={call.zone_id, *([bearer.zone_id] if bearer else [])})
+        page = found[: filters.limit]
         # A page of certain types may end before the log does, with fewer events than asked for, or none.
-        following = wanted.upto if wanted.upto < head else None
-        if len(found) > asked.limit:
-            following = shown[-1].pos
-        return EventList([log.view(event) for event in shown], following)
+        next_after = page_filters.scan_end if page_filters.scan_end < head else None
+        if len(found) > filters.limit:
+            next_after = page[-1].pos
+        return EventList([log.to_view(event) for event in page], next_after)
 
 
-def routes(desk: LogDesk) -> list[Route]:
+def routes(handlers: EventHandlers) -> list[Route]:
     return [
         Route(
-            "GET", "/zones/{zone}/events", desk.events, "List or follow a zone's events, oldest first", LIFECYCLE,
-            query=EventsQuery, answer=EventList, streams=EventView, tags=("events",), description=ABOUT,
-            refusals=("zone_not_found", "invalid_last_event_id", "too_many_streams", "draining"),
+            "GET", "/zones/{zone}/events", handlers.events, "List or follow a zone's events, oldest first", LIFECYCLE,
+            query=EventsQuery, response=EventList, stream_event=EventView, tags=("events",), description=EVENTS_DESCRIPTION,
+            errors=("zone_not_found", "invalid_last_event_id", "too_many_streams", "draining"),
         )
     ]  # fmt: skip

@@ -20,8 +20,8 @@ from quarterdeck.core.clock import iso, system_now
 from quarterdeck.core.redaction import redact_text
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "fatal": 50, "critical": 50}
-GATHER_MAX = 1_000
-GATHER_SECONDS = 0.05
+BUFFERED_LINES_MAX = 1_000
+FLUSH_SECONDS = 0.05
 
 
 class LineWriter:
@@ -30,20 +30,20 @@ class LineWriter:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lines: list[bytes] = []
-        self._due: asyncio.TimerHandle | None = None
-        self.lost = 0
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self.lost_lines = 0
 
     def write(self, line: bytes) -> None:
         self._lines.append(line)
-        if len(self._lines) >= GATHER_MAX:
+        if len(self._lines) >= BUFFERED_LINES_MAX:
             self.flush()
-        elif self._due is None:
-            self._due = asyncio.get_running_loop().call_later(GATHER_SECONDS, self.flush)
+        elif self._flush_timer is None:
+            self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self.flush)
 
     def flush(self) -> None:
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
         lines, self._lines = self._lines, []
         data = memoryview(b"".join(lines))
         try:
@@ -52,7 +52,7 @@ class LineWriter:
         except OSError:
             # A full disk or a closed pipe: whoever had something to say must not fail for it. Counted, and shown at
             # /metrics, because there is nowhere left to say it.
-            self.lost += len(lines)
+            self.lost_lines += len(lines)
 
     def write_now(self, line: bytes) -> None:
         """For what cannot wait: what is wrong, and what is said from outside the loop."""
@@ -79,7 +79,7 @@ class JsonHandler(logging.Handler):
         self._writer.write_now(msgspec.json.encode(line) + b"\n")
 
 
-def set_up(level: str) -> LineWriter:
+def set_up_logging(level: str) -> LineWriter:
     """Sends everything that is logged in this process to standard error as JSON."""
     writer = LineWriter(2)
     root = logging.getLogger()

@@ -16,23 +16,42 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from quarterdeck.core.clock import system_now
-from quarterdeck.core.ids import made_at
+from quarterdeck.core.ids import id_created_at
 from quarterdeck.engine.event_log import NewEvent
 
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
+DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+BATCH_SIZE_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-OUTCOMES = {f"invocation.{outcome}": outcome for outcome in ("succeeded", "failed", "timed_out", "canceled", "dead")}
+INVOCATION_OUTCOMES = {
+    f"invocation.{outcome}": outcome for outcome in ("succeeded", "failed", "timed_out", "canceled", "dead")
+}
 """The events by which an invocation ends."""
-LIVES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+INVOCATION_DURATION_BUCKETS = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+    900.0,
+    3600.0,
+)
 """Seconds that an invocation takes, its retries included."""
-REASONS = frozenset({"requested", "ttl_expired", "orphaned", "delegation_revoked"})
+TERMINATION_REASONS = frozenset({"requested", "ttl_expired", "orphaned", "delegation_revoked"})
 """Callers choose reasons freely; a label must not grow with them. What else there is, is `other`."""
 
 
-class _Reason(msgspec.Struct):
+class _TerminateEventData(msgspec.Struct):
     reason: str
 
 
@@ -48,12 +67,12 @@ class Histogram:
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.total += value
 
-    def cumulative(self) -> list[tuple[str, float]]:
-        shown, sum_so_far = [], 0
+    def cumulative_buckets(self) -> list[tuple[str, float]]:
+        buckets, running_total = [], 0
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
-            sum_so_far += count
-            shown.append(("+Inf" if bound == float("inf") else str(bound), float(sum_so_far)))
-        return shown
+            running_total += count
+            buckets.append(("+Inf" if bound == float("inf") else str(bound), float(running_total)))
+        return buckets
 
 
 class Metrics(Collector):
@@ -61,16 +80,16 @@ class Metrics(Collector):
 
     def __init__(self) -> None:
         self._requests: dict[tuple[str, int], int] = {}
-        self._durations: dict[str, Histogram] = {}
-        self._batches: dict[str, Histogram] = {}
+        self._request_seconds: dict[str, Histogram] = {}
+        self._batch_sizes: dict[str, Histogram] = {}
         self._batch_seconds: dict[str, Histogram] = {}
-        self._refused: dict[tuple[str, str], int] = {}
-        self._denied: dict[str, int] = {}
-        self._cascades: dict[str, int] = {}
-        self._outcomes: dict[str, int] = dict.fromkeys(OUTCOMES.values(), 0)
-        self._lives = Histogram(LIVES)
-        self._sweeps: dict[tuple[str, str], int] = {}
-        self._cross_zone: dict[str, int] = {}
+        self._refusals: dict[tuple[str, str], int] = {}
+        self._quota_denials: dict[str, int] = {}
+        self._terminations: dict[str, int] = {}
+        self._outcomes: dict[str, int] = dict.fromkeys(INVOCATION_OUTCOMES.values(), 0)
+        self._invocation_seconds = Histogram(INVOCATION_DURATION_BUCKETS)
+        self._sweep_actions: dict[tuple[str, str], int] = {}
+        self._cross_zone_reads: dict[str, int] = {}
         self._gauges: dict[tuple[str, str], dict[str, Callable[[], float]]] = {}
         self._counters: dict[tuple[str, str], dict[str, Callable[[], float]]] = {}
         self._histograms: dict[tuple[str, str], Histogram] = {}
@@ -78,55 +97,55 @@ class Metrics(Collector):
 
     # -- what happened ------------------------------------------------------------------------------------------
 
-    def request(self, route: str, status: int, seconds: float) -> None:
+    def record_request(self, route: str, status: int, seconds: float) -> None:
         key = (route, status)
         self._requests[key] = self._requests.get(key, 0) + 1
-        histogram = self._durations.get(route)
+        histogram = self._request_seconds.get(route)
         if histogram is None:
-            histogram = self._durations[route] = Histogram(BUCKETS)
+            histogram = self._request_seconds[route] = Histogram(DURATION_BUCKETS)
         histogram.observe(seconds)
 
-    def batch(self, lane: str, size: int, seconds: float) -> None:
-        self._batches.setdefault(lane, Histogram(SIZES)).observe(size)
-        self._batch_seconds.setdefault(lane, Histogram(BUCKETS)).observe(seconds)
+    def on_batch(self, lane: str, size: int, seconds: float) -> None:
+        self._batch_sizes.setdefault(lane, Histogram(BATCH_SIZE_BUCKETS)).observe(size)
+        self._batch_seconds.setdefault(lane, Histogram(DURATION_BUCKETS)).observe(seconds)
 
-    def refused(self, lane: str, reason: str) -> None:
-        self._refused[lane, reason] = self._refused.get((lane, reason), 0) + 1
+    def on_refused(self, lane: str, reason: str) -> None:
+        self._refusals[lane, reason] = self._refusals.get((lane, reason), 0) + 1
 
-    def denied(self, bound: str) -> None:
-        self._denied[bound] = self._denied.get(bound, 0) + 1
+    def record_quota_denial(self, bound: str) -> None:
+        self._quota_denials[bound] = self._quota_denials.get(bound, 0) + 1
 
-    def committed(self, events: Sequence[NewEvent]) -> None:
+    def record_events(self, events: Sequence[NewEvent]) -> None:
         """Hears of what has been committed."""
         for event in events:
             if event.type == "session.terminate":
-                reason = msgspec.json.decode(event.data, type=_Reason).reason
-                label = reason if reason in REASONS else "other"
-                self._cascades[label] = self._cascades.get(label, 0) + 1
-            elif (outcome := OUTCOMES.get(event.type)) is not None:
+                reason = msgspec.json.decode(event.data, type=_TerminateEventData).reason
+                label = reason if reason in TERMINATION_REASONS else "other"
+                self._terminations[label] = self._terminations.get(label, 0) + 1
+            elif (outcome := INVOCATION_OUTCOMES.get(event.type)) is not None:
                 self._outcomes[outcome] += 1
                 # Its id was made when it was asked for. Two replicas' clocks may differ: no less than 0.
-                self._lives.observe(max(0, system_now() - made_at(event.subject)) / 1000)
+                self._invocation_seconds.observe(max(0, system_now() - id_created_at(event.subject)) / 1000)
 
-    def swept(self, sweep: str, moved: int) -> None:
-        self._sweeps[sweep, "moved"] = self._sweeps.get((sweep, "moved"), 0) + moved
-        self._cross_zone[sweep] = self._cross_zone.get(sweep, 0) + 1
+    def on_swept(self, sweep: str, changed: int) -> None:
+        self._sweep_actions[sweep, "moved"] = self._sweep_actions.get((sweep, "moved"), 0) + changed
+        self._cross_zone_reads[sweep] = self._cross_zone_reads.get(sweep, 0) + 1
 
-    def failed(self, sweep: str) -> None:
-        self._sweeps[sweep, "failed"] = self._sweeps.get((sweep, "failed"), 0) + 1
+    def on_failed(self, sweep: str) -> None:
+        self._sweep_actions[sweep, "failed"] = self._sweep_actions.get((sweep, "failed"), 0) + 1
 
-    def retried(self, lane: str, code: str) -> None:
+    def on_retried(self, lane: str, code: str) -> None:
         self._retries[lane, code] = self._retries.get((lane, code), 0) + 1
 
-    def gauge(self, name: str, help_text: str, label: str, read: Callable[[], float]) -> None:
+    def add_gauge(self, name: str, help_text: str, label: str, read: Callable[[], float]) -> None:
         """A figure that is read when it is asked for."""
         self._gauges.setdefault((name, help_text), {})[label] = read
 
-    def counter(self, name: str, help_text: str, label: str, read: Callable[[], float]) -> None:
+    def add_counter(self, name: str, help_text: str, label: str, read: Callable[[], float]) -> None:
         """The same for a figure that somebody else counts, and that only grows."""
         self._counters.setdefault((name, help_text), {})[label] = read
 
-    def histogram(self, name: str, help_text: str, histogram: Histogram) -> None:
+    def add_histogram(self, name: str, help_text: str, histogram: Histogram) -> None:
         """One that somebody else observes."""
         self._histograms[name, help_text] = histogram
 
@@ -145,26 +164,37 @@ class Metrics(Collector):
         for (route, status), count in self._requests.items():
             requests.add_metric([route, str(status)], count)
         yield requests
-        yield _histograms("quarterdeck_http_request_duration_seconds", "Time to answer", "route", self._durations)
-        yield _histograms("quarterdeck_lane_batch_size", "Commands in a transaction", "lane", self._batches)
-        yield _histograms("quarterdeck_lane_batch_seconds", "Time of a transaction", "lane", self._batch_seconds)
-        yield _counters("quarterdeck_lane_refusals", "Commands refused", ["lane", "code"], self._refused)
-        yield _counters("subagent_quota_denials", "Spawns refused by a bound", ["bound"], _single(self._denied))
-        yield _counters(
-            "subagent_cascade_terminations", "Sessions ended, by reason", ["reason"], _single(self._cascades)
+        yield _histogram_family(
+            "quarterdeck_http_request_duration_seconds", "Time to answer", "route", self._request_seconds
         )
-        yield _counters("subagent_invocations", "Invocations that ended", ["outcome"], _single(self._outcomes))
-        lives = HistogramMetricFamily("subagent_invoke_duration_seconds", "From the call of an invocation to its end")
-        lives.add_metric([], self._lives.cumulative(), self._lives.total)
-        yield lives
-        yield _counters("subagent_sweeper_actions", "What sweeps did", ["sweep", "action"], self._sweeps)
-        yield _counters(
-            "subagent_sweeper_cross_tenant_reads", "Reads across zones", ["sweep"], _single(self._cross_zone)
+        yield _histogram_family("quarterdeck_lane_batch_size", "Commands in a transaction", "lane", self._batch_sizes)
+        yield _histogram_family("quarterdeck_lane_batch_seconds", "Time of a transaction", "lane", self._batch_seconds)
+        yield _counter_family("quarterdeck_lane_refusals", "Commands refused", ["lane", "code"], self._refusals)
+        yield _counter_family(
+            "subagent_quota_denials", "Spawns refused by a bound", ["bound"], _single_label(self._quota_denials)
         )
-        yield _counters("quarterdeck_lane_retries", "Attempts that failed", ["lane", "code"], self._retries)
+        yield _counter_family(
+            "subagent_cascade_terminations", "Sessions ended, by reason", ["reason"], _single_label(self._terminations)
+        )
+        yield _counter_family(
+            "subagent_invocations", "Invocations that ended", ["outcome"], _single_label(self._outcomes)
+        )
+        invocation_seconds = HistogramMetricFamily(
+            "subagent_invoke_duration_seconds", "From the call of an invocation to its end"
+        )
+        invocation_seconds.add_metric([], self._invocation_seconds.cumulative_buckets(), self._invocation_seconds.total)
+        yield invocation_seconds
+        yield _counter_family("subagent_sweeper_actions", "What sweeps did", ["sweep", "action"], self._sweep_actions)
+        yield _counter_family(
+            "subagent_sweeper_cross_tenant_reads",
+            "Reads across zones",
+            ["sweep"],
+            _single_label(self._cross_zone_reads),
+        )
+        yield _counter_family("quarterdeck_lane_retries", "Attempts that failed", ["lane", "code"], self._retries)
         for (name, help_text), histogram in self._histograms.items():
             family = HistogramMetricFamily(name, help_text)
-            family.add_metric([], histogram.cumulative(), histogram.total)
+            family.add_metric([], histogram.cumulative_buckets(), histogram.total)
             yield family
         for (name, help_text), readers in self._gauges.items():
             gauge = GaugeMetricFamily(name, help_text, labels=["name"])
@@ -178,22 +208,22 @@ class Metrics(Collector):
             yield counter
 
 
-def _single(counts: dict[str, int]) -> dict[tuple[str, ...], int]:
+def _single_label(counts: dict[str, int]) -> dict[tuple[str, ...], int]:
     return {(key,): count for key, count in counts.items()}
 
 
-Labels = TypeVar("Labels", bound=tuple[str, ...])
+LabelValues = TypeVar("LabelValues", bound=tuple[str, ...])
 
 
-def _counters(name: str, text: str, labels: list[str], counts: Mapping[Labels, int]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=labels)
+def _counter_family(name: str, help_text: str, labels: list[str], counts: Mapping[LabelValues, int]) -> Metric:
+    family = CounterMetricFamily(name, help_text, labels=labels)
     for values, count in counts.items():
         family.add_metric(list(values), count)
     return family
 
 
-def _histograms(name: str, text: str, label: str, found: dict[str, Histogram]) -> Metric:
-    family = HistogramMetricFamily(name, text, labels=[label])
-    for value, histogram in found.items():
-        family.add_metric([value], histogram.cumulative(), histogram.total)
+def _histogram_family(name: str, help_text: str, label: str, histograms: dict[str, Histogram]) -> Metric:
+    family = HistogramMetricFamily(name, help_text, labels=[label])
+    for value, histogram in histograms.items():
+        family.add_metric([value], histogram.cumulative_buckets(), histogram.total)
     return family

@@ -9,7 +9,7 @@ from quarterdeck.core.errors import Problem
 CONTENT_TYPE = b"application/problem+json"
 
 
-def body(problem: Problem, request_id: str) -> bytes:
+def encode_body(problem: Problem, request_id: str) -> bytes:
     """The members of RFC 9457, the code, and whatever the refusal explains itself by (bound, limit, used, frees)."""
     members: dict[str, object] = {
         "type": f"urn:quarterdeck:problem:{problem.code}",
@@ -23,10 +23,10 @@ def body(problem: Problem, request_id: str) -> bytes:
     return msgspec.json.encode(members)
 
 
-def headers(problem: Problem) -> list[tuple[bytes, bytes]]:
-    found = [(b"content-type", CONTENT_TYPE), (b"cache-control", b"no-store")]
+def problem_headers(problem: Problem) -> list[tuple[bytes, bytes]]:
+    result = [(b"content-type", CONTENT_TYPE), (b"cache-control", b"no-store")]
     if problem.retry_after is not None:
-        found.append((b"retry-after", str(problem.retry_after).encode()))
+        result.append((b"retry-after", str(problem.retry_after).encode()))
     if problem.status == 401:
-        found.append((b"www-authenticate", f'Bearer error="{problem.code}"'.encode()))
-    return found
+        result.append((b"www-authenticate", f'Bearer error="{problem.code}"'.encode()))
+    return result

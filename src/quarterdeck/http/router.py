@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from quarterdeck.core.ids import is_name, is_number, is_path_id
+from quarterdeck.core.ids import is_name, is_numeric_id, is_path_id
 
 T = TypeVar("T")
-NAMES = frozenset({"subject"})
+NAME_PARAMETERS = frozenset({"subject"})
 """Parameters that hold what an issuer calls somebody."""
-NUMBERS = frozenset({"fleet", "member", "message"})
+NUMBER_PARAMETERS = frozenset({"fleet", "member", "message"})
 """Parameters that hold small numbers, which agents type; all others hold ids."""
 
 
@@ -19,10 +19,10 @@ def _is_name(segment: str) -> bool:
     return is_name(segment) and "\ufffd" not in segment
 
 
-def _form_of(name: str) -> Callable[[str], bool]:
-    if name in NUMBERS:
-        return is_number
-    return _is_name if name in NAMES else is_path_id
+def _validator_of(name: str) -> Callable[[str], bool]:
+    if name in NUMBER_PARAMETERS:
+        return is_numeric_id
+    return _is_name if name in NAME_PARAMETERS else is_path_id
 
 
 class _Node(Generic[T]):
@@ -34,16 +34,16 @@ class _Node(Generic[T]):
         self.methods: dict[str, T] = {}
 
 
-class Match(Generic[T]):
+class RouteMatch(Generic[T]):
     """What a path means: the target of its method if there is one, and what its segments name."""
 
-    __slots__ = ("methods", "misnamed", "params", "target")
+    __slots__ = ("invalid_parameter", "methods", "params", "target")
 
     def __init__(self, target: T | None, params: dict[str, str], methods: Iterable[str]) -> None:
         self.target = target
         self.params = params
         self.methods = methods
-        self.misnamed: str | None = None
+        self.invalid_parameter: str | None = None
         """The parameter whose segment cannot be what it stands for."""
 
 
@@ -57,7 +57,7 @@ class Router(Generic[T]):
             if segment.startswith("{"):
                 name = segment[1:-1]
                 if node.parameter is None:
-                    node.parameter = (name, _Node(), _form_of(name))
+                    node.parameter = (name, _Node(), _validator_of(name))
                 elif node.parameter[0] != name:
                     raise ValueError(f"{path}: this segment is already called {node.parameter[0]!r}")
                 node = node.parameter[1]
@@ -67,23 +67,23 @@ class Router(Generic[T]):
             raise ValueError(f"{method} {path} is in the table twice")
         node.methods[method] = target
 
-    def find(self, method: str, path: str) -> Match[T] | None:
+    def find(self, method: str, path: str) -> RouteMatch[T] | None:
         """The match of a path, or None if no route has it. A literal segment is preferred to a parameter."""
         node = self._root
         params: dict[str, str] = {}
-        misnamed: str | None = None
+        invalid_parameter: str | None = None
         for segment in path.split("/")[1:]:
-            following = node.literals.get(segment)
-            if following is None:
+            child = node.literals.get(segment)
+            if child is None:
                 if node.parameter is None or not segment:
                     return None
-                name, following, is_of_form = node.parameter
-                if not is_of_form(segment):
-                    misnamed = misnamed or name
+                name, child, is_valid = node.parameter
+                if not is_valid(segment):
+                    invalid_parameter = invalid_parameter or name
                 params[name] = segment
-            node = following
+            node = child
         if not node.methods:
             return None
-        match = Match(node.methods.get(method), params, node.methods)
-        match.misnamed = misnamed
+        match = RouteMatch(node.methods.get(method), params, node.methods)
+        match.invalid_parameter = invalid_parameter
         return match

@@ -15,7 +15,7 @@ from quarterdeck.core.caller import ADMIN, Caller
 from quarterdeck.core.errors import Conflict, Invalid, NotFound
 from quarterdeck.core.routing import Call, Route
 from quarterdeck.engine.secrets import key_check
-from quarterdeck.engine.secrets.rotation import Place, Rotation
+from quarterdeck.engine.secrets.rotation import RotationPosition, SecretRotation
 
 LISTING = "secrets"
 Cursor = Annotated[str, Meta(max_length=512, description="`next_cursor` of the step before")]
@@ -38,7 +38,7 @@ class SecretStatus(msgspec.Struct, frozen=True):
     next_cursor: Annotated[str | None, Meta(description="where the next step goes on; null at the end")]
 
 
-class Rotated(msgspec.Struct, frozen=True):
+class RotateResult(msgspec.Struct, frozen=True):
     resealed: Annotated[int, Meta(description="values that are under the key that seals now")]
     unopened: Annotated[int, Meta(description="values that did not open, and stay as they are")]
     moved: Annotated[int, Meta(description="rows that were written meanwhile: another round looks at them")]
@@ -46,71 +46,80 @@ class Rotated(msgspec.Struct, frozen=True):
     next_cursor: Annotated[str | None, Meta(description="where the next step goes on; null at the end")]
 
 
-class Forgotten(msgspec.Struct, frozen=True):
+class RemovedSecretKey(msgspec.Struct, frozen=True):
     id: str
 
 
 @dataclass(frozen=True, slots=True)
-class SecretDesk:
-    rotation: Rotation
+class SecretHandlers:
+    rotation: SecretRotation
     check_bearer: Callable[[Caller], Awaitable[None]]
 
     async def status(self, call: Call) -> SecretStatus:
         await self.check_bearer(call.caller)
         query = call.query
         assert isinstance(query, StatusQuery)
-        step = await self.rotation.look(self._place(query.cursor))
-        ring = self.rotation.safe.ring
-        needed = await self.rotation.everywhere.read(key_check.names)
-        return SecretStatus(ring.sealing_id, [*ring.ids], needed, dict(step.counts), step.looked, _cursor(step.next))
+        step = await self.rotation.count(self._decode_cursor(query.cursor))
+        keyring = self.rotation.cipher.keyring
+        needed = await self.rotation.cross_zone_engine.read(key_check.list_key_ids)
+        return SecretStatus(
+            keyring.encryption_key_id,
+            [*keyring.key_ids],
+            needed,
+            dict(step.counts),
+            step.rows_scanned,
+            _encode_cursor(step.next),
+        )
 
-    async def rotate(self, call: Call) -> Rotated:
+    async def rotate(self, call: Call) -> RotateResult:
         await self.check_bearer(call.caller)
         body = call.body
         assert isinstance(body, RotateBody)
-        step = await self.rotation.rotate(self._place(body.cursor))
-        return Rotated(step.resealed, step.unopened, step.moved, step.looked, _cursor(step.next))
+        step = await self.rotation.rotate(self._decode_cursor(body.cursor))
+        return RotateResult(
+            step.reencrypted, step.undecryptable, step.changed_meanwhile, step.rows_scanned, _encode_cursor(step.next)
+        )
 
-    async def forget(self, call: Call) -> Forgotten:
+    async def remove_key(self, call: Call) -> RemovedSecretKey:
         await self.check_bearer(call.caller)
         key_id = call.params["id"]
-        if key_id == self.rotation.safe.ring.sealing_id:
+        if key_id == self.rotation.cipher.keyring.encryption_key_id:
             raise Conflict("secret_key_seals", f"{key_id!r} is the key that this server seals with.")
-        if not await self.rotation.engine.transact(lambda tx: key_check.forget(tx, key_id)):
+        if not await self.rotation.engine.transact(lambda tx: key_check.delete_key(tx, key_id)):
             raise NotFound("secret_key_not_found", f"No server needs a key of the name {key_id!r}.")
-        return Forgotten(key_id)
+        return RemovedSecretKey(key_id)
 
-    def _place(self, cursor: str | None) -> Place | None:
+    def _decode_cursor(self, cursor: str | None) -> RotationPosition | None:
         if cursor is None:
             return None
-        told = paging.decode(LISTING, cursor).split(" ")
-        place = Place(*told) if len(told) == len(Place._fields) else None
-        if place is None or not self.rotation.is_place(place):
+        parts = paging.decode(LISTING, cursor).split(" ")
+        position = RotationPosition(*parts) if len(parts) == len(RotationPosition._fields) else None
+        if position is None or not self.rotation.is_valid_position(position):
             raise Invalid("invalid_cursor", "This cursor was not given out by this route.", field="cursor")
-        return place
+        return position
 
 
-def _cursor(place: Place | None) -> str | None:
+def _encode_cursor(position: RotationPosition | None) -> str | None:
     # Neither a table nor a path id holds a space.
-    return None if place is None else paging.encode(LISTING, " ".join(place))
+    return None if position is None else paging.encode(LISTING, " ".join(position))
 
 
-def routes(desk: SecretDesk) -> list[Route]:
+def routes(handlers: SecretHandlers) -> list[Route]:
     tags = ("secrets",)
     return [
         Route(
-            "GET", "/secrets", desk.status, "Count what is sealed, by key", ADMIN, query=StatusQuery,
-            answer=SecretStatus, refusals=("invalid_cursor",), tags=tags,
+            "GET", "/secrets", handlers.status, "Count what is sealed, by key", ADMIN, query=StatusQuery,
+            response=SecretStatus, errors=("invalid_cursor",), tags=tags,
             description="A step at a time: add up the counts until `next_cursor` is null.",
         ),
         Route(
-            "POST", "/secrets/rotate", desk.rotate, "Seal anew what older keys have sealed", ADMIN, body=RotateBody,
-            answer=Rotated, refusals=("invalid_cursor",), tags=tags,
+            "POST", "/secrets/rotate", handlers.rotate, "Seal anew what older keys have sealed", ADMIN, body=RotateBody,
+            response=RotateResult, errors=("invalid_cursor",), tags=tags,
             description="A step at a time, until `next_cursor` is null. A step may be repeated.",
         ),
         Route(
-            "DELETE", "/secrets/keys/{id}", desk.forget, "Let servers start without a key", ADMIN, answer=Forgotten,
-            refusals=("secret_key_not_found", "secret_key_seals"), tags=tags,
+            "DELETE", "/secrets/keys/{id}", handlers.remove_key, "Let servers start without a key", ADMIN, response=RemovedSecretKey,
+            errors=("secret_key_not_found", "secret_key_seals"), tags=tags,
             description="What is sealed with it all the same is shown as `***` by a server that lacks it.",
         ),
     ]  # fmt: skip

@@ -16,11 +16,11 @@ import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
-from quarterdeck.http.connection import Answer, Connection, Connections
+from quarterdeck.http.connection import Connection, Connections, RequestHandler
 
-QUIET_SECONDS = 0.3
+DRAIN_IDLE_SECONDS = 0.3
 """How long a kept-alive connection may still say something after the listening sockets have closed."""
-LAST_SECONDS = 1.0
+CANCEL_SECONDS = 1.0
 """How long those whose answer was cancelled may take to hear so."""
 BACKLOG = 1024
 
@@ -28,79 +28,79 @@ BACKLOG = 1024
 class Server:
     """Answers on some sockets, until a signal comes. A second signal does not wait for anybody."""
 
-    def __init__(self, answer: Answer, connections: Connections, grace_seconds: float) -> None:
-        self._answer = answer
+    def __init__(self, handle_request: RequestHandler, connections: Connections, grace_seconds: float) -> None:
+        self._handle_request = handle_request
         self._connections = connections
         self._grace_seconds = grace_seconds
-        self._stops = asyncio.Event()
-        self._hurries = asyncio.Event()
+        self._stop_requested = asyncio.Event()
+        self._stop_forced = asyncio.Event()
 
     async def serve(
         self, sockets: list[socket.socket], on_ready: Callable[[], None], on_drain: Callable[[], None]
     ) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._told_to_stop)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signal_number, self._on_stop_signal)
         try:
-            servers = [await self._listen(each) for each in sockets]
-            self._connections.watch()
+            servers = [await self._listen(listener) for listener in sockets]
+            self._connections.check_timeouts()
             on_ready()
-            await self._stops.wait()
-            self._connections.says_goodbye = True
+            await self._stop_requested.wait()
+            self._connections.is_draining = True
             on_drain()
             for server in servers:
                 server.close()
             await self._drain()
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
+            for signal_number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(signal_number)
 
-    async def _listen(self, listening: socket.socket) -> asyncio.Server:
+    async def _listen(self, listener: socket.socket) -> asyncio.Server:
         loop = asyncio.get_running_loop()
 
-        is_local = listening.family == socket.AF_UNIX
+        is_unix_socket = listener.family == socket.AF_UNIX
 
-        def connection() -> Connection:
-            return Connection(self._answer, self._connections, is_on_socket=is_local)
+        def new_connection() -> Connection:
+            return Connection(self._handle_request, self._connections, is_on_socket=is_unix_socket)
 
-        if is_local:
-            return await loop.create_unix_server(connection, sock=listening, backlog=BACKLOG)
-        return await loop.create_server(connection, sock=listening, backlog=BACKLOG)
+        if is_unix_socket:
+            return await loop.create_unix_server(new_connection, sock=listener, backlog=BACKLOG)
+        return await loop.create_server(new_connection, sock=listener, backlog=BACKLOG)
 
-    def _told_to_stop(self) -> None:
-        (self._hurries if self._stops.is_set() else self._stops).set()
+    def _on_stop_signal(self) -> None:
+        (self._stop_forced if self._stop_requested.is_set() else self._stop_requested).set()
 
     async def _drain(self) -> None:
-        await self._unless_hurried(self._connections.none_left.wait(), QUIET_SECONDS)
+        await self._wait_unless_forced(self._connections.all_closed.wait(), DRAIN_IDLE_SECONDS)
         # What is still open is idle, or being answered, or a stream whose peer does not read.
-        self._connections.cut_streams()
-        self._connections.close_unasked()
-        await self._unless_hurried(self._connections.none_left.wait(), self._grace_seconds)
-        for task in self._connections.answering:
+        self._connections.abort_streams()
+        self._connections.close_idle()
+        await self._wait_unless_forced(self._connections.all_closed.wait(), self._grace_seconds)
+        for task in self._connections.request_tasks:
             task.cancel()
-        if self._connections.answering:
-            await asyncio.wait(self._connections.answering, timeout=LAST_SECONDS)
+        if self._connections.request_tasks:
+            await asyncio.wait(self._connections.request_tasks, timeout=CANCEL_SECONDS)
 
-    async def _unless_hurried(self, wanted: Coroutine[object, object, object], seconds: float) -> None:
-        waits = [asyncio.ensure_future(wanted), asyncio.ensure_future(self._hurries.wait())]
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for each in waits:
-            each.cancel()
+    async def _wait_unless_forced(self, condition: Coroutine[object, object, object], seconds: float) -> None:
+        futures = [asyncio.ensure_future(condition), asyncio.ensure_future(self._stop_forced.wait())]
+        await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for future in futures:
+            future.cancel()
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:
     """A listening socket; OSError says why not."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((host, port))
-        listening.listen(1024)
+        listener.bind((host, port))
+        listener.listen(1024)
     except OSError as error:
-        listening.close()
+        listener.close()
         raise OSError(f"The server cannot listen on {host}, port {port}: {error.strerror}.") from error
-    listening.setblocking(False)
-    return listening
+    listener.setblocking(False)
+    return listener
 
 
 def listen_unix(path: Path) -> socket.socket:
@@ -109,20 +109,20 @@ def listen_unix(path: Path) -> socket.socket:
     if path.parent.stat().st_uid != os.getuid():
         raise OSError(f"{path.parent} belongs to another user; set XDG_RUNTIME_DIR to a directory of your own.")
     path.unlink(missing_ok=True)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listening.bind(str(path))
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
     path.chmod(0o600)
-    listening.listen(1024)
-    listening.setblocking(False)
-    return listening
+    listener.listen(1024)
+    listener.setblocking(False)
+    return listener
 
 
-def local_url_of(listening: socket.socket) -> str:
+def local_url_of(listener: socket.socket) -> str:
     """The same for somebody on this machine: what listens everywhere is reached by the loopback."""
-    host = str(listening.getsockname()[0])
-    return url_of(listening).replace(host, {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), 1)  # noqa: S104 - looked up, not bound
+    host = str(listener.getsockname()[0])
+    return url_of(listener).replace(host, {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), 1)  # noqa: S104 - looked up, not bound
 
 
-def url_of(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

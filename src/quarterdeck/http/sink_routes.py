@@ -13,12 +13,12 @@ from msgspec import Meta
 from quarterdeck.core.caller import ADMIN, Caller
 from quarterdeck.core.errors import Invalid
 from quarterdeck.core.routing import Call, Route
-from quarterdeck.engine.leader_loop import Duty
+from quarterdeck.engine.leader_loop import LeaderLoop
 from quarterdeck.engine.sinks import admin
 from quarterdeck.engine.sinks.admin import SinkDetail, SinkView
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 
-ABOUT = "What was given up is tried again as if it were new: that of one position, or all of it."
+REQUEUE_DESCRIPTION = "What was given up is tried again as if it were new: that of one position, or all of it."
 
 
 class SinkList(msgspec.Struct, frozen=True):
@@ -30,67 +30,67 @@ class RequeueBody(msgspec.Struct, frozen=True):
     all: Annotated[bool, Meta(description="everything that was given up")] = False
 
 
-class Requeued(msgspec.Struct, frozen=True):
+class RequeueResult(msgspec.Struct, frozen=True):
     requeued: Annotated[int, Meta(description="entries that are tried again")]
 
 
 @dataclass(frozen=True, slots=True)
-class SinkDesk:
-    everywhere: Engine
-    duties: Mapping[str, Duty]
+class SinkHandlers:
+    cross_zone_engine: Engine
+    leader_loops: Mapping[str, LeaderLoop]
     """By name: the sinks that this server is told of."""
     check_bearer: Callable[[Caller], Awaitable[None]]
-    wake: Callable[[], None]
+    wake_sinks: Callable[[], None]
     """Has those who run sinks look, here and elsewhere."""
 
     async def list_sinks(self, call: Call) -> SinkList:
         await self.check_bearer(call.caller)
 
-        async def read(tx: Tx) -> list[SinkView]:
-            return [await self._view(tx, name) for name in await admin.names(tx)]
+        async def read(tx: Transaction) -> list[SinkView]:
+            return [await self._sink_view(tx, name) for name in await admin.list_names(tx)]
 
-        return SinkList(await self.everywhere.read(read))
+        return SinkList(await self.cross_zone_engine.read(read))
 
     async def get_sink(self, call: Call) -> SinkDetail:
         await self.check_bearer(call.caller)
         name = call.params["id"]
 
-        async def read(tx: Tx) -> SinkDetail:
-            shown = msgspec.structs.asdict(await self._view(tx, name))
-            return SinkDetail(**shown, entries=await admin.entries(tx, name))
+        async def read(tx: Transaction) -> SinkDetail:
+            view = msgspec.structs.asdict(await self._sink_view(tx, name))
+            return SinkDetail(**view, entries=await admin.load_entries(tx, name))
 
-        return await self.everywhere.read(read)
+        return await self.cross_zone_engine.read(read)
 
-    async def requeue(self, call: Call) -> Requeued:
+    async def requeue(self, call: Call) -> RequeueResult:
         await self.check_bearer(call.caller)
         body = call.body
         assert isinstance(body, RequeueBody)
         if (body.pos is None) != body.all:
             raise Invalid("invalid_body", "Say which: `pos`, or `all`: true.", field="pos")
         name = call.params["id"]
-        count = await self.everywhere.transact(lambda tx: admin.requeue(tx, name, body.pos))
-        self.wake()
-        return Requeued(count)
+        count = await self.cross_zone_engine.transact(lambda tx: admin.requeue(tx, name, body.pos))
+        self.wake_sinks()
+        return RequeueResult(count)
 
-    async def _view(self, tx: Tx, name: str) -> SinkView:
-        seen = await admin.view(tx, name)
-        duty = self.duties.get(name)
-        if duty is None:
-            return seen
-        return msgspec.structs.replace(seen, is_configured=True, error=duty.error)
+    async def _sink_view(self, tx: Transaction, name: str) -> SinkView:
+        view = await admin.load_view(tx, name)
+        leader_loop = self.leader_loops.get(name)
+        if leader_loop is None:
+            return view
+        return msgspec.structs.replace(view, is_configured=True, error=leader_loop.error)
 
 
-def routes(desk: SinkDesk) -> list[Route]:
+def routes(handlers: SinkHandlers) -> list[Route]:
     tags = ("sinks",)
     missing = ("sink_not_found",)
     return [
-        Route("GET", "/sinks", desk.list_sinks, "List sinks", ADMIN, answer=SinkList, tags=tags),
+        Route("GET", "/sinks", handlers.list_sinks, "List sinks", ADMIN, response=SinkList, tags=tags),
         Route(
-            "GET", "/sinks/{id}", desk.get_sink, "Show a sink and what of it waits or was given up", ADMIN,
-            answer=SinkDetail, refusals=missing, tags=tags,
+            "GET", "/sinks/{id}", handlers.get_sink, "Show a sink and what of it waits or was given up", ADMIN,
+            response=SinkDetail, errors=missing, tags=tags,
         ),
         Route(
-            "POST", "/sinks/{id}/requeue", desk.requeue, "Try again what was given up", ADMIN, body=RequeueBody,
-            answer=Requeued, refusals=missing, tags=tags, description=ABOUT,
+            "POST", "/sinks/{id}/requeue", handlers.requeue, "Try again what was given up", ADMIN, body=RequeueBody,
+            response=RequeueResult, errors=missing, tags=tags, description=REQUEUE_DESCRIPTION,
         ),
     ]  # fmt: skip

@@ -23,7 +23,7 @@ from quarterdeck.http.request import Request
 from quarterdeck.store.interface import TransientError
 
 log = logging.getLogger("quarterdeck.http")
-StillGood = Callable[[], Awaitable[object]]
+CredentialCheck = Callable[[], Awaitable[object]]
 """Raises what a client would be told that came with the same credential now."""
 DRAINING = "draining"
 EVENT_STREAM = "text/event-stream"
@@ -78,47 +78,49 @@ class Stream:
         raise NotImplementedError
 
 
-class Streams:
+class OpenStreams:
     """Every open stream of a process."""
 
     def __init__(self, settings: StreamSettings) -> None:
-        self._most = settings.streams_max
+        self._max_streams = settings.streams_max
         self._recheck_seconds = settings.stream_recheck_ms / 1000
         self._open: set[Stream] = set()
-        self._draining = False
+        self._is_draining = False
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def enter(self, stream: Stream) -> None:
+    def add(self, stream: Stream) -> None:
         """Takes a place, before the stream has cost anything. Whoever enters must leave."""
-        if self._draining:
+        if self._is_draining:
             raise Unavailable(DRAINING, "The server is shutting down.", retry_after=1)
-        if len(self._open) >= self._most:
-            raise Unavailable("too_many_streams", f"All {self._most} streams of this server are taken.", retry_after=5)
+        if len(self._open) >= self._max_streams:
+            raise Unavailable(
+                "too_many_streams", f"All {self._max_streams} streams of this server are taken.", retry_after=5
+            )
         self._open.add(stream)
 
-    def leave(self, stream: Stream) -> None:
+    def remove(self, stream: Stream) -> None:
         if stream in self._open:
             self._open.discard(stream)
             stream.release()
 
     def drain(self) -> None:
         """Ends every stream, and lets nobody in any more."""
-        self._draining = True
+        self._is_draining = True
         for stream in self._open:
             stream.close(DRAINING)
 
-    async def serve(self, stream: Stream, request_id: str, request: Request, still_good: StillGood) -> int:
+    async def serve(self, stream: Stream, request_id: str, request: Request, check_credential: CredentialCheck) -> int:
         """Sends a stream, from its head to its end."""
-        watching = asyncio.create_task(self._watch(stream, request, still_good))
-        own = [(b"content-type", stream.content_type.encode()), (b"x-request-id", request_id.encode())]
+        watch_task = asyncio.create_task(self._watch(stream, request, check_credential))
+        common_headers = [(b"content-type", stream.content_type.encode()), (b"x-request-id", request_id.encode())]
         try:
-            request.begin(OK, [*own, *stream.headers])
+            request.start_stream(OK, [*common_headers, *stream.headers])
             # Who asks for the head alone has all of it.
             if request.method != "HEAD":
                 await _send_all(stream, request)
-            request.end()
+            request.end_stream()
         except asyncio.CancelledError:
             # The grace is over, and its reader has not read what there was to read.
             log.warning("a stream whose client does not read was cut off")
@@ -126,21 +128,21 @@ class Streams:
             # A defect ends its own stream and no other. It is cut, not finished: the client comes again.
             log.exception("a defect in a stream")
         finally:
-            watching.cancel()
-            self.leave(stream)
+            watch_task.cancel()
+            self.remove(stream)
         return OK
 
-    async def _watch(self, stream: Stream, request: Request, still_good: StillGood) -> None:
+    async def _watch(self, stream: Stream, request: Request, check_credential: CredentialCheck) -> None:
         reason = "gone"
         with contextlib.suppress(asyncio.CancelledError):
             while True:
                 try:
                     async with asyncio.timeout(self._recheck_seconds):
-                        await request.until_gone()
+                        await request.wait_disconnected()
                     break
                 except TimeoutError:
-                    if over := await _refused(stream, still_good):
-                        reason = over
+                    if problem_code := await _access_problem_code(stream, check_credential):
+                        reason = problem_code
                         break
         stream.close(reason)
 
@@ -149,13 +151,13 @@ async def _send_all(stream: Stream, request: Request) -> None:
     async with contextlib.aclosing(stream.chunks()) as chunks:
         async for chunk in chunks:
             if chunk:
-                await request.send(chunk)
+                await request.send_chunk(chunk)
 
 
-async def _refused(stream: Stream, still_good: StillGood) -> str | None:
+async def _access_problem_code(stream: Stream, check_credential: CredentialCheck) -> str | None:
     """The code by which a client would be refused that came now."""
     try:
-        await still_good()
+        await check_credential()
         await stream.recheck()
     except (TransientError, Unavailable):
         # Nobody can say just now. It was good when it was last asked about, and an expiry needs nobody to be asked.

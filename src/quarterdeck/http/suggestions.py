@@ -19,71 +19,71 @@ from msgspec.inspect import (
     type_info,
 )
 
-UNKNOWN = "Object contains unknown field `"
+UNKNOWN_FIELD_PREFIX = "Object contains unknown field `"
 """How msgspec begins to say that there is none of a name."""
-SHOWN_MAX = 100
+NAME_CHARACTERS_MAX = 100
 """Characters of a name that are said again: whoever sent it may have sent a book."""
-NAMES_MAX = 30
-_STEPS = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
+LISTED_NAMES_MAX = 30
+_PATH_STEPS = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 
 
-def unknown_name(complaint: str) -> str | None:
+def unknown_name(message: str) -> str | None:
     """The name that a complaint of msgspec is about, without the place that may follow; None if it is about another
     matter."""
-    if not complaint.startswith(UNKNOWN):
+    if not message.startswith(UNKNOWN_FIELD_PREFIX):
         return None
-    return complaint.removeprefix(UNKNOWN).removesuffix("`")
+    return message.removeprefix(UNKNOWN_FIELD_PREFIX).removesuffix("`")
 
 
-def sentence(thing: str, name: str, known: Sequence[str]) -> str:
-    said = f"There is no {thing} `{name[:SHOWN_MAX]}`"
-    folded = {_folded(each): each for each in known}
-    if near := get_close_matches(_folded(name[:SHOWN_MAX]), folded, n=1):
-        return f"{said}; `{_spelt(folded[near[0]])}` may be meant."
-    if not known:
-        return f"{said}, nor any other."
-    there = ", ".join(f"`{_spelt(each)}`" for each in known[:NAMES_MAX])
-    return f"{said}. There {'are' if len(known) > 1 else 'is'} {there}{', …' if known[NAMES_MAX:] else ''}."
+def unknown_name_detail(noun: str, name: str, known_names: Sequence[str]) -> str:
+    detail = f"There is no {noun} `{name[:NAME_CHARACTERS_MAX]}`"
+    by_normalized = {_normalize(known_name): known_name for known_name in known_names}
+    if matches := get_close_matches(_normalize(name[:NAME_CHARACTERS_MAX]), by_normalized, n=1):
+        return f"{detail}; `{_parameter_spelling(by_normalized[matches[0]])}` may be meant."
+    if not known_names:
+        return f"{detail}, nor any other."
+    name_list = ", ".join(f"`{_parameter_spelling(known_name)}`" for known_name in known_names[:LISTED_NAMES_MAX])
+    return f"{detail}. There {'are' if len(known_names) > 1 else 'is'} {name_list}{', …' if known_names[LISTED_NAMES_MAX:] else ''}."
 
 
-def names_at(kind: type[msgspec.Struct], path: str) -> list[str]:
+def field_names_at(struct_type: type[msgspec.Struct], path: str) -> list[str]:
     """The fields of whatever stands at a path within a document of this type, as they are spelt outside."""
-    found: list[Type] = [*_parts(type_info(kind))]
-    for step in _STEPS.findall(path.split("`")[0]):
-        found = [part for each in found for part in _within(each, step)]
-    return [field.encode_name for each in found for field in _fields(each)]
+    types: list[Type] = [*_member_types(type_info(struct_type))]
+    for step in _PATH_STEPS.findall(path.split("`")[0]):
+        types = [part for candidate in types for part in _types_at(candidate, step)]
+    return [field.encode_name for candidate in types for field in _fields(candidate)]
 
 
-def _within(kind: Type, step: str) -> Iterator[Type]:
-    if isinstance(kind, CollectionType) and step.startswith("["):
-        yield from _parts(kind.item_type)
-    elif isinstance(kind, DictType) and step.startswith("["):
-        yield from _parts(kind.value_type)
+def _types_at(type_node: Type, step: str) -> Iterator[Type]:
+    if isinstance(type_node, CollectionType) and step.startswith("["):
+        yield from _member_types(type_node.item_type)
+    elif isinstance(type_node, DictType) and step.startswith("["):
+        yield from _member_types(type_node.value_type)
     else:
-        for field in _fields(kind):
+        for field in _fields(type_node):
             if field.encode_name == step:
-                yield from _parts(field.type)
+                yield from _member_types(field.type)
 
 
-def _parts(kind: Type) -> Iterator[Type]:
-    if isinstance(kind, Metadata):
-        yield from _parts(kind.type)
-    elif isinstance(kind, UnionType):
-        for each in kind.types:
-            yield from _parts(each)
-    elif not isinstance(kind, CustomType):
-        yield kind
+def _member_types(type_node: Type) -> Iterator[Type]:
+    if isinstance(type_node, Metadata):
+        yield from _member_types(type_node.type)
+    elif isinstance(type_node, UnionType):
+        for member in type_node.types:
+            yield from _member_types(member)
+    elif not isinstance(type_node, CustomType):
+        yield type_node
 
 
-def _fields(kind: Type) -> tuple[Field, ...]:
-    return kind.fields if isinstance(kind, StructType) else ()
+def _fields(type_node: Type) -> tuple[Field, ...]:
+    return type_node.fields if isinstance(type_node, StructType) else ()
 
 
-def _folded(name: str) -> str:
+def _normalize(name: str) -> str:
     """`task_type`, `TaskType` and `taskType` are one slip of the finger apart."""
     return name.lower().replace("_", "").replace("-", "")
 
 
-def _spelt(name: str) -> str:
+def _parameter_spelling(name: str) -> str:
     """`priority>=8` is a parameter named `priority>`, which nobody would write."""
     return f"{name}=" if name.endswith(">") else name

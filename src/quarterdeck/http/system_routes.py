@@ -14,13 +14,13 @@ from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Unavailable
 from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.engine.queries import Q
-from quarterdeck.engine.transaction import Engine, Tx
-from quarterdeck.http.dispatcher import Page
+from quarterdeck.engine.transaction import Engine, Transaction
+from quarterdeck.http.dispatcher import RawBody
 from quarterdeck.http.metrics import CONTENT_TYPE, Metrics
 from quarterdeck.store import migrate
 from quarterdeck.store.interface import Store, TransientError
 
-PAGE_HEADERS = (
+DOCS_HEADERS = (
     ("content-security-policy", "default-src 'none'; style-src 'unsafe-inline'; img-src data:"),
     ("x-content-type-options", "nosniff"),
 )
@@ -28,11 +28,11 @@ CheckBearer = Callable[[Caller], Awaitable[None]]
 """Refuses a caller whose session has ended."""
 
 
-class Health(msgspec.Struct, frozen=True):
+class ServerHealth(msgspec.Struct, frozen=True):
     ok: bool = True
 
 
-class System:
+class SystemHandlers:
     """Handlers for everything but the rooms."""
 
     def __init__(self, store: Store, metrics: Metrics, jwks: object, version: str, check_bearer: CheckBearer) -> None:
@@ -41,69 +41,69 @@ class System:
         self._jwks = jwks
         self._version = version
         self._check_bearer = check_bearer
-        self._table: Sequence[Route] = ()
+        self._route_table: Sequence[Route] = ()
         self._is_draining: Callable[[], bool] = lambda: False
 
-    def serves(self, table: Sequence[Route], is_draining: Callable[[], bool]) -> None:
+    def set_routes(self, route_table: Sequence[Route], is_draining: Callable[[], bool]) -> None:
         """Told afterwards, because the table it describes has its own routes in it."""
-        self._table = table
+        self._route_table = route_table
         self._is_draining = is_draining
 
-    async def health(self, call: Call) -> Health:
-        return Health()
+    async def health(self, call: Call) -> ServerHealth:
+        return ServerHealth()
 
-    async def ready(self, call: Call) -> Health:
+    async def ready(self, call: Call) -> ServerHealth:
         if self._is_draining():
             raise Unavailable("draining", "The server is shutting down.", retry_after=1)
         try:
             await self._store.ping()
         except TransientError as error:
             raise Unavailable("database_unavailable", "The database is away.", retry_after=1) from error
-        return Health()
+        return ServerHealth()
 
-    async def metrics(self, call: Call) -> Page:
+    async def metrics(self, call: Call) -> RawBody:
         # Beyond loopback the figures need a credential, and one that speaks for a session ends with it.
         await self._check_bearer(call.caller)
-        return Page(self._metrics.render(), CONTENT_TYPE)
+        return RawBody(self._metrics.render(), CONTENT_TYPE)
 
     async def jwks(self, call: Call) -> object:
         return self._jwks
 
     async def openapi(self, call: Call) -> object:
-        return self._description
+        return self._openapi_document
 
     async def docs(self, call: Call) -> Reply:
-        return Reply(Page(self._page, "text/html; charset=utf-8"), 200, PAGE_HEADERS)
+        return Reply(RawBody(self._docs_page, "text/html; charset=utf-8"), 200, DOCS_HEADERS)
 
     @cached_property
-    def _description(self) -> dict[str, object]:
+    def _openapi_document(self) -> dict[str, object]:
         from quarterdeck.http import openapi  # worth loading when somebody asks
 
-        return openapi.describe(self._table, self._version)
+        return openapi.describe(self._route_table, self._version)
 
     @cached_property
-    def _page(self) -> bytes:
+    def _docs_page(self) -> bytes:
         from quarterdeck.http import docs
 
-        return docs.render(self._description)
+        return docs.render(self._openapi_document)
 
 
-def routes(system: System, metrics_scope: str | None) -> list[Route]:
+def routes(handlers: SystemHandlers, metrics_scope: str | None) -> list[Route]:
     tags = ("server",)
     return [
-        Route("GET", "/health", system.health, "Whether the process answers", None, answer=Health, tags=tags),
+        Route("GET", "/health", handlers.health, "Whether the process answers", None, response=ServerHealth, tags=tags),
         Route(
-            "GET", "/ready", system.ready, "Whether the server can do work", None, answer=Health, tags=tags,
-            refusals=("draining", "database_unavailable"),
+            "GET", "/ready", handlers.ready, "Whether the server can do work", None, response=ServerHealth, tags=tags,
+            errors=("draining", "database_unavailable"),
         ),
-        Route("GET", "/metrics", system.metrics, "Figures for Prometheus", metrics_scope, tags=tags),
-        Route("GET", "/openapi.json", system.openapi, "This API, described", None, tags=tags),
-        Route("GET", "/docs", system.docs, "This API, for people", None, tags=tags),
-        Route("GET", "/.well-known/jwks.json", system.jwks, "The local issuer's public keys", None, tags=tags),
+        Route("GET", "/metrics", handlers.metrics, "Figures for Prometheus", metrics_scope, tags=tags),
+        Route("GET", "/openapi.json", handlers.openapi, "This API, described", None, tags=tags),
+        Route("GET", "/docs", handlers.docs, "This API, for people", None, tags=tags),
+        Route("GET", "/.well-known/jwks.json", handlers.jwks, "The local issuer's public keys", None, tags=tags),
     ]  # fmt: skip
 
 
-class About(msgspec.Struct, frozen=True):
+class ServerInfo(msgspec.Struct, frozen=True):
     version: str
     database: Literal["sqlite", "postgresql"]
     revision: str
@@ -117,28 +117,28 @@ class About(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class AboutDesk:
+class ServerInfoHandlers:
     engine: Engine
     check_bearer: CheckBearer
     version: str
     database: Literal["sqlite", "postgresql"]
 
-    async def about(self, call: Call) -> About:
+    async def about(self, call: Call) -> ServerInfo:
         await self.check_bearer(call.caller)
 
-        async def read(tx: Tx) -> About:
+        async def read(tx: Transaction) -> ServerInfo:
             [[row]] = await tx.read(Q.schema_served())
             revision = str(row[0])
-            wrong = migrate.complaint(revision)
-            return About(self.version, self.database, revision, migrate.revisions()[-1], wrong, iso(tx.now))
+            complaint = migrate.schema_mismatch(revision)
+            return ServerInfo(self.version, self.database, revision, migrate.revisions()[-1], complaint, iso(tx.now))
 
         return await self.engine.read(read)
 
 
-def about_routes(desk: AboutDesk) -> list[Route]:
+def about_routes(handlers: ServerInfoHandlers) -> list[Route]:
     return [
         Route(
-            "GET", "/about", desk.about, "What serves here, on which tables, and its clock", LIFECYCLE,
-            answer=About, tags=("server",),
+            "GET", "/about", handlers.about, "What serves here, on which tables, and its clock", LIFECYCLE,
+            response=ServerInfo, tags=("server",),
         ),
     ]  # fmt: skip

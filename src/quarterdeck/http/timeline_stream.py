@@ -30,133 +30,141 @@ from quarterdeck.domain.fleets.operations.fleet_reads import in_fleet
 from quarterdeck.domain.fleets.route_params import of_fleet
 from quarterdeck.domain.fleets.rules import views
 from quarterdeck.engine.event_log import Event, EventFilter
-from quarterdeck.engine.event_subscriber import Follower
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.event_subscriber import EventSubscriber
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.http import event_stream
-from quarterdeck.http.event_stream import EventStream, Live
+from quarterdeck.http.event_stream import EventStream, EventStreams
 
-SENT = "message.sent"
-TYPES = (SENT, "message.acknowledged", "message.canceled")
-AT_ONCE = 8
+MESSAGE_SENT = "message.sent"
+EVENT_TYPES = (MESSAGE_SENT, "message.acknowledged", "message.canceled")
+ENTRIES_PER_READ = 8
 """Entries that are read and sent together: a broadcast is as long as its fleet is large."""
 _encode = msgspec.json.Encoder().encode
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _MessageEventData(msgspec.Struct, frozen=True):
     """What an event of a message says of where it belongs."""
 
     fleet_id: int = msgspec.field(name="fleetId")
     origin: int | None = None
 
 
-_told = msgspec.json.Decoder(_Told).decode
+_decode_event_data = msgspec.json.Decoder(_MessageEventData).decode
 
 
 @dataclass(slots=True)
-class Untold:
+class PendingEntry:
     """What is to be told of one entry."""
 
     entry_id: int
-    first: int
+    first_pos: int
     """The position of the first event of it that was not told."""
     is_new: bool
-    moved: set[int] = field(default_factory=set)
+    changed_messages: set[int] = field(default_factory=set)
     """Messages, where the entry is not new."""
-    upto: int = 0
+    last_pos: int = 0
     """When it was told, everything up to this position was."""
 
 
-class EntryStream(EventStream):
-    def __init__(self, live: Live, follower: Follower, fleet: OfFleet, begins_now: bool) -> None:
-        super().__init__(live, follower, fleet.bearer, begins_now)
+class TimelineStream(EventStream):
+    def __init__(
+        self, event_streams: EventStreams, subscriber: EventSubscriber, fleet: OfFleet, starts_at_head: bool
+    ) -> None:
+        super().__init__(event_streams, subscriber, fleet.bearer, starts_at_head)
         self._fleet = fleet
-        self._untold: list[Untold] = []
+        self._pending: list[PendingEntry] = []
 
     async def recheck(self) -> None:
-        await self._live.engine.read(self._admit, zones=self._zones)
+        await self._event_streams.engine.read(self._authorize, zones=self._zones)
 
-    async def _admit(self, tx: Tx) -> None:
+    async def _authorize(self, tx: Transaction) -> None:
         """Refuses whoever may not read the fleet, and one that is not there."""
         await in_fleet(tx, self._fleet)
 
-    async def _news(self) -> bytes:
-        if not self._untold:
-            if self.follower.joined:
-                found = self.follower.take_events()
+    async def _read_pending(self) -> bytes:
+        if not self._pending:
+            if self.subscriber.is_live:
+                events = self.subscriber.take_events()
             else:
-                found, outside = await self.follower.catch_up_events()
-                if outside is not None:
-                    return self._reset(outside)
-            self._untold = news(found, self._fleet.fleet_id, self.follower.position)
-        return await self._shown() if self._untold else b""
+                events, missed_bounds = await self.subscriber.catch_up_events()
+                if missed_bounds is not None:
+                    return self._reset_frame(missed_bounds)
+            self._pending = collect_entries(events, self._fleet.fleet_id, self.subscriber.position)
+        return await self._next_frames() if self._pending else b""
 
-    async def _shown(self) -> bytes:
+    async def _next_frames(self) -> bytes:
         """The next of them, as they are now. They are forgotten only when they were read."""
-        due = self._untold[:AT_ONCE]
+        batch = self._pending[:ENTRIES_PER_READ]
         try:
-            frames = await self._live.engine.read(lambda tx: self._frames(tx, due), zones=self._zones)
+            frames = await self._event_streams.engine.read(lambda tx: self._build_frames(tx, batch), zones=self._zones)
         except Problem as problem:
             # May not read it any more, and is told nothing more.
             self.close(problem.code)
             return b""
-        del self._untold[: len(due)]
+        del self._pending[: len(batch)]
         return b"".join(frames)
 
-    async def _frames(self, tx: Tx, due: Sequence[Untold]) -> list[bytes]:
-        begun = [each.entry_id for each in due if each.is_new]
-        found = await timeline.news(tx, self._fleet, begun, [one for each in due for one in each.moved])
+    async def _build_frames(self, tx: Transaction, batch: Sequence[PendingEntry]) -> list[bytes]:
+        new_entry_ids = [each.entry_id for each in batch if each.is_new]
+        found = await timeline.news(
+            tx, self._fleet, new_entry_ids, [message_id for each in batch for message_id in each.changed_messages]
+        )
         frames: list[bytes] = []
-        for each in due:
-            moved = [found.moved[task_id] for task_id in sorted(each.moved) if task_id in found.moved]
-            if entry := found.entries.get(each.entry_id):
-                frames.append(_frame(each, b"entry", views.entry_view(entry, found.names)))
-            elif moved:
-                frames.append(_frame(each, b"moved", views.moved_view(each.entry_id, moved, found.names)))
+        for pending in batch:
+            changes = [found.moved[task_id] for task_id in sorted(pending.changed_messages) if task_id in found.moved]
+            if entry := found.entries.get(pending.entry_id):
+                frames.append(_encode_frame(pending, b"entry", views.entry_view(entry, found.names)))
+            elif changes:
+                frames.append(
+                    _encode_frame(pending, b"moved", views.moved_view(pending.entry_id, changes, found.names))
+                )
         return frames
 
     @property
     def _position(self) -> int:
-        return self._untold[0].first - 1 if self._untold else super()._position
+        return self._pending[0].first_pos - 1 if self._pending else super()._position
 
     @property
     def _is_idle(self) -> bool:
-        return not self._untold and super()._is_idle
+        return not self._pending and super()._is_idle
 
 
-def _frame(of: Untold, name: bytes, view: EntryView | MovedView) -> bytes:
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (of.upto, name, _encode(view))
+def _encode_frame(pending: PendingEntry, name: bytes, view: EntryView | MovedView) -> bytes:
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (pending.last_pos, name, _encode(view))
 
 
-def news(events: Sequence[Event], fleet_id: int, upto: int) -> list[Untold]:
+def collect_entries(events: Sequence[Event], fleet_id: int, last_pos: int) -> list[PendingEntry]:
     """What these tell of a fleet, up to this position of the log: of each entry once, in the place of its first event.
     An entry that is new is shown as it is by then, and what became of it with it."""
-    found: dict[int, Untold] = {}
+    entries: dict[int, PendingEntry] = {}
     for event in events:
-        told = _told(event.data)
-        if told.fleet_id != fleet_id:
+        data = _decode_event_data(event.data)
+        if data.fleet_id != fleet_id:
             continue
         message_id = int(event.subject)
-        entry_id = message_id if told.origin is None else told.origin
-        of = found.setdefault(entry_id, Untold(entry_id, event.pos, is_new=event.type == SENT))
-        if not of.is_new:
-            of.moved.add(message_id)
-    ordered = [*found.values()]
-    for of, following in pairwise(ordered):
-        of.upto = following.first - 1
+        entry_id = message_id if data.origin is None else data.origin
+        pending = entries.setdefault(entry_id, PendingEntry(entry_id, event.pos, is_new=event.type == MESSAGE_SENT))
+        if not pending.is_new:
+            pending.changed_messages.add(message_id)
+    ordered = [*entries.values()]
+    for pending, next_entry in pairwise(ordered):
+        pending.last_pos = next_entry.first_pos - 1
     if ordered:
-        ordered[-1].upto = upto
+        ordered[-1].last_pos = last_pos
     return ordered
 
 
 @dataclass(frozen=True, slots=True)
-class Timelines:
+class TimelineStreams:
     """Opens them. Made once, in the composition root."""
 
-    live: Live
+    event_streams: EventStreams
 
-    async def follow(self, call: Call) -> EntryStream:
+    async def open(self, call: Call) -> TimelineStream:
         fleet = of_fleet(call)
-        begins_now = call.last_event_id is None
-        after = 0 if call.last_event_id is None else event_stream.position_of(call.last_event_id)
-        follower = self.live.follower(EventFilter(call.zone, after=after, types=TYPES), fleet.bearer)
-        return await self.live.begin(EntryStream(self.live, follower, fleet, begins_now))
+        starts_at_head = call.last_event_id is None
+        after = 0 if call.last_event_id is None else event_stream.parse_position(call.last_event_id)
+        subscriber = self.event_streams.new_subscriber(
+            EventFilter(call.zone_id, after=after, types=EVENT_TYPES), fleet.bearer
+        )
+        return await self.event_streams.start(TimelineStream(self.event_streams, subscriber, fleet, starts_at_head))

@@ -8,13 +8,20 @@ from pathlib import Path
 import msgspec
 
 from quarterdeck.core.audit_seal import Seal
-from quarterdeck.core.audit_verify import Altered, Anchor, Evidence, Proof, anchor_of, verify
+from quarterdeck.core.audit_verify import (
+    Anchor,
+    VerificationError,
+    VerificationInput,
+    VerificationResult,
+    parse_anchor,
+    verify,
+)
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import Invalid, NotFound
 from quarterdeck.http.auth.secret_files import KeyFileError
-from quarterdeck.maintenance.audit_keys import TrustedKeys, trusted_keys
+from quarterdeck.maintenance.audit_keys import TrustedKeys, load_trusted_keys
 from quarterdeck.maintenance.queries import Q
-from quarterdeck.maintenance.snapshot import Snapshot, first, rows, snapshot_of
+from quarterdeck.maintenance.snapshot import Snapshot, first_row, iter_rows, open_snapshot
 
 NO_ANCHOR = (
     "No anchor was given: that the newest seals were not cut off together with their events is not proved. Note "
@@ -22,106 +29,115 @@ NO_ANCHOR = (
 )
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class AuditReport(msgspec.Struct, frozen=True):
     """What `qd audit verify` has to say."""
 
-    proven: bool
-    proof: Proof | None = None
-    what: str | None = None
+    is_proven: bool
+    proof: VerificationResult | None = None
+    alteration: str | None = None
     """What is altered, in a sentence."""
     pos: int | None = None
     """The first row of the log that is not what it was."""
     seal: int | None = None
     anchors: list[str] = []
 
-    def document(self) -> dict[str, object]:
-        told: dict[str, object] = {"proven": self.proven, "anchors": self.anchors}
+    def to_dict(self) -> dict[str, object]:
+        result: dict[str, object] = {"proven": self.is_proven, "anchors": self.anchors}
         if self.proof is None:
-            return {**told, "altered": {"what": self.what, "pos": self.pos, "seal": self.seal}}
+            return {**result, "altered": {"what": self.alteration, "pos": self.pos, "seal": self.seal}}
         proof = msgspec.to_builtins(self.proof)
         since = self.proof.unproven_since
-        return {**told, **proof, "unproven_since": None if since is None else iso(since), "limits": self.limits()}
+        return {
+            **result,
+            **proof,
+            "unproven_since": None if since is None else iso(since),
+            "limits": self.unproven_notes(),
+        }
 
-    def limits(self) -> list[str]:
+    def unproven_notes(self) -> list[str]:
         """What is not proved, in words."""
-        proof, told = self.proof, []
+        proof, notes = self.proof, []
         if proof and proof.unproven and proof.unproven_since is not None:
-            told.append(
-                f"{_many(proof.unproven, 'event')} after position {proof.last_pos} {_are(proof.unproven)} not sealed "
+            notes.append(
+                f"{_pluralize(proof.unproven, 'event')} after position {proof.last_pos} {_is_or_are(proof.unproven)} not sealed "
                 f"yet (the oldest is of {iso(proof.unproven_since)}), and so not proved."
             )
         if proof and proof.seals == 0:
-            told.append("There is no seal: nothing is proved.")
-        return told if self.anchors else [*told, NO_ANCHOR]
+            notes.append("There is no seal: nothing is proved.")
+        return notes if self.anchors else [*notes, NO_ANCHOR]
 
     def text(self) -> str:
         if self.proof is None:
-            return f"altered: {self.what}"
-        return "\n".join([f"proven: {_proved(self.proof, self.anchors)}", *(f"  {line}" for line in self.limits())])
+            return f"altered: {self.alteration}"
+        return "\n".join(
+            [f"proven: {_proof_text(self.proof, self.anchors)}", *(f"  {line}" for line in self.unproven_notes())]
+        )
 
 
-def judge(url: str, trusted: TrustedKeys, anchors: Sequence[Anchor] = ()) -> Verdict:
+def verify_log(url: str, trusted_keys: TrustedKeys, anchors: Sequence[Anchor] = ()) -> AuditReport:
     """Reads everything there is, as of one moment."""
-    named = [str(anchor) for anchor in anchors]
-    with snapshot_of(url) as snapshot:
+    anchor_texts = [str(anchor) for anchor in anchors]
+    with open_snapshot(url) as snapshot:
         try:
-            return Verdict(True, verify(evidence_of(snapshot), trusted.verifies, anchors), anchors=named)
-        except Altered as found:
-            return Verdict(False, None, found.what, found.pos, found.seal, named)
+            return AuditReport(
+                True, verify(load_evidence(snapshot), trusted_keys.verify, anchors), anchors=anchor_texts
+            )
+        except VerificationError as error:
+            return AuditReport(False, None, error.message, error.pos, error.seal, anchor_texts)
 
 
-def evidence_of(snapshot: Snapshot) -> Evidence:
-    return Evidence(
-        head=first(snapshot, Q.log_head_row()),
-        newest=first(snapshot, Q.seal_last()),
-        seals=rows(snapshot, Q.seals_all()),
+def load_evidence(snapshot: Snapshot) -> VerificationInput:
+    return VerificationInput(
+        head=first_row(snapshot, Q.log_head_row()),
+        newest_seal=first_row(snapshot, Q.seal_last()),
+        seals=iter_rows(snapshot, Q.seals_all()),
         events=snapshot.pages(Q.events_all()),
     )
 
 
 def newest_anchor(url: str) -> str:
     """The newest seal, to be noted elsewhere."""
-    with snapshot_of(url) as snapshot:
-        found = first(snapshot, Q.seal_last())
+    with open_snapshot(url) as snapshot:
+        found = first_row(snapshot, Q.seal_last())
     if found is None:
         raise NotFound("not_sealed", "Nothing is sealed yet. A server seals what is new every few seconds.")
-    return msgspec.convert(found, Seal).name
+    return msgspec.convert(found, Seal).anchor
 
 
 # -- what is given on the command line -----------------------------------------------------------------------------
 
 
-def keys_to_trust(named: Sequence[str], own: Path) -> TrustedKeys:
+def select_trusted_keys(key_files: Sequence[str], default_key: Path) -> TrustedKeys:
     """The keys that were named; if none was, the one in the data directory."""
-    if named:
-        return trusted_keys(Path(name) for name in named)
-    if not own.exists():
+    if key_files:
+        return load_trusted_keys(Path(name) for name in key_files)
+    if not default_key.exists():
         raise KeyFileError(
-            f"There is no signing key at {own}. Name the key that signed with --key: a PEM file, or the "
+            f"There is no signing key at {default_key}. Name the key that signed with --key: a PEM file, or the "
             "/.well-known/jwks.json of the server, saved at the time."
         )
-    return trusted_keys([own])
+    return load_trusted_keys([default_key])
 
 
-def anchors_of(given: Iterable[str]) -> list[Anchor]:
+def parse_anchors(texts: Iterable[str]) -> list[Anchor]:
     """Each is an anchor itself, or a file with one in each line."""
-    return [anchor for one in given for anchor in _anchors(one)]
+    return [anchor for text in texts for anchor in _parse_anchor_argument(text)]
 
 
-def _anchors(text: str) -> list[Anchor]:
-    if (anchor := anchor_of(text.strip())) is not None:
+def _parse_anchor_argument(text: str) -> list[Anchor]:
+    if (anchor := parse_anchor(text.strip())) is not None:
         return [anchor]
     try:
         lines = [line.strip() for line in Path(text).read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError):
-        raise _no_anchor(text) from None
-    found = [anchor_of(line) for line in lines if line and not line.startswith("#")]
+        raise _invalid_anchor(text) from None
+    found = [parse_anchor(line) for line in lines if line and not line.startswith("#")]
     if not found or None in found:
-        raise _no_anchor(text)
+        raise _invalid_anchor(text)
     return [anchor for anchor in found if anchor]
 
 
-def _no_anchor(text: str) -> Invalid:
+def _invalid_anchor(text: str) -> Invalid:
     return Invalid(
         "invalid_anchor",
         f"{text} is neither an anchor, as `qd audit anchor` prints it, nor a file with nothing but anchors in it.",
@@ -131,19 +147,19 @@ def _no_anchor(text: str) -> Invalid:
 # -- words ----------------------------------------------------------------------------------------------------------
 
 
-def _proved(proof: Proof, anchors: Sequence[str]) -> str:
-    by = f", signed by {' and '.join(proof.kids)}" if proof.kids else ""
-    told = f"{_many(proof.events, 'event')} under {_many(proof.seals, 'seal')}{by}."
+def _proof_text(proof: VerificationResult, anchors: Sequence[str]) -> str:
+    signers = f", signed by {' and '.join(proof.kids)}" if proof.kids else ""
+    text = f"{_pluralize(proof.events, 'event')} under {_pluralize(proof.seals, 'seal')}{signers}."
     if proof.removed:
-        told += f" {_many(proof.removed, 'event')} up to position {proof.floor} were removed by retention."
+        text += f" {_pluralize(proof.removed, 'event')} up to position {proof.floor} were removed by retention."
     if anchors:
-        told += f" The chain runs through {_many(len(anchors), 'anchor')}."
-    return told
+        text += f" The chain runs through {_pluralize(len(anchors), 'anchor')}."
+    return text
 
 
-def _many(count: int, noun: str) -> str:
+def _pluralize(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _are(count: int) -> str:
+def _is_or_are(count: int) -> str:
     return "is" if count == 1 else "are"

@@ -12,7 +12,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-from quarterdeck.http.auth.jwk import VerifyingKey, read_key_set, verifying_key
+from quarterdeck.http.auth.jwk import VerifyingKey, parse_key_set, to_verifying_key
 from quarterdeck.http.auth.local_issuer import public_jwk, thumbprint
 from quarterdeck.http.auth.secret_files import KeyFileError
 
@@ -24,29 +24,29 @@ class TrustedKeys:
         self._keys: dict[str, VerifyingKey] = {}
         for key in keys:
             kid = thumbprint(public_jwk(key))
-            if pinned := verifying_key(kid, key):
-                self._keys[kid] = pinned
+            if verifying := to_verifying_key(kid, key):
+                self._keys[kid] = verifying
 
-    def verifies(self, kid: str, message: bytes, signature: bytes) -> bool | None:
+    def verify(self, kid: str, message: bytes, signature: bytes) -> bool | None:
         """Whether the key of that thumbprint signed the message; None if it is not among the trusted."""
         key = self._keys.get(kid)
-        return None if key is None else key.verifies(message, signature)
+        return None if key is None else key.verify(message, signature)
 
 
-def trusted_keys(files: Iterable[Path]) -> TrustedKeys:
+def load_trusted_keys(files: Iterable[Path]) -> TrustedKeys:
     """Raises KeyFileError with a sentence for a file that holds no key that could have signed a seal."""
-    return TrustedKeys(key for file in files for key in _keys_of(file))
+    return TrustedKeys(key for file in files for key in _load_keys(file))
 
 
-def _keys_of(file: Path) -> list[EllipticCurvePublicKey]:
-    content = _content(file)
-    found = list(_jwks(content) if content.lstrip().startswith(b"{") else _pem(content))
+def _load_keys(file: Path) -> list[EllipticCurvePublicKey]:
+    content = _read_file(file)
+    found = list(_keys_from_jwks(content) if content.lstrip().startswith(b"{") else _keys_from_pem(content))
     if not found:
         raise KeyFileError(f"The file {file} holds no P-256 key, neither as PEM nor as JWKS.")
     return found
 
 
-def _content(file: Path) -> bytes:
+def _read_file(file: Path) -> bytes:
     try:
         # Not blocking: a pipe of that name must not be waited for.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -54,21 +54,21 @@ def _content(file: Path) -> bytes:
             return os.read(descriptor, _MAX_BYTES)
         finally:
             os.close(descriptor)
-    except OSError as failure:
-        raise KeyFileError(f"The key file {file} cannot be read: {failure.strerror}.") from None
+    except OSError as error:
+        raise KeyFileError(f"The key file {file} cannot be read: {error.strerror}.") from None
 
 
-def _jwks(content: bytes) -> Iterator[EllipticCurvePublicKey]:
+def _keys_from_jwks(content: bytes) -> Iterator[EllipticCurvePublicKey]:
     try:
-        keys = read_key_set(content)
+        keys = parse_key_set(content)
     except ValueError:
         return
     for key in keys:
-        if isinstance(key.public, EllipticCurvePublicKey):
-            yield key.public
+        if isinstance(key.public_key, EllipticCurvePublicKey):
+            yield key.public_key
 
 
-def _pem(content: bytes) -> Iterator[EllipticCurvePublicKey]:
+def _keys_from_pem(content: bytes) -> Iterator[EllipticCurvePublicKey]:
     key: object
     try:
         key = load_pem_public_key(content)

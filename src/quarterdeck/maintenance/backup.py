@@ -21,13 +21,13 @@ from quarterdeck.maintenance.snapshot import open_read_only
 from quarterdeck.store.interface import StoreError
 from quarterdeck.store.migrate import sqlite_path
 
-POSTGRESQL = (
+POSTGRESQL_HINT = (
     "PostgreSQL is backed up with its own tools, by the owner of the tables or a superuser, whom row-level security "
     "does not hold: pg_dump --format=custom --file=FILE URL. docs/operations.md has it step by step."
 )
 
 
-class Copied(msgspec.Struct, frozen=True):
+class BackupResult(msgspec.Struct, frozen=True):
     file: str
     bytes: int
     position: int
@@ -40,62 +40,62 @@ class Copied(msgspec.Struct, frozen=True):
         return f"{self.file}: {self.bytes:,} bytes, log position {self.position}{sealed}"
 
 
-def copy(url: str, file: Path) -> Copied:
+def create_backup(url: str, file: Path) -> BackupResult:
     """Raises with a sentence, and leaves nothing behind, if the copy cannot be made whole."""
     source = sqlite_path(url)
     if source is None:
-        raise Invalid("use_pg_dump", POSTGRESQL)
+        raise Invalid("use_pg_dump", POSTGRESQL_HINT)
     if not source.is_file():
         raise StoreError("missing", f"There is no database at {source}.")
     if file.exists():
-        raise _taken(file)
-    with _beside(file) as unfinished:
-        position, anchor = _fill(source, unfinished)
-        _give_name(unfinished, file)
-    return Copied(str(file), file.stat().st_size, position, anchor)
+        raise _file_exists(file)
+    with _temporary_file(file) as temporary:
+        position, anchor = _copy_database(source, temporary)
+        _publish(temporary, file)
+    return BackupResult(str(file), file.stat().st_size, position, anchor)
 
 
 @contextlib.contextmanager
-def _beside(file: Path) -> Iterator[Path]:
+def _temporary_file(file: Path) -> Iterator[Path]:
     """An empty file of our own in the same directory, gone afterwards whatever happens."""
-    unfinished = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
-    os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:
-        yield unfinished
+        yield temporary
     finally:
-        unfinished.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def _fill(source: Path, unfinished: Path) -> tuple[int, str | None]:
+def _copy_database(source: Path, temporary: Path) -> tuple[int, str | None]:
     try:
         with (
             contextlib.closing(open_read_only(source)) as original,
-            contextlib.closing(sqlite3.connect(unfinished, isolation_level=None)) as made,
+            contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as target,
         ):
-            original.backup(made)
+            original.backup(target)
             # A copy for keeping is one file: the server that opens it makes a log of its own again.
-            made.execute("pragma journal_mode = delete")
-            return _what_is_in(made)
+            target.execute("pragma journal_mode = delete")
+            return _inspect_copy(target)
     except sqlite3.Error as error:
         raise StoreError("sqlite", f"The copy could not be made: {error}.") from error
 
 
-def _what_is_in(made: sqlite3.Connection) -> tuple[int, str | None]:
-    [[verdict]] = made.execute("pragma quick_check(1)").fetchall()
-    if verdict != "ok":
-        raise StoreError("sqlite", f"The copy does not pass SQLite's own check: {verdict}.")
-    [[position]] = made.execute("select pos from log_head").fetchall()
-    newest = made.execute("select number || ':' || hash from seals order by number desc limit 1").fetchone()
-    return int(position), str(newest[0]) if newest else None
+def _inspect_copy(connection: sqlite3.Connection) -> tuple[int, str | None]:
+    [[check_result]] = connection.execute("pragma quick_check(1)").fetchall()
+    if check_result != "ok":
+        raise StoreError("sqlite", f"The copy does not pass SQLite's own check: {check_result}.")
+    [[position]] = connection.execute("select pos from log_head").fetchall()
+    newest_seal = connection.execute("select number || ':' || hash from seals order by number desc limit 1").fetchone()
+    return int(position), str(newest_seal[0]) if newest_seal else None
 
 
-def _give_name(unfinished: Path, file: Path) -> None:
+def _publish(temporary: Path, file: Path) -> None:
     """By a link, which fails if somebody took the name meanwhile; a rename would overwrite."""
-    _sync(unfinished)
+    _sync(temporary)
     try:
-        os.link(unfinished, file)
+        os.link(temporary, file)
     except FileExistsError:
-        raise _taken(file) from None
+        raise _file_exists(file) from None
     _sync(file.parent)
 
 
@@ -107,5 +107,5 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _taken(file: Path) -> Conflict:
+def _file_exists(file: Path) -> Conflict:
     return Conflict("file_exists", f"{file} is there already, and nothing is overwritten.")

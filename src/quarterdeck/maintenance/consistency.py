@@ -14,14 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from quarterdeck.maintenance.history_checker.reader import read
-from quarterdeck.maintenance.history_checker.run import Verdict, verdict
-from quarterdeck.maintenance.queries import FLEETS, Q
-from quarterdeck.maintenance.snapshot import Snapshot, first, rows, snapshot_of
+from quarterdeck.maintenance.history_checker.reader import read_histories
+from quarterdeck.maintenance.history_checker.run import HistoryReport, check_history
+from quarterdeck.maintenance.queries import FLEET_QUERIES, Q
+from quarterdeck.maintenance.snapshot import Snapshot, first_row, iter_rows, open_snapshot
 from quarterdeck.store.interface import Row
 from quarterdeck.store.sql import Statement
 
-SHOWN_MAX = 100
+FINDINGS_MAX = 100
 """Lines of one check. Whoever has more has one cause, and needs a number rather than a list."""
 
 
@@ -30,7 +30,7 @@ class Check(msgspec.Struct, frozen=True):
 
     name: str
     statement: Statement
-    sentence: str
+    template: str
     is_note: bool = False
     """Worth knowing, and not wrong."""
 
@@ -73,34 +73,36 @@ CHECKS = (
     Check("tasks-lost", Q.check_tasks_lost, "the task {1} is held by the agent {2}, which is {3}"),
     Check(
         "fleets",
-        FLEETS.check_fleets,
+        FLEET_QUERIES.check_fleets,
         "the fleet {1} is {2}, and has {3} administrators, {4} directors and {5} active members",
     ),
-    Check("fleet-members", FLEETS.check_fleet_members, "the member {1} of fleet {2} is {3}, and its row cannot be"),
+    Check(
+        "fleet-members", FLEET_QUERIES.check_fleet_members, "the member {1} of fleet {2} is {3}, and its row cannot be"
+    ),
     Check(
         "fleet-registry",
-        FLEETS.check_fleet_registry,
+        FLEET_QUERIES.check_fleet_registry,
         "the member {1} of fleet {2} is {3}, and in the registry {4} is {5}",
     ),
-    Check("fleet-panes", FLEETS.check_fleet_panes, "the member {1} {2}"),
+    Check("fleet-panes", FLEET_QUERIES.check_fleet_panes, "the member {1} {2}"),
     Check(
         "fleet-monitors",
-        FLEETS.check_fleet_monitors,
+        FLEET_QUERIES.check_fleet_monitors,
         "the monitor of fleet {1} has the pid {2}; the fleet is {3}, or the monitor's row cannot be",
     ),
-    Check("fleet-ids", FLEETS.check_fleet_ids, "the counter of {1} says {2}, and the highest id is {3}"),
-    Check("messages", FLEETS.check_messages, "the message {1} is a {2} and {3}, and its row cannot be"),
+    Check("fleet-ids", FLEET_QUERIES.check_fleet_ids, "the counter of {1} says {2}, and the highest id is {3}"),
+    Check("messages", FLEET_QUERIES.check_messages, "the message {1} is a {2} and {3}, and its row cannot be"),
     Check(
         "message-ends",
-        FLEETS.check_message_ends,
+        FLEET_QUERIES.check_message_ends,
         "the message {1} of fleet {2} is {3} {4}, who is not of that fleet, or is its administrator",
     ),
     Check(
         "broadcasts",
-        FLEETS.check_broadcasts,
+        FLEET_QUERIES.check_broadcasts,
         "the broadcast {1} says {2!r}, and has {3} deliveries to {4} members, up to {5}",
     ),
-    Check("deliveries", FLEETS.check_deliveries, "the message {1} was delivered of {2}, which {3}"),
+    Check("deliveries", FLEET_QUERIES.check_deliveries, "the message {1} was delivered of {2}, which {3}"),
     Check("log-head", Q.check_log_head, "{1} has position {2} and floor {3}, and the last event is {4}"),
     Check("log-gaps", Q.check_log_gaps, "the {1} at positions {2} to {3} are gone"),
     Check("leases", Q.check_leases, "the lease {1} of {2} ends in {3} s, or has a term that cannot be"),
@@ -132,64 +134,68 @@ class Totals(msgspec.Struct, frozen=True, array_like=True):
         return ", ".join(f"{count:,} {noun.removesuffix('s') if count == 1 else noun}" for noun, count in named.items())
 
 
-class Report(msgspec.Struct):
+class ConsistencyReport(msgspec.Struct):
     totals: Totals
     findings: list[Finding] = []
     notes: list[Finding] = []
     counts: dict[str, int] = {}
     """By check: how many rows it found, shown or not."""
-    history: Verdict | None = None
+    history: HistoryReport | None = None
     """What became of the histories, if any were given."""
 
     @property
-    def well(self) -> bool:
-        return not self.findings and (self.history is None or self.history.well)
+    def is_consistent(self) -> bool:
+        return not self.findings and (self.history is None or self.history.is_consistent)
 
-    def document(self) -> dict[str, object]:
-        told: dict[str, object] = msgspec.to_builtins(self)
+    def to_dict(self) -> dict[str, object]:
+        result: dict[str, object] = msgspec.to_builtins(self)
         if self.history is None:
-            del told["history"]
-        return {"well": self.well, **told, "totals": msgspec.structs.asdict(self.totals)}
+            del result["history"]
+        return {"well": self.is_consistent, **result, "totals": msgspec.structs.asdict(self.totals)}
 
     def text(self) -> str:
         lines = [finding.text() for finding in self.findings]
         lines += [f"(note) {note.text()}" for note in self.notes]
-        lines += [f"{name}: {count - SHOWN_MAX:,} more" for name, count in self.counts.items() if count > SHOWN_MAX]
-        wrong = sum(self.counts.get(check.name, 0) for check in CHECKS if not check.is_note)
-        says = f"{wrong:,} {'row differs' if wrong == 1 else 'rows differ'}" if wrong else "all is well"
-        lines.append(f"{says}: {self.totals.text()}")
+        lines += [
+            f"{name}: {count - FINDINGS_MAX:,} more" for name, count in self.counts.items() if count > FINDINGS_MAX
+        ]
+        mismatches = sum(self.counts.get(check.name, 0) for check in CHECKS if not check.is_note)
+        summary = (
+            f"{mismatches:,} {'row differs' if mismatches == 1 else 'rows differ'}" if mismatches else "all is well"
+        )
+        lines.append(f"{summary}: {self.totals.text()}")
         return "\n".join([*lines, self.history.text()] if self.history else lines)
 
 
-def look(url: str, histories: Sequence[Path] = ()) -> Report:
-    calls = read(histories)
-    with snapshot_of(url) as snapshot:
-        found = report(snapshot)
+def check_database(url: str, histories: Sequence[Path] = ()) -> ConsistencyReport:
+    history = read_histories(histories)
+    with open_snapshot(url) as snapshot:
+        result = run_checks(snapshot)
         if histories:
-            found.history = verdict(snapshot, calls)
-        return found
+            result.history = check_history(snapshot, history)
+        return result
 
 
-def report(snapshot: Snapshot) -> Report:
-    totals = first(snapshot, Q.check_totals())
-    found = Report(msgspec.convert(totals, Totals))
+def run_checks(snapshot: Snapshot) -> ConsistencyReport:
+    totals = first_row(snapshot, Q.check_totals())
+    result = ConsistencyReport(msgspec.convert(totals, Totals))
     for check in CHECKS:
         for finding in _findings(snapshot, check):
-            count = found.counts[check.name] = found.counts.get(check.name, 0) + 1
-            if count <= SHOWN_MAX:
-                (found.notes if check.is_note else found.findings).append(finding)
-    return found
+            count = result.counts[check.name] = result.counts.get(check.name, 0) + 1
+            if count <= FINDINGS_MAX:
+                (result.notes if check.is_note else result.findings).append(finding)
+    return result
 
 
 def _findings(snapshot: Snapshot, check: Check) -> Iterator[Finding]:
-    return (_finding(check, row) for row in rows(snapshot, check.statement()))
+    return (_finding(check, row) for row in iter_rows(snapshot, check.statement()))
 
 
 def _finding(check: Check, row: Row) -> Finding:
     # Names are chosen by strangers: as one line that cannot move a cursor.
-    plain = [value if isinstance(value, int) else _one_line(str(value)) for value in row]
+    values = [value if isinstance(value, int) else _one_line(str(value)) for value in row]
     zone_id = str(row[0]) or None
-    return Finding(check.name, zone_id, str(row[1]), check.sentence.format(*plain))
+    return Finding(check.name, zone_id, str(row[1]), check.template.format(*values))
 
 
 def _one_line(text: str) -> str:

@@ -3,4 +3,4 @@
 from quarterdeck.store.sql import load
 
 Q = load(__package__)
-FLEETS = load(__package__, "fleets.sql")
+FLEET_QUERIES = load(__package__, "fleets.sql")

@@ -22,60 +22,60 @@ from urllib.parse import quote
 from quarterdeck.core.clock import system_now
 from quarterdeck.maintenance.queries import Q
 from quarterdeck.store.interface import Row, StoreError, TransientError
-from quarterdeck.store.migrate import complaint, sqlite_path
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.migrate import schema_mismatch, sqlite_path
+from quarterdeck.store.sql import BoundStatement
 
 if TYPE_CHECKING:
     import psycopg
     from psycopg.rows import TupleRow
 
-PAGE = 2_000
+PAGE_ROWS = 2_000
 
 
 class Snapshot(Protocol):
-    def pages(self, bound: Bound) -> Iterator[Sequence[Row]]:
+    def pages(self, query: BoundStatement) -> Iterator[Sequence[Row]]:
         """The rows of a statement, as they come."""
 
 
-def first(snapshot: Snapshot, bound: Bound) -> Row | None:
-    return next((page[0] for page in snapshot.pages(bound)), None)
+def first_row(snapshot: Snapshot, query: BoundStatement) -> Row | None:
+    return next((page[0] for page in snapshot.pages(query)), None)
 
 
-def rows(snapshot: Snapshot, bound: Bound) -> Iterator[Row]:
-    return itertools.chain.from_iterable(snapshot.pages(bound))
+def iter_rows(snapshot: Snapshot, query: BoundStatement) -> Iterator[Row]:
+    return itertools.chain.from_iterable(snapshot.pages(query))
 
 
 @contextlib.contextmanager
-def snapshot_of(url: str) -> Iterator[Snapshot]:
+def open_snapshot(url: str) -> Iterator[Snapshot]:
     """Raises StoreError with a sentence for a database that cannot be read, or only in part."""
     path = sqlite_path(url)
-    with _sqlite(path) if path else _postgres(url) as opened:
-        _refuse_schema(opened)
-        yield opened
+    with _open_sqlite(path) if path else _open_postgres(url) as snapshot:
+        _check_schema(snapshot)
+        yield snapshot
 
 
-def _refuse_schema(opened: Snapshot) -> None:
+def _check_schema(snapshot: Snapshot) -> None:
     try:
-        found = first(opened, Q.schema_revision())
+        found = first_row(snapshot, Q.schema_revision())
     except sqlite3.OperationalError:  # no such table; PostgreSQL says it in its own way, further down
         found = None
-    if told := complaint(str(found[0]) if found else None):
-        raise StoreError("schema", told)
+    if message := schema_mismatch(str(found[0]) if found else None):
+        raise StoreError("schema", message)
 
 
 # -- SQLite -------------------------------------------------------------------------------------------------------
 
 
-class _Sqlite:
+class _SqliteSnapshot:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def pages(self, bound: Bound) -> Iterator[Sequence[Row]]:
-        given = 0
+    def pages(self, query: BoundStatement) -> Iterator[Sequence[Row]]:
+        yielded = 0
         try:
-            for page in self._read(bound):
+            for page in self._read_pages(query):
                 yield page
-                given += len(page)
+                yielded += len(page)
             return
         except sqlite3.OperationalError as error:
             if "UTF-8" not in str(error):
@@ -83,13 +83,13 @@ class _Sqlite:
         # Some text in here is none, which no server wrote. The rows are to be judged, not to be stumbled over: read
         # again, in a way that costs more, with bytes in the place of what is no text.
         self._connection.text_factory = _text_or_bytes
-        rest = itertools.islice(itertools.chain.from_iterable(self._read(bound)), given, None)
-        while page := list(itertools.islice(rest, PAGE)):
+        rest = itertools.islice(itertools.chain.from_iterable(self._read_pages(query)), yielded, None)
+        while page := list(itertools.islice(rest, PAGE_ROWS)):
             yield page
 
-    def _read(self, bound: Bound) -> Iterator[Sequence[Row]]:
-        cursor = self._connection.execute(bound.statement.sqlite, bound.named())
-        while page := cursor.fetchmany(PAGE):
+    def _read_pages(self, query: BoundStatement) -> Iterator[Sequence[Row]]:
+        cursor = self._connection.execute(query.statement.sqlite, query.named_params())
+        while page := cursor.fetchmany(PAGE_ROWS):
             yield page
 
 
@@ -101,30 +101,30 @@ def _text_or_bytes(raw: bytes) -> str | bytes:
 
 
 @contextlib.contextmanager
-def _sqlite(path: Path) -> Iterator[Snapshot]:
+def _open_sqlite(path: Path) -> Iterator[Snapshot]:
     if not path.is_file():
         raise StoreError("missing", f"There is no database at {path}.")
     with contextlib.closing(open_read_only(path)) as connection:
         connection.create_function("now_ms", 0, system_now)
         try:
             connection.execute("begin")
-            yield _Sqlite(connection)
+            yield _SqliteSnapshot(connection)
         except sqlite3.Error as error:
             raise StoreError("sqlite", f"{path} cannot be read as a SQLite database: {error}.") from error
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
     """Where a file lies on a disk that cannot be written and nothing of it waits in a log, it is read as it is."""
-    address = f"file:{quote(str(path.absolute()))}"
-    connection = sqlite3.connect(f"{address}?mode=ro", uri=True, isolation_level=None, timeout=10)
+    uri = f"file:{quote(str(path.absolute()))}"
+    connection = sqlite3.connect(f"{uri}?mode=ro", uri=True, isolation_level=None, timeout=10)
     try:
         connection.execute("select 1 from sqlite_master").fetchone()
     except sqlite3.OperationalError as error:
         connection.close()
-        waiting = path.with_name(f"{path.name}-wal")
-        if not error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")) or waiting.exists():
+        wal_file = path.with_name(f"{path.name}-wal")
+        if not error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")) or wal_file.exists():
             raise StoreError("sqlite", f"{path} cannot be read as a SQLite database: {error}.") from error
-        connection = sqlite3.connect(f"{address}?immutable=1", uri=True, isolation_level=None)
+        connection = sqlite3.connect(f"{uri}?immutable=1", uri=True, isolation_level=None)
     except sqlite3.DatabaseError as error:
         connection.close()
         raise StoreError("sqlite", f"{path} cannot be read as a SQLite database: {error}.") from error
@@ -134,43 +134,43 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 # -- PostgreSQL ---------------------------------------------------------------------------------------------------
 
 
-class _Postgres:
+class _PostgresSnapshot:
     def __init__(self, connection: psycopg.Connection[TupleRow]) -> None:
         self._connection = connection
-        self._numbers = itertools.count(1)
+        self._cursor_numbers = itertools.count(1)
 
-    def pages(self, bound: Bound) -> Iterator[Sequence[Row]]:
+    def pages(self, query: BoundStatement) -> Iterator[Sequence[Row]]:
         import psycopg
 
-        name = f"{bound.statement.name}_{next(self._numbers)}"
+        name = f"{query.statement.name}_{next(self._cursor_numbers)}"
         with psycopg.RawServerCursor(self._connection, name) as cursor:
-            cursor.execute(bound.statement.postgresql.encode(), bound.positional() or None)
-            while page := cursor.fetchmany(PAGE):
+            cursor.execute(query.statement.postgresql.encode(), query.positional_params() or None)
+            while page := cursor.fetchmany(PAGE_ROWS):
                 yield page
 
 
 @contextlib.contextmanager
-def _postgres(url: str) -> Iterator[Snapshot]:
+def _open_postgres(url: str) -> Iterator[Snapshot]:
     try:
         import psycopg
     except ImportError as error:
         raise StoreError("driver", "PostgreSQL needs more: pip install 'quarterdeck[postgres]'.") from error
     try:
         with psycopg.connect(url, connect_timeout=5, autocommit=True, application_name="quarterdeck") as connection:
-            _see_everything(connection)
+            _use_sweep_role(connection)
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
             with connection.transaction():
-                yield _Postgres(connection)
+                yield _PostgresSnapshot(connection)
     except psycopg.OperationalError as error:
         raise TransientError("08001", f"the database cannot be read: {error}") from error
     except psycopg.errors.UndefinedTable as error:
-        raise StoreError("schema", complaint(None) or "") from error
+        raise StoreError("schema", schema_mismatch(None) or "") from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise StoreError("role", f"This login may not read the database: {error.diag.message_primary}.") from error
 
 
-_HELD = """
+_ROW_SECURITY_ACTIVE = """
 select exists (
     select from pg_class c
     where c.relkind in ('r', 'p') and row_security_active(c.oid)
@@ -178,13 +178,13 @@ select exists (
 """
 
 
-def _see_everything(connection: psycopg.Connection[TupleRow]) -> None:
+def _use_sweep_role(connection: psycopg.Connection[TupleRow]) -> None:
     import psycopg
 
     from quarterdeck.store.postgres_roles import SWEEP
 
-    held = connection.execute(_HELD).fetchone()
-    if not held or not held[0]:
+    row_security = connection.execute(_ROW_SECURITY_ACTIVE).fetchone()
+    if not row_security or not row_security[0]:
         return  # the owner, or somebody whom row-level security does not hold
     try:
         connection.execute(f"set role {SWEEP}".encode())

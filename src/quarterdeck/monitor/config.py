@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 
 from quarterdeck.core.errors import Invalid
-from quarterdeck.tmux.coding_agents import CodingAgent, coding_agents_of
+from quarterdeck.tmux.coding_agents import CodingAgent, merge_coding_agents
 
-FILE = "quarterdeck.toml"
+SETTINGS_FILE = "quarterdeck.toml"
 
 
-class _Said(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _CodingAgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     argv: tuple[str, ...] | None = None
     model_argv: tuple[str, ...] | None = None
     prompt_argv: tuple[str, ...] | None = None
@@ -25,16 +25,16 @@ class _Said(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     exit: str | None = None
 
 
-class _File(msgspec.Struct, frozen=True):
-    coding_agents: dict[str, _Said] = {}
+class _SettingsFile(msgspec.Struct, frozen=True):
+    coding_agents: dict[str, _CodingAgentSettings] = {}
 
 
-def coding_agents(data: Path) -> Mapping[str, CodingAgent]:
-    file = data / FILE
+def load_coding_agents(data_dir: Path) -> Mapping[str, CodingAgent]:
+    file = data_dir / SETTINGS_FILE
     try:
-        said = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _File)
-        return coding_agents_of(said.coding_agents)
+        settings = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _SettingsFile)
+        return merge_coding_agents(settings.coding_agents)
     except FileNotFoundError:
-        return coding_agents_of(None)
-    except (ValueError, msgspec.ValidationError) as wrong:
-        raise Invalid("invalid_settings", f"{file}: {wrong}.") from None
+        return merge_coding_agents(None)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise Invalid("invalid_settings", f"{file}: {error}.") from None

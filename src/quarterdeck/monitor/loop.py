@@ -13,129 +13,131 @@ from typing import NamedTuple
 from quarterdeck.client.http_types import Lost, TimedOut
 from quarterdeck.core.clock import SECOND
 from quarterdeck.core.errors import Conflict, Fault, NotFound, Problem, Unauthenticated
-from quarterdeck.core.ping_policy import Sight, is_worth_a_ping, stale_after
-from quarterdeck.monitor.config import coding_agents
-from quarterdeck.monitor.model import Watch, Watched
-from quarterdeck.monitor.pane_observer import Eyes
-from quarterdeck.monitor.server_api import Desk
+from quarterdeck.core.ping_policy import PaneObservation, monitor_stale_after_ms, should_ping
+from quarterdeck.monitor.config import load_coding_agents
+from quarterdeck.monitor.model import MonitorState, WatchedMember
+from quarterdeck.monitor.pane_observer import PaneObserver
+from quarterdeck.monitor.server_api import ServerApi
 
-FLEET_IS_OVER = ("fleet_deleted", "fleet_not_found")
-ALWAYS = "seed"
+FLEET_GONE_CODES = ("fleet_deleted", "fleet_not_found")
+ALWAYS_POLICY = "seed"
 
 
-class Told(NamedTuple):
+class MonitorConfig(NamedTuple):
     """How one monitor is to be."""
 
     tick_seconds: int
     policy: str
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     """What happens, in lines."""
-    begun: Callable[[], None]
+    on_started: Callable[[], None]
     """Called once the fleet is ours."""
 
 
 class Monitor:
-    def __init__(self, desk: Desk, eyes: Eyes, told: Told) -> None:
-        self._desk = desk
-        self._eyes = eyes
-        self._told = told
-        self._pinged: list[int] = []
+    def __init__(self, api: ServerApi, observer: PaneObserver, config: MonitorConfig) -> None:
+        self._api = api
+        self._observer = observer
+        self._config = config
+        self._unreported_pings: list[int] = []
         """Whose pings have landed, and the server has not heard of it."""
-        self._ours_until = 0.0
+        self._owned_until = 0.0
 
     async def run(self) -> None:
         """Until a signal, or the end of its fleet. Raises what refused it."""
-        over = asyncio.Event()
+        stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, over.set)
-        watch: Watch | None = await self._claim()
-        self._told.begun()
+        for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(signal_number, stopped.set)
+        state: MonitorState | None = await self._claim()
+        self._config.on_started()
         try:
-            while not over.is_set():
-                began = now()
-                await self._attend(watch)
-                await _set_within(over, began + self._told.tick_seconds - now())
-                if not over.is_set():
-                    watch = await self._beat()
-        except (Conflict, NotFound) as ended:
+            while not stopped.is_set():
+                started_at = now()
+                await self._ping_due_members(state)
+                await _wait_set(stopped, started_at + self._config.tick_seconds - now())
+                if not stopped.is_set():
+                    state = await self._send_heartbeat()
+        except (Conflict, NotFound) as error:
             # Nothing is ours to let go of any more.
-            if ended.code not in FLEET_IS_OVER:
+            if error.code not in FLEET_GONE_CODES:
                 raise
-            self._told.say(ended.detail)
+            self._config.report(error.detail)
             return
         except BaseException:
             # Whatever it was, the next monitor need not wait until this one has grown stale.
-            await self._let_go()
+            await self._release()
             raise
-        await self._let_go()
+        await self._release()
 
-    async def _claim(self) -> Watch:
-        asked = now()
+    async def _claim(self) -> MonitorState:
+        sent_at = now()
         try:
-            watch = await asyncio.to_thread(self._desk.claim, self._told.tick_seconds, self._told.policy)
+            state = await asyncio.to_thread(self._api.claim, self._config.tick_seconds, self._config.policy)
         except (Lost, TimedOut):
             # It may have been heard all the same.
-            await self._let_go()
+            await self._release()
             raise
-        self._extend(asked)
-        return watch
+        self._extend_ownership(sent_at)
+        return state
 
-    async def _beat(self) -> Watch | None:
+    async def _send_heartbeat(self) -> MonitorState | None:
         """None: nobody knows whether the fleet is still ours, so nothing may be typed."""
-        asked, told = now(), [*self._pinged]
+        sent_at, pinged = now(), [*self._unreported_pings]
         try:
-            watch = await asyncio.to_thread(self._desk.beat, told)
-        except (Fault, Unauthenticated) as away:
+            state = await asyncio.to_thread(self._api.send_heartbeat, pinged)
+        except (Fault, Unauthenticated) as error:
             # A token is renewed where the server's are; that too may pass.
-            self._told.say(away.detail)
+            self._config.report(error.detail)
             return None
-        self._pinged = self._pinged[len(told) :]
-        self._extend(asked)
-        return watch
+        self._unreported_pings = self._unreported_pings[len(pinged) :]
+        self._extend_ownership(sent_at)
+        return state
 
-    def _extend(self, asked: float) -> None:
+    def _extend_ownership(self, sent_at: float) -> None:
         """Nobody else can claim the fleet before its heartbeat is this old, and it is younger than the question."""
-        self._ours_until = asked + stale_after(self._told.tick_seconds) / SECOND
+        self._owned_until = sent_at + monitor_stale_after_ms(self._config.tick_seconds) / SECOND
 
-    async def _attend(self, watch: Watch | None) -> None:
+    async def _ping_due_members(self, state: MonitorState | None) -> None:
         """Looks at everybody, so that it is known since when a pane is quiet; pings who is due and has a reason."""
-        if watch is None:
+        if state is None:
             return
-        sights = await self._eyes.look(watch.members, now())
-        due = [member for member in watch.members if member.is_due and self._deserves(member, sights)]
+        observations = await self._observer.observe(state.members, now())
+        due = [member for member in state.members if member.is_due and self._should_ping(member, observations)]
         if not due:
             return
-        landed = await asyncio.gather(*(self._ping(member) for member in due))
-        self._pinged += [member.agent_id for member, has in zip(due, landed, strict=True) if has]
-        if self._pinged:
+        results = await asyncio.gather(*(self._ping(member) for member in due))
+        self._unreported_pings += [member.agent_id for member, was_typed in zip(due, results, strict=True) if was_typed]
+        if self._unreported_pings:
             # At once: should this process end before the next tick, its successor pings nobody twice.
-            await self._beat()
+            await self._send_heartbeat()
 
-    def _deserves(self, member: Watched, sights: dict[int, Sight]) -> bool:
-        sight = sights.get(member.agent_id)
-        return sight is not None and is_worth_a_ping(sight, member.interval_seconds, always=self._told.policy == ALWAYS)
+    def _should_ping(self, member: WatchedMember, observations: dict[int, PaneObservation]) -> bool:
+        observation = observations.get(member.agent_id)
+        return observation is not None and should_ping(
+            observation, member.interval_seconds, always=self._config.policy == ALWAYS_POLICY
+        )
 
-    async def _ping(self, member: Watched) -> bool:
+    async def _ping(self, member: WatchedMember) -> bool:
         """Whether it landed."""
-        why_not = await self._eyes.ping(member, lambda: now() < self._ours_until)
-        if why_not is None:
-            self._told.say(f"pinged {member.agent_id} {member.name} ({member.unread} unread)")
+        reason = await self._observer.ping(member, lambda: now() < self._owned_until)
+        if reason is None:
+            self._config.report(f"pinged {member.agent_id} {member.name} ({member.unread} unread)")
         else:
-            self._told.say(f"did not ping {member.agent_id} {member.name}: {why_not}")
-        return why_not is None
+            self._config.report(f"did not ping {member.agent_id} {member.name}: {reason}")
+        return reason is None
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         try:
-            if self._pinged:
-                await asyncio.to_thread(self._desk.beat, self._pinged)
-            await asyncio.to_thread(self._desk.release)
+            if self._unreported_pings:
+                await asyncio.to_thread(self._api.send_heartbeat, self._unreported_pings)
+            await asyncio.to_thread(self._api.release)
         except Problem as problem:
             # It ends all the same, and is found to have ended by the age of its heartbeat.
-            self._told.say(f"the server did not hear of the end: {problem.detail}")
+            self._config.report(f"the server did not hear of the end: {problem.detail}")
 
 
-async def _set_within(event: asyncio.Event, seconds: float) -> None:
+async def _wait_set(event: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(max(0.0, seconds)):
             await event.wait()
@@ -146,7 +148,7 @@ def now() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def watch_over(desk: Desk, data: Path, told: Told) -> None:
+def monitor_fleet(api: ServerApi, data_dir: Path, config: MonitorConfig) -> None:
     """Returns when it was told to stop, or its fleet is over. `data`: where the settings are."""
-    eyes = Eyes(desk.host, coding_agents(data), told.say)
-    asyncio.run(Monitor(desk, eyes, told).run())
+    observer = PaneObserver(api.host, load_coding_agents(data_dir), config.report)
+    asyncio.run(Monitor(api, observer, config).run())

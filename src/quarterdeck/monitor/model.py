@@ -12,7 +12,7 @@ from quarterdeck.client.http_types import Lost
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Placed(msgspec.Struct, frozen=True):
+class PanePlacement(msgspec.Struct, frozen=True):
     """Where a member's pane is."""
 
     tmux_session: str
@@ -26,17 +26,17 @@ class Placed(msgspec.Struct, frozen=True):
     created_at: str
 
 
-class Watched(msgspec.Struct, frozen=True):
+class WatchedMember(msgspec.Struct, frozen=True):
     agent_id: int
     name: str
     interval_seconds: int
     is_due: bool
     """By the server's clock, and if it is to be pinged at all."""
     unread: int
-    placement: Placed | None = None
+    placement: PanePlacement | None = None
 
 
-class Watch(msgspec.Struct, frozen=True):
+class MonitorState(msgspec.Struct, frozen=True):
     """Who watches over a fleet, and over whom."""
 
     fleet_id: int
@@ -44,11 +44,11 @@ class Watch(msgspec.Struct, frozen=True):
     host_id: str | None = None
     user_id: int | None = None
     tick_seconds: int = 5
-    members: list[Watched] = []
+    members: list[WatchedMember] = []
 
 
-def read(document: Document, kind: type[T]) -> T:
+def decode(document: Document, response_type: type[T]) -> T:
     try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as wrong:
-        raise Lost("garbled_answer", f"The server's answer is not what a monitor can read: {wrong}.") from None
+        return msgspec.convert(document, response_type)
+    except msgspec.ValidationError as error:
+        raise Lost("garbled_answer", f"The server's answer is not what a monitor can read: {error}.") from None

@@ -9,69 +9,69 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from quarterdeck.client.api import Document, Server, path_of
+from quarterdeck.client.api import ApiClient, Document, build_path
 from quarterdeck.client.http_types import Unreachable
-from quarterdeck.monitor.model import Watch, read
+from quarterdeck.monitor.model import MonitorState, decode
 from quarterdeck.tmux import process_table
 from quarterdeck.tmux.host import Host
 
-Reach = Callable[[], Server | None]
+ConnectServer = Callable[[], ApiClient | None]
 """The server, if it is there; never started."""
 
 
-class Desk:
+class ServerApi:
     """Blocks: whoever has a loop asks from a thread."""
 
-    def __init__(self, fleet_id: int, host: Host, reach: Reach) -> None:
+    def __init__(self, fleet_id: int, host: Host, connect: ConnectServer) -> None:
         self.fleet_id = fleet_id
         self.pid = os.getpid()
         self.host = host
-        self._reach = reach
+        self._connect = connect
 
-    def look(self) -> Watch:
-        return read(self._ask("GET"), Watch)
+    def get_state(self) -> MonitorState:
+        return decode(self._call("GET"), MonitorState)
 
-    def claim(self, tick_seconds: int, policy: str) -> Watch:
+    def claim(self, tick_seconds: int, policy: str) -> MonitorState:
         """Raises `Conflict` where another watches over the fleet."""
-        held = self.look()
+        current = self.get_state()
         body: Document = {
-            **self._oneself(),
+            **self._identity(),
             "user_id": self.host.user_id,
             "tick_seconds": tick_seconds,
             "policy": policy,
         }
-        if held.pid is not None and (held.host_id, held.user_id) == (self.host.id, self.host.user_id):
+        if current.pid is not None and (current.host_id, current.user_id) == (self.host.id, self.host.user_id):
             # Of one that bears our own pid we know that it has ended: the pid is ours now. It may also be ourselves,
             # where the answer to an earlier claim was lost.
-            alive = held.pid != self.pid and is_alive(held.pid)
-            body |= {"previous_pid": held.pid, "previous_is_alive": alive}
-        return read(self._ask("POST", "claim", body), Watch)
+            previous_is_alive = current.pid != self.pid and is_process_alive(current.pid)
+            body |= {"previous_pid": current.pid, "previous_is_alive": previous_is_alive}
+        return decode(self._call("POST", "claim", body), MonitorState)
 
-    def beat(self, pinged: Sequence[int]) -> Watch:
+    def send_heartbeat(self, pinged: Sequence[int]) -> MonitorState:
         """Raises `Conflict` where this process watches over the fleet no more, or the fleet is deleted."""
-        return read(self._ask("POST", "beat", {**self._oneself(), "pinged": [*pinged]}), Watch)
+        return decode(self._call("POST", "beat", {**self._identity(), "pinged": [*pinged]}), MonitorState)
 
     def release(self) -> None:
-        self._ask("POST", "release", self._oneself())
+        self._call("POST", "release", self._identity())
 
-    def _oneself(self) -> Document:
+    def _identity(self) -> Document:
         return {"pid": self.pid, "host_id": self.host.id}
 
-    def _ask(self, method: str, verb: str | None = None, body: Document | None = None) -> Document:
-        server = self._reach()
+    def _call(self, method: str, verb: str | None = None, body: Document | None = None) -> Document:
+        server = self._connect()
         if server is None:
             raise Unreachable("server_unreachable", "No server answers.")
-        path = path_of("api", "v1", "fleets", str(self.fleet_id), "monitor", *([verb] if verb else []))
+        path = build_path("api", "v1", "fleets", str(self.fleet_id), "monitor", *([verb] if verb else []))
         try:
             return server.call(method, path, body=body).document
         finally:
             server.connection.close()
 
 
-def is_alive(pid: int) -> bool:
+def is_process_alive(pid: int) -> bool:
     """Of a process on this host. One that has ended and that nobody has buried yet is not."""
-    if process_table.has_proc():
-        found = process_table.of_pid(pid)
+    if process_table.has_procfs():
+        found = process_table.read_process(pid)
         return found is not None and not found.is_gone
     try:
         os.kill(pid, 0)

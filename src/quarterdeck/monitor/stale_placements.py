@@ -7,55 +7,57 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from quarterdeck.monitor.model import Placed
+from quarterdeck.monitor.model import PanePlacement
 from quarterdeck.tmux import keystrokes
 from quarterdeck.tmux.errors import TmuxError
 from quarterdeck.tmux.host import Host
-from quarterdeck.tmux.keystrokes import Look
+from quarterdeck.tmux.keystrokes import TmuxSnapshot
 from quarterdeck.tmux.panes import Tmux
 
 PENDING_SECONDS = 60.0
 """How long a pane may take to be there, from when its member was registered."""
 
 
-class Unseen(NamedTuple):
+class UnreachableTmux(NamedTuple):
     """A tmux server that was asked and did not answer: of its panes nothing is known."""
 
     socket: str
-    why: str
+    reason: str
 
 
-class Stale(NamedTuple):
-    whys: list[str | None]
+class StaleReport(NamedTuple):
+    reasons: list[str | None]
     """Of each placement why it is stale; None where it is not, or where that cannot be told from here."""
-    unseen: list[Unseen]
+    unreachable: list[UnreachableTmux]
 
 
-async def stale(placements: Sequence[Placed], host: Host, now: float) -> Stale:
+async def find_stale(placements: Sequence[PanePlacement], host: Host, now: float) -> StaleReport:
     """With one look at each tmux server of this host and user."""
-    here = {each.tmux_socket for each in placements if keystrokes.elsewhere(each, host) is None}
-    looks = dict(zip(sorted(here), await asyncio.gather(*map(_look, sorted(here))), strict=True))
-    return Stale(
-        [_why(each, host, looks.get(each.tmux_socket), now) for each in placements],
-        [Unseen(socket, str(error)) for socket, error in looks.items() if isinstance(error, TmuxError)],
+    sockets = {placement.tmux_socket for placement in placements if keystrokes.check_host(placement, host) is None}
+    snapshots = dict(zip(sorted(sockets), await asyncio.gather(*map(_take_snapshot, sorted(sockets))), strict=True))
+    return StaleReport(
+        [_stale_reason(placement, host, snapshots.get(placement.tmux_socket), now) for placement in placements],
+        [UnreachableTmux(socket, str(error)) for socket, error in snapshots.items() if isinstance(error, TmuxError)],
     )
 
 
-async def _look(socket: str) -> Look | TmuxError:
+async def _take_snapshot(socket: str) -> TmuxSnapshot | TmuxError:
     try:
-        return await keystrokes.look(Tmux(socket))
+        return await keystrokes.take_snapshot(Tmux(socket))
     except TmuxError as error:
         return error
 
 
-def _why(placement: Placed, host: Host, looked: Look | TmuxError | None, now: float) -> str | None:
+def _stale_reason(
+    placement: PanePlacement, host: Host, snapshot: TmuxSnapshot | TmuxError | None, now: float
+) -> str | None:
     if placement.tmux_pane_id is None:
-        waits = now - datetime.fromisoformat(placement.created_at).timestamp()
-        return "its pane was never made" if waits > PENDING_SECONDS else None
-    if not isinstance(looked, Look):
+        age_seconds = now - datetime.fromisoformat(placement.created_at).timestamp()
+        return "its pane was never made" if age_seconds > PENDING_SECONDS else None
+    if not isinstance(snapshot, TmuxSnapshot):
         # What did not answer may be well: nobody is to be told to delete what only could not be seen.
         return None
-    match keystrokes.judge(looked, placement, host, None):
+    match keystrokes.check_pane(snapshot, placement, host, None):
         case "pane_gone":
             return f"its pane {placement.tmux_pane_id} is gone"
         case "other_tmux":

@@ -17,91 +17,91 @@ import msgspec
 from quarterdeck.sdk.errors import Invalid, Problem, TooLarge
 
 R = TypeVar("R")
-CALLS = 3
+MAX_CONCURRENT_CALLS = 3
 """Under way at once, so that the server works on one while others are on their way."""
-TOGETHER_MAX = 200
+BATCH_MAX = 200
 BYTES_MAX = 1 << 20
 """Of what goes together; anything larger goes alone."""
-Waiting = tuple[msgspec.Raw, "asyncio.Future[R]"]
+PendingRequest = tuple[msgspec.Raw, "asyncio.Future[R]"]
 
 
-class Gatherer(Generic[R]):
+class RequestBatcher(Generic[R]):
     def __init__(self, send: Callable[[Sequence[msgspec.Raw]], Awaitable[Sequence[R | Problem]]]) -> None:
         self._send = send
         """Sends these in one call, and gives the outcome of each."""
-        self._waiting: deque[Waiting[R]] = deque()
+        self._pending: deque[PendingRequest[R]] = deque()
         self._calls: set[asyncio.Task[None]] = set()
 
-    async def ask(self, body: object) -> R:
-        outcome: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.append((msgspec.Raw(msgspec.json.encode(body)), outcome))
-        self._begin()
-        return await outcome
+    async def submit(self, body: object) -> R:
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._pending.append((msgspec.Raw(msgspec.json.encode(body)), future))
+        self._start_calls()
+        return await future
 
-    def _begin(self) -> None:
-        while self._waiting and len(self._calls) < CALLS:
+    def _start_calls(self) -> None:
+        while self._pending and len(self._calls) < MAX_CONCURRENT_CALLS:
             # In a task of its own: whoever gives up waiting does not take along those who go with it.
-            call = asyncio.get_running_loop().create_task(self._call(self._take()))
+            call = asyncio.get_running_loop().create_task(self._send_batch(self._take_batch()))
             self._calls.add(call)
-            call.add_done_callback(self._ended)
+            call.add_done_callback(self._on_call_done)
 
-    def _ended(self, call: asyncio.Task[None]) -> None:
+    def _on_call_done(self, call: asyncio.Task[None]) -> None:
         self._calls.discard(call)
-        self._begin()
+        self._start_calls()
 
-    def _take(self) -> list[Waiting[R]]:
-        taken: list[Waiting[R]] = []
+    def _take_batch(self) -> list[PendingRequest[R]]:
+        batch: list[PendingRequest[R]] = []
         size = 0
-        while self._waiting and len(taken) < TOGETHER_MAX:
-            size += len(bytes(self._waiting[0][0]))
-            if taken and size > BYTES_MAX:
+        while self._pending and len(batch) < BATCH_MAX:
+            size += len(bytes(self._pending[0][0]))
+            if batch and size > BYTES_MAX:
                 break
-            taken.append(self._waiting.popleft())
-        return taken
+            batch.append(self._pending.popleft())
+        return batch
 
-    async def _call(self, batch: Sequence[Waiting[R]]) -> None:
-        batch = [each for each in batch if not each[1].done()]
+    async def _send_batch(self, batch: Sequence[PendingRequest[R]]) -> None:
+        batch = [request for request in batch if not request[1].done()]
         if not batch:
             return
         try:
             outcomes = await self._send([body for body, _ in batch])
         except (Invalid, TooLarge) as refusal:
             if len(batch) == 1:
-                _settle(batch[0][1], refusal)
+                _resolve(batch[0][1], refusal)
                 return
-            for each in batch:
-                await self._call([each])
+            for item in batch:
+                await self._send_batch([item])
         except Problem as problem:
-            for place, (_, outcome) in enumerate(batch):
-                _settle(outcome, problem if len(batch) == 1 else _of_one(problem, place))
-        except BaseException as wrong:
+            for index, (_, future) in enumerate(batch):
+                _resolve(future, problem if len(batch) == 1 else _problem_for_item(problem, index))
+        except BaseException as error:
             # Whatever it is, also that the loop ends: those who wait for this call must not wait for ever. Each of
             # them raises it.
-            for _, outcome in batch:
-                _settle(outcome, wrong)
-            if not isinstance(wrong, Exception):
+            for _, future in batch:
+                _resolve(future, error)
+            if not isinstance(error, Exception):
                 raise
         else:
-            for (_, outcome), found in zip(batch, outcomes, strict=True):
-                _settle(outcome, found)
+            for (_, future), result in zip(batch, outcomes, strict=True):
+                _resolve(future, result)
 
 
-def _of_one(problem: Problem, place: int) -> Problem:
+def _problem_for_item(problem: Problem, index: int) -> Problem:
     """What befell a call, as it befell one of those that went with it. The server keeps each under the key of the call
     and its place: whoever asks for the same again needs that."""
-    own = type(problem)(problem.code, problem.detail)
-    own.members.update(problem.members)
+    item_problem = type(problem)(problem.code, problem.detail)
+    item_problem.members.update(problem.members)
     if (key := problem.members.get("idempotency_key")) is not None:
-        own.members["idempotency_key"] = f"{key}#{place}"
-    return own
+        item_problem.members["idempotency_key"] = f"{key}#{index}"
+    return item_problem
 
 
-def _settle(outcome: asyncio.Future[R], found: R | BaseException) -> None:
-    if outcome.done():
+def _resolve(future: asyncio.Future[R], result: R | BaseException) -> None:
+    if future.done():
         return
-    if isinstance(found, asyncio.CancelledError):
-        outcome.cancel()
-    elif isinstance(found, BaseException):
-        outcome.set_exception(found)
+    if isinstance(result, asyncio.CancelledError):
+        future.cancel()
+    elif isinstance(result, BaseException):
+        future.set_exception(result)
     else:
-        outcome.set_result(found)
+        future.set_result(result)

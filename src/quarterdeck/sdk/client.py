@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from quarterdeck.client.discovery import Where, zone_named
+from quarterdeck.client.discovery import ServerLocation, resolve_zone
 from quarterdeck.sdk.agents import Agents
 from quarterdeck.sdk.coordinator import Coordinator
 from quarterdeck.sdk.costs import Budgets, Costs
@@ -16,7 +16,7 @@ from quarterdeck.sdk.members import Members
 from quarterdeck.sdk.services import Services
 from quarterdeck.sdk.sessions import Sessions
 from quarterdeck.sdk.tasks import Tasks
-from quarterdeck.sdk.transport import Options, Remote, TokenSource
+from quarterdeck.sdk.transport import Options, TokenSource, Transport
 from quarterdeck.sdk.webhooks import Webhooks
 from quarterdeck.sdk.zones import Zones
 
@@ -38,22 +38,22 @@ class Quarterdeck:
     budgets: Budgets
     webhooks: Webhooks
 
-    def __init__(self, remote: Remote, zone: str) -> None:
-        self._remote = remote
+    def __init__(self, transport: Transport, zone: str) -> None:
+        self._transport = transport
         self._zone = zone
-        self.zones = Zones(remote, zone)
-        self.sessions = Sessions(remote, zone)
-        self.services = Services(remote, zone)
-        self.invocations = Invocations(remote, zone)
-        self.delegations = Delegations(remote, zone)
-        self.events = Events(remote, zone)
-        self.agents = Agents(remote, zone)
-        self.tasks = Tasks(remote, zone)
-        self.members = Members(remote, zone)
-        self.coordinator = Coordinator(remote, zone)
-        self.costs = Costs(remote, zone)
-        self.budgets = Budgets(remote, zone)
-        self.webhooks = Webhooks(remote, zone)
+        self.zones = Zones(transport, zone)
+        self.sessions = Sessions(transport, zone)
+        self.services = Services(transport, zone)
+        self.invocations = Invocations(transport, zone)
+        self.delegations = Delegations(transport, zone)
+        self.events = Events(transport, zone)
+        self.agents = Agents(transport, zone)
+        self.tasks = Tasks(transport, zone)
+        self.members = Members(transport, zone)
+        self.coordinator = Coordinator(transport, zone)
+        self.costs = Costs(transport, zone)
+        self.budgets = Budgets(transport, zone)
+        self.webhooks = Webhooks(transport, zone)
 
     @classmethod
     def connect(
@@ -68,9 +68,9 @@ class Quarterdeck:
         the user's), which is started if none runs. The token is the one given, or QD_TOKEN, or the directory's; the
         zone the one given, or QD_ZONE, or `default`."""
         options = options or Options()
-        where = Where(data, url, token if isinstance(token, str) else None, options.timeout)
-        source = None if token is None or isinstance(token, str) else token
-        return cls(Remote(where, options, source), zone_named(zone))
+        location = ServerLocation(data, url, token if isinstance(token, str) else None, options.timeout)
+        token_source = None if token is None or isinstance(token, str) else token
+        return cls(Transport(location, options, token_source), resolve_zone(zone))
 
     @property
     def zone(self) -> str:
@@ -78,15 +78,15 @@ class Quarterdeck:
 
     def in_zone(self, zone: str) -> Quarterdeck:
         """A client for another zone, over the same connections."""
-        return Quarterdeck(self._remote, zone)
+        return Quarterdeck(self._transport, zone)
 
     async def close(self) -> None:
-        await self._remote.close()
+        await self._transport.close()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, wrong: BaseException | None, trace: TracebackType | None
+        self, exc_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import date
 
-from quarterdeck.sdk.resource import WorkRoom
-from quarterdeck.sdk.transport import Ask
+from quarterdeck.sdk.resource import WorkResource
+from quarterdeck.sdk.transport import ApiCall
 from quarterdeck.sdk.work_types import Budget, CostSum, GroupBy, Period, Scope, WorkPage
 
 
-class Costs(WorkRoom):
+class Costs(WorkResource):
     def list(
         self, group_by: GroupBy = "workspace", *, since: date | None = None, until: date | None = None
     ) -> AsyncIterator[CostSum]:
@@ -20,12 +20,12 @@ class Costs(WorkRoom):
             "since": None if since is None else since.isoformat(),
             "until": None if until is None else until.isoformat(),
         }
-        return self._pages(self._path("costs"), query, WorkPage[CostSum])
+        return self._iter_items_in_zone(self._path("costs"), query, WorkPage[CostSum])
 
 
-class Budgets(WorkRoom):
+class Budgets(WorkResource):
     def list(self) -> AsyncIterator[Budget]:
-        return self._pages(self._path("budgets"), {}, WorkPage[Budget])
+        return self._iter_items_in_zone(self._path("budgets"), {}, WorkPage[Budget])
 
     async def put(
         self,
@@ -37,11 +37,11 @@ class Budgets(WorkRoom):
         tokens: int | None = None,
     ) -> Budget:
         """Sets a budget. Where it is spent nothing more is given out, until it begins anew."""
-        said = {"scope": scope, "period": period, "key": key, "usd": usd, "tokens": tokens}
-        body = {name: value for name, value in said.items() if value is not None}
-        return await self._ask(Ask("PUT", self._path("budgets"), body=body, repeats=True), Budget)
+        fields = {"scope": scope, "period": period, "key": key, "usd": usd, "tokens": tokens}
+        body = {name: value for name, value in fields.items() if value is not None}
+        return await self._call_in_zone(ApiCall("PUT", self._path("budgets"), body=body, is_idempotent=True), Budget)
 
     async def remove(self, scope: Scope, period: Period, *, key: str | None = None) -> None:
         """Not repeated after a lost answer: it would not be found."""
         query = {"scope": scope, "period": period, "key": key}
-        await self._tell(Ask("DELETE", self._path("budgets"), query))
+        await self._send_in_zone(ApiCall("DELETE", self._path("budgets"), query))

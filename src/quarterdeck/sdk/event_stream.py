@@ -14,76 +14,78 @@ import random
 from collections.abc import AsyncGenerator, Callable
 
 from quarterdeck.client.api import Query
-from quarterdeck.client.event_stream import PAUSE_MAX_MS, Message, Reading
+from quarterdeck.client.event_stream import RETRY_MAX_MS, SseMessage, SseParser
 from quarterdeck.core.errors import Fault, Problem, Unauthenticated
-from quarterdeck.core.retry import Policy, delay
+from quarterdeck.core.retry import Policy, backoff
 from quarterdeck.sdk import transport
-from quarterdeck.sdk.transport import Ask, Remote
+from quarterdeck.sdk.transport import ApiCall, Transport
 
 log = logging.getLogger("quarterdeck.sdk")
 
 
-class Following:
+class AsyncEventStream:
     """One stream, however many connections it takes."""
 
-    def __init__(self, remote: Remote, path: str, query: Query, told: Callable[[bool], None] | None = None) -> None:
-        self._remote = remote
-        self._ask = Ask("GET", path, query)
-        self._told = told
+    def __init__(
+        self, transport: Transport, path: str, query: Query, on_connection_change: Callable[[bool], None] | None = None
+    ) -> None:
+        self._transport = transport
+        self._call = ApiCall("GET", path, query)
+        self._on_connection_change = on_connection_change
         """Called whenever a connection stands, from where on everything will be heard, and whenever one is cut."""
-        self._reading = Reading()
+        self._parser = SseParser()
         self._failures = 0
-        self._was_open = False
-        self._began = 0.0
+        self._has_connected = False
+        self._started_at = 0.0
 
-    async def messages(self) -> AsyncGenerator[Message, None]:
-        self._began = asyncio.get_running_loop().time()
+    async def messages(self) -> AsyncGenerator[SseMessage, None]:
+        self._started_at = asyncio.get_running_loop().time()
         while True:
             try:
-                async with contextlib.aclosing(self._one_connection()) as heard:
-                    async for message in heard:
+                async with contextlib.aclosing(self._read_connection()) as messages:
+                    async for message in messages:
                         yield message
-                log.debug("the stream of %s ended", self._ask.path)
+                log.debug("the stream of %s ended", self._call.path)
             except Problem as problem:
-                await self._judge(problem)
+                await self._raise_if_permanent(problem)
             self._failures += 1
             await self._pause()
 
-    async def _one_connection(self) -> AsyncGenerator[Message, None]:
-        self._reading.begin()
-        async with self._remote.stream(self._ask, self._reading.last) as pieces:
-            self._was_open = True
-            self._tell(True)
+    async def _read_connection(self) -> AsyncGenerator[SseMessage, None]:
+        self._parser.reset()
+        async with self._transport.stream(self._call, self._parser.last_event_id) as chunks:
+            self._has_connected = True
+            self._report_connection(True)
             try:
-                async for piece in pieces:
-                    for message in self._reading.feed(piece):
+                async for chunk in chunks:
+                    for message in self._parser.feed(chunk):
                         self._failures = 0
                         if message is not None:
                             yield message
             finally:
-                self._tell(False)
+                self._report_connection(False)
 
-    def _tell(self, stands: bool) -> None:
-        if self._told is not None:
-            self._told(stands)
+    def _report_connection(self, is_connected: bool) -> None:
+        if self._on_connection_change is not None:
+            self._on_connection_change(is_connected)
 
-    async def _judge(self, problem: Problem) -> None:
+    async def _raise_if_permanent(self, problem: Problem) -> None:
         """Raises it, unless it may pass."""
-        log.debug("the stream of %s is cut: %s", self._ask.path, problem.detail)
-        is_news = await self._remote.look_again()
-        if isinstance(problem, Unauthenticated) and is_news:
+        log.debug("the stream of %s is cut: %s", self._call.path, problem.detail)
+        has_changed = await self._transport.rediscover()
+        if isinstance(problem, Unauthenticated) and has_changed:
             return
         if not isinstance(problem, Fault):
             raise problem
-        waited = asyncio.get_running_loop().time() - self._began
-        if not self._was_open and (not _may_pass(problem) or waited > self._remote.options.patience):
+        elapsed = asyncio.get_running_loop().time() - self._started_at
+        if not self._has_connected and (not _is_retryable(problem) or elapsed > self._transport.options.patience):
             raise problem
 
     async def _pause(self) -> None:
-        least = self._reading.retry_ms
-        policy = Policy(max_attempts=0, base_ms=least, cap_ms=max(least, PAUSE_MAX_MS))
-        await asyncio.sleep(delay(policy, attempt=self._failures, chance=random.random()) / 1000)
+        retry_ms = self._parser.retry_ms
+        policy = Policy(max_attempts=0, base_ms=retry_ms, cap_ms=max(retry_ms, RETRY_MAX_MS))
+        await asyncio.sleep(backoff(policy, attempt=self._failures, jitter=random.random()) / 1000)
 
 
-def _may_pass(problem: Problem) -> bool:
-    return transport.passes(problem) or transport.is_unknown(problem)
+def _is_retryable(problem: Problem) -> bool:
+    return transport.is_transient(problem) or transport.is_outcome_unknown(problem)

@@ -18,15 +18,15 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-HERE = Path(__file__).parent
+SDK_DIR = Path(__file__).parent
 SOURCES = (
     *("sessions", "services", "invocations", "delegations", "events", "zones"),
     *("agents", "tasks", "members", "coordinator", "costs", "webhooks"),
     "client",
 )
-TARGET = HERE / "sync"
+TARGET = SDK_DIR / "sync"
 WIDTH = 120
-HEAD = '''\
+FILE_HEADER = '''\
 """Written by `make sdk` from `sdk/{source}.py`: change that, or `generate`, and not this."""
 
 from __future__ import annotations
@@ -36,156 +36,164 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def main() -> None:
-    for name, text in generated().items():
+    for name, text in generate_files().items():
         (TARGET / f"{name}.py").write_text(text, encoding="utf-8")
 
 
-def generated() -> dict[str, str]:
+def generate_files() -> dict[str, str]:
     """The text of every file, by the module it is made from."""
-    trees = {name: ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8")) for name in SOURCES}
-    classes = {name: [*_public(tree)] for name, tree in trees.items()}
-    known = frozenset(node.name for nodes in classes.values() for node in nodes)
-    return {name: _module(name, tree, classes[name], known) for name, tree in trees.items()}
+    trees = {name: ast.parse((SDK_DIR / f"{name}.py").read_text(encoding="utf-8")) for name in SOURCES}
+    classes = {name: [*_public_classes(tree)] for name, tree in trees.items()}
+    class_names = frozenset(node.name for nodes in classes.values() for node in nodes)
+    return {name: _render_module(name, tree, classes[name], class_names) for name, tree in trees.items()}
 
 
-def _public(tree: ast.Module) -> Iterator[ast.ClassDef]:
+def _public_classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield node
 
 
-def _module(name: str, tree: ast.Module, nodes: Sequence[ast.ClassDef], known: frozenset[str]) -> str:
-    body = "\n\n\n".join(_Facade(name, node, known).text() for node in nodes)
-    head = HEAD.format(source=name)
-    return f"{head}\n{_imports(name, tree, body, {node.name for node in nodes})}\n\n\n{body}\n"
+def _render_module(
+    name: str, tree: ast.Module, class_nodes: Sequence[ast.ClassDef], class_names: frozenset[str]
+) -> str:
+    body = "\n\n\n".join(_SyncClass(name, node, class_names).render() for node in class_nodes)
+    header = FILE_HEADER.format(source=name)
+    return f"{header}\n{_render_imports(name, tree, body, {node.name for node in class_nodes})}\n\n\n{body}\n"
 
 
-class _Facade:
+class _SyncClass:
     """One class of the file."""
 
-    def __init__(self, module: str, node: ast.ClassDef, known: frozenset[str]) -> None:
+    def __init__(self, module: str, node: ast.ClassDef, class_names: frozenset[str]) -> None:
         self._inner = f"{module}.{node.name}"
         self._node = node
-        self._known = known
+        self._class_names = class_names
 
-    def text(self) -> str:
-        parts = [self._init(), *(self._method(function) for function in self._methods())]
-        if self._is_context():
-            parts.append(_context())
-        head = [f"class {self._node.name}:"]
+    def render(self) -> str:
+        parts = [self._render_init(), *(self._render_method(function) for function in self._public_methods())]
+        if self._is_context_manager():
+            parts.append(_render_context_manager())
+        header = [f"class {self._node.name}:"]
         if docstring := ast.get_docstring(self._node, clean=False):
-            head.append(f'    """{docstring}"""\n')
-        return "\n".join([*head, "\n\n".join(parts)])
+            header.append(f'    """{docstring}"""\n')
+        return "\n".join([*header, "\n\n".join(parts)])
 
-    def _init(self) -> str:
+    def _render_init(self) -> str:
         lines = [
             f"    def __init__(self, inner: {self._inner}, background: Background) -> None:",
             "        self._inner = inner",
             "        self._background = background",
         ]
-        lines += [f"        self.{name} = {kind}(inner.{name}, background)" for name, kind in self._parts()]
+        lines += [
+            f"        self.{name} = {kind}(inner.{name}, background)" for name, kind in self._resource_attributes()
+        ]
         return "\n".join(lines)
 
-    def _parts(self) -> Iterator[tuple[str, str]]:
+    def _resource_attributes(self) -> Iterator[tuple[str, str]]:
         for node in self._node.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 yield node.target.id, ast.unparse(node.annotation)
 
-    def _methods(self) -> Iterator[Function]:
+    def _public_methods(self) -> Iterator[Function]:
         for node in self._node.body:
             if isinstance(node, Function) and not node.name.startswith("_"):
                 yield node
 
-    def _is_context(self) -> bool:
+    def _is_context_manager(self) -> bool:
         return any(isinstance(node, Function) and node.name == "__aenter__" for node in self._node.body)
 
-    def _method(self, function: Function) -> str:
-        marks = [ast.unparse(mark) for mark in function.decorator_list]
-        lines = [f"    @{mark}" for mark in marks]
-        lines.append(_signature(function, self._answer(function)))
+    def _render_method(self, function: Function) -> str:
+        decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
+        lines = [f"    @{decorator}" for decorator in decorators]
+        lines.append(_render_signature(function, self._return_type(function)))
         if docstring := ast.get_docstring(function, clean=False):
             lines.append(f'        """{docstring}"""')
-        return "\n".join([*lines, *self._body(function, marks)])
+        return "\n".join([*lines, *self._render_body(function, decorators)])
 
-    def _answer(self, function: Function) -> str:
-        item = _item_of(function)
+    def _return_type(self, function: Function) -> str:
+        item = _iterated_type(function)
         return f"Iterator[{item}]" if item else ast.unparse(function.returns or ast.Constant(None))
 
-    def _body(self, function: Function, marks: Sequence[str]) -> list[str]:
-        if "property" in marks:
+    def _render_body(self, function: Function, decorators: Sequence[str]) -> list[str]:
+        if "property" in decorators:
             return [f"        return self._inner.{function.name}"]
-        answer = self._answer(function)
-        called = _arguments(function)
-        if "classmethod" in marks:
-            return _calls("return cls(", f"{self._inner}.{function.name}(", called, ", Background())")
+        return_type = self._return_type(function)
+        arguments = _forwarded_arguments(function)
+        if "classmethod" in decorators:
+            return _render_call("return cls(", f"{self._inner}.{function.name}(", arguments, ", Background())")
         inner = f"self._inner.{function.name}("
-        if _item_of(function):
-            return _calls("return self._background.iterate(", inner, called, ")")
-        if isinstance(function, ast.FunctionDef) and answer in self._known:
-            return _calls(f"return {answer}(", inner, called, ", self._background)")
+        if _iterated_type(function):
+            return _render_call("return self._background.iterate(", inner, arguments, ")")
+        if isinstance(function, ast.FunctionDef) and return_type in self._class_names:
+            return _render_call(f"return {return_type}(", inner, arguments, ", self._background)")
         if isinstance(function, ast.FunctionDef):
-            return _calls("return ", inner, called, "")
+            return _render_call("return ", inner, arguments, "")
         if function.name == "close":
-            return _calls("self._background.finish(", inner, called, ")")
-        returns = "" if answer == "None" else "return "
-        return _calls(f"{returns}self._background.run(", inner, called, ")")
+            return _render_call("self._background.finish(", inner, arguments, ")")
+        return_keyword = "" if return_type == "None" else "return "
+        return _render_call(f"{return_keyword}self._background.run(", inner, arguments, ")")
 
 
-def _item_of(function: Function) -> str | None:
+def _iterated_type(function: Function) -> str | None:
     """Of what it is an asynchronous iterator, if it is one."""
-    found = function.returns
-    if isinstance(found, ast.Subscript) and isinstance(found.value, ast.Name) and found.value.id in ITERATORS:
-        return ast.unparse(found.slice)
+    annotation = function.returns
+    if (
+        isinstance(annotation, ast.Subscript)
+        and isinstance(annotation.value, ast.Name)
+        and annotation.value.id in ITERATORS
+    ):
+        return ast.unparse(annotation.slice)
     return None
 
 
-def _arguments(function: Function) -> list[str]:
+def _forwarded_arguments(function: Function) -> list[str]:
     """As they are passed on."""
     arguments = function.args
-    own = [argument.arg for argument in arguments.args[1:]]
-    own += [f"{argument.arg}={argument.arg}" for argument in arguments.kwonlyargs]
-    return own + ([f"**{arguments.kwarg.arg}"] if arguments.kwarg else [])
+    forwarded = [argument.arg for argument in arguments.args[1:]]
+    forwarded += [f"{argument.arg}={argument.arg}" for argument in arguments.kwonlyargs]
+    return forwarded + ([f"**{arguments.kwarg.arg}"] if arguments.kwarg else [])
 
 
-def _signature(function: Function, answer: str) -> str:
-    parameters = [*_parameters(function.args)]
-    head, tail = f"    def {function.name}(", f") -> {answer}:"
+def _render_signature(function: Function, return_type: str) -> str:
+    parameters = [*_render_parameters(function.args)]
+    head, tail = f"    def {function.name}(", f") -> {return_type}:"
     line = head + ", ".join(parameters) + tail
     if len(line) <= WIDTH:
         return line
-    inside = " " * 8 + ", ".join(parameters)
-    if len(inside) <= WIDTH:
-        return f"{head}\n{inside}\n    {tail}"
-    each = "".join(f"        {parameter},\n" for parameter in parameters)
-    return f"{head}\n{each}    {tail}"
+    parameter_line = " " * 8 + ", ".join(parameters)
+    if len(parameter_line) <= WIDTH:
+        return f"{head}\n{parameter_line}\n    {tail}"
+    parameter_lines = "".join(f"        {parameter},\n" for parameter in parameters)
+    return f"{head}\n{parameter_lines}    {tail}"
 
 
-def _parameters(arguments: ast.arguments) -> Iterator[str]:
+def _render_parameters(arguments: ast.arguments) -> Iterator[str]:
     required = len(arguments.args) - len(arguments.defaults)
-    for place, argument in enumerate(arguments.args):
-        default = arguments.defaults[place - required] if place >= required else None
-        yield _parameter(argument, default)
+    for index, argument in enumerate(arguments.args):
+        default = arguments.defaults[index - required] if index >= required else None
+        yield _render_parameter(argument, default)
     if arguments.kwonlyargs:
         yield "*"
     for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        yield _parameter(argument, default)
+        yield _render_parameter(argument, default)
     if arguments.kwarg:
-        yield f"**{_parameter(arguments.kwarg, None)}"
+        yield f"**{_render_parameter(arguments.kwarg, None)}"
 
 
-def _parameter(argument: ast.arg, default: ast.expr | None) -> str:
+def _render_parameter(argument: ast.arg, default: ast.expr | None) -> str:
     text = argument.arg
     if argument.annotation is not None:
-        text += f": {_spelt(argument.annotation)}"
-    return text if default is None else f"{text} = {_spelt(default)}"
+        text += f": {_unparse(argument.annotation)}"
+    return text if default is None else f"{text} = {_unparse(default)}"
 
 
-def _spelt(node: ast.expr) -> str:
+def _unparse(node: ast.expr) -> str:
     """With the formatter's quotation marks. None of ours stands within another."""
     return ast.unparse(node).replace("'", '"')
 
 
-def _calls(outer: str, inner: str, arguments: Sequence[str], tail: str) -> list[str]:
+def _render_call(outer: str, inner: str, arguments: Sequence[str], tail: str) -> list[str]:
     """One call within another, folded as the formatter folds."""
     line = f"        {outer}{inner}{', '.join(arguments)}){tail}"
     if len(line) <= WIDTH:
@@ -198,7 +206,7 @@ def _calls(outer: str, inner: str, arguments: Sequence[str], tail: str) -> list[
     return [f"        {outer}", f"            {inner}", *lines, "            )", f"        {tail}"]
 
 
-def _context() -> str:
+def _render_context_manager() -> str:
     return """\
     def __enter__(self) -> Self:
         return self
@@ -209,29 +217,29 @@ def _context() -> str:
         self.close()"""
 
 
-def _imports(name: str, tree: ast.Module, body: str, own_names: set[str]) -> str:
+def _render_imports(name: str, tree: ast.Module, body: str, class_names: set[str]) -> str:
     """What the text of the classes names, from where their source has it; of the classes of other sources, those that
     were made of them."""
-    named = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)} - own_names
-    found: dict[str, set[str]] = {"quarterdeck.sdk": {name}, "quarterdeck.sdk.loop_thread": {"Background"}}
-    if "Iterator" in named:
-        found["collections.abc"] = {"Iterator"}
+    used_names = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)} - class_names
+    imports: dict[str, set[str]] = {"quarterdeck.sdk": {name}, "quarterdeck.sdk.loop_thread": {"Background"}}
+    if "Iterator" in used_names:
+        imports["collections.abc"] = {"Iterator"}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module and node.module != "__future__":
-            wanted = {alias.name for alias in node.names} & named
-            if wanted:
-                found.setdefault(_made(node.module), set()).update(wanted)
-    own = {module for module in found if module.startswith("quarterdeck")}
-    groups = [group for group in (sorted(set(found) - own), sorted(own)) if group]
-    return "\n\n".join("\n".join(_import(module, found[module]) for module in group) for group in groups)
+            needed = {alias.name for alias in node.names} & used_names
+            if needed:
+                imports.setdefault(_generated_module(node.module), set()).update(needed)
+    first_party = {module for module in imports if module.startswith("quarterdeck")}
+    groups = [group for group in (sorted(set(imports) - first_party), sorted(first_party)) if group]
+    return "\n\n".join("\n".join(_render_import(module, imports[module]) for module in group) for group in groups)
 
 
-def _made(module: str) -> str:
+def _generated_module(module: str) -> str:
     package, _, last = module.rpartition(".")
     return f"{package}.sync.{last}" if package == "quarterdeck.sdk" and last in SOURCES else module
 
 
-def _import(module: str, names: Iterable[str]) -> str:
+def _render_import(module: str, names: Iterable[str]) -> str:
     line = f"from {module} import {', '.join(sorted(names))}"
     if len(line) <= WIDTH:
         return line

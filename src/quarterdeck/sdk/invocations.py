@@ -7,20 +7,30 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar, Unpack
 
 from quarterdeck.sdk.errors import NotSucceeded, TimedOut
-from quarterdeck.sdk.options import EnqueueOptions, told
-from quarterdeck.sdk.resource import Room, own_key
-from quarterdeck.sdk.transport import Ask, Remote
-from quarterdeck.sdk.types import OVER, Completion, Invocation, InvocationStatus, Item, Items, Lease, Page, Token
-from quarterdeck.sdk.wait import Endings
+from quarterdeck.sdk.options import EnqueueOptions, encode_options
+from quarterdeck.sdk.resource import Resource, ensure_key
+from quarterdeck.sdk.transport import ApiCall, Transport
+from quarterdeck.sdk.types import (
+    FINAL_STATUSES,
+    Completion,
+    Invocation,
+    InvocationStatus,
+    Item,
+    Items,
+    Lease,
+    Page,
+    Token,
+)
+from quarterdeck.sdk.wait import EndWaiter
 
 T = TypeVar("T")
 
 
-class Invocations(Room):
-    def __init__(self, remote: Remote, zone: str) -> None:
-        super().__init__(remote, zone)
-        types = [f"invocation.{state}" for state in sorted(OVER)]
-        self._endings: Endings[Invocation] = Endings(remote, self._path("events"), types)
+class Invocations(Resource):
+    def __init__(self, transport: Transport, zone: str) -> None:
+        super().__init__(transport, zone)
+        types = [f"invocation.{state}" for state in sorted(FINAL_STATUSES)]
+        self._end_waiter: EndWaiter[Invocation] = EndWaiter(transport, self._path("events"), types)
 
     async def enqueue(
         self,
@@ -32,8 +42,8 @@ class Invocations(Room):
         **options: Unpack[EnqueueOptions],
     ) -> Invocation:
         """Has a method of a service called: durably, and once for each `key`."""
-        body = {"service_id": service_id, "method": method, "params": params, **told(EnqueueOptions, options)}
-        return await self._call(Ask("POST", self._path("invocations"), body=body, key=own_key(key)), Invocation)
+        body = {"service_id": service_id, "method": method, "params": params, **encode_options(EnqueueOptions, options)}
+        return await self._call(ApiCall("POST", self._path("invocations"), body=body, key=ensure_key(key)), Invocation)
 
     async def call(
         self,
@@ -46,8 +56,8 @@ class Invocations(Room):
     ) -> object:
         """Enqueues, waits for the end, and gives the result. However it ends otherwise, `NotSucceeded` is raised. How
         long that may take is for `timeout_ms` and the policy of its attempts to say."""
-        asked = await self.enqueue(service_id, method, params, key=key, **options)
-        return (await self.wait(asked.id)).result
+        invocation = await self.enqueue(service_id, method, params, key=key, **options)
+        return (await self.wait(invocation.id)).result
 
     async def get(self, invocation_id: str) -> Invocation:
         return await self._get(self._path("invocations", invocation_id), Invocation)
@@ -61,20 +71,21 @@ class Invocations(Room):
         target_session_id: str | None = None,
     ) -> AsyncIterator[Invocation]:
         """Newest first."""
-        wanted = {
+        filters = {
             "status": status,
             "service_id": service_id,
             "source_session_id": source_session_id,
             "target_session_id": target_session_id,
         }
-        return self._listed(self._path("invocations"), wanted, Page[Invocation])
+        return self._iter_items(self._path("invocations"), filters, Page[Invocation])
 
     async def cancel(self, invocation_id: str, *, reason: str | None = None) -> Invocation:
         """Asks for the end of one that is not over. One that runs is canceled when its worker says so, or when its time
         is over."""
         body = {} if reason is None else {"reason": reason}
         return await self._call(
-            Ask("POST", self._path("invocations", invocation_id, "cancel"), body=body, repeats=True), Invocation
+            ApiCall("POST", self._path("invocations", invocation_id, "cancel"), body=body, is_idempotent=True),
+            Invocation,
         )
 
     async def wait(self, invocation_id: str, *, timeout: float | None = None) -> Invocation:
@@ -82,7 +93,7 @@ class Invocations(Room):
         within `timeout` seconds, `TimedOut`, and it goes on."""
         try:
             async with asyncio.timeout(timeout):
-                found = await self._endings.wait(invocation_id, self.get)
+                found = await self._end_waiter.wait(invocation_id, self.get)
         except TimeoutError:
             raise TimedOut(
                 "wait_timeout", f"The invocation {invocation_id} was not over within {timeout:g} s."
@@ -100,21 +111,23 @@ class Invocations(Room):
         claim whose answer was lost is made once more with its own."""
         body = {"max": most, "wait_ms": int(wait_seconds * 1000), "claim_id": claim_id}
         path = self._path("services", service_id, "claim")
-        found = await self._call(Ask("POST", path, body=body, repeats=True, waits=wait_seconds), Items[Lease])
+        found = await self._call(
+            ApiCall("POST", path, body=body, is_idempotent=True, wait_seconds=wait_seconds), Items[Lease]
+        )
         return tuple(found.items)
 
-    async def complete(self, done: Sequence[Completion]) -> tuple[Item, ...]:
+    async def complete(self, completions: Sequence[Completion]) -> tuple[Item, ...]:
         """What became of attempts, at most 100. What is said twice is answered twice."""
-        return await self._many("complete", done)
+        return await self._send_items("complete", completions)
 
-    async def heartbeat(self, held: Sequence[Token]) -> tuple[Item, ...]:
+    async def heartbeat(self, tokens: Sequence[Token]) -> tuple[Item, ...]:
         """Extends leases, at most 100; the answer says whose cancellation was asked for."""
-        return await self._many("heartbeat", held)
+        return await self._send_items("heartbeat", tokens)
 
-    async def release(self, held: Sequence[Token]) -> tuple[Item, ...]:
+    async def release(self, tokens: Sequence[Token]) -> tuple[Item, ...]:
         """Gives leases back, at most 100: their attempts do not count."""
-        return await self._many("release", held)
+        return await self._send_items("release", tokens)
 
-    async def _many(self, verb: str, items: Sequence[Completion] | Sequence[Token]) -> tuple[Item, ...]:
-        ask = Ask("POST", self._path("invocations", verb), body={"items": items}, repeats=True)
-        return tuple((await self._call(ask, Items[Item])).items)
+    async def _send_items(self, verb: str, items: Sequence[Completion] | Sequence[Token]) -> tuple[Item, ...]:
+        call = ApiCall("POST", self._path("invocations", verb), body={"items": items}, is_idempotent=True)
+        return tuple((await self._call(call, Items[Item])).items)

@@ -12,24 +12,24 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
-END_SECONDS = 5.0
+JOIN_TIMEOUT_SECONDS = 5.0
 
 
-class Background:
+class LoopThread:
     """The loop runs from the first call to `finish`. Its thread keeps no program from ending."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
+        self._start_lock = threading.Lock()
         self._closed = False
 
-    def run(self, called: Coroutine[object, None, T]) -> T:
+    def run(self, coroutine: Coroutine[object, None, T]) -> T:
         """What it returns or raises, once it has."""
         try:
-            future = asyncio.run_coroutine_threadsafe(called, self._running())
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._ensure_loop())
         except RuntimeError:
-            called.close()
+            coroutine.close()
             raise
         try:
             return future.result()
@@ -47,36 +47,38 @@ class Background:
                 except StopAsyncIteration:
                     return
         finally:
-            self.run(_end(items))
+            self.run(_close_iterator(items))
 
-    def finish(self, called: Coroutine[object, None, None]) -> None:
+    def finish(self, coroutine: Coroutine[object, None, None]) -> None:
         """Runs this last, and ends. Does nothing where nothing ever ran, or where it has ended before."""
         if self._loop is None:
-            called.close()
+            coroutine.close()
         else:
-            self.run(called)
+            self.run(coroutine)
         self._close()
 
     def _close(self) -> None:
-        with self._starting:
+        with self._start_lock:
             self._closed = True
             if self._loop is not None and self._thread is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
-                self._thread.join(END_SECONDS)
+                self._thread.join(JOIN_TIMEOUT_SECONDS)
                 self._loop = None
 
-    def _running(self) -> asyncio.AbstractEventLoop:
-        with self._starting:
+    def _ensure_loop(self) -> asyncio.AbstractEventLoop:
+        with self._start_lock:
             if self._closed:
                 raise RuntimeError("this client has been closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_serve, args=[self._loop], name="quarterdeck-sdk", daemon=True)
+                self._thread = threading.Thread(
+                    target=_run_loop, args=[self._loop], name="quarterdeck-sdk", daemon=True
+                )
                 self._thread.start()
             return self._loop
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
         loop.run_until_complete(_cancel_all())
@@ -96,7 +98,7 @@ async def _next(items: AsyncIterator[T]) -> T:
     return await anext(items)
 
 
-async def _end(items: AsyncIterator[T]) -> None:
+async def _close_iterator(items: AsyncIterator[T]) -> None:
     """An iterator that is left in the middle gives its connection back now, and not when it is collected."""
     close = getattr(items, "aclose", None)
     if close is not None:

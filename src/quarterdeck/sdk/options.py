@@ -143,21 +143,26 @@ class WebhookChanges(WebhookOptions, total=False):
     enabled: bool
 
 
-def told(kind: type, given: Mapping[str, object]) -> dict[str, object]:
+def encode_options(options_type: type, options: Mapping[str, object]) -> dict[str, object]:
     """What was said, without what was left open; a name that does not exist is a TypeError, as of any function."""
-    unknown = given.keys() - kind.__annotations__.keys()
+    unknown = options.keys() - options_type.__annotations__.keys()
     if unknown:
-        known = ", ".join(sorted(kind.__annotations__))
-        raise TypeError(f"there is no {', '.join(sorted(unknown))} here; there is {known}")
-    return {name: value for name, value in given.items() if value is not None}
+        allowed = ", ".join(sorted(options_type.__annotations__))
+        raise TypeError(f"there is no {', '.join(sorted(unknown))} here; there is {allowed}")
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def told_in_camel(kind: type, given: Mapping[str, object], *, clears: bool = False) -> dict[str, object]:
+def encode_camel_options(
+    options_type: type, options: Mapping[str, object], *, keep_none: bool = False
+) -> dict[str, object]:
     """The same as the work plane spells it: `task_type` is `taskType`. Where None `clears` something, it is said."""
-    said = {**told(kind, given), **({name: None for name in given if given[name] is None} if clears else {})}
-    return {camel(name): value for name, value in said.items()}
+    encoded = {
+        **encode_options(options_type, options),
+        **({name: None for name in options if options[name] is None} if keep_none else {}),
+    }
+    return {to_camel(name): value for name, value in encoded.items()}
 
 
-def camel(name: str) -> str:
+def to_camel(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(other.capitalize() for other in others)

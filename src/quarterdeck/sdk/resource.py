@@ -6,38 +6,40 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import TypeVar
 
-from quarterdeck.client.api import Query, path_of
+from quarterdeck.client.api import Query, build_path
 from quarterdeck.core.ids import new_id
-from quarterdeck.sdk.transport import Ask, Remote
+from quarterdeck.sdk.transport import ApiCall, Transport
 from quarterdeck.sdk.types import Page
 from quarterdeck.sdk.work_types import WorkPage
 
 T = TypeVar("T")
-PAGE = 100
-WORK_PAGE = 500
+PAGE_SIZE = 100
+WORK_PAGE_SIZE = 500
 
 
-class Room:
+class Resource:
     """One noun of one zone."""
 
-    def __init__(self, remote: Remote, zone: str) -> None:
-        self._remote = remote
+    def __init__(self, transport: Transport, zone: str) -> None:
+        self._transport = transport
         self._zone = zone
 
     def _path(self, *segments: str) -> str:
-        return path_of("zones", self._zone, *segments)
+        return build_path("zones", self._zone, *segments)
 
-    async def _call(self, ask: Ask, kind: type[T]) -> T:
-        return await self._remote.call(ask, kind)
+    async def _call(self, call: ApiCall, response_type: type[T]) -> T:
+        return await self._transport.call(call, response_type)
 
-    async def _get(self, path: str, kind: type[T]) -> T:
-        return await self._remote.call(Ask("GET", path), kind)
+    async def _get(self, path: str, response_type: type[T]) -> T:
+        return await self._transport.call(ApiCall("GET", path), response_type)
 
-    async def _listed(self, path: str, query: Query, kind: type[Page[T]]) -> AsyncGenerator[T, None]:
+    async def _iter_items(self, path: str, query: Query, response_type: type[Page[T]]) -> AsyncGenerator[T, None]:
         """Every item, page by page as they are asked for."""
         cursor: str | None = None
         while True:
-            page = await self._call(Ask("GET", path, {**query, "limit": PAGE, "cursor": cursor}), kind)
+            page = await self._call(
+                ApiCall("GET", path, {**query, "limit": PAGE_SIZE, "cursor": cursor}), response_type
+            )
             for item in page.items:
                 yield item
             if page.next_cursor is None or page.next_cursor == cursor:
@@ -45,23 +47,27 @@ class Room:
             cursor = page.next_cursor
 
 
-class WorkRoom(Room):
+class WorkResource(Resource):
     """One noun of the work plane, whose routes name their zone in a header."""
 
     def _path(self, *segments: str) -> str:
-        return path_of("api", "v1", *segments)
+        return build_path("api", "v1", *segments)
 
-    async def _ask(self, ask: Ask, kind: type[T]) -> T:
-        return await self._remote.call(replace(ask, zone=self._zone), kind)
+    async def _call_in_zone(self, call: ApiCall, response_type: type[T]) -> T:
+        return await self._transport.call(replace(call, zone=self._zone), response_type)
 
-    async def _tell(self, ask: Ask) -> None:
+    async def _send_in_zone(self, call: ApiCall) -> None:
         """For what is answered with nothing."""
-        await self._remote.ask(replace(ask, zone=self._zone))
+        await self._transport.send(replace(call, zone=self._zone))
 
-    async def _pages(self, path: str, query: Query, kind: type[WorkPage[T]]) -> AsyncGenerator[T, None]:
+    async def _iter_items_in_zone(
+        self, path: str, query: Query, response_type: type[WorkPage[T]]
+    ) -> AsyncGenerator[T, None]:
         cursor: str | None = None
         while True:
-            page = await self._ask(Ask("GET", path, {"limit": WORK_PAGE, **query, "cursor": cursor}), kind)
+            page = await self._call_in_zone(
+                ApiCall("GET", path, {"limit": WORK_PAGE_SIZE, **query, "cursor": cursor}), response_type
+            )
             for item in page.items:
                 yield item
             if page.next_cursor is None or page.next_cursor == cursor:
@@ -69,6 +75,6 @@ class WorkRoom(Room):
             cursor = page.next_cursor
 
 
-def own_key(given: str | None) -> str:
+def ensure_key(key: str | None) -> str:
     """The caller's idempotency key, or one of this call's own: either way every repetition bears the same."""
-    return new_id() if given is None else given
+    return new_id() if key is None else key

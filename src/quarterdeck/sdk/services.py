@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Unpack
 
 from quarterdeck.sdk.errors import NotFound
-from quarterdeck.sdk.options import ServiceOptions, told
-from quarterdeck.sdk.resource import Room
-from quarterdeck.sdk.transport import Ask
+from quarterdeck.sdk.options import ServiceOptions, encode_options
+from quarterdeck.sdk.resource import Resource
+from quarterdeck.sdk.transport import ApiCall
 from quarterdeck.sdk.types import Health, Page, Service
 
 
-class Services(Room):
+class Services(Resource):
     async def register(
         self, application_id: str, endpoint_url: str, *, agent_id: str | None = None, **options: Unpack[ServiceOptions]
     ) -> Service:
@@ -22,7 +22,13 @@ class Services(Room):
         body = {"application_id": application_id, "endpoint_url": endpoint_url, "agent_id": agent_id}
         body = {name: value for name, value in body.items() if value is not None}
         return await self._call(
-            Ask("POST", self._path("agent-services"), body=body | told(ServiceOptions, options), repeats=True), Service
+            ApiCall(
+                "POST",
+                self._path("agent-services"),
+                body=body | encode_options(ServiceOptions, options),
+                is_idempotent=True,
+            ),
+            Service,
         )
 
     async def get(self, service_id: str) -> Service:
@@ -30,8 +36,8 @@ class Services(Room):
 
     def list(self, *, application_id: str | None = None, health: Health | None = None) -> AsyncIterator[Service]:
         """Newest first."""
-        wanted = {"application_id": application_id, "health": health}
-        return self._listed(self._path("agent-services"), wanted, Page[Service])
+        filters = {"application_id": application_id, "health": health}
+        return self._iter_items(self._path("agent-services"), filters, Page[Service])
 
     async def find(self, application_id: str) -> Service:
         """The service of an application, the newest if it has several."""
@@ -42,18 +48,23 @@ class Services(Room):
     async def patch(self, service_id: str, **options: Unpack[ServiceOptions]) -> Service:
         """Changes what is named, and leaves the rest."""
         return await self._call(
-            Ask("PATCH", self._path("agent-services", service_id), body=told(ServiceOptions, options), repeats=True),
+            ApiCall(
+                "PATCH",
+                self._path("agent-services", service_id),
+                body=encode_options(ServiceOptions, options),
+                is_idempotent=True,
+            ),
             Service,
         )
 
     async def unregister(self, service_id: str) -> None:
         """Takes a service back, whoever registered it: nothing new is asked of it, and what waits is canceled."""
-        await self._remote.ask(Ask("DELETE", self._path("agent-services", service_id), repeats=True))
+        await self._transport.send(ApiCall("DELETE", self._path("agent-services", service_id), is_idempotent=True))
 
     async def rotate_secret(self, service_id: str) -> Service:
         """From now on pushes are signed with another secret, which this answer shows."""
         return await self._call(
-            Ask("PATCH", self._path("agent-services", service_id), body={"rotate_secret": True}), Service
+            ApiCall("PATCH", self._path("agent-services", service_id), body={"rotate_secret": True}), Service
         )
 
     async def heartbeat(
@@ -65,7 +76,7 @@ class Services(Room):
         metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Says that it is there, and how it is."""
-        said = {"health": health, "active_invocations": active_invocations, "metadata": metadata}
-        body = {name: value for name, value in said.items() if value is not None}
+        fields = {"health": health, "active_invocations": active_invocations, "metadata": metadata}
+        body = {name: value for name, value in fields.items() if value is not None}
         path = self._path("agent-services", service_id, "heartbeat")
-        await self._remote.ask(Ask("POST", path, body=body, repeats=True))
+        await self._transport.send(ApiCall("POST", path, body=body, is_idempotent=True))

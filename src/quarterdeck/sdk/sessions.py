@@ -7,17 +7,17 @@ from typing import Unpack
 
 import msgspec
 
-from quarterdeck.sdk.options import SpawnOptions, told
-from quarterdeck.sdk.resource import Room, own_key
-from quarterdeck.sdk.transport import Ask
+from quarterdeck.sdk.options import SpawnOptions, encode_options
+from quarterdeck.sdk.resource import Resource, ensure_key
+from quarterdeck.sdk.transport import ApiCall
 from quarterdeck.sdk.types import Items, Page, Receipt, Session, SessionStatus
 
 
-class Sessions(Room):
+class Sessions(Resource):
     async def spawn(self, application_id: str, *, key: str | None = None, **options: Unpack[SpawnOptions]) -> Session:
         """Spawns a session of an application. With the same `key`, the same session while it lives."""
-        body = {"application_id": application_id, **told(SpawnOptions, options)}
-        return await self._call(Ask("POST", self._path("agents"), body=body, key=own_key(key)), Session)
+        body = {"application_id": application_id, **encode_options(SpawnOptions, options)}
+        return await self._call(ApiCall("POST", self._path("agents"), body=body, key=ensure_key(key)), Session)
 
     async def get(self, session_id: str) -> Session:
         return await self._get(self._path("agents", session_id), Session)
@@ -31,12 +31,12 @@ class Sessions(Room):
         root_id: str | None = None,
     ) -> AsyncIterator[Session]:
         """Newest first."""
-        wanted = {"status": status, "application_id": application_id, "parent_id": parent_id, "root_id": root_id}
-        return self._listed(self._path("agents"), wanted, Page[Session])
+        filters = {"status": status, "application_id": application_id, "parent_id": parent_id, "root_id": root_id}
+        return self._iter_items(self._path("agents"), filters, Page[Session])
 
     def children(self, session_id: str, *, status: SessionStatus | None = None) -> AsyncIterator[Session]:
         """Those spawned directly under a session, newest first."""
-        return self._listed(self._path("agents", session_id, "children"), {"status": status}, Page[Session])
+        return self._iter_items(self._path("agents", session_id, "children"), {"status": status}, Page[Session])
 
     async def tree(self, session_id: str) -> tuple[Session, ...]:
         """A session with its whole subtree, parents before their children."""
@@ -46,23 +46,23 @@ class Sessions(Room):
     async def suspend(self, session_id: str) -> int:
         """Puts a session and everything under it to sleep; how many fell asleep. Not made again by itself if its answer
         is lost: suspending twice is two events."""
-        done = await self._call(Ask("POST", self._path("agents", session_id, "suspend")), _Suspended)
-        return done.suspended
+        response = await self._call(ApiCall("POST", self._path("agents", session_id, "suspend")), _SuspendResponse)
+        return response.suspended
 
     async def resume(self, session_id: str) -> int:
         """Clears a session's own suspension; how many woke."""
-        done = await self._call(Ask("POST", self._path("agents", session_id, "resume")), _Resumed)
-        return done.resumed
+        response = await self._call(ApiCall("POST", self._path("agents", session_id, "resume")), _ResumeResponse)
+        return response.resumed
 
     async def end(self, session_id: str, *, reason: str | None = None) -> Receipt:
         """Ends a session and its whole subtree; what was stopped, counted afterwards. Ending twice is harmless."""
         query = {"receipt": True, "reason": reason}
-        return await self._call(Ask("DELETE", self._path("agents", session_id), query, repeats=True), Receipt)
+        return await self._call(ApiCall("DELETE", self._path("agents", session_id), query, is_idempotent=True), Receipt)
 
 
-class _Suspended(msgspec.Struct, frozen=True):
+class _SuspendResponse(msgspec.Struct, frozen=True):
     suspended: int
 
 
-class _Resumed(msgspec.Struct, frozen=True):
+class _ResumeResponse(msgspec.Struct, frozen=True):
     resumed: int

@@ -10,15 +10,15 @@ from typing import TypeVar, Unpack
 import msgspec
 
 from quarterdeck.client.api import Query
-from quarterdeck.client.problems import from_document
+from quarterdeck.client.problems import problem_from_document
 from quarterdeck.core.ids import new_id
-from quarterdeck.sdk.batching import Gatherer
+from quarterdeck.sdk.batching import RequestBatcher
 from quarterdeck.sdk.errors import Problem, TimedOut
-from quarterdeck.sdk.options import NewTask, TaskChanges, TaskFilter, TaskOptions, told, told_in_camel
-from quarterdeck.sdk.resource import Room, WorkRoom, own_key
-from quarterdeck.sdk.transport import Ask, Remote
+from quarterdeck.sdk.options import NewTask, TaskChanges, TaskFilter, TaskOptions, encode_camel_options, encode_options
+from quarterdeck.sdk.resource import Resource, WorkResource, ensure_key
+from quarterdeck.sdk.transport import ApiCall, Transport
 from quarterdeck.sdk.types import Items
-from quarterdeck.sdk.wait import Endings
+from quarterdeck.sdk.wait import EndWaiter
 from quarterdeck.sdk.work_types import (
     Level,
     LogLine,
@@ -36,17 +36,19 @@ from quarterdeck.sdk.work_types import (
 )
 
 T = TypeVar("T")
-ENDS = ("task.completed", "task.failed", "task.aborted", "task.archived")
+END_EVENT_TYPES = ("task.completed", "task.failed", "task.aborted", "task.archived")
 """Events after which a task may be over."""
-ALONE = frozenset({"id", "dependsOn"})
+UNBATCHED_FIELDS = frozenset({"id", "dependsOn"})
 """What names another task says by this that it follows it, and goes by itself."""
 
 
-class Tasks(WorkRoom):
-    def __init__(self, remote: Remote, zone: str) -> None:
-        super().__init__(remote, zone)
-        self._creations: Gatherer[Task] = Gatherer(self._create_together)
-        self._endings: Endings[Task] = Endings(remote, Room(remote, zone)._path("events"), ENDS)
+class Tasks(WorkResource):
+    def __init__(self, transport: Transport, zone: str) -> None:
+        super().__init__(transport, zone)
+        self._create_batcher: RequestBatcher[Task] = RequestBatcher(self._create_batch)
+        self._end_waiter: EndWaiter[Task] = EndWaiter(
+            transport, Resource(transport, zone)._path("events"), END_EVENT_TYPES
+        )
 
     # -- making and looking ----------------------------------------------------------------------------------------
 
@@ -54,96 +56,100 @@ class Tasks(WorkRoom):
         self, title: str, task_type: str, *, key: str | None = None, **options: Unpack[TaskOptions]
     ) -> Task:
         """Makes a task: durably, and once for each `key`. Those that several ask for at once go together."""
-        body = {"title": title, "taskType": task_type, **told_in_camel(TaskOptions, options)}
-        if key is None and body.keys().isdisjoint(ALONE):
-            return await self._creations.ask(body)
-        return await self._create(body, own_key(key))
+        body = {"title": title, "taskType": task_type, **encode_camel_options(TaskOptions, options)}
+        if key is None and body.keys().isdisjoint(UNBATCHED_FIELDS):
+            return await self._create_batcher.submit(body)
+        return await self._create(body, ensure_key(key))
 
     async def create_many(self, tasks: Sequence[NewTask], *, key: str | None = None) -> tuple[Task | Problem, ...]:
         """Makes up to 1,000 at once, which may depend on each other by the ids they are given. One outcome for each, in
         order: a task, or why it was refused."""
-        body = {"tasks": [told_in_camel(NewTask, task) for task in tasks]}
-        ask = Ask("POST", self._path("agent-tasks"), body=body, key=own_key(key))
-        made = await self._ask(ask, Items[dict[str, object]])
-        return tuple(_task_or_problem(item) for item in made.items)
+        body = {"tasks": [encode_camel_options(NewTask, task) for task in tasks]}
+        call = ApiCall("POST", self._path("agent-tasks"), body=body, key=ensure_key(key))
+        response = await self._call_in_zone(call, Items[dict[str, object]])
+        return tuple(_decode_task_or_problem(item) for item in response.items)
 
     async def _create(self, body: object, key: str) -> Task:
-        return await self._ask(Ask("POST", self._path("agent-tasks"), body=body, key=key), Task)
+        return await self._call_in_zone(ApiCall("POST", self._path("agent-tasks"), body=body, key=key), Task)
 
-    async def _create_together(self, bodies: Sequence[msgspec.Raw]) -> Sequence[Task | Problem]:
+    async def _create_batch(self, bodies: Sequence[msgspec.Raw]) -> Sequence[Task | Problem]:
         if len(bodies) == 1:
-            return [await self._create(bodies[0], own_key(None))]
-        ask = Ask("POST", self._path("agent-tasks"), body={"tasks": bodies}, key=own_key(None))
-        return [_task_or_problem(item) for item in (await self._ask(ask, Items[dict[str, object]])).items]
+            return [await self._create(bodies[0], ensure_key(None))]
+        call = ApiCall("POST", self._path("agent-tasks"), body={"tasks": bodies}, key=ensure_key(None))
+        return [
+            _decode_task_or_problem(item) for item in (await self._call_in_zone(call, Items[dict[str, object]])).items
+        ]
 
     async def get(self, task_id: str) -> Task:
-        return await self._ask(Ask("GET", self._path("agent-tasks", task_id)), Task)
+        return await self._call_in_zone(ApiCall("GET", self._path("agent-tasks", task_id)), Task)
 
-    def list(self, **wanted: Unpack[TaskFilter]) -> AsyncIterator[Task]:
+    def list(self, **filters: Unpack[TaskFilter]) -> AsyncIterator[Task]:
         """Newest first."""
-        return self._pages(self._path("agent-tasks"), _query(wanted), WorkPage[Task])
+        return self._iter_items_in_zone(self._path("agent-tasks"), _build_query(filters), WorkPage[Task])
 
     def logs(self, task_id: str, *, level: Level | None = None, event: str | None = None) -> AsyncIterator[LogLine]:
         """What happened to it and what its agents said, oldest first."""
         query = {"level": level, "event": event, "order": "asc"}
-        return self._pages(self._path("agent-tasks", task_id, "logs"), query, WorkPage[LogLine])
+        return self._iter_items_in_zone(self._path("agent-tasks", task_id, "logs"), query, WorkPage[LogLine])
 
     async def explain(self, task_id: str) -> TaskExplanation:
         """Why it is as it is, and what would move it."""
-        return await self._ask(Ask("GET", self._path("agent-tasks", task_id, "explain")), TaskExplanation)
+        return await self._call_in_zone(ApiCall("GET", self._path("agent-tasks", task_id, "explain")), TaskExplanation)
 
     async def tree(self, task_id: str, *, depth: int | None = None) -> TaskTree:
         """What it depends on and what depends on it, directly or not."""
         path = self._path("agent-tasks", task_id, "tree")
-        return await self._ask(Ask("GET", path, {"depth": depth}), TaskTree)
+        return await self._call_in_zone(ApiCall("GET", path, {"depth": depth}), TaskTree)
 
     async def wait(self, task_ids: Sequence[str], *, timeout: float | None = None) -> tuple[Task, ...]:
         """These tasks, once all of them are over, however they ended. If they are not within `timeout` seconds,
         `TimedOut` is raised, and they go on."""
         try:
             async with asyncio.timeout(timeout), asyncio.TaskGroup() as group:
-                waits = [group.create_task(self._endings.wait(each, self.get)) for each in task_ids]
+                waiters = [group.create_task(self._end_waiter.wait(each, self.get)) for each in task_ids]
         except TimeoutError:
             raise TimedOut("wait_timeout", f"Not all tasks were over within {timeout:g} s.") from None
-        except ExceptionGroup as group_of_one:
+        except ExceptionGroup as group_error:
             # Whoever waits handles problems; that several were waited for at once is nobody's concern.
-            raise group_of_one.exceptions[0] from None
-        return tuple(each.result() for each in waits)
+            raise group_error.exceptions[0] from None
+        return tuple(each.result() for each in waiters)
 
     # -- by hand ---------------------------------------------------------------------------------------------------
 
     async def patch(self, task_id: str, **changes: Unpack[TaskChanges]) -> Task:
         """Changes what is named. `estimated_completion_at=None` takes an estimate away."""
-        body = told_in_camel(TaskChanges, changes, clears=True)
-        return await self._ask(Ask("PATCH", self._path("agent-tasks", task_id), body=body, repeats=True), Task)
+        body = encode_camel_options(TaskChanges, changes, keep_none=True)
+        return await self._call_in_zone(
+            ApiCall("PATCH", self._path("agent-tasks", task_id), body=body, is_idempotent=True), Task
+        )
 
     async def cancel(self, task_id: str, *, reason: str | None = None) -> Task:
         """Ends it for good. Whoever works on it is told with its next heartbeat."""
-        return await self._verb(task_id, "cancel", {} if reason is None else {"reason": reason})
+        return await self._post_action(task_id, "cancel", {} if reason is None else {"reason": reason})
 
     async def retry(self, task_id: str) -> Task:
         """Begins a task anew that has failed or was canceled. Not repeated after a lost answer."""
-        return await self._ask(Ask("POST", self._path("agent-tasks", task_id, "retry"), body={}), Task)
+        return await self._call_in_zone(ApiCall("POST", self._path("agent-tasks", task_id, "retry"), body={}), Task)
 
     async def pause(self, task_id: str) -> Task:
         """Nobody works on it until it is resumed; its checkpoint stays."""
-        return await self._hold(task_id, "PAUSED")
+        return await self._set_status(task_id, "PAUSED")
 
     async def resume(self, task_id: str) -> Task:
-        return await self._hold(task_id, "PENDING")
+        return await self._set_status(task_id, "PENDING")
 
     async def archive(self, task_id: str) -> Task:
         """Puts away a task that is over."""
-        return await self._verb(task_id, "archive", {})
+        return await self._post_action(task_id, "archive", {})
 
-    async def _hold(self, task_id: str, status: str) -> Task:
+    async def _set_status(self, task_id: str, status: str) -> Task:
         # Repeated it finds the task where it wanted it, unless somebody moved it meanwhile: their word is the later.
-        ask = Ask("PATCH", self._path("agent-tasks", task_id), body={"status": status}, repeats=True)
-        return await self._ask(ask, Task)
+        call = ApiCall("PATCH", self._path("agent-tasks", task_id), body={"status": status}, is_idempotent=True)
+        return await self._call_in_zone(call, Task)
 
-    async def _verb(self, task_id: str, verb: str, body: Mapping[str, object]) -> Task:
-        path = self._path("agent-tasks", task_id, verb)
-        return await self._ask(Ask("POST", path, body=body, repeats=True), Task)
+    async def _post_action(self, task_id: str, action: str, body: Mapping[str, object]) -> Task:
+        path = self._path("agent-tasks", task_id, action)
+        return await self._call_in_zone(ApiCall("POST", path, body=body, is_idempotent=True), Task)
 
     # -- for workers -----------------------------------------------------------------------------------------------
 
@@ -162,25 +168,27 @@ class Tasks(WorkRoom):
         if task_types is not None:
             body["taskTypes"] = task_types
         path = self._path("agents", agent_id, "claim")
-        found = await self._ask(Ask("POST", path, body=body, repeats=True, waits=wait_seconds), TaskLeases)
+        found = await self._call_in_zone(
+            ApiCall("POST", path, body=body, is_idempotent=True, wait_seconds=wait_seconds), TaskLeases
+        )
         return tuple(found.tasks)
 
-    async def progress(self, said: Sequence[TaskProgress]) -> tuple[TaskItem, ...]:
+    async def progress(self, updates: Sequence[TaskProgress]) -> tuple[TaskItem, ...]:
         """How far attempts are, up to 1,000 at once. What they cost is charged once, also if an answer is lost and this
         is repeated; and if it is called again, where they have a `progress_id` of their own."""
-        return await self._many("progress", [_named(each) for each in said])
+        return await self._send_items("progress", [_with_progress_id(update) for update in updates])
 
-    async def complete(self, said: Sequence[TaskCompletion]) -> tuple[TaskItem, ...]:
+    async def complete(self, completions: Sequence[TaskCompletion]) -> tuple[TaskItem, ...]:
         """Attempts that have done their tasks, up to 1,000 at once. What is said twice is answered twice."""
-        return await self._many("complete", said)
+        return await self._send_items("complete", completions)
 
-    async def fail(self, said: Sequence[TaskFailure]) -> tuple[TaskItem, ...]:
+    async def fail(self, failures: Sequence[TaskFailure]) -> tuple[TaskItem, ...]:
         """Attempts that have failed, up to 1,000 at once."""
-        return await self._many("fail", said)
+        return await self._send_items("fail", failures)
 
-    async def release(self, said: Sequence[TaskReturn]) -> tuple[TaskItem, ...]:
+    async def release(self, returns: Sequence[TaskReturn]) -> tuple[TaskItem, ...]:
         """Gives tasks back, up to 1,000 at once: their attempts do not count."""
-        return await self._many("release", said)
+        return await self._send_items("release", returns)
 
     async def say(
         self, task_id: str, lines: Sequence[Mapping[str, object]], *, attempt_token: str | None = None
@@ -190,41 +198,41 @@ class Tasks(WorkRoom):
         body: dict[str, object] = {"lines": lines}
         if attempt_token is not None:
             body["attemptToken"] = attempt_token
-        await self._tell(Ask("POST", self._path("agent-tasks", task_id, "logs"), body=body))
+        await self._send_in_zone(ApiCall("POST", self._path("agent-tasks", task_id, "logs"), body=body))
 
-    async def _many(
+    async def _send_items(
         self,
-        verb: str,
+        action: str,
         items: Sequence[TaskProgress] | Sequence[TaskCompletion] | Sequence[TaskFailure] | Sequence[TaskReturn],
     ) -> tuple[TaskItem, ...]:
-        ask = Ask("POST", self._path("agent-tasks", verb), body={"items": items}, repeats=True)
-        return tuple((await self._ask(ask, Items[TaskItem])).items)
+        call = ApiCall("POST", self._path("agent-tasks", action), body={"items": items}, is_idempotent=True)
+        return tuple((await self._call_in_zone(call, Items[TaskItem])).items)
 
 
-def _task_or_problem(item: dict[str, object]) -> Task | Problem:
+def _decode_task_or_problem(item: dict[str, object]) -> Task | Problem:
     if "error" in item and "taskType" not in item:
         status = item.get("status")
-        return from_document(status if isinstance(status, int) else 400, item)
+        return problem_from_document(status if isinstance(status, int) else 400, item)
     return msgspec.convert(item, Task)
 
 
-def _named(said: TaskProgress) -> TaskProgress:
-    if said.progress_id is not None or not said.costs:
-        return said
-    return msgspec.structs.replace(said, progress_id=new_id())
+def _with_progress_id(update: TaskProgress) -> TaskProgress:
+    if update.progress_id is not None or not update.costs:
+        return update
+    return msgspec.structs.replace(update, progress_id=new_id())
 
 
-def _query(wanted: TaskFilter) -> Query:
-    said = told(TaskFilter, wanted)
-    after = said.get("created_after")
+def _build_query(filters: TaskFilter) -> Query:
+    options = encode_options(TaskFilter, filters)
+    created_after = options.get("created_after")
     query: dict[str, str | int | bool | None] = {
         # The server reads `priority>=8` as a parameter of this name.
-        "priority>": wanted.get("min_priority"),
-        "priority": wanted.get("priority"),
-        "status": wanted.get("status"),
-        "tags": ",".join(wanted.get("tags", ())) or None,
-        "taskType": wanted.get("task_type"),
-        "agentId": wanted.get("agent_id"),
-        "createdAfter": after.isoformat() if isinstance(after, datetime) else None,
+        "priority>": filters.get("min_priority"),
+        "priority": filters.get("priority"),
+        "status": filters.get("status"),
+        "tags": ",".join(filters.get("tags", ())) or None,
+        "taskType": filters.get("task_type"),
+        "agentId": filters.get("agent_id"),
+        "createdAfter": created_after.isoformat() if isinstance(created_after, datetime) else None,
     }
     return query

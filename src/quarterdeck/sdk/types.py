@@ -15,7 +15,7 @@ InvocationStatus = Literal["pending", "running", "succeeded", "failed", "timed_o
 DelegationStatus = Literal["active", "revoked", "expired"]
 Health = Literal["starting", "healthy", "degraded", "unhealthy"]
 Delivery = Literal["pull", "push"]
-OVER = frozenset({"succeeded", "failed", "timed_out", "canceled", "dead"})
+FINAL_STATUSES = frozenset({"succeeded", "failed", "timed_out", "canceled", "dead"})
 """The states that no invocation leaves."""
 BULK_MAX = 100
 """Invocations that workers may speak of in one call."""
@@ -177,8 +177,8 @@ class Invocation(msgspec.Struct, frozen=True):
     updated_at: datetime
 
     @property
-    def is_over(self) -> bool:
-        return self.status in OVER
+    def stop_waiting(self) -> bool:
+        return self.status in FINAL_STATUSES
 
     def result_as(self, kind: type[T]) -> T:
         """The result as this type; raises `msgspec.ValidationError` where it is none."""

@@ -5,51 +5,53 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Literal, Unpack
 
-from quarterdeck.sdk.options import WebhookChanges, WebhookOptions, told_in_camel
-from quarterdeck.sdk.resource import WorkRoom, own_key
-from quarterdeck.sdk.transport import Ask
+from quarterdeck.sdk.options import WebhookChanges, WebhookOptions, encode_camel_options
+from quarterdeck.sdk.resource import WorkResource, ensure_key
+from quarterdeck.sdk.transport import ApiCall
 from quarterdeck.sdk.work_types import Webhook, WebhookDelivery, WorkPage
 
 
-class Webhooks(WorkRoom):
-    async def create(self, url: str, *, key: str | None = None, **described: Unpack[WebhookOptions]) -> Webhook:
+class Webhooks(WorkResource):
+    async def create(self, url: str, *, key: str | None = None, **options: Unpack[WebhookOptions]) -> Webhook:
         """Has an endpoint told from now on, once for each `key`. The answer holds the secret that deliveries are signed
         with, this once."""
-        body = {"url": url, **told_in_camel(WebhookOptions, described)}
-        return await self._ask(Ask("POST", self._path("webhooks"), body=body, key=own_key(key)), Webhook)
+        body = {"url": url, **encode_camel_options(WebhookOptions, options)}
+        return await self._call_in_zone(
+            ApiCall("POST", self._path("webhooks"), body=body, key=ensure_key(key)), Webhook
+        )
 
     async def get(self, webhook_id: str) -> Webhook:
-        return await self._ask(Ask("GET", self._path("webhooks", webhook_id)), Webhook)
+        return await self._call_in_zone(ApiCall("GET", self._path("webhooks", webhook_id)), Webhook)
 
     def list(self) -> AsyncIterator[Webhook]:
         """Newest first."""
-        return self._pages(self._path("webhooks"), {"limit": None}, WorkPage[Webhook])
+        return self._iter_items_in_zone(self._path("webhooks"), {"limit": None}, WorkPage[Webhook])
 
     async def patch(self, webhook_id: str, **changes: Unpack[WebhookChanges]) -> Webhook:
-        body = told_in_camel(WebhookChanges, changes, clears=True)
-        ask = Ask("PATCH", self._path("webhooks", webhook_id), body=body, repeats=True)
-        return await self._ask(ask, Webhook)
+        body = encode_camel_options(WebhookChanges, changes, keep_none=True)
+        call = ApiCall("PATCH", self._path("webhooks", webhook_id), body=body, is_idempotent=True)
+        return await self._call_in_zone(call, Webhook)
 
     async def rotate_secret(self, webhook_id: str) -> Webhook:
         """The answer holds the new secret, this once. Not repeated after a lost answer."""
-        return await self._ask(Ask("POST", self._path("webhooks", webhook_id, "rotate-secret")), Webhook)
+        return await self._call_in_zone(ApiCall("POST", self._path("webhooks", webhook_id, "rotate-secret")), Webhook)
 
     async def remove(self, webhook_id: str) -> None:
         """Not repeated after a lost answer: it would not be found."""
-        await self._tell(Ask("DELETE", self._path("webhooks", webhook_id)))
+        await self._send_in_zone(ApiCall("DELETE", self._path("webhooks", webhook_id)))
 
     async def test(self, webhook_id: str) -> WebhookDelivery:
         """Sends a `webhook.test`. Not repeated after a lost answer."""
-        return await self._ask(Ask("POST", self._path("webhooks", webhook_id, "test")), WebhookDelivery)
+        return await self._call_in_zone(ApiCall("POST", self._path("webhooks", webhook_id, "test")), WebhookDelivery)
 
     def deliveries(
         self, webhook_id: str, *, status: Literal["pending", "delivered", "failed"] | None = None
     ) -> AsyncIterator[WebhookDelivery]:
         """What was sent, newest first."""
         path = self._path("webhooks", webhook_id, "deliveries")
-        return self._pages(path, {"status": status}, WorkPage[WebhookDelivery])
+        return self._iter_items_in_zone(path, {"status": status}, WorkPage[WebhookDelivery])
 
     async def replay(self, webhook_id: str, delivery_id: str) -> WebhookDelivery:
         """Sends a delivery again, with the same id."""
         path = self._path("webhooks", webhook_id, "deliveries", delivery_id, "replay")
-        return await self._ask(Ask("POST", path, repeats=True), WebhookDelivery)
+        return await self._call_in_zone(ApiCall("POST", path, is_idempotent=True), WebhookDelivery)

@@ -24,7 +24,7 @@ Strategy = Literal["priority", "sjf", "fair"]
 GroupBy = Literal["task", "agent", "model", "taskType", "day", "workspace"]
 Scope = Literal["workspace", "taskType", "task"]
 Period = Literal["day", "week", "month", "total"]
-DONE = frozenset({"COMPLETED", "ARCHIVED"})
+COMPLETED_STATUSES = frozenset({"COMPLETED", "ARCHIVED"})
 
 
 class WorkPage(msgspec.Struct, Generic[T], frozen=True, rename="camel"):
@@ -93,9 +93,9 @@ class Task(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     failed_at: datetime | None = None
 
     @property
-    def is_over(self) -> bool:
+    def stop_waiting(self) -> bool:
         """Whether nothing but a hand moves it any more: FAILED and ABORTED may still be tried again."""
-        return self.status in DONE or self.is_final
+        return self.status in COMPLETED_STATUSES or self.is_final
 
     def result_as(self, kind: type[T]) -> T:
         """The result as this type; raises `msgspec.ValidationError` where it is none."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quarterdeck.sdk.resource import Room
-from quarterdeck.sdk.transport import Ask
+from quarterdeck.sdk.resource import Resource
+from quarterdeck.sdk.transport import ApiCall
 from quarterdeck.sdk.types import Quotas, Receipt, Zone
 
 
-class Zones(Room):
+class Zones(Resource):
     async def get(self) -> Zone:
         return await self._get(self._path(), Zone)
 
     async def put(self, *, name: str | None = None, quotas: Mapping[str, int | None] | None = None) -> Zone:
         """Makes the zone, or changes what is named. For administrators."""
         body = {"name": name, "quotas": None if quotas is None else dict(quotas)}
-        said = {key: value for key, value in body.items() if value is not None}
-        return await self._call(Ask("PUT", self._path(), body=said, repeats=True), Zone)
+        fields = {key: value for key, value in body.items() if value is not None}
+        return await self._call(ApiCall("PUT", self._path(), body=fields, is_idempotent=True), Zone)
 
     async def quotas(self) -> Quotas:
         """The limits in force, and what is used."""
@@ -25,11 +25,11 @@ class Zones(Room):
 
     async def freeze(self) -> Zone:
         """Stops every admission to the zone. For administrators."""
-        return await self._call(Ask("POST", self._path("freeze"), repeats=True), Zone)
+        return await self._call(ApiCall("POST", self._path("freeze"), is_idempotent=True), Zone)
 
     async def thaw(self) -> Zone:
-        return await self._call(Ask("POST", self._path("thaw"), repeats=True), Zone)
+        return await self._call(ApiCall("POST", self._path("thaw"), is_idempotent=True), Zone)
 
     async def stop(self, *, reason: str | None = None) -> Receipt:
         """The big red button: freezes the zone and ends every session in it. For administrators."""
-        return await self._call(Ask("POST", self._path("stop"), {"reason": reason}, repeats=True), Receipt)
+        return await self._call(ApiCall("POST", self._path("stop"), {"reason": reason}, is_idempotent=True), Receipt)

@@ -7,7 +7,7 @@ from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -34,31 +34,31 @@ class CommitUnknown(TransientError):
     """The connection was lost between sending COMMIT and hearing of it."""
 
 
-class StoreTx(Protocol):
+class StoreTransaction(Protocol):
     """What work may do inside a transaction."""
 
-    async def read(self, *statements: Bound) -> list[list[Row]]:
+    async def read(self, *statements: BoundStatement) -> list[list[Row]]:
         """Sends what is queued and these, in order, in one round trip; the rows of each of these."""
 
-    def write(self, statement: Bound) -> None:
+    def write(self, statement: BoundStatement) -> None:
         """Queues a statement whose rows nobody needs. It goes out with the next read or with COMMIT."""
 
 
-Work = Callable[[StoreTx], Awaitable[T]]
+StoreWork = Callable[[StoreTransaction], Awaitable[T]]
 
 
 class Store(Protocol):
     kind: Literal["sqlite", "postgresql"]
 
-    async def transact(self, work: Work[T], key: int | None = None, zones: Collection[str] = ()) -> T:
+    async def transact(self, work: StoreWork[T], key: int | None = None, zones: Collection[str] = ()) -> T:
         """Runs work in one durable transaction. `key` marks it, so that `settled(key)` can find out about it later.
         `zones` are all that its callers were authenticated for: a second wall lets it see no other zone's rows."""
 
-    async def read(self, work: Work[T], zones: Collection[str] = (), *, for_a_writer: bool = False) -> T:
+    async def read(self, work: StoreWork[T], zones: Collection[str] = (), *, for_writer: bool = False) -> T:
         """Runs work that only reads, behind the same wall. Readers are held to a part of the connections, so that
         writers find one, and what is read for a writer is not."""
 
-    async def settled(self, key: int) -> None:
+    async def wait_until_ended(self, key: int) -> None:
         """Returns once no transaction marked with this key is still under way on the database."""
 
     async def ping(self) -> None:
@@ -67,6 +67,6 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
 
-def decode(rows: Sequence[Row], kind: type[S]) -> list[S]:
+def decode(rows: Sequence[Row], row_type: type[S]) -> list[S]:
     """Rows into structs declared `array_like`, whose fields stand in the order of the select list."""
-    return msgspec.convert(rows, list[kind])  # type: ignore[valid-type]  # a type made of a value: for msgspec, not for mypy
+    return msgspec.convert(rows, list[row_type])  # type: ignore[valid-type]  # a type made of a value: for msgspec, not for mypy

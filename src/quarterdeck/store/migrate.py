@@ -13,12 +13,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from quarterdeck.store.interface import StoreError, TransientError
-from quarterdeck.store.postgres_roles import SERVER, may_not
+from quarterdeck.store.postgres_roles import SERVER, role_denied_message
 
 VERSIONS = Path(__file__).parent / "migrations" / "versions"
 MIGRATION_LOCK = 0x71756172746572
 """The advisory lock under which PostgreSQL is migrated ("quarter" in ASCII)."""
-ALSO_RUNS_ON: tuple[str, ...] = ()
+COMPATIBLE_REVISIONS: tuple[str, ...] = ()
 """Revisions of the release before this one, which this release can serve until it is upgraded."""
 
 
@@ -27,20 +27,20 @@ def revisions() -> list[str]:
     return sorted(path.name.split("_")[0] for path in VERSIONS.glob("[0-9]*.py"))
 
 
-def complaint(current: str | None) -> str | None:
+def schema_mismatch(current: str | None) -> str | None:
     """Why this release cannot serve a schema at this revision, with the command that mends it; or None."""
-    known = revisions()
-    if current == known[-1] or current in ALSO_RUNS_ON:
+    all_revisions = revisions()
+    if current == all_revisions[-1] or current in COMPATIBLE_REVISIONS:
         return None
     if current is None:
         return "The database has no schema yet. Run `qd db upgrade` (or `qd up --migrate`)."
-    if current in known:
+    if current in all_revisions:
         return (
-            f"The database is at revision {current}, behind this release ({known[-1]}). "
+            f"The database is at revision {current}, behind this release ({all_revisions[-1]}). "
             "Run `qd db upgrade` (or `qd up --migrate`)."
         )
     return (
-        f"The database is at revision {current}, which is ahead of this release ({known[-1]}). "
+        f"The database is at revision {current}, which is ahead of this release ({all_revisions[-1]}). "
         "Run a release that knows it, or restore a backup made before the upgrade."
     )
 
@@ -82,7 +82,7 @@ def _postgres_revision(url: str) -> str | None:
                     [SERVER],
                 )
             except psycopg.errors.InsufficientPrivilege as error:
-                raise StoreError("role", may_not(connection.info.user, SERVER)) from error
+                raise StoreError("role", role_denied_message(connection.info.user, SERVER)) from error
             row = connection.execute("select version_num from alembic_version").fetchone()
             return str(row[0]) if row else None
     except psycopg.Error as error:
@@ -97,23 +97,23 @@ def sqlite_path(url: str) -> Path | None:
     if parts.scheme in ("postgresql", "postgres"):
         return None
     # No more than the scheme: what stands in a malformed URL may well be a password.
-    shown = f"{parts.scheme}:…" if parts.scheme else "the database's URL"
-    raise StoreError("url", f"{shown} is neither sqlite:///FILE nor postgresql://HOST/DATABASE.")
+    masked_url = f"{parts.scheme}:…" if parts.scheme else "the database's URL"
+    raise StoreError("url", f"{masked_url} is neither sqlite:///FILE nor postgresql://HOST/DATABASE.")
 
 
-def upgrade(url: str, to: str = "head") -> str:
+def upgrade(url: str, target: str = "head") -> str:
     """Brings a database to a revision, and returns the revision it is at. Two at once do no harm."""
     from alembic import command
     from alembic.config import Config
     from sqlalchemy import Connection
 
-    with _locked(url) as connection:
+    with _locked_connection(url) as connection:
         assert isinstance(connection, Connection)
-        refuse_if_ahead(current_revision(url))
+        raise_if_ahead(current_revision(url))
         config = Config()
         config.set_main_option("script_location", str(VERSIONS.parent))
         config.attributes["connection"] = connection
-        command.upgrade(config, to)
+        command.upgrade(config, target)
     reached = current_revision(url)
     if reached is None:
         raise StoreError("migration", "the upgrade left no revision behind")
@@ -127,7 +127,7 @@ def initialize(url: str) -> tuple[str | None, str]:
     ahead is refused, and so is one with tables and no revision: they are somebody else's, or a copy that is not whole.
     """
     before = current_revision(url)
-    refuse_if_ahead(before)
+    raise_if_ahead(before)
     if before is None and _has_tables(url):
         raise StoreError(
             "migration",
@@ -166,14 +166,14 @@ def _has_tables(url: str) -> bool:
     return bool(row and row[0])
 
 
-def refuse_if_ahead(current: str | None) -> None:
+def raise_if_ahead(current: str | None) -> None:
     """A newer release has been here; this one does not know how to go on from there, nor back."""
     if current is not None and current not in revisions():
-        raise StoreError("migration", complaint(current) or "")
+        raise StoreError("migration", schema_mismatch(current) or "")
 
 
 @contextlib.contextmanager
-def _locked(url: str) -> Iterator[object]:
+def _locked_connection(url: str) -> Iterator[object]:
     """A connection in a transaction that nobody else migrates beside."""
     import sqlalchemy
 
@@ -186,16 +186,16 @@ def _locked(url: str) -> Iterator[object]:
             return sqlite3.connect(path, isolation_level=None, timeout=30)
 
         engine = sqlalchemy.create_engine("sqlite://", creator=connect, poolclass=sqlalchemy.NullPool)
-        lock = "begin immediate"
+        lock_sql = "begin immediate"
     else:
         import psycopg
 
         engine = sqlalchemy.create_engine(
             "postgresql+psycopg://", creator=lambda: psycopg.connect(url), poolclass=sqlalchemy.NullPool
         )
-        lock = f"select pg_advisory_xact_lock({MIGRATION_LOCK})"
+        lock_sql = f"select pg_advisory_xact_lock({MIGRATION_LOCK})"
     with engine.begin() as connection:
         if path:
             connection.exec_driver_sql("pragma journal_mode = wal")
-        connection.exec_driver_sql(lock)
+        connection.exec_driver_sql(lock_sql)
         yield connection

@@ -26,13 +26,13 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
 
-from quarterdeck.store.interface import CommitUnknown, ContentError, Row, StoreError, T, TransientError, Work
+from quarterdeck.store.interface import CommitUnknown, ContentError, Row, StoreError, StoreWork, T, TransientError
 from quarterdeck.store.postgres_pipeline import Connection, round_trip
 from quarterdeck.store.postgres_roles import SERVER, Role
-from quarterdeck.store.row_security_check import refuse_unless_held
-from quarterdeck.store.sql import Bound, Statement
+from quarterdeck.store.row_security_check import require_row_security
+from quarterdeck.store.sql import BoundStatement, Statement
 
-OPTIONS = {
+CONNECTION_OPTIONS = {
     "idle_in_transaction_session_timeout": "2s",
     "lock_timeout": "1s",
     "statement_timeout": "5s",
@@ -55,28 +55,30 @@ OPTIONS = {
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
 }
-AT_HAND_MAX = 4
+CACHED_CONNECTIONS_MAX = 4
 OPEN_SECONDS = 10.0
 BEGIN = Statement("begin", "", "BEGIN", ())
 COMMIT = Statement("commit", "", "COMMIT", ())
 ROLLBACK = Statement("rollback", "", "ROLLBACK", ())
-MARK = Statement("mark", "", "select pg_advisory_xact_lock($1)", ("key",))
-ZONES = Statement("set_zones", "", "select set_config('quarterdeck.zones', $1, true)", ("zones",))
+LOCK_KEY = Statement("mark", "", "select pg_advisory_xact_lock($1)", ("key",))
+SET_ZONES = Statement("set_zones", "", "select set_config('quarterdeck.zones', $1, true)", ("zones",))
 PING = Statement("ping", "", "select 1", ())
 
 
-class PostgresTx:
-    def __init__(self, connection: Connection, queued: Sequence[Bound], each: Sequence[Bound] = ()) -> None:
+class PostgresTransaction:
+    def __init__(
+        self, connection: Connection, queued: Sequence[BoundStatement], prefix: Sequence[BoundStatement] = ()
+    ) -> None:
         self._connection = connection
-        self._each = each
+        self._prefix = prefix
         """What every round trip begins with."""
         self.queued = [*queued]
 
-    async def read(self, *statements: Bound) -> list[list[Row]]:
-        sent, self.queued = [*self._each, *self.queued, *statements], []
+    async def read(self, *statements: BoundStatement) -> list[list[Row]]:
+        sent, self.queued = [*self._prefix, *self.queued, *statements], []
         return await round_trip(self._connection, sent, len(statements))
 
-    def write(self, statement: Bound) -> None:
+    def write(self, statement: BoundStatement) -> None:
         self.queued.append(statement)
 
 
@@ -85,19 +87,19 @@ class PostgresStore:
 
     def __init__(self, pool: AsyncConnectionPool[Connection], role: Role) -> None:
         self._pool = pool
-        self._walled = role == SERVER
-        self._readers = asyncio.Semaphore(max(1, pool.max_size // 2))
+        self._has_row_security = role == SERVER
+        self._reader_slots = asyncio.Semaphore(max(1, pool.max_size // 2))
         """Half of the pool at most: whatever is read, and however slowly, writers find a connection."""
-        self._at_hand: list[Connection] = []
+        self._cached_connections: list[Connection] = []
         """A few connections between two uses. The pool makes and counts them; to ask it each time is a tenth of what a
         small batch costs."""
-        self._waiting = 0
+        self._pool_waiters = 0
         """Who waits for the pool: a connection that is kept at hand would never reach them."""
 
     @classmethod
     async def open(cls, url: str, pool_max: int, role: Role = SERVER) -> PostgresStore:
         """Raises a StoreError with a sentence if the wall would not hold this login in this role."""
-        await refuse_unless_held(url, role)
+        await require_row_security(url, role)
         pool = AsyncConnectionPool(
             url,
             connection_class=Connection,
@@ -110,7 +112,7 @@ class PostgresStore:
             kwargs={
                 "autocommit": True,
                 "application_name": "quarterdeck",
-                "options": options(url, role),
+                "options": connection_options(url, role),
                 "connect_timeout": 5,
                 "tcp_user_timeout": 10_000,
                 "target_session_attrs": "read-write",
@@ -126,100 +128,100 @@ class PostgresStore:
             raise TransientError("08001", "no connection to the database could be had in time") from error
         return cls(pool, role)
 
-    async def transact(self, work: Work[T], key: int | None = None, zones: Collection[str] = ()) -> T:
+    async def transact(self, work: StoreWork[T], key: int | None = None, zones: Collection[str] = ()) -> T:
         async with self._connection() as connection:
-            mark = [] if key is None else [MARK(key=key)]
-            tx = PostgresTx(connection, [BEGIN(), *self._wall(zones), *mark])
+            lock = [] if key is None else [LOCK_KEY(key=key)]
+            tx = PostgresTransaction(connection, [BEGIN(), *self._zone_setting(zones), *lock])
             try:
                 result = await work(tx)
             except BaseException:
                 # A cancellation too: the connection goes back, and must not take a transaction with it.
-                await _abandon(connection)
+                await _roll_back(connection)
                 raise
             await self._commit(connection, tx.queued)
             return result
 
-    async def read(self, work: Work[T], zones: Collection[str] = (), *, for_a_writer: bool = False) -> T:
-        place = contextlib.nullcontext() if for_a_writer else self._readers
-        async with place, self._connection() as connection:
-            return await work(PostgresTx(connection, [], self._wall(zones)))
+    async def read(self, work: StoreWork[T], zones: Collection[str] = (), *, for_writer: bool = False) -> T:
+        reader_slot = contextlib.nullcontext() if for_writer else self._reader_slots
+        async with reader_slot, self._connection() as connection:
+            return await work(PostgresTransaction(connection, [], self._zone_setting(zones)))
 
-    async def settled(self, key: int) -> None:
+    async def wait_until_ended(self, key: int) -> None:
         # The old backend holds this lock until its transaction is over, whichever way: winning it means it is over.
         async with self._connection() as connection:
-            await round_trip(connection, [BEGIN(), MARK(key=key), ROLLBACK()], 0)
+            await round_trip(connection, [BEGIN(), LOCK_KEY(key=key), ROLLBACK()], 0)
 
     async def ping(self) -> None:
         async with self._connection() as connection:
             await round_trip(connection, [PING()], 1)
 
     async def close(self) -> None:
-        while self._at_hand:
-            await self._give_back(self._at_hand.pop())
+        while self._cached_connections:
+            await self._return_to_pool(self._cached_connections.pop())
         await self._pool.close()
 
-    def _wall(self, zones: Collection[str]) -> list[Bound]:
+    def _zone_setting(self, zones: Collection[str]) -> list[BoundStatement]:
         """Said also when there are none: what an administrator may have set for the database must not count."""
-        if not self._walled:
+        if not self._has_row_security:
             return []
-        named = ",".join(zones)
-        if named.count(",") != max(0, len(zones) - 1):
+        zone_list = ",".join(zones)
+        if zone_list.count(",") != max(0, len(zones) - 1):
             raise ContentError("22023", "a zone's id cannot hold a comma")
-        return [ZONES(zones=named)]
+        return [SET_ZONES(zones=zone_list)]
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        connection = self._at_hand.pop() if self._at_hand else await self._fetch()
+        connection = self._cached_connections.pop() if self._cached_connections else await self._get_from_pool()
         try:
             yield connection
         finally:
             if connection.closed:
                 # Where one was lost the others may be, too: none of them should cost somebody else a try.
-                lost, self._at_hand = [connection, *self._at_hand], []
-                for each in lost:
-                    await each.close()
-                    await self._pool.putconn(each)
-            elif not self._waiting and len(self._at_hand) < AT_HAND_MAX:
-                self._at_hand.append(connection)
+                lost, self._cached_connections = [connection, *self._cached_connections], []
+                for lost_connection in lost:
+                    await lost_connection.close()
+                    await self._pool.putconn(lost_connection)
+            elif not self._pool_waiters and len(self._cached_connections) < CACHED_CONNECTIONS_MAX:
+                self._cached_connections.append(connection)
             else:
-                await self._give_back(connection)
+                await self._return_to_pool(connection)
 
-    async def _fetch(self) -> Connection:
-        self._waiting += 1
+    async def _get_from_pool(self) -> Connection:
+        self._pool_waiters += 1
         try:
             return await self._pool.getconn()
         except (PoolTimeout, TooManyRequests, psycopg.Error) as error:
             raise TransientError("08001", "no connection to the database could be had in time") from error
         finally:
-            self._waiting -= 1
+            self._pool_waiters -= 1
 
-    async def _give_back(self, connection: Connection) -> None:
+    async def _return_to_pool(self, connection: Connection) -> None:
         connection.pgconn.exit_pipeline_mode()
         await self._pool.putconn(connection)
 
     @staticmethod
-    async def _commit(connection: Connection, queued: Sequence[Bound]) -> None:
+    async def _commit(connection: Connection, queued: Sequence[BoundStatement]) -> None:
         try:
             await round_trip(connection, [*queued, COMMIT()], 0)
         except TransientError as error:
             # Lost while nothing but COMMIT's own answer was missing, or before: nobody here can tell which.
             if connection.closed or connection.pgconn.status != pq.ConnStatus.OK:
                 raise CommitUnknown(error.code, "the connection was lost during COMMIT") from error
-            await _abandon(connection)
+            await _roll_back(connection)
             raise
         except BaseException:  # as above
-            await _abandon(connection)
+            await _roll_back(connection)
             raise
 
 
-def options(url: str, role: Role) -> str:
+def connection_options(url: str, role: Role) -> str:
     """Ours come after those of the URL, and win."""
-    given = str(conninfo_to_dict(url).get("options") or "")
-    ours = " ".join(f"-c {name}={value}" for name, value in {**OPTIONS, "role": role}.items())
-    return f"{given} {ours}".strip()
+    url_options = str(conninfo_to_dict(url).get("options") or "")
+    own_options = " ".join(f"-c {name}={value}" for name, value in {**CONNECTION_OPTIONS, "role": role}.items())
+    return f"{url_options} {own_options}".strip()
 
 
-async def _abandon(connection: Connection) -> None:
+async def _roll_back(connection: Connection) -> None:
     """Rolls back; a connection that cannot even do that is closed, and the server rolls back for it."""
     if connection.closed:
         return

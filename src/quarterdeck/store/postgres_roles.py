@@ -26,16 +26,16 @@ SWEEP: Final = "quarterdeck_sweep"
 ROLES: Final[tuple[Role, Role]] = (SERVER, SWEEP)
 
 
-def creation(missing: Sequence[Role] = ROLES) -> str:
+def create_roles_sql(roles: Sequence[Role] = ROLES) -> str:
     """What makes the roles, for an administrator to run."""
-    return " ".join(f"CREATE ROLE {role} NOLOGIN;" for role in missing)
+    return " ".join(f"CREATE ROLE {role} NOLOGIN;" for role in roles)
 
 
-def granting(login: str) -> str:
+def grant_roles_sql(login: str) -> str:
     """What lets a login act as them."""
     quoted = login.replace('"', '""')
     return f'GRANT {", ".join(ROLES)} TO "{quoted}";'
 
 
-def may_not(login: str, role: Role) -> str:
-    return f"The login {login} may not act as {role}. An administrator has to run: {granting(login)}"
+def role_denied_message(login: str, role: Role) -> str:
+    return f"The login {login} may not act as {role}. An administrator has to run: {grant_roles_sql(login)}"

@@ -49,24 +49,24 @@ from typing import Literal
 
 import msgspec
 
-Engine = Literal["sqlite", "postgresql"]
+Dialect = Literal["sqlite", "postgresql"]
 Param = str | int | None | list[tuple[object, ...]]
-MAIN = "queries.sql"
-PIECE = 5_000
+MAIN_FILE = "queries.sql"
+CHUNK_ROWS = 5_000
 """Rows that one statement writes at most, where a batch may be of any size."""
 
-_NAME = re.compile(r"^-- name: (\w+)\s*$")
-_PLANNED = re.compile(r"^-- planned: each time\b")
-_ENGINE = re.compile(r"^-- engine: (sqlite|postgresql)\s*$")
-_COLUMNS = re.compile(r"^-- columns(?: (\w+))?: (.+)$", re.MULTILINE)
-_COLUMNS_OF = re.compile(r"\bcolumns\((\w+)(?: as (\w+))?\)")
-_PHRASE = re.compile(r"^-- phrase (\w+)\((\w+)\): (.+)$", re.MULTILINE)
-_ROWS = re.compile(r"\brows\(:(\w+) as (\w+),([^()]*)\)")
+_NAME_LINE = re.compile(r"^-- name: (\w+)\s*$")
+_PLANNED_LINE = re.compile(r"^-- planned: each time\b")
+_ENGINE_LINE = re.compile(r"^-- engine: (sqlite|postgresql)\s*$")
+_COLUMNS_LINE = re.compile(r"^-- columns(?: (\w+))?: (.+)$", re.MULTILINE)
+_COLUMNS_CALL = re.compile(r"\bcolumns\((\w+)(?: as (\w+))?\)")
+_PHRASE_LINE = re.compile(r"^-- phrase (\w+)\((\w+)\): (.+)$", re.MULTILINE)
+_ROWS_CALL = re.compile(r"\brows\(:(\w+) as (\w+),([^()]*)\)")
 _PARAM = re.compile(r"(?<![:\w]):([a-z_]\w*)")
-_OCTETS = re.compile(r"\boctets\((\w+\.\w+)\)")
+_OCTETS_CALL = re.compile(r"\boctets\((\w+\.\w+)\)")
 _LOCK = re.compile(r"\bfor (update|share)( skip locked)?\b")
 _JOIN_EACH = re.compile(r"\bjoin each (\w+) (\w+) on (.+)$", re.MULTILINE)
-_SPELT: Mapping[Engine, tuple[str, str]] = {
+_DIALECT_SQL: Mapping[Dialect, tuple[str, str]] = {
     "sqlite": (r"length(cast(\1 as blob))", r"join \1 \2 on \3"),
     "postgresql": (r"octet_length(\1)", r"cross join lateral (select * from \1 \2 where \3 offset 0) \2"),
 }
@@ -80,172 +80,176 @@ class Statement:
     name: str
     sqlite: str
     postgresql: str
-    order: tuple[str, ...]
+    param_order: tuple[str, ...]
     """Parameter names in PostgreSQL's order of $1, $2, …"""
     planned_each_time: bool = False
     """PostgreSQL plans it for the values at hand, instead of keeping one plan for all: for lists with filters."""
-    sqlite_each: str | None = None
+    sqlite_row: str | None = None
     """The same for one row of the batch, to be run for each: SQLite parses no JSON then, and is half as fast again."""
-    each_order: tuple[str, ...] = ()
+    row_param_order: tuple[str, ...] = ()
     """The name of the batch, then the other parameters, in the order of ?1, ?2, …"""
 
-    def __call__(self, **params: Param) -> Bound:
-        return Bound(self, params)
+    def __call__(self, **params: Param) -> BoundStatement:
+        return BoundStatement(self, params)
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundStatement:
     """A statement with its parameters, ready for either engine."""
 
     statement: Statement
     params: Mapping[str, Param]
 
-    def named(self) -> dict[str, str | int | None]:
-        return {name: _plain(value) for name, value in self.params.items()}
+    def named_params(self) -> dict[str, str | int | None]:
+        return {name: _to_param(value) for name, value in self.params.items()}
 
-    def each(self) -> list[tuple[object, ...]]:
+    def row_params(self) -> list[tuple[object, ...]]:
         """The parameters of `sqlite_each`: a tuple for each row of the batch."""
-        batch, *others = self.statement.each_order
+        batch, *others = self.statement.row_param_order
         rows = self.params[batch]
         if not isinstance(rows, list):
             raise TypeError(f"{batch} of {self.statement.name} is a batch")
-        same = tuple(self.params[name] for name in others)
-        return [row + same for row in rows] if same else rows
+        shared = tuple(self.params[name] for name in others)
+        return [row + shared for row in rows] if shared else rows
 
-    def positional(self) -> list[str | int | None]:
-        return [_plain(self.params[name]) for name in self.statement.order]
+    def positional_params(self) -> list[str | int | None]:
+        return [_to_param(self.params[name]) for name in self.statement.param_order]
 
 
 class Statements:
     """The statements of one package, as attributes: `Q.session_get(batch=…)`."""
 
-    def __init__(self, found: Mapping[str, Statement]) -> None:
-        self._found = dict(found)
+    def __init__(self, statements: Mapping[str, Statement]) -> None:
+        self._statements = dict(statements)
 
     def __getattr__(self, name: str) -> Statement:
         try:
-            return self._found[name]
+            return self._statements[name]
         except KeyError:
             raise AttributeError(f"no statement is named {name!r}") from None
 
     def __iter__(self) -> Iterator[Statement]:
-        return iter(self._found.values())
+        return iter(self._statements.values())
 
 
-def load(package: str, file: str = MAIN) -> Statements:
+def load(package: str, file: str = MAIN_FILE) -> Statements:
     """Reads a package's statements. Called once, when the package's `queries` module is imported."""
     folder = resources.files(package)
     text = folder.joinpath(file).read_text(encoding="utf-8")
-    if file != MAIN:
-        head, _, _ = folder.joinpath(MAIN).read_text(encoding="utf-8").partition("\n-- name: ")
+    if file != MAIN_FILE:
+        head, _, _ = folder.joinpath(MAIN_FILE).read_text(encoding="utf-8").partition("\n-- name: ")
         text = f"{head}\n{text}"
     return Statements(parse(text))
 
 
 def parse(text: str) -> dict[str, Statement]:
     columns: dict[str | None, list[str]] = {}
-    for row in _COLUMNS.finditer(text):
+    for row in _COLUMNS_LINE.finditer(text):
         columns.setdefault(row[1], []).extend(name.strip() for name in row[2].split(","))
-    text = _COLUMNS_OF.sub(lambda of: ", ".join(f"{of[1]}.{name}" for name in columns[of[2]]), text)
-    text = _spelt_out(text)
-    texts: dict[str, dict[Engine | None, list[str]]] = {}
+    text = _COLUMNS_CALL.sub(lambda call: ", ".join(f"{call[1]}.{name}" for name in columns[call[2]]), text)
+    text = _expand_phrases(text)
+    texts: dict[str, dict[Dialect | None, list[str]]] = {}
     planned: set[str] = set()
     lines: list[str] = []
     name = ""
     for line in text.splitlines():
-        if match := _NAME.match(line):
+        if match := _NAME_LINE.match(line):
             name = match[1]
             lines = texts.setdefault(name, {}).setdefault(None, [])
-        elif _PLANNED.match(line):
+        elif _PLANNED_LINE.match(line):
             planned.add(name)
-        elif match := _ENGINE.match(line):
-            engine: Engine = "sqlite" if match[1] == "sqlite" else "postgresql"
-            lines = texts[name].setdefault(engine, [])
+        elif match := _ENGINE_LINE.match(line):
+            dialect: Dialect = "sqlite" if match[1] == "sqlite" else "postgresql"
+            lines = texts[name].setdefault(dialect, [])
         elif name and not line.lstrip().startswith("--"):
             lines.append(line)
-    return {name: _statement(name, by_engine, name in planned) for name, by_engine in texts.items()}
+    return {name: _build_statement(name, texts_by_dialect, name in planned) for name, texts_by_dialect in texts.items()}
 
 
-def _spelt_out(text: str) -> str:
+def _expand_phrases(text: str) -> str:
     """The text with its phrases written out, the last one first: it may use those above it."""
     phrases: dict[tuple[str, str], list[str]] = {}
-    for line in _PHRASE.finditer(text):
+    for line in _PHRASE_LINE.finditer(text):
         phrases.setdefault((line[1], line[2]), []).append(line[3])
-    text = _PHRASE.sub("", text)
+    text = _PHRASE_LINE.sub("", text)
     for (name, alias), lines in reversed(phrases.items()):
-        said = re.sub(rf"\b{alias}\b", r"\\g<1>", " ".join(lines))
-        text = re.sub(rf"\b{name}\((\w+)\)", said, text)
+        expansion = re.sub(rf"\b{alias}\b", r"\\g<1>", " ".join(lines))
+        text = re.sub(rf"\b{name}\((\w+)\)", expansion, text)
     return text
 
 
-def _statement(name: str, by_engine: dict[Engine | None, list[str]], planned: bool) -> Statement:
-    def written(engine: Engine) -> str:
-        lines = by_engine.get(engine) or by_engine.get(None) or []
+def _build_statement(name: str, texts_by_dialect: dict[Dialect | None, list[str]], planned: bool) -> Statement:
+    def text_for(dialect: Dialect) -> str:
+        lines = texts_by_dialect.get(dialect) or texts_by_dialect.get(None) or []
         # Neither counts characters: that would read, and PostgreSQL unpack, what is only to be measured.
-        octets, each = _SPELT[engine]
-        return _JOIN_EACH.sub(each, _OCTETS.sub(octets, "\n".join(lines))).strip().rstrip(";")
+        octets, join_each = _DIALECT_SQL[dialect]
+        return _JOIN_EACH.sub(join_each, _OCTETS_CALL.sub(octets, "\n".join(lines))).strip().rstrip(";")
 
-    postgresql, order = _postgresql(written("postgresql"))
-    sqlite_text = written("sqlite")
-    each, each_order = _sqlite_each(sqlite_text)
-    return Statement(name, _sqlite(sqlite_text), postgresql, order, planned, each, each_order)
+    postgresql, param_order = _render_postgresql(text_for("postgresql"))
+    sqlite_text = text_for("sqlite")
+    row_sql, row_param_order = _render_sqlite_row(sqlite_text)
+    return Statement(name, _render_sqlite(sqlite_text), postgresql, param_order, planned, row_sql, row_param_order)
 
 
-def _sqlite(text: str) -> str:
-    def rows(match: re.Match[str]) -> str:
+def _render_sqlite(text: str) -> str:
+    def expand_rows(match: re.Match[str]) -> str:
         columns = [column.split()[0] for column in match[3].split(",")]
         values = ", ".join(f"json_extract(value, '$[{i}]') as {column}" for i, column in enumerate(columns))
         return f"(select {values} from json_each(:{match[1]})) as {match[2]}"  # noqa: S608 - our own text
 
-    return _LOCK.sub("", _ROWS.sub(rows, text)).strip()
+    return _LOCK.sub("", _ROWS_CALL.sub(expand_rows, text)).strip()
 
 
-def _sqlite_each(text: str) -> tuple[str | None, tuple[str, ...]]:
+def _render_sqlite_row(text: str) -> tuple[str | None, tuple[str, ...]]:
     """A statement that writes from one batch, as a statement that writes one row of it."""
-    batches = list(_ROWS.finditer(text))
+    batches = list(_ROWS_CALL.finditer(text))
     if len(batches) != 1 or text.startswith("select"):
         return None, ()
     batch = batches[0]
     columns = [column.split()[0] for column in batch[3].split(",")]
-    order = [batch[1]]
+    param_order = [batch[1]]
 
-    def number(match: re.Match[str]) -> str:
-        if match[1] not in order:
-            order.append(match[1])
-        return f"?{len(columns) + order.index(match[1])}"
+    def placeholder(match: re.Match[str]) -> str:
+        if match[1] not in param_order:
+            param_order.append(match[1])
+        return f"?{len(columns) + param_order.index(match[1])}"
 
     row = ", ".join(f"?{i + 1} as {column}" for i, column in enumerate(columns))
-    before, after = _PARAM.sub(number, text[: batch.start()]), _PARAM.sub(number, text[batch.end() :])
-    return f"{before}(select {row}) as {batch[2]}{after}", tuple(order)
+    before, after = _PARAM.sub(placeholder, text[: batch.start()]), _PARAM.sub(placeholder, text[batch.end() :])
+    return f"{before}(select {row}) as {batch[2]}{after}", tuple(param_order)
 
 
-def _postgresql(text: str) -> tuple[str, tuple[str, ...]]:
-    def rows(match: re.Match[str]) -> str:
+def _render_postgresql(text: str) -> tuple[str, tuple[str, ...]]:
+    def expand_rows(match: re.Match[str]) -> str:
         values = []
         for i, column in enumerate(match[3].split(",")):
-            title, kind = column.split()
-            values.append(f"e.v->>{i} as {title}" if kind == "text" else f"(e.v->>{i})::{kind} as {title}")
+            column_name, column_type = column.split()
+            values.append(
+                f"e.v->>{i} as {column_name}"
+                if column_type == "text"
+                else f"(e.v->>{i})::{column_type} as {column_name}"
+            )
         # The offset keeps `->>` in here. It could leak what it is given, so row-level security would let no index of a
         # guarded table be searched by it; by what it has given, any.
         elements = f"jsonb_array_elements(:{match[1]}::jsonb) as e(v) offset 0"
         return f"(select {', '.join(values)} from {elements}) as {match[2]}"  # noqa: S608 - our own text
 
-    order: list[str] = []
+    param_order: list[str] = []
 
-    def number(match: re.Match[str]) -> str:
-        if match[1] not in order:
-            order.append(match[1])
-        return f"${order.index(match[1]) + 1}"
+    def placeholder(match: re.Match[str]) -> str:
+        if match[1] not in param_order:
+            param_order.append(match[1])
+        return f"${param_order.index(match[1]) + 1}"
 
-    text = _ROWS.sub(rows, text).replace("now_ms()", _POSTGRES_NOW)
-    return _PARAM.sub(number, text), tuple(order)
+    text = _ROWS_CALL.sub(expand_rows, text).replace("now_ms()", _POSTGRES_NOW)
+    return _PARAM.sub(placeholder, text), tuple(param_order)
 
 
-def pieces(batch: Sequence[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
+def chunks(batch: Sequence[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
     """A batch in parts that a statement writes well within its time-out."""
-    for begin in range(0, len(batch), PIECE):
-        yield [*batch[begin : begin + PIECE]]
+    for start in range(0, len(batch), CHUNK_ROWS):
+        yield [*batch[start : start + CHUNK_ROWS]]
 
 
-def _plain(value: Param) -> str | int | None:
+def _to_param(value: Param) -> str | int | None:
     return msgspec.json.encode(value).decode() if isinstance(value, list) else value

@@ -21,8 +21,8 @@ class Clock:
 
     def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0) -> datetime:
         """Moves it forward, and says what time it is then. Nothing happens by that alone: `settle` does what is due."""
-        by = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        if by < timedelta(0):
+        step = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        if step < timedelta(0):
             raise ValueError("time does not go back: a database that has seen a moment has seen it")
-        self._now += round(by / timedelta(milliseconds=1))
+        self._now += round(step / timedelta(milliseconds=1))
         return self.now

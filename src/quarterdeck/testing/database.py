@@ -10,18 +10,18 @@ from pathlib import Path
 
 from quarterdeck.store.migrate import upgrade
 
-FILE = "quarterdeck.db"
+DATABASE_FILE = "quarterdeck.db"
 
 
-def lay(data: Path) -> None:
+def create_database(data: Path) -> None:
     """Puts one into a data directory."""
-    (data / FILE).write_bytes(_blank())
+    (data / DATABASE_FILE).write_bytes(_empty_database())
 
 
 @cache
-def _blank() -> bytes:
+def _empty_database() -> bytes:
     with tempfile.TemporaryDirectory(prefix="quarterdeck-") as directory:
-        file = Path(directory) / FILE
+        file = Path(directory) / DATABASE_FILE
         upgrade(f"sqlite:///{file}")
         with contextlib.closing(sqlite3.connect(file)) as connection:
             # So that one file is all of it.

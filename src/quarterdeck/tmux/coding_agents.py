@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from quarterdeck.tmux import process_table as looking
-from quarterdeck.tmux.panes import PaneSeen
-from quarterdeck.tmux.process_table import SHELLS, Process, Processes
+from quarterdeck.tmux.panes import PaneInfo
+from quarterdeck.tmux.process_table import SHELLS, Process, ProcessTable
 
-EXIT = "/exit"
+DEFAULT_EXIT_COMMAND = "/exit"
 _PLACEHOLDER = re.compile(r"\{(name|model|prompt)\}")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -37,7 +37,7 @@ class CodingAgent:
     prompt_argv: tuple[str, ...] = ("{prompt}",)
     processes: tuple[str, ...] = ()
     """Names of processes that mean: the agent runs here."""
-    exit: str = EXIT
+    exit: str = DEFAULT_EXIT_COMMAND
 
 
 DEFAULTS: Mapping[str, CodingAgent] = {
@@ -54,11 +54,11 @@ DEFAULTS: Mapping[str, CodingAgent] = {
 }
 
 
-class CodingError(ValueError):
+class CodingAgentError(ValueError):
     """A sentence about a coding agent that cannot be."""
 
 
-class Told(Protocol):
+class CodingAgentSettings(Protocol):
     """What the configuration says of one; None where it says nothing."""
 
     @property
@@ -73,80 +73,84 @@ class Told(Protocol):
     def exit(self) -> str | None: ...
 
 
-def coding_agents_of(told: Mapping[str, Told] | None) -> dict[str, CodingAgent]:
+def merge_coding_agents(settings: Mapping[str, CodingAgentSettings] | None) -> dict[str, CodingAgent]:
     """The usual ones, and what the configuration says over them."""
-    known = dict(DEFAULTS)
-    for name, each in (told or {}).items():
-        known[name] = _merged(name, known.get(name), each)
-    return known
+    agents = dict(DEFAULTS)
+    for name, agent_settings in (settings or {}).items():
+        agents[name] = _merge(name, agents.get(name), agent_settings)
+    return agents
 
 
-def argv_of(agent: CodingAgent, *, name: str, model: str | None = None, prompt: str | None = None) -> list[str]:
+def build_argv(agent: CodingAgent, *, name: str, model: str | None = None, prompt: str | None = None) -> list[str]:
     """The command that begins it."""
     values = {"name": name, "model": model or "", "prompt": prompt or ""}
     template = [*agent.argv, *(agent.model_argv if model else ()), *(agent.prompt_argv if prompt else ())]
-    return [_filled(each, values) for each in template]
+    return [_fill_template(part, values) for part in template]
 
 
-def has_left(agent: CodingAgent, seen: PaneSeen, now: Processes) -> bool:
+def has_exited(agent: CodingAgent, pane: PaneInfo, processes: ProcessTable) -> bool:
     """Whether a shell is all that this agent has left in its pane. What cannot be told counts as "no": it may be behind
     an editor, suspended, or still begin under a name that nobody has told us."""
-    if (root := _root(seen, now)) is None:
+    if (root := _pane_process(pane, processes)) is None:
         return False
-    of_session = (each.pid for each in now.values() if each.session == root.pid)
-    family = [each for each in now.below([root.pid, *of_session]) if not each.is_gone]
-    if any(is_called(agent, each) and not looking.is_prompt(each) for each in family):
+    session_pids = (process.pid for process in processes.values() if process.session_id == root.pid)
+    descendants = [process for process in processes.with_descendants([root.pid, *session_pids]) if not process.is_gone]
+    if any(is_agent_process(agent, process) and not looking.is_interactive_shell(process) for process in descendants):
         return False
-    return any(looking.is_prompt(each) for each in (root, *now.in_front_of(root.pid)))
+    return any(looking.is_interactive_shell(process) for process in (root, *processes.foreground_processes(root.pid)))
 
 
-def found_in(agent: CodingAgent, seen: PaneSeen, now: Processes) -> Process | None:
+def find_agent_process(agent: CodingAgent, pane: PaneInfo, processes: ProcessTable) -> Process | None:
     """The agent's process in front in the pane, if it is there and no prompt is."""
-    if _root(seen, now) is None:
+    if _pane_process(pane, processes) is None:
         return None
-    front = now.in_front_of(seen.pid)
-    if any(looking.is_prompt(each) and (each.leads or looking.reads(each, seen.tty)) for each in front):
+    foreground = processes.foreground_processes(pane.pid)
+    if any(
+        looking.is_interactive_shell(candidate)
+        and (candidate.is_group_leader or looking.reads_terminal(candidate, pane.tty))
+        for candidate in foreground
+    ):
         return None
-    for each in front:
-        if is_called(agent, each) and looking.reads(each, seen.tty) is not False:
-            return each
+    for process in foreground:
+        if is_agent_process(agent, process) and looking.reads_terminal(process, pane.tty) is not False:
+            return process
     return None
 
 
-def is_called(agent: CodingAgent, process: Process) -> bool:
+def is_agent_process(agent: CodingAgent, process: Process) -> bool:
     """Whether this process goes by one of the agent's names."""
-    return not looking.names_of(process).isdisjoint(agent.processes)
+    return not looking.process_names(process).isdisjoint(agent.processes)
 
 
-def _root(seen: PaneSeen, now: Processes) -> Process | None:
+def _pane_process(pane: PaneInfo, processes: ProcessTable) -> Process | None:
     """The pane's own process. One of another parent is somebody else: the pid is of another pid namespace, or was given
     out again."""
-    root = now.get(seen.pid)
-    return None if seen.is_dead or root is None or root.parent != seen.server_pid else root
+    root = processes.get(pane.pid)
+    return None if pane.is_dead or root is None or root.parent_pid != pane.server_pid else root
 
 
-def _merged(name: str, known: CodingAgent | None, told: Told) -> CodingAgent:
-    argv = tuple(told.argv) if told.argv is not None else known.argv if known is not None else ()
+def _merge(name: str, existing: CodingAgent | None, settings: CodingAgentSettings) -> CodingAgent:
+    argv = tuple(settings.argv) if settings.argv is not None else existing.argv if existing is not None else ()
     if not argv:
-        raise CodingError(f"The coding agent {name!r} has no argv: the command that begins it.")
-    base = known or CodingAgent(name, argv, processes=(argv[0].rpartition("/")[2],))
-    made = replace(
+        raise CodingAgentError(f"The coding agent {name!r} has no argv: the command that begins it.")
+    base = existing or CodingAgent(name, argv, processes=(argv[0].rpartition("/")[2],))
+    agent = replace(
         base,
         argv=argv,
-        model_argv=base.model_argv if told.model_argv is None else tuple(told.model_argv),
-        prompt_argv=base.prompt_argv if told.prompt_argv is None else tuple(told.prompt_argv),
-        processes=base.processes if told.processes is None else tuple(told.processes),
-        exit=base.exit if told.exit is None else told.exit,
+        model_argv=base.model_argv if settings.model_argv is None else tuple(settings.model_argv),
+        prompt_argv=base.prompt_argv if settings.prompt_argv is None else tuple(settings.prompt_argv),
+        processes=base.processes if settings.processes is None else tuple(settings.processes),
+        exit=base.exit if settings.exit is None else settings.exit,
     )
     # A shell by another name would have bodies executed.
-    if not made.processes or not SHELLS.isdisjoint(made.processes):
-        raise CodingError(f"The coding agent {name!r} must be known by processes that are no shells.")
-    return made
+    if not agent.processes or not SHELLS.isdisjoint(agent.processes):
+        raise CodingAgentError(f"The coding agent {name!r} must be known by processes that are no shells.")
+    return agent
 
 
-def _filled(template: str, values: Mapping[str, str]) -> str:
+def _fill_template(template: str, values: Mapping[str, str]) -> str:
     """In one pass: what a value holds is never taken for a placeholder."""
-    filled = _PLACEHOLDER.sub(lambda match: _CONTROLS.sub("", values[match[1]]), template)
+    text = _PLACEHOLDER.sub(lambda match: _CONTROLS.sub("", values[match[1]]), template)
     # A prompt is text, whatever it begins with. No parser of options takes one for an option that begins with a space.
     is_value = _PLACEHOLDER.match(template) is not None
-    return f" {filled}" if is_value and filled.startswith("-") else filled
+    return f" {text}" if is_value and text.startswith("-") else text

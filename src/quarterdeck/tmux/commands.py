@@ -12,61 +12,63 @@ from pathlib import Path
 
 from quarterdeck.tmux.errors import PaneChanged, TmuxError
 from quarterdeck.tmux.notice_text import one_line
-from quarterdeck.tmux.pane_info import Pin
-from quarterdeck.tmux.subprocess_run import ProgramError, Ran, run
+from quarterdeck.tmux.pane_info import PaneGuard
+from quarterdeck.tmux.subprocess_run import ProgramError, ProgramResult, run
 
-CALLS_MAX = 16
+CONCURRENT_MAX = 16
 """At once, of one server: more only wait for each other."""
-SAID_MAX = 300
+ERROR_TEXT_MAX = 300
 
 
-class Calls:
+class TmuxCommands:
     def __init__(self, socket: str, seconds: float) -> None:
         self.socket = socket
         self._seconds = seconds
-        self._free = asyncio.Semaphore(CALLS_MAX)
+        self._slots = asyncio.Semaphore(CONCURRENT_MAX)
 
-    async def done_if(self, pin: Pin, command: str, *, before: Sequence[str] = (), said: bytes = b"") -> str:
+    async def run_guarded(
+        self, guard: PaneGuard, command: str, *, before: Sequence[str] = (), stdin: bytes = b""
+    ) -> str:
         """Does something to a pane if it is the one that is meant, in one step of tmux. What that said.
 
         `command` is read by tmux as a script: it holds words of ours, ids and numbers, and nothing else."""
-        mark = secrets.token_hex(8)
-        first = [*before, ";"] if before else []
-        told = await self.done(
-            *first,
-            *("if-shell", "-F", "-t", pin.pane_id, pin.condition),
-            f"{command} ; display-message -p {mark}",
-            said=said,
+        marker = secrets.token_hex(8)
+        prefix = [*before, ";"] if before else []
+        output = await self.run_checked(
+            *prefix,
+            *("if-shell", "-F", "-t", guard.pane_id, guard.condition),
+            f"{command} ; display-message -p {marker}",
+            stdin=stdin,
         )
-        answer, found, _ = told.rpartition(mark)
+        result, found, _ = output.rpartition(marker)
         if not found:
-            raise PaneChanged(f"Pane {pin.pane_id} is gone, or no longer what it was.")
-        return answer
+            raise PaneChanged(f"Pane {guard.pane_id} is gone, or no longer what it was.")
+        return result
 
-    async def done(self, *arguments: str, said: bytes = b"") -> str:
-        ran = await self.run(arguments, said)
-        if ran.code != 0:
-            raise TmuxError(why(ran, f"tmux {arguments[0]} failed"))
-        return ran.out.decode(errors="replace")
+    async def run_checked(self, *arguments: str, stdin: bytes = b"") -> str:
+        result = await self.run(arguments, stdin)
+        if result.exit_code != 0:
+            raise TmuxError(error_text(result, f"tmux {arguments[0]} failed"))
+        return result.stdout.decode(errors="replace")
 
     async def run(
-        self, arguments: Sequence[str], said: bytes = b"", environment: Mapping[str, str] | None = None
-    ) -> Ran:
-        self._refuse_stranger()
+        self, arguments: Sequence[str], stdin: bytes = b"", environment: Mapping[str, str] | None = None
+    ) -> ProgramResult:
+        self._require_own_socket()
         program = shutil.which("tmux")
         if program is None:
             raise TmuxError("tmux is not installed (on Debian and Ubuntu: apt-get install tmux).")
         # Of our own environment it is told nothing: it would hand it on to its server.
-        told = {"TERM": "dumb", **(environment or {})}
+        full_environment = {"TERM": "dumb", **(environment or {})}
         try:
-            async with self._free:
-                return await run([program, "-u", "-S", self.socket, *arguments], told, said, self._seconds)
+            async with self._slots:
+                return await run([program, "-u", "-S", self.socket, *arguments], full_environment, stdin, self._seconds)
         except ProgramError as error:
             raise TmuxError(f"{error}.") from None
 
-    async def answers(self) -> bool:
+    async def is_server_running(self) -> bool:
         """Whether anybody listens there: that nobody does is an answer, and no error."""
-        if not self._is_there():
+        if not self._socket_exists():
             return False
         try:
             async with asyncio.timeout(self._seconds):
@@ -80,7 +82,7 @@ class Calls:
         writer.close()
         return True
 
-    def _is_there(self) -> bool:
+    def _socket_exists(self) -> bool:
         try:
             Path(self.socket).lstat()
         except FileNotFoundError:
@@ -88,23 +90,23 @@ class Calls:
         except (OSError, ValueError):
             # A name that cannot be one, or a directory that is closed to us: who is meant is not to be found out.
             pass
-        self._refuse_stranger()
+        self._require_own_socket()
         return True
 
-    def _refuse_stranger(self) -> None:
+    def _require_own_socket(self) -> None:
         """Whoever listens there hears what is typed: it must be this user's own."""
-        shown = one_line(self.socket)[:SAID_MAX]
+        path_text = one_line(self.socket)[:ERROR_TEXT_MAX]
         try:
-            found = Path(self.socket).stat()
+            socket_stat = Path(self.socket).stat()
         except (OSError, ValueError):
-            raise TmuxError(f"There is no tmux socket at {shown}.") from None
+            raise TmuxError(f"There is no tmux socket at {path_text}.") from None
         if not Path(self.socket).is_absolute():
-            raise TmuxError(f"The path of a tmux socket begins at the root, not as {shown} does.")
-        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-            raise TmuxError(f"{shown} is not a socket of this user.")
+            raise TmuxError(f"The path of a tmux socket begins at the root, not as {path_text} does.")
+        if not stat.S_ISSOCK(socket_stat.st_mode) or socket_stat.st_uid != os.geteuid():
+            raise TmuxError(f"{path_text} is not a socket of this user.")
 
 
-def why(ran: Ran, otherwise: str) -> str:
+def error_text(result: ProgramResult, summary: str) -> str:
     """What it said, in one line."""
-    told = one_line((ran.err + ran.out).decode(errors="replace"))[:SAID_MAX]
-    return f"{otherwise}: {told}." if told else f"{otherwise}."
+    output = one_line((result.stderr + result.stdout).decode(errors="replace"))[:ERROR_TEXT_MAX]
+    return f"{summary}: {output}." if output else f"{summary}."

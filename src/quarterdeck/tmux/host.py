@@ -16,7 +16,7 @@ from pathlib import Path
 
 MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 NAMESPACE = Path("/proc/self/ns/pid")
-FIRST_NAMESPACE = "pid:[4026531836]"
+INITIAL_NAMESPACE = "pid:[4026531836]"
 """The number that Linux gives to the pid namespace it boots with, always."""
 
 
@@ -27,17 +27,17 @@ class Host:
 
 
 def this_host() -> Host:
-    return Host(host_id(_machine(), _namespace()), os.geteuid())
+    return Host(host_id(_machine_id(), _pid_namespace()), os.geteuid())
 
 
 def host_id(machine: str, namespace: str | None) -> str:
     parts = [machine]
-    if namespace not in (None, FIRST_NAMESPACE):
+    if namespace not in (None, INITIAL_NAMESPACE):
         parts += [socket.gethostname(), str(namespace)]
     return hashlib.sha256("\n".join(["quarterdeck", *parts]).encode()).hexdigest()[:32]
 
 
-def _machine() -> str:
+def _machine_id() -> str:
     for path in MACHINE_IDS:
         try:
             found = path.read_text(encoding="ascii").strip()
@@ -48,11 +48,11 @@ def _machine() -> str:
             return found
     node = uuid.getnode()
     # Where no network card has an address, Python makes one up for each process; it marks it by this bit.
-    is_made_up = bool(node >> 40 & 1)
-    return socket.gethostname() if is_made_up else f"{socket.gethostname()} {node:012x}"
+    is_random = bool(node >> 40 & 1)
+    return socket.gethostname() if is_random else f"{socket.gethostname()} {node:012x}"
 
 
-def _namespace() -> str | None:
+def _pid_namespace() -> str | None:
     try:
         return str(NAMESPACE.readlink())
     except OSError:

@@ -15,18 +15,18 @@ from typing import Literal, Protocol
 
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.tmux import process_table
-from quarterdeck.tmux.coding_agents import CodingAgent, found_in, is_called
+from quarterdeck.tmux.coding_agents import CodingAgent, find_agent_process, is_agent_process
 from quarterdeck.tmux.errors import PaneChanged
 from quarterdeck.tmux.host import Host
-from quarterdeck.tmux.panes import PaneSeen, Tmux
-from quarterdeck.tmux.process_table import Process, Processes
+from quarterdeck.tmux.panes import PaneInfo, Tmux
+from quarterdeck.tmux.process_table import Process, ProcessTable
 
-Hindrance = Literal["no_pane", "other_host", "other_tmux", "pane_gone", "not_the_agent"]
-CLOCKS_DIFFER = 60 * SECOND
+BlockReason = Literal["no_pane", "other_host", "other_tmux", "pane_gone", "not_the_agent"]
+CLOCK_SKEW_MAX = 60 * SECOND
 """Between the database, which says when a placement was made, and this host, which says when tmux began."""
 
 
-class Placed(Protocol):
+class PlacedPane(Protocol):
     """Where a pane is, as it was written down."""
 
     @property
@@ -44,63 +44,65 @@ class Placed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TmuxSnapshot:
     """All panes of one tmux server, and all processes, of one moment."""
 
     socket: str
-    panes: dict[str, PaneSeen]
-    running: Processes
+    panes: dict[str, PaneInfo]
+    processes: ProcessTable
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class TypingTarget:
     """A pane that may be typed into, and what made it so."""
 
-    seen: PaneSeen
+    pane: PaneInfo
     agent: CodingAgent
     process: Process
     """The agent's, in front."""
 
-    def still(self) -> bool:
+    def is_still_ready(self) -> bool:
         """Whether the agent is still in front. A few small files of /proc: cheap enough to ask before each Enter. Where
         there are none, tmux's own comparison must do."""
-        if not process_table.has_proc():
+        if not process_table.has_procfs():
             return True
-        now, root = process_table.of_pid(self.process.pid), process_table.of_pid(self.seen.pid)
-        if now is None or root is None or not now.is_same(self.process) or now.is_gone:
+        process, root = process_table.read_process(self.process.pid), process_table.read_process(self.pane.pid)
+        if process is None or root is None or not process.is_same(self.process) or process.is_gone:
             return False
         # Whoever executes a shell in its own place keeps its pid, its start and its group.
-        is_agent = is_called(self.agent, now) and not process_table.is_prompt(now)
-        return is_agent and root.front == now.group
+        is_agent = is_agent_process(self.agent, process) and not process_table.is_interactive_shell(process)
+        return is_agent and root.foreground_group == process.group_id
 
 
-async def look(tmux: Tmux) -> Look:
+async def take_snapshot(tmux: Tmux) -> TmuxSnapshot:
     panes = await tmux.panes()
-    return Look(tmux.socket, panes, await asyncio.to_thread(process_table.take))
+    return TmuxSnapshot(tmux.socket, panes, await asyncio.to_thread(process_table.list_processes))
 
 
-def judge(looked: Look, placement: Placed, host: Host, agent: CodingAgent | None) -> Ready | Hindrance:
+def check_pane(
+    snapshot: TmuxSnapshot, placement: PlacedPane, host: Host, agent: CodingAgent | None
+) -> TypingTarget | BlockReason:
     """`agent` is None where the configuration does not know the placement's. Blocks: the kernel is asked who runs."""
-    if (hindrance := elsewhere(placement, host)) is not None:
-        return hindrance
-    if looked.socket != placement.tmux_socket:
+    if (reason := check_host(placement, host)) is not None:
+        return reason
+    if snapshot.socket != placement.tmux_socket:
         return "other_tmux"
-    seen = there(looked.panes, placement)
-    if not isinstance(seen, PaneSeen):
-        return seen
-    process = None if agent is None else found_in(agent, seen, looked.running)
-    return "not_the_agent" if agent is None or process is None else Ready(seen, agent, process)
+    pane = find_pane(snapshot.panes, placement)
+    if not isinstance(pane, PaneInfo):
+        return pane
+    process = None if agent is None else find_agent_process(agent, pane, snapshot.processes)
+    return "not_the_agent" if agent is None or process is None else TypingTarget(pane, agent, process)
 
 
-def there(panes: Mapping[str, PaneSeen], placement: Placed) -> PaneSeen | Hindrance:
+def find_pane(panes: Mapping[str, PaneInfo], placement: PlacedPane) -> PaneInfo | BlockReason:
     """The placement's pane among those of a tmux server on its socket, whatever runs in it."""
-    if any(_is_other(seen, placement) for seen in panes.values()):
+    if any(_is_other_server(other, placement) for other in panes.values()):
         return "other_tmux"
-    seen = panes.get(placement.tmux_pane_id or "")
-    return "pane_gone" if seen is None or seen.is_dead else seen
+    pane = panes.get(placement.tmux_pane_id or "")
+    return "pane_gone" if pane is None or pane.is_dead else pane
 
 
-def elsewhere(placement: Placed, host: Host) -> Hindrance | None:
+def check_host(placement: PlacedPane, host: Host) -> BlockReason | None:
     """What can be told without asking any tmux; on another host, or as another user, none may even be asked."""
     if placement.tmux_pane_id is None:
         return "no_pane"
@@ -108,18 +110,20 @@ def elsewhere(placement: Placed, host: Host) -> Hindrance | None:
     return None if is_here else "other_host"
 
 
-async def type_to(tmux: Tmux, ready: Ready, text: str, *, enters: bool = True) -> Hindrance | None:
+async def type_line(tmux: Tmux, target: TypingTarget, text: str, *, press_enter: bool = True) -> BlockReason | None:
     """Types a line and Enter, unless the agent has left meanwhile."""
     try:
-        await tmux.type_line(ready.seen, text, still=ready.still, enters=enters)
+        await tmux.type_line(target.pane, text, is_still_ready=target.is_still_ready, press_enter=press_enter)
     except PaneChanged:
         return "not_the_agent"
     return None
 
 
-def _is_other(seen: PaneSeen, placement: Placed) -> bool:
+def _is_other_server(pane: PaneInfo, placement: PlacedPane) -> bool:
     """Another server than that of the placement: by its pid, or, since a restarted machine may give out the same one
     again, because it began when the placement was there already."""
-    made = placement.created_at
-    made_at = made if isinstance(made, int) else int(datetime.fromisoformat(made).timestamp() * SECOND)
-    return seen.server_pid != placement.tmux_pid or seen.server_started * SECOND > made_at + CLOCKS_DIFFER
+    created_at = placement.created_at
+    created_ms = (
+        created_at if isinstance(created_at, int) else int(datetime.fromisoformat(created_at).timestamp() * SECOND)
+    )
+    return pane.server_pid != placement.tmux_pid or pane.server_started * SECOND > created_ms + CLOCK_SKEW_MAX

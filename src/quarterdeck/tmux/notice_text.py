@@ -20,30 +20,30 @@ _SEQUENCE = re.compile(
 _SPACE = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _JOINERS = "\u200c\u200d"
 """Invisible, but letters of some scripts and many emoji are made with them."""
-_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-_ORDERS = "/!#@\\-$&:?>|"
+_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_COMMAND_PREFIXES = "/!#@\\-$&:?>|"
 """How a line may begin that an agent takes for more than text."""
 
 
 def one_line(text: str) -> str:
     """Text of one line in which every character shows: no controls, no escape sequences, no turned directions."""
     spaced = _SPACE.sub(" ", _SEQUENCE.sub("", text))
-    kept = [c for c in spaced if c in _JOINERS or unicodedata.category(c) not in _UNSEEN]
-    return "".join(kept).strip()
+    visible = [c for c in spaced if c in _JOINERS or unicodedata.category(c) not in _INVISIBLE_CATEGORIES]
+    return "".join(visible).strip()
 
 
-def line_of(header: str, body: str) -> str:
+def format_notice(header: str, body: str) -> str:
     """The header, then the body, on one line that begins harmlessly."""
     line = f"{one_line(header)} {one_line(body)}".strip()
-    return f"[message] {line}" if line[:1] in _ORDERS else line
+    return f"[message] {line}" if line[:1] in _COMMAND_PREFIXES else line
 
 
 def default_prompt(*, name: str, agent_id: int, fleet_id: int, director_name: str, director_id: int) -> str:
     """What a member is told when it begins, if nobody told it anything else."""
-    me, director = one_line(name), one_line(director_name)
+    own_name, director = one_line(name), one_line(director_name)
     return "\n".join(
         (
-            f"You are {me}, agent {agent_id} of fleet {fleet_id}. Your director is {director}, agent {director_id}.",
+            f"You are {own_name}, agent {agent_id} of fleet {fleet_id}. Your director is {director}, agent {director_id}.",
             "You and the others talk by messages, with the command `qd` in your shell; it knows already who you are.",
             "- Look for messages: qd message poll --full",
             "- Acknowledge each one when you have taken it up: qd message ack --task-id ID",

@@ -19,30 +19,30 @@ from quarterdeck.tmux.errors import TmuxError
 
 
 @contextlib.asynccontextmanager
-async def turn(socket: str, pane_id: str, seconds: float) -> AsyncIterator[None]:
+async def lock_pane(socket: str, pane_id: str, seconds: float) -> AsyncIterator[None]:
     """Entered when nobody else types into this pane; raises if somebody does for so many seconds."""
     name = f"{socket}.{pane_id.removeprefix('%')}.typing"
     try:
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as wrong:
-        raise TmuxError(f"Nobody can type by turns beside {socket}: {wrong.strerror}.") from wrong
+    except OSError as error:
+        raise TmuxError(f"Nobody can type by turns beside {socket}: {error.strerror}.") from error
     loop = asyncio.get_running_loop()
     locked: asyncio.Future[None] = loop.create_future()
 
-    def wait() -> None:
+    def acquire() -> None:
         # In a thread of its own: those who wait for one pane must not keep anybody from another.
         fcntl.flock(file, fcntl.LOCK_EX)
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(_entered, locked, file)
+            loop.call_soon_threadsafe(_on_locked, locked, file)
 
-    threading.Thread(target=wait, name=f"turn {pane_id}", daemon=True).start()
+    threading.Thread(target=acquire, name=f"turn {pane_id}", daemon=True).start()
     try:
         async with asyncio.timeout(seconds):
             await locked
-    except (asyncio.CancelledError, TimeoutError) as wrong:
+    except (asyncio.CancelledError, TimeoutError) as error:
         if not locked.cancelled():
             os.close(file)  # its turn had come in the same moment, and nobody else would give it back
-        if isinstance(wrong, TimeoutError):
+        if isinstance(error, TimeoutError):
             raise TmuxError(f"Somebody else has been typing into {pane_id} for {seconds:g} s.") from None
         raise
     try:
@@ -51,7 +51,7 @@ async def turn(socket: str, pane_id: str, seconds: float) -> AsyncIterator[None]
         os.close(file)
 
 
-def _entered(locked: asyncio.Future[None], file: int) -> None:
+def _on_locked(locked: asyncio.Future[None], file: int) -> None:
     if locked.done():
         os.close(file)  # whoever waited has gone
     else:

@@ -27,21 +27,21 @@ SHELLS = frozenset(
 )
 INTERPRETERS = SHELLS | {"node", "nodejs", "bun", "deno", "python", "ruby", "perl", "php"}
 """Programs that run a file: the file is what people call them by."""
-_GONE = frozenset("ZXx")
-_TAKE_A_VALUE = frozenset(("-o", "+o", "-O", "+O", "--rcfile", "--init-file", "-C", "--init-command"))
+_DEAD_STATES = frozenset("ZXx")
+_OPTIONS_WITH_VALUE = frozenset(("-o", "+o", "-O", "+O", "--rcfile", "--init-file", "-C", "--init-command"))
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
     pid: int
-    parent: int
-    group: int
-    session: int
+    parent_pid: int
+    group_id: int
+    session_id: int
     """UNKNOWN where only `ps` tells."""
-    front: int
+    foreground_group: int
     """The group in front of its terminal."""
     state: str
-    started: str
+    start_time: str
     """Together with its pid, which process it is: pids are given out again."""
     command: str
     argv: tuple[str, ...] | None = None
@@ -49,119 +49,123 @@ class Process:
 
     @property
     def is_gone(self) -> bool:
-        return self.state[:1] in _GONE
+        return self.state[:1] in _DEAD_STATES
 
     @property
-    def leads(self) -> bool:
-        return self.pid == self.group
+    def is_group_leader(self) -> bool:
+        return self.pid == self.group_id
 
     def is_same(self, other: Process | None) -> bool:
-        return other is not None and (other.pid, other.started) == (self.pid, self.started)
+        return other is not None and (other.pid, other.start_time) == (self.pid, self.start_time)
 
 
-class Processes(Mapping[int, Process]):
+class ProcessTable(Mapping[int, Process]):
     """All of a moment, by pid."""
 
-    def __init__(self, found: Iterable[Process]) -> None:
-        self._found = {process.pid: process for process in found}
+    def __init__(self, processes: Iterable[Process]) -> None:
+        self._by_pid = {process.pid: process for process in processes}
 
     def __getitem__(self, pid: int) -> Process:
-        return self._found[pid]
+        return self._by_pid[pid]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._found)
+        return iter(self._by_pid)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._by_pid)
 
-    def in_front_of(self, pid: int) -> list[Process]:
+    def foreground_processes(self, pid: int) -> list[Process]:
         """Of the terminal of this process, the group in front."""
-        root = self._found.get(pid)
-        if root is None or root.front <= 0:
+        root = self._by_pid.get(pid)
+        if root is None or root.foreground_group <= 0:
             return []
-        return [each for each in self._found.values() if each.group == root.front and not each.is_gone]
+        return [
+            process
+            for process in self._by_pid.values()
+            if process.group_id == root.foreground_group and not process.is_gone
+        ]
 
-    def below(self, pids: Iterable[int]) -> list[Process]:
+    def with_descendants(self, pids: Iterable[int]) -> list[Process]:
         """These and whatever they have begun, as far as nobody in between has ended."""
         children: dict[int, list[Process]] = {}
-        for each in self._found.values():
-            children.setdefault(each.parent, []).append(each)
+        for child in self._by_pid.values():
+            children.setdefault(child.parent_pid, []).append(child)
         found: dict[int, Process] = {}
-        left = [self._found[pid] for pid in pids if pid in self._found]
-        while left:
-            process = left.pop()
+        pending = [self._by_pid[pid] for pid in pids if pid in self._by_pid]
+        while pending:
+            process = pending.pop()
             if process.pid not in found:
                 found[process.pid] = process
-                left += children.get(process.pid, ())
+                pending += children.get(process.pid, ())
         return list(found.values())
 
 
-def take() -> Processes:
+def list_processes() -> ProcessTable:
     """Those of this moment. Blocks, for some milliseconds."""
-    if not has_proc():
-        return _by_ps()
+    if not has_procfs():
+        return _list_with_ps()
     numbers = (int(entry.name) for entry in PROC.iterdir() if entry.name.isdecimal())
-    return Processes(process for pid in numbers if (process := of_pid(pid)) is not None)
+    return ProcessTable(process for pid in numbers if (process := read_process(pid)) is not None)
 
 
-def has_proc() -> bool:
+def has_procfs() -> bool:
     return (PROC / "self" / "stat").exists()
 
 
-def of_pid(pid: int) -> Process | None:
+def read_process(pid: int) -> Process | None:
     """As /proc shows it now; None if there is none."""
     try:
-        told = (PROC / str(pid) / "stat").read_text(errors="replace")
+        stat_text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except (OSError, ValueError):
         return None
     # Its name stands in parentheses and may hold some itself.
-    name, _, rest = told.partition("(")[2].rpartition(")")
+    name, _, rest = stat_text.partition("(")[2].rpartition(")")
     fields = rest.split()
     return Process(
         pid=pid,
-        parent=int(fields[1]),
-        group=int(fields[2]),
-        session=int(fields[3]),
-        front=int(fields[5]),
+        parent_pid=int(fields[1]),
+        group_id=int(fields[2]),
+        session_id=int(fields[3]),
+        foreground_group=int(fields[5]),
         state=fields[0],
-        started=fields[19],
+        start_time=fields[19],
         command=name,
     )
 
 
-def argv_of(process: Process) -> tuple[str, ...]:
+def read_argv(process: Process) -> tuple[str, ...]:
     """Its arguments, as it shows them; none if it is gone or has none to show."""
     if process.argv is not None:
         return process.argv
     try:
-        told = (PROC / str(process.pid) / "cmdline").read_bytes()
+        cmdline = (PROC / str(process.pid) / "cmdline").read_bytes()
     except OSError:
         return ()
-    return tuple(told.decode(errors="replace").rstrip("\0 ").split("\0")) if told else ()
+    return tuple(cmdline.decode(errors="replace").rstrip("\0 ").split("\0")) if cmdline else ()
 
 
-def names_of(process: Process) -> frozenset[str]:
+def process_names(process: Process) -> frozenset[str]:
     """What people would call it: its program, its name for itself, and the file that it runs if it runs one."""
-    argv = argv_of(process)
+    argv = read_argv(process)
     names = {process.command}
     if argv:
-        program = _base(argv[0])
+        program = _base_name(argv[0])
         names.add(program)
-        if _plain(program) in INTERPRETERS and (file := _file_of(argv)) is not None:
-            names |= {_base(file), re.sub(r"\.[a-z]{1,4}$", "", _base(file))}
+        if _strip_version(program) in INTERPRETERS and (file := _script_argument(argv)) is not None:
+            names |= {_base_name(file), re.sub(r"\.[a-z]{1,4}$", "", _base_name(file))}
     return frozenset(names - {""})
 
 
-def is_prompt(process: Process) -> bool:
+def is_interactive_shell(process: Process) -> bool:
     """Whether it is a shell that takes commands from whoever types: one without a file or a command of its own."""
-    argv = argv_of(process)
-    programs = {process.command, *(_base(each) for each in argv[:1]), _executable(process)}
-    if SHELLS.isdisjoint(map(_plain, programs)):
+    argv = read_argv(process)
+    programs = {process.command, *(_base_name(argument) for argument in argv[:1]), _executable_name(process)}
+    if SHELLS.isdisjoint(map(_strip_version, programs)):
         return False
-    return not _has_command(argv) and _file_of(argv) is None
+    return not _has_command(argv) and _script_argument(argv) is None
 
 
-def reads(process: Process, terminal: str) -> bool | None:
+def reads_terminal(process: Process, terminal: str) -> bool | None:
     """Whether its standard input is this terminal; None where nobody can tell."""
     if not terminal:
         return None
@@ -173,52 +177,52 @@ def reads(process: Process, terminal: str) -> bool | None:
 
 def _has_command(argv: tuple[str, ...]) -> bool:
     """`bash -lc …`: a cluster of letters with a c among them, before anything that is no option."""
-    for each in argv[1:]:
-        if not each.startswith("-") or each in ("-", "--"):
+    for argument in argv[1:]:
+        if not argument.startswith("-") or argument in ("-", "--"):
             return False
-        if each == "--command" or (not each.startswith("--") and "c" in each):
+        if argument == "--command" or (not argument.startswith("--") and "c" in argument):
             return True
     return False
 
 
-def _file_of(argv: tuple[str, ...]) -> str | None:
+def _script_argument(argv: tuple[str, ...]) -> str | None:
     """The first argument that is no option, nor belongs to one. A shell told `-s` reads no file."""
-    given = iter(argv[1:])
-    for each in given:
-        if each in _TAKE_A_VALUE:
-            next(given, None)
-        elif each == "--":
-            return next(given, None)
-        elif each == "-s" or each == "-":
+    arguments = iter(argv[1:])
+    for argument in arguments:
+        if argument in _OPTIONS_WITH_VALUE:
+            next(arguments, None)
+        elif argument == "--":
+            return next(arguments, None)
+        elif argument == "-s" or argument == "-":
             return None
-        elif each and each[0] not in "-+":
-            return each
+        elif argument and argument[0] not in "-+":
+            return argument
     return None
 
 
-def _base(path: str) -> str:
+def _base_name(path: str) -> str:
     # A login shell is marked by a dash; a title may go on after a space.
     return path.split(" ")[0].rpartition("/")[2].removeprefix("-")
 
 
-def _plain(name: str) -> str:
+def _strip_version(name: str) -> str:
     """python3.11 is python."""
     return re.sub(r"[0-9.]+$", "", name)
 
 
-def _executable(process: Process) -> str:
+def _executable_name(process: Process) -> str:
     with contextlib.suppress(OSError):
         return (PROC / str(process.pid) / "exe").readlink().name
     return ""
 
 
-def _by_ps() -> Processes:
+def _list_with_ps() -> ProcessTable:
     program = shutil.which("ps")
     if program is None:
-        return Processes(())
+        return ProcessTable(())
     columns = "pid=,ppid=,pgid=,tpgid=,stat=,lstart=,args="
     try:
-        told = subprocess.run(  # noqa: S603 - a list of constants, found on PATH once
+        completed = subprocess.run(  # noqa: S603 - a list of constants, found on PATH once
             [program, "-axww", "-o", columns],
             env={"LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
@@ -229,25 +233,25 @@ def _by_ps() -> Processes:
         )
     except (OSError, subprocess.SubprocessError):
         # Nobody is known to run, so nothing may be typed anywhere.
-        return Processes(())
-    lines = told.stdout.decode(errors="replace").splitlines()
-    return Processes(process for line in lines if (process := _of_line(line)) is not None)
+        return ProcessTable(())
+    lines = completed.stdout.decode(errors="replace").splitlines()
+    return ProcessTable(process for line in lines if (process := _parse_ps_line(line)) is not None)
 
 
-def _of_line(line: str) -> Process | None:
+def _parse_ps_line(line: str) -> Process | None:
     fields = line.split(maxsplit=10)
     if len(fields) < 11 or not all(re.fullmatch(r"-?[0-9]+", number) for number in fields[:4]):
         return None
-    pid, parent, group, front = map(int, fields[:4])
+    pid, parent_pid, group_id, foreground_group = map(int, fields[:4])
     argv = tuple(fields[10].split())
     return Process(
         pid=pid,
-        parent=parent,
-        group=group,
-        session=UNKNOWN,
-        front=front,
+        parent_pid=parent_pid,
+        group_id=group_id,
+        session_id=UNKNOWN,
+        foreground_group=foreground_group,
         state=fields[4],
-        started=" ".join(fields[5:10]),
-        command=_base(argv[0]),
+        start_time=" ".join(fields[5:10]),
+        command=_base_name(argv[0]),
         argv=argv,
     )

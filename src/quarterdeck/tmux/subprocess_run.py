@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 OUTPUT_MAX = 8 * 1024 * 1024
-KILLED_SECONDS = 1.0
-CHUNK = 64 * 1024
+KILL_WAIT_SECONDS = 1.0
+CHUNK_SIZE = 64 * 1024
 
 
 class ProgramError(Exception):
@@ -27,71 +27,73 @@ class ProgramError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    code: int
-    out: bytes
-    err: bytes
+class ProgramResult:
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
 
 
-async def run(argv: Sequence[str], environment: Mapping[str, str], said: bytes = b"", seconds: float = 5.0) -> Ran:
+async def run(
+    argv: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"", seconds: float = 5.0
+) -> ProgramResult:
     """`said` goes to its standard input. It does not outlast this, however that ends."""
     loop = asyncio.get_running_loop()
-    over: asyncio.Future[Ran] = loop.create_future()
-    call = _Call(argv, environment, said, seconds)
+    future: asyncio.Future[ProgramResult] = loop.create_future()
+    program_run = _ProgramRun(argv, environment, stdin, seconds)
 
-    def tell(ran: Ran | ProgramError) -> None:
-        if over.done():
+    def deliver(result: ProgramResult | ProgramError) -> None:
+        if future.done():
             return
-        if isinstance(ran, ProgramError):
-            over.set_exception(ran)
+        if isinstance(result, ProgramError):
+            future.set_exception(result)
         else:
-            over.set_result(ran)
+            future.set_result(result)
 
-    def work() -> None:
-        ran = call.run()
+    def run_in_thread() -> None:
+        result = program_run.run()
         # A loop that has ended waits for nobody.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(tell, ran)
+            loop.call_soon_threadsafe(deliver, result)
 
     # Nobody waits for it at the end of the process, either: what it has begun is ended by its time.
-    threading.Thread(target=work, name=argv[0], daemon=True).start()
+    threading.Thread(target=run_in_thread, name=argv[0], daemon=True).start()
     try:
-        return await over
+        return await future
     finally:
-        call.end()
+        program_run.cancel()
 
 
 @dataclass(slots=True)
-class _Call:
+class _ProgramRun:
     argv: Sequence[str]
     environment: Mapping[str, str]
-    said: bytes
+    stdin: bytes
     seconds: float
-    is_unwanted: bool = False
+    is_canceled: bool = False
     process: subprocess.Popen[bytes] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Between whoever begins it and whoever does not want it any more."""
 
-    def run(self) -> Ran | ProgramError:
-        until = time.monotonic() + self.seconds
+    def run(self) -> ProgramResult | ProgramError:
+        deadline = time.monotonic() + self.seconds
         try:
-            process = self._begin()
+            process = self._start()
         except (OSError, ValueError) as error:
             # ValueError: a NUL in an argument.
             return ProgramError(f"{self.argv[0]} cannot be started ({error})")
         try:
-            heard = _talk(process, self.said, until)
-            if sum(map(len, heard)) > OUTPUT_MAX:
+            output = _communicate(process, self.stdin, deadline)
+            if sum(map(len, output)) > OUTPUT_MAX:
                 return ProgramError(f"it said more than {OUTPUT_MAX} bytes")
-            return Ran(process.wait(max(0.0, until - time.monotonic())), *heard)
+            return ProgramResult(process.wait(max(0.0, deadline - time.monotonic())), *output)
         except (TimeoutError, subprocess.TimeoutExpired):
             return ProgramError(f"{self.argv[0]} did not answer within {self.seconds:g} s")
         finally:
-            _end(process)
+            _kill(process)
 
-    def _begin(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         with self.lock:
-            if self.is_unwanted:
+            if self.is_canceled:
                 raise OSError("nobody wants it any more")
             self.process = subprocess.Popen(  # noqa: S603 - a list, and never a shell
                 [*self.argv],
@@ -106,59 +108,59 @@ class _Call:
             )
             return self.process
 
-    def end(self) -> None:
+    def cancel(self) -> None:
         with self.lock:
-            self.is_unwanted = True
+            self.is_canceled = True
             if self.process is not None:
                 # Asks first whether it was waited for: a pid that is somebody else's by now is left alone.
                 self.process.kill()
 
 
-def _talk(process: subprocess.Popen[bytes], said: bytes, until: float) -> tuple[bytes, bytes]:
+def _communicate(process: subprocess.Popen[bytes], stdin: bytes, deadline: float) -> tuple[bytes, bytes]:
     """Says it while hearing: one after the other would do for what is short, and for what is long each would wait."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    out, err, left = bytearray(), bytearray(), memoryview(said)
+    out, err, unsent = bytearray(), bytearray(), memoryview(stdin)
     os.set_blocking(process.stdin.fileno(), False)
-    with selectors.DefaultSelector() as waits:
-        waits.register(process.stdout, selectors.EVENT_READ, out)
-        waits.register(process.stderr, selectors.EVENT_READ, err)
-        waits.register(process.stdin, selectors.EVENT_WRITE)
-        while waits.get_map() and len(out) + len(err) <= OUTPUT_MAX:
-            if (rest := until - time.monotonic()) <= 0:
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ, out)
+        selector.register(process.stderr, selectors.EVENT_READ, err)
+        selector.register(process.stdin, selectors.EVENT_WRITE)
+        while selector.get_map() and len(out) + len(err) <= OUTPUT_MAX:
+            if (remaining_seconds := deadline - time.monotonic()) <= 0:
                 raise TimeoutError
-            for key, _ in waits.select(rest):
+            for key, _ in selector.select(remaining_seconds):
                 if key.data is None:
-                    left = _said(key.fd, left)
-                    is_over = not left
+                    unsent = _write_stdin(key.fd, unsent)
+                    is_closed = not unsent
                 else:
-                    more = os.read(key.fd, CHUNK)
-                    key.data.extend(more)
-                    is_over = not more
-                if is_over:
-                    waits.unregister(key.fileobj)
-                if is_over and key.data is None:
+                    data = os.read(key.fd, CHUNK_SIZE)
+                    key.data.extend(data)
+                    is_closed = not data
+                if is_closed:
+                    selector.unregister(key.fileobj)
+                if is_closed and key.data is None:
                     # By that it knows that it was told everything.
                     process.stdin.close()
     return bytes(out), bytes(err)
 
 
-def _said(pipe: int, left: memoryview) -> memoryview:
+def _write_stdin(pipe: int, unsent: memoryview) -> memoryview:
     try:
-        return left[os.write(pipe, left) :] if left else left
+        return unsent[os.write(pipe, unsent) :] if unsent else unsent
     except BlockingIOError:
-        return left
+        return unsent
     except BrokenPipeError:
         # It has ended without having listened: its answer says why.
-        return left[:0]
+        return unsent[:0]
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     """Without waiting for its pipes to close: tmux hands them to its server, and a server that is stuck keeps them."""
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(KILLED_SECONDS)
+        process.wait(KILL_WAIT_SECONDS)
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             stream.close()

@@ -16,62 +16,64 @@ import signal
 import sys
 
 from quarterdeck.tmux import process_table
-from quarterdeck.tmux.process_table import Process, Processes
+from quarterdeck.tmux.process_table import Process, ProcessTable
 
-ASKED_SECONDS = 2.0
+TERM_SECONDS = 2.0
 """Between asking and ending."""
-MADE_SECONDS = 5.0
+KILL_SECONDS = 5.0
 PAUSE_SECONDS = 0.02
 """Before the second look. A look reads all of /proc, so those that follow come ever later."""
 PAUSE_MAX_SECONDS = 0.25
 
 
-class HoldsUs(Exception):
+class ContainsThisProcess(Exception):
     """Among what is to be ended is whoever would end it."""
 
 
-class Family:
+class ProcessTree:
     """A process, its session, and all that descend from it."""
 
     def __init__(self, root: Process) -> None:
         self._root = root
-        self._known = {(root.pid, root.started): root}
+        self._processes = {(root.pid, root.start_time): root}
 
-    def alive(self, now: Processes) -> list[Process]:
+    def find_alive(self, table: ProcessTable) -> list[Process]:
         """Those of it that live, the ones that came since the last look among them."""
-        alive = self._still(now)
+        alive = self._still_alive(table)
         # The number of a session is given out again when nobody of it is left: only then is it somebody else's.
-        holds_session = any(self._root.pid in (each.session, each.group) for each in alive)
-        found = now.below(each.pid for each in alive)
-        if holds_session:
-            found += [each for each in now.values() if self._root.pid in (each.session, each.group)]
-        for each in found:
-            self._known.setdefault((each.pid, each.started), each)
-        return self._still(now)
+        has_session = any(self._root.pid in (member.session_id, member.group_id) for member in alive)
+        found = table.with_descendants(member.pid for member in alive)
+        if has_session:
+            found += [member for member in table.values() if self._root.pid in (member.session_id, member.group_id)]
+        for process in found:
+            self._processes.setdefault((process.pid, process.start_time), process)
+        return self._still_alive(table)
 
-    def _still(self, now: Processes) -> list[Process]:
-        known = (now.get(pid) for pid, _ in self._known)
+    def _still_alive(self, table: ProcessTable) -> list[Process]:
+        current = (table.get(pid) for pid, _ in self._processes)
         return [
-            each for each in known if each is not None and not each.is_gone and (each.pid, each.started) in self._known
+            process
+            for process in current
+            if process is not None and not process.is_gone and (process.pid, process.start_time) in self._processes
         ]
 
 
-async def end(root: Process) -> list[Process]:
+async def terminate_tree(root: Process) -> list[Process]:
     """Returns those that would not go, if there are any."""
-    family = Family(root)
+    tree = ProcessTree(root)
     alive: list[Process] = []
-    for number, seconds in ((signal.SIGTERM, ASKED_SECONDS), (signal.SIGKILL, MADE_SECONDS)):
-        told: set[tuple[int, str]] = set()
+    for signal_number, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+        signaled: set[tuple[int, str]] = set()
         pause = PAUSE_SECONDS
-        until = asyncio.get_running_loop().time() + seconds
-        while alive := family.alive(await asyncio.to_thread(process_table.take)):
-            if any(each.pid == os.getpid() for each in alive):
-                raise HoldsUs
-            for each in alive:
-                if (each.pid, each.started) not in told:
-                    told.add((each.pid, each.started))
-                    send(each, number)
-            if asyncio.get_running_loop().time() >= until:
+        deadline = asyncio.get_running_loop().time() + seconds
+        while alive := tree.find_alive(await asyncio.to_thread(process_table.list_processes)):
+            if any(member.pid == os.getpid() for member in alive):
+                raise ContainsThisProcess
+            for process in alive:
+                if (process.pid, process.start_time) not in signaled:
+                    signaled.add((process.pid, process.start_time))
+                    send_signal(process, signal_number)
+            if asyncio.get_running_loop().time() >= deadline:
                 break
             await asyncio.sleep(pause)
             pause = min(2 * pause, PAUSE_MAX_SECONDS)
@@ -80,33 +82,33 @@ async def end(root: Process) -> list[Process]:
     return alive
 
 
-def send(process: Process, number: signal.Signals) -> None:
+def send_signal(process: Process, signal_number: signal.Signals) -> None:
     """To this process, and to no other that has its pid by now."""
     # Gone, or not ours to signal: the next look tells which.
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        if not _by_handle(process, number) and is_it(process):
-            os.kill(process.pid, number)
+        if not _send_by_pidfd(process, signal_number) and is_same_process(process):
+            os.kill(process.pid, signal_number)
 
 
-def is_it(process: Process) -> bool:
+def is_same_process(process: Process) -> bool:
     """Whether that pid is still this process's; taken on trust where only a whole look could tell."""
-    return not process_table.has_proc() or process.is_same(process_table.of_pid(process.pid))
+    return not process_table.has_procfs() or process.is_same(process_table.read_process(process.pid))
 
 
-def _by_handle(process: Process, number: signal.Signals) -> bool:
+def _send_by_pidfd(process: Process, signal_number: signal.Signals) -> bool:
     """False where there are no handles."""
     if sys.platform != "linux":
         return False
     try:
-        handle = os.pidfd_open(process.pid)
+        pidfd = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return True
     except OSError:
         # A kernel that does not know it.
         return False
     try:
-        if is_it(process):
-            signal.pidfd_send_signal(handle, number)
+        if is_same_process(process):
+            signal.pidfd_send_signal(pidfd, signal_number)
     finally:
-        os.close(handle)
+        os.close(pidfd)
     return True

@@ -8,39 +8,41 @@ from __future__ import annotations
 
 import asyncio
 
-from quarterdeck.tmux.pane_info import PaneSeen
+from quarterdeck.tmux.pane_info import PaneInfo
 from quarterdeck.tmux.panes import Tmux
 
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 
 
-class Leaving:
+class PaneCloseWaiter:
     def __init__(self) -> None:
-        self._next: dict[str, asyncio.Task[dict[str, PaneSeen]]] = {}
+        self._pending_lists: dict[str, asyncio.Task[dict[str, PaneInfo]]] = {}
         """By socket, the look that has not begun yet."""
 
-    async def gone(self, tmux: Tmux, seen: PaneSeen, seconds: float) -> bool:
+    async def wait_closed(self, tmux: Tmux, pane: PaneInfo, seconds: float) -> bool:
         """Whether the pane that was seen has gone, or died, within so many seconds."""
-        until = asyncio.get_running_loop().time() + seconds
-        while _is_there(seen, await self._look(tmux)):
-            if asyncio.get_running_loop().time() >= until:
+        deadline = asyncio.get_running_loop().time() + seconds
+        while _is_open(pane, await self._list_panes(tmux)):
+            if asyncio.get_running_loop().time() >= deadline:
                 return False
         return True
 
-    async def _look(self, tmux: Tmux) -> dict[str, PaneSeen]:
-        look = self._next.get(tmux.socket)
-        if look is None:
-            look = self._next[tmux.socket] = asyncio.create_task(self._later(tmux))
+    async def _list_panes(self, tmux: Tmux) -> dict[str, PaneInfo]:
+        task = self._pending_lists.get(tmux.socket)
+        if task is None:
+            task = self._pending_lists[tmux.socket] = asyncio.create_task(self._list_later(tmux))
         # Whoever does not wait any longer takes it from nobody else.
-        return await asyncio.shield(look)
+        return await asyncio.shield(task)
 
-    async def _later(self, tmux: Tmux) -> dict[str, PaneSeen]:
-        await asyncio.sleep(LOOK_SECONDS)
+    async def _list_later(self, tmux: Tmux) -> dict[str, PaneInfo]:
+        await asyncio.sleep(POLL_SECONDS)
         # What was asked for from here on is seen by the next look for certain.
-        del self._next[tmux.socket]
+        del self._pending_lists[tmux.socket]
         return await tmux.panes()
 
 
-def _is_there(seen: PaneSeen, panes: dict[str, PaneSeen]) -> bool:
-    now = panes.get(seen.pane_id)
-    return now is not None and not now.is_dead and (now.server_pid, now.pid) == (seen.server_pid, seen.pid)
+def _is_open(pane: PaneInfo, panes: dict[str, PaneInfo]) -> bool:
+    current = panes.get(pane.pane_id)
+    return (
+        current is not None and not current.is_dead and (current.server_pid, current.pid) == (pane.server_pid, pane.pid)
+    )

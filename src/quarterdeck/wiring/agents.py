@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from quarterdeck.core.caller import Caller, Role
 from quarterdeck.core.clock import DAY
 from quarterdeck.domain.agents import operations as agents, role_routes, routes as agent_routes
-from quarterdeck.domain.agents.model import Look, Standing
+from quarterdeck.domain.agents.model import AgentAt, RefreshStatus
 from quarterdeck.domain.agents.operations import role_assignments
-from quarterdeck.domain.agents.operations.authorization import AsAgent
-from quarterdeck.domain.agents.role_routes import MemberDesk
-from quarterdeck.domain.agents.routes import AgentDesk, AgentLanes, Mint
+from quarterdeck.domain.agents.operations.authorization import AgentCaller
+from quarterdeck.domain.agents.role_routes import RoleHandlers
+from quarterdeck.domain.agents.routes import AgentHandlers, AgentLanes, AgentTokenClaims
 from quarterdeck.domain.agents.sweeps import AgentRetention, sweeps as agent_sweeps
 from quarterdeck.domain.tasks.model.rows import TaskSettings
 from quarterdeck.domain.tasks.operations import coordinator_queries
@@ -20,76 +20,86 @@ from quarterdeck.engine.lanes import Lane
 from quarterdeck.engine.settings import LogSettings
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.http.auth import AuthSettings, Grant, LocalIssuer
-from quarterdeck.runtime import Keel, Room
-from quarterdeck.wiring.tasks import TaskWords
+from quarterdeck.runtime import Component, Runtime
+from quarterdeck.wiring.tasks import HeartbeatPort
 
 HEARTBEATS_GATHER_SECONDS = 0.02
 """A thousand agents are heard of every second by fifty transactions, and not by three hundred."""
 
 
-def the_members(keel: Keel) -> Room:
-    change = keel.lanes.writing("member", role_assignments.change_members)
-    return Room(role_routes.routes(MemberDesk(keel.engine, change.submit)))
+def build_role_assignments(runtime: Runtime) -> Component:
+    change = runtime.lanes.add_write_lane("member", role_assignments.change_roles)
+    return Component(role_routes.routes(RoleHandlers(runtime.engine, change.submit)))
 
 
 @dataclass(frozen=True, slots=True)
-class AgentWatch:
+class AgentLiveness:
     """What others share of the room of agents: the coordinator looks after them, and Redis hears of heartbeats."""
 
-    beater: agents.Beater
-    look: Lane[Look, Standing]
+    heartbeats: agents.HeartbeatRecorder
+    refresh_status: Lane[RefreshStatus, AgentAt]
 
 
-def agent_watch(keel: Keel) -> AgentWatch:
-    return AgentWatch(agents.Beater(), keel.lanes.writing("agent-watch", agents.look))
+def build_agent_liveness(runtime: Runtime) -> AgentLiveness:
+    return AgentLiveness(agents.HeartbeatRecorder(), runtime.lanes.add_write_lane("agent-watch", agents.refresh_status))
 
 
-def agent_check(keel: Keel) -> Callable[[Caller], Awaitable[None]]:
+def build_agent_check(runtime: Runtime) -> Callable[[Caller], Awaitable[None]]:
     """For the rooms that know nothing of agents: one statement answers for everybody who waits."""
-    lane = keel.lanes.reading("agent-speaks", agents.still_speak)
+    lane = runtime.lanes.add_read_lane("agent-speaks", agents.check_agent_callers)
 
     async def check(caller: Caller) -> None:
-        await lane.submit(AsAgent(caller.zone_id, caller))
+        await lane.submit(AgentCaller(caller.zone_id, caller))
 
     return check
 
 
-def the_agents(
-    keel: Keel, issuer: LocalIssuer, launchers: Collection[str], words: TaskWords, watch: AgentWatch
-) -> Room:
+def build_agents(
+    runtime: Runtime,
+    issuer: LocalIssuer,
+    launchers: Collection[str],
+    heartbeat_port: HeartbeatPort,
+    liveness: AgentLiveness,
+) -> Component:
     """`launchers` are those that the server's configuration names."""
-    lanes = keel.lanes
-    scopes = (keel.settings.section(AuthSettings).lifecycle_scope,)
+    lanes = runtime.lanes
+    scopes = (runtime.settings.section(AuthSettings).lifecycle_scope,)
 
-    def mint(said: Mint) -> str:
+    def mint(claims: AgentTokenClaims) -> str:
         grant = Grant(
-            zone_id=said.zone_id,
-            client_id=said.client_id,
-            subject=f"agent:{said.agent_id}",
+            zone_id=claims.zone_id,
+            client_id=claims.client_id,
+            subject=f"agent:{claims.agent_id}",
             scopes=scopes,
-            agent_id=said.agent_id,
+            agent_id=claims.agent_id,
             role=Role.AGENT,
-            attempt=said.attempt,
-            agent_since=said.since,
+            attempt=claims.attempt,
+            agent_since=claims.registered_at,
         )
-        return issuer.mint(grant, said.ttl_seconds)
+        return issuer.mint(grant, claims.ttl_seconds)
 
-    handed_in = AgentLanes(
-        lanes.writing("agent-register", agents.Registrar(launchers).register).submit,
-        lanes.writing("agent-heartbeat", watch.beater.beat, HEARTBEATS_GATHER_SECONDS).submit,
-        watch.look.submit,
-        lanes.writing("agent-terminate", agents.terminate).submit,
-        lanes.writing("agent-token", agents.issue).submit,
-        lanes.reading("agent-show", agents.show).submit,
+    agent_lanes = AgentLanes(
+        lanes.add_write_lane("agent-register", agents.Registrar(launchers).register).submit,
+        lanes.add_write_lane("agent-heartbeat", liveness.heartbeats.record, HEARTBEATS_GATHER_SECONDS).submit,
+        liveness.refresh_status.submit,
+        lanes.add_write_lane("agent-terminate", agents.terminate_agents).submit,
+        lanes.add_write_lane("agent-token", agents.issue_tokens).submit,
+        lanes.add_read_lane("agent-show", agents.show_agents).submit,
     )
-    desk = AgentDesk(keel.engine, handed_in, mint, words.tells, words.hears)
-    return Room(agent_routes.routes(desk), [*agent_sweeps(keel.everywhere), _agent_retention(keel)])
+    handlers = AgentHandlers(
+        runtime.engine, agent_lanes, mint, heartbeat_port.load_task_feedback, heartbeat_port.check_progress
+    )
+    return Component(
+        agent_routes.routes(handlers), [*agent_sweeps(runtime.cross_zone_engine), _build_agent_retention(runtime)]
+    )
 
 
-def _agent_retention(keel: Keel) -> Sweep:
+def _build_agent_retention(runtime: Runtime) -> Sweep:
     """They go when what they have worked on has gone, from its end to when it is forgotten."""
-    told = keel.settings.section(TaskSettings)
-    kept_for = round((told.task_archive_days + told.task_retention_days) * DAY)
-    forget = keel.lanes.writing("agent-forget", agents.forget)
-    retention = AgentRetention(keel.everywhere, forget.submit, coordinator_queries.naming, kept_for)
-    return retention.sweep(keel.settings.section(LogSettings).retention_cleanup_interval_ms)
+    settings = runtime.settings.section(TaskSettings)
+    retention_ms = round((settings.task_archive_days + settings.task_retention_days) * DAY)
+    delete_expired = runtime.lanes.add_write_lane("agent-forget", agents.delete_expired)
+    retention = AgentRetention(
+        runtime.cross_zone_engine, delete_expired.submit, coordinator_queries.agents_named_by_tasks, retention_ms
+    )
+    return retention.sweep(runtime.settings.section(LogSettings).retention_cleanup_interval_ms)

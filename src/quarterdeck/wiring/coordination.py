@@ -5,85 +5,101 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from quarterdeck.bus.redis.key_layout import KeyBoard
+from quarterdeck.bus.redis.key_layout import KeyWriter
 from quarterdeck.core.caller import Role
 from quarterdeck.core.retry import Policy
 from quarterdeck.domain.coordination import coordinator as coordinating, launchers, redis_signals, routes
 from quarterdeck.domain.coordination.coordinator import Coordinator
-from quarterdeck.domain.coordination.health import CONNECTED, REACHABLE, Check, CoordinationHealth
-from quarterdeck.domain.coordination.launchers import Launching, Mandate
-from quarterdeck.domain.coordination.metrics import Figures
-from quarterdeck.domain.coordination.model import LEASE, CoordinationSettings, HttpLauncher, launchers_of
-from quarterdeck.domain.coordination.routes import CoordinationDesk
+from quarterdeck.domain.coordination.health import CONNECTED, REACHABLE, HealthCheck, HealthReporter
+from quarterdeck.domain.coordination.launchers import AgentTokenSpec, TaskLauncher
+from quarterdeck.domain.coordination.metrics import CoordinatorMetrics
+from quarterdeck.domain.coordination.model import LEASE_NAME, CoordinationSettings, HttpLauncherConfig, launcher_configs
+from quarterdeck.domain.coordination.routes import CoordinatorHandlers
 from quarterdeck.domain.tasks import operations as tasks
 from quarterdeck.domain.tasks.operations import strategies
-from quarterdeck.engine.leader_loop import Duty, Pace
-from quarterdeck.engine.outbound_http import OWN, Outward, Request
-from quarterdeck.engine.secrets import Safe
+from quarterdeck.engine.leader_loop import LeaderLoop, LoopTiming
+from quarterdeck.engine.outbound_http import ALLOW_ALL, OutboundClient, Request
+from quarterdeck.engine.secrets import FieldCipher
 from quarterdeck.http.auth import AuthSettings, Grant, LocalIssuer
-from quarterdeck.http.metrics import BUCKETS, Histogram
-from quarterdeck.runtime import Keel, Room, Runs
+from quarterdeck.http.metrics import DURATION_BUCKETS, Histogram
+from quarterdeck.runtime import Component, Runtime, Startable
 from quarterdeck.settings import environment
-from quarterdeck.wiring.agents import AgentWatch
-from quarterdeck.wiring.tasks import Tasks
+from quarterdeck.wiring.agents import AgentLiveness
+from quarterdeck.wiring.tasks import TaskParts
 
 RETRY = Policy(max_attempts=0, base_ms=5_000, multiplier=2.0, cap_ms=40_000, jitter=0.0)
 """5, 10, 20 and 40 seconds, as the seed has it."""
 ALARM_SECONDS = 300.0
 GAP_SECONDS = 0.1
 """Between two turns: every commit wakes, and most have nothing to do with this."""
-GATEWAY_SECONDS = 2.0
+GATEWAY_TIMEOUT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class CoordinationDeps:
     """What of other rooms, and of the house, the coordinator acts through."""
 
     issuer: LocalIssuer
-    safe: Safe
-    tasks: Tasks
-    agents: AgentWatch
+    cipher: FieldCipher
+    tasks: TaskParts
+    liveness: AgentLiveness
     url: str | None
     """Where this server is reached from its own machine."""
-    keys: KeyBoard | None = None
+    keys: KeyWriter | None = None
     """Redis, where it is configured."""
 
 
-def launcher_names(keel: Keel) -> frozenset[str]:
-    return frozenset(launchers_of(keel.settings.section(CoordinationSettings)))
+def launcher_names(runtime: Runtime) -> frozenset[str]:
+    return frozenset(launcher_configs(runtime.settings.section(CoordinationSettings)))
 
 
-def the_coordination(keel: Keel, beside: Beside, *, acts: bool) -> Room:
+def build_coordination(runtime: Runtime, deps: CoordinationDeps, *, runs_coordinator: bool) -> Component:
     """What only sweeps leaves coordinating to the servers: it must be told where they are, and launches nothing."""
-    told, figures, took = keel.settings.section(CoordinationSettings), Figures(), Histogram(BUCKETS)
-    outward = Outward(OWN)
-    pad = _pad(keel, beside, outward)
-    rank = keel.lanes.writing("task-rank", strategies.rank)
-    means = coordinating.Means(
-        keel.everywhere, beside.tasks.lane.submit, beside.agents.look.submit, rank.submit, took.observe
+    settings, coordinator_metrics, cycle_durations = (
+        runtime.settings.section(CoordinationSettings),
+        CoordinatorMetrics(),
+        Histogram(DURATION_BUCKETS),
     )
-    coordinator = Coordinator(means, pad, told, figures)
-    pace = Pace(told.coordinator_interval_ms, GAP_SECONDS, RETRY, ALARM_SECONDS, hears_while_failing=True)
-    duty = Duty(LEASE, keel.everywhere, keel.wakes, pace, coordinator)
-    health = _health(keel, beside, duty, figures, outward)
-    desk = CoordinationDesk(
-        keel.engine, keel.everywhere, coordinator, health, duty.holder, rank.submit, tuple(sorted(launcher_names(keel)))
+    http_client = OutboundClient(ALLOW_ALL)
+    launcher = _build_launcher(runtime, deps, http_client)
+    rank = runtime.lanes.add_write_lane("task-rank", strategies.run_batch)
+    coordinator_deps = coordinating.CoordinatorDeps(
+        runtime.cross_zone_engine,
+        deps.tasks.lane.submit,
+        deps.liveness.refresh_status.submit,
+        rank.submit,
+        cycle_durations.observe,
     )
-    keel.heard.append(figures.committed)
-    keel.metrics.histogram("coordinator_cycle_duration_seconds", "Time of a coordinator's turn", took)
-    _watch(keel, figures, pad, duty)
+    coordinator = Coordinator(coordinator_deps, launcher, settings, coordinator_metrics)
+    pace = LoopTiming(settings.coordinator_interval_ms, GAP_SECONDS, RETRY, ALARM_SECONDS, wakes_while_failing=True)
+    leader_loop = LeaderLoop(LEASE_NAME, runtime.cross_zone_engine, runtime.wakeups, pace, coordinator)
+    health = _build_health(runtime, deps, leader_loop, coordinator_metrics, http_client)
+    handlers = CoordinatorHandlers(
+        runtime.engine,
+        runtime.cross_zone_engine,
+        coordinator,
+        health,
+        leader_loop.holder,
+        rank.submit,
+        tuple(sorted(launcher_names(runtime))),
+    )
+    runtime.commit_listeners.append(coordinator_metrics.record_events)
+    runtime.metrics.add_histogram("coordinator_cycle_duration_seconds", "Time of a coordinator's turn", cycle_durations)
+    _register_metrics(runtime, coordinator_metrics, launcher, leader_loop)
     # First the duty stops, so that nothing is assigned that nobody would launch.
-    runs: list[Runs] = [duty, pad, health] if acts else [health]
-    if acts and beside.keys is not None:
-        lock = redis_signals.LockSign(keel.everywhere, beside.keys, duty.holder)
-        runs += [lock, redis_signals.Commands(beside.keys, keel.wakes.committed)]
-    return Room(routes.routes(desk), leases=[duty.lease], runs=runs, on_drain=[pad.drain])
+    startables: list[Startable] = [leader_loop, launcher, health] if runs_coordinator else [health]
+    if runs_coordinator and deps.keys is not None:
+        lock_signal = redis_signals.LockPublisher(runtime.cross_zone_engine, deps.keys, leader_loop.holder)
+        startables += [lock_signal, redis_signals.CommandListener(deps.keys, runtime.wakeups.notify)]
+    return Component(
+        routes.routes(handlers), leases=[leader_loop.lease], startables=startables, on_drain=[launcher.drain]
+    )
 
 
-def _pad(keel: Keel, beside: Beside, outward: Outward) -> Launching:
-    scopes = (keel.settings.section(AuthSettings).lifecycle_scope,)
+def _build_launcher(runtime: Runtime, deps: CoordinationDeps, http_client: OutboundClient) -> TaskLauncher:
+    scopes = (runtime.settings.section(AuthSettings).lifecycle_scope,)
 
-    def mint(mandate: Mandate) -> str:
+    def mint(mandate: AgentTokenSpec) -> str:
         grant = Grant(
             zone_id=mandate.zone_id,
             client_id="launcher",
@@ -92,63 +108,73 @@ def _pad(keel: Keel, beside: Beside, outward: Outward) -> Launching:
             agent_id=mandate.agent_id,
             role=Role.AGENT,
             attempt=mandate.attempt_token,
-            agent_since=mandate.agent_since,
+            agent_since=mandate.agent_registered_at,
         )
-        return beside.issuer.mint(grant, mandate.seconds)
+        return deps.issuer.mint(grant, mandate.seconds)
 
-    means = launchers.Means(
-        keel.everywhere,
-        keel.wakes,
-        beside.tasks.lane.submit,
-        keel.lanes.reading("launch-show", tasks.show).submit,
-        keel.lanes.writing("launch-heartbeat", beside.agents.beater.beat).submit,
-        beside.safe,
+    launcher_deps = launchers.LauncherDeps(
+        runtime.cross_zone_engine,
+        runtime.wakeups,
+        deps.tasks.lane.submit,
+        runtime.lanes.add_read_lane("launch-show", tasks.read_tasks).submit,
+        runtime.lanes.add_write_lane("launch-heartbeat", deps.liveness.heartbeats.record).submit,
+        deps.cipher,
         mint,
-        outward,
+        http_client,
         environment(),
-        beside.url,
+        deps.url,
     )
-    settings = keel.settings
-    return Launching(means, settings.section(CoordinationSettings), settings.server.shutdown_grace_ms / 1000)
+    settings = runtime.settings
+    return TaskLauncher(launcher_deps, settings.section(CoordinationSettings), settings.server.shutdown_grace_ms / 1000)
 
 
-def _health(keel: Keel, beside: Beside, duty: Duty, figures: Figures, outward: Outward) -> CoordinationHealth:
-    known = launchers_of(keel.settings.section(CoordinationSettings)).values()
-    gateways = [launcher.url for launcher in known if isinstance(launcher, HttpLauncher)]
+def _build_health(
+    runtime: Runtime,
+    deps: CoordinationDeps,
+    leader_loop: LeaderLoop,
+    coordinator_metrics: CoordinatorMetrics,
+    http_client: OutboundClient,
+) -> HealthReporter:
+    configured = launcher_configs(runtime.settings.section(CoordinationSettings)).values()
+    gateways = [launcher.url for launcher in configured if isinstance(launcher, HttpLauncherConfig)]
 
-    async def ask_gateways() -> None:
+    async def check_gateways() -> None:
         """Every one of them must answer. Any answer is one: what they say to a stranger is their own affair."""
-        async with asyncio.TaskGroup() as asking:
+        async with asyncio.TaskGroup() as group:
             for url in gateways:
-                request = Request("GET", url, asker="health")
-                asking.create_task(outward.ask(request, GATEWAY_SECONDS), name="health of a gateway")
+                request = Request("GET", url, requester="health")
+                group.create_task(http_client.send(request, GATEWAY_TIMEOUT_SECONDS), name="health of a gateway")
 
-    return CoordinationHealth(
-        duty,
-        figures,
-        Check(keel.stores[0].ping, CONNECTED),
-        None if beside.keys is None else Check(beside.keys.ping, CONNECTED),
-        Check(ask_gateways, REACHABLE) if gateways else None,
+    return HealthReporter(
+        leader_loop,
+        coordinator_metrics,
+        HealthCheck(runtime.stores[0].ping, CONNECTED),
+        None if deps.keys is None else HealthCheck(deps.keys.ping, CONNECTED),
+        HealthCheck(check_gateways, REACHABLE) if gateways else None,
     )
 
 
-def _watch(keel: Keel, figures: Figures, pad: Launching, duty: Duty) -> None:
-    metrics, own = keel.metrics, "coordinator"
-    metrics.gauge("coordinator_stale_agents", "Agents that are lost", own, lambda: figures.stale_agents)
-    metrics.gauge("tasks_pending", "Tasks that wait for an agent", own, lambda: figures.tasks_pending)
-    metrics.counter("tasks_failed", "Tasks that failed for good", own, lambda: figures.tasks_failed)
-    metrics.counter(
+def _register_metrics(
+    runtime: Runtime, coordinator_metrics: CoordinatorMetrics, launcher: TaskLauncher, leader_loop: LeaderLoop
+) -> None:
+    metrics, label = runtime.metrics, "coordinator"
+    metrics.add_gauge(
+        "coordinator_stale_agents", "Agents that are lost", label, lambda: coordinator_metrics.stale_agents
+    )
+    metrics.add_gauge("tasks_pending", "Tasks that wait for an agent", label, lambda: coordinator_metrics.tasks_pending)
+    metrics.add_counter("tasks_failed", "Tasks that failed for good", label, lambda: coordinator_metrics.tasks_failed)
+    metrics.add_counter(
         "tasks_retry_exhausted",
         "Tasks that failed for good because no retries were left",
-        own,
-        lambda: figures.retries_exhausted,
+        label,
+        lambda: coordinator_metrics.retries_exhausted,
     )
-    metrics.counter("agents_spawned", "Sessions launched", own, lambda: pad.spawned)
-    metrics.counter("quarterdeck_launches_failed", "Launches that failed", own, lambda: pad.failed)
-    metrics.gauge("quarterdeck_launches", "Launches under way and processes running", own, pad.__len__)
-    metrics.gauge(
+    metrics.add_counter("agents_spawned", "Sessions launched", label, lambda: launcher.spawned)
+    metrics.add_counter("quarterdeck_launches_failed", "Launches that failed", label, lambda: launcher.failed)
+    metrics.add_gauge("quarterdeck_launches", "Launches under way and processes running", label, launcher.__len__)
+    metrics.add_gauge(
         "quarterdeck_coordinator_failing",
         "Whether the coordinator cannot go on",
-        own,
-        lambda: float(duty.error is not None),
+        label,
+        lambda: float(leader_loop.error is not None),
     )

@@ -29,58 +29,63 @@ from quarterdeck.domain.fleets.operations.messages import Talking
 from quarterdeck.domain.fleets.pane_access import Reach
 from quarterdeck.domain.fleets.pane_notifier import Notifier
 from quarterdeck.engine.lanes import Lane
-from quarterdeck.engine.long_poll import Lookout
+from quarterdeck.engine.long_poll import Watcher
 from quarterdeck.http.auth import AuthSettings, Grant, LocalIssuer
-from quarterdeck.http.event_stream import Live
-from quarterdeck.http.timeline_stream import Timelines
-from quarterdeck.runtime import Keel, Room
+from quarterdeck.http.event_stream import EventStreams
+from quarterdeck.http.timeline_stream import TimelineStreams
+from quarterdeck.runtime import Component, Runtime
 from quarterdeck.settings import Settings, SettingsError, environment
-from quarterdeck.tmux.coding_agents import CodingAgent, CodingError, coding_agents_of
+from quarterdeck.tmux.coding_agents import CodingAgent, CodingAgentError, merge_coding_agents
 from quarterdeck.tmux.host import this_host
 
 
-def the_fleets(keel: Keel, issuer: LocalIssuer, live: Live) -> Room:
-    lanes, told = keel.lanes, keel.settings.section(FleetSettings)
+def build_fleets(runtime: Runtime, issuer: LocalIssuer, event_streams: EventStreams) -> Component:
+    lanes, settings = runtime.lanes, runtime.settings.section(FleetSettings)
 
     def delivered(messages: Sequence[Message]) -> None:
         notifier.delivered(messages)
 
-    crews: Lane[FleetCommand, FleetOutcome] = lanes.writing("fleet", members.change)
-    talks: Lane[SpokenCommand, SpokenOutcome] = lanes.writing("message", Talking(delivered).run)
+    fleet_lane: Lane[FleetCommand, FleetOutcome] = lanes.add_write_lane("fleet", members.change)
+    message_lane: Lane[SpokenCommand, SpokenOutcome] = lanes.add_write_lane("message", Talking(delivered).run)
     # Receipts go through the lane of what they are about.
-    notifier = the_notifier(keel, talks.submit)
-    station = the_station(keel, issuer, crews.submit)
+    notifier = build_notifier(runtime, message_lane.submit)
+    panes = build_member_panes(runtime, issuer, fleet_lane.submit)
     polls = inbox_long_poll.polls()
-    keel.metrics.gauge("quarterdeck_polls_waiting", "Polls that wait for a message", "messages", polls.__len__)
-    messages = MessageDesk(
-        keel.engine,
-        talks.submit,
-        lanes.reading("member-names", message_reads.names_of).submit,
-        Awaiting(keel.engine, polls),
-        told.fleet_poll_wait_max_ms,
+    runtime.metrics.add_gauge("quarterdeck_polls_waiting", "Polls that wait for a message", "messages", polls.__len__)
+    message_handlers = MessageDesk(
+        runtime.engine,
+        message_lane.submit,
+        lanes.add_read_lane("member-names", message_reads.names_of).submit,
+        Awaiting(runtime.engine, polls),
+        settings.fleet_poll_wait_max_ms,
         notifier.settled,
-        Timelines(live).follow,
+        TimelineStreams(event_streams).open,
     )
-    look = PollLook(keel.engine, polls)
-    return Room(
+    inbox_wakeups = PollLook(runtime.engine, polls)
+    return Component(
         [
-            *fleet_routes.routes(FleetDesk(keel.engine, crews.submit, station)),
-            *member_routes.routes(MemberDesk(keel.engine, crews.submit, station)),
-            *message_routes.routes(messages),
-            *monitor_routes.routes(MonitorDesk(keel.engine, crews.submit)),
+            *fleet_routes.routes(FleetDesk(runtime.engine, fleet_lane.submit, panes)),
+            *member_routes.routes(MemberDesk(runtime.engine, fleet_lane.submit, panes)),
+            *message_routes.routes(message_handlers),
+            *monitor_routes.routes(MonitorDesk(runtime.engine, fleet_lane.submit)),
         ],
-        runs=[Lookout(keel.wakes, polls, look, inbox_long_poll.LOOK_SECONDS, "message-lookout"), notifier],
+        startables=[
+            Watcher(runtime.wakeups, polls, inbox_wakeups, inbox_long_poll.LOOK_SECONDS, "message-lookout"),
+            notifier,
+        ],
         on_drain=[polls.close],
     )
 
 
-def the_notifier(keel: Keel, receipt: Callable[[Receipt], Awaitable[SpokenOutcome]]) -> Notifier:
-    told = keel.settings.section(FleetSettings)
-    means = pane_notifier.Means(keel.everywhere, receipt, this_host(), coding_agents(told))
-    notifier = Notifier(means, told, keel.settings.server.shutdown_grace_ms / 1000)
-    keel.metrics.gauge("quarterdeck_notices_waiting", "Notices that have no receipt yet", "panes", notifier.__len__)
+def build_notifier(runtime: Runtime, submit_receipt: Callable[[Receipt], Awaitable[SpokenOutcome]]) -> Notifier:
+    settings = runtime.settings.section(FleetSettings)
+    deps = pane_notifier.Means(runtime.cross_zone_engine, submit_receipt, this_host(), load_coding_agents(settings))
+    notifier = Notifier(deps, settings, runtime.settings.server.shutdown_grace_ms / 1000)
+    runtime.metrics.add_gauge(
+        "quarterdeck_notices_waiting", "Notices that have no receipt yet", "panes", notifier.__len__
+    )
     for outcome in pane_notifier.OUTCOMES:
-        keel.metrics.counter(
+        runtime.metrics.add_counter(
             "quarterdeck_notices",
             "Notices of messages, by what came of them",
             outcome,
@@ -89,11 +94,11 @@ def the_notifier(keel: Keel, receipt: Callable[[Receipt], Awaitable[SpokenOutcom
     return notifier
 
 
-def the_station(
-    keel: Keel, issuer: LocalIssuer, submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
+def build_member_panes(
+    runtime: Runtime, issuer: LocalIssuer, submit: Callable[[FleetCommand], Awaitable[FleetOutcome]]
 ) -> PaneStation:
-    told = keel.settings.section(FleetSettings)
-    scopes = (keel.settings.section(AuthSettings).lifecycle_scope,)
+    settings = runtime.settings.section(FleetSettings)
+    scopes = (runtime.settings.section(AuthSettings).lifecycle_scope,)
 
     def mint(member: Member) -> str:
         assert member.registry_id is not None  # only the administrator is nobody there
@@ -106,19 +111,23 @@ def the_station(
             role=Role.AGENT,
             agent_since=member.registered_at,
         )
-        return issuer.mint(grant, told.fleet_token_days * DAY // SECOND)
+        return issuer.mint(grant, settings.fleet_token_days * DAY // SECOND)
 
-    reach = Reach(this_host(), coding_agents(told), told.fleet_notice_seconds, told.fleet_exit_seconds)
-    return PaneStation(member_panes.Means(keel.engine, submit, mint, reach, _address(keel.settings)))
+    pane_access = Reach(
+        this_host(), load_coding_agents(settings), settings.fleet_notice_seconds, settings.fleet_exit_seconds
+    )
+    return PaneStation(
+        member_panes.Means(runtime.engine, submit, mint, pane_access, _server_environment(runtime.settings))
+    )
 
 
-def coding_agents(told: FleetSettings) -> Mapping[str, CodingAgent]:
+def load_coding_agents(settings: FleetSettings) -> Mapping[str, CodingAgent]:
     try:
-        return coding_agents_of(told.coding_agents)
-    except CodingError as error:
+        return merge_coding_agents(settings.coding_agents)
+    except CodingAgentError as error:
         raise SettingsError(str(error)) from error
 
 
-def _address(settings: Settings) -> dict[str, str]:
+def _server_environment(settings: Settings) -> dict[str, str]:
     """The socket, whose name follows from the directory: it is the same when the server is started again."""
-    return {"QD_URL": f"unix:{data_dir.socket_path(data_dir.Place(str(settings.data)), environment())}"}
+    return {"QD_URL": f"unix:{data_dir.socket_path(data_dir.DataDir(str(settings.data)), environment())}"}

@@ -13,30 +13,30 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from quarterdeck.bus.redis import stream_entries
-from quarterdeck.bus.redis.interfaces import Board, Outlet
-from quarterdeck.bus.redis.key_layout import KeyBoard
+from quarterdeck.bus.redis.interfaces import SlotWriter, StreamWriter
+from quarterdeck.bus.redis.key_layout import KeyWriter
 from quarterdeck.core.clock import system_now
 from quarterdeck.core.routing import Route
-from quarterdeck.domain.agents.operations import Beater
+from quarterdeck.domain.agents.operations import HeartbeatRecorder
 from quarterdeck.domain.sessions.operations import SlotCounts
 from quarterdeck.domain.tasks.operations import redis_rows
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.leader_loop import Duty
+from quarterdeck.engine.leader_loop import LeaderLoop
 from quarterdeck.engine.leases import Lease
-from quarterdeck.engine.mirrors.heartbeats import BeatWriter
-from quarterdeck.engine.mirrors.keys import Mirror
-from quarterdeck.engine.mirrors.slots import Reconciler, SlotKeeper
+from quarterdeck.engine.mirrors.heartbeats import HeartbeatMirror
+from quarterdeck.engine.mirrors.keys import KeyMirror
+from quarterdeck.engine.mirrors.slots import SlotMirror, SlotReconciler
 from quarterdeck.engine.settings import LogSettings, SinkSettings
-from quarterdeck.engine.sinks import Channel, Sink
+from quarterdeck.engine.sinks import Sink, SinkTarget
 from quarterdeck.engine.sinks.retention import SinkRetention
 from quarterdeck.engine.sweeps import Sweep
 from quarterdeck.engine.transaction import Engine
-from quarterdeck.engine.wakeups import Wakes
+from quarterdeck.engine.wakeups import Wakeups
 from quarterdeck.http import redis_routes, sink_routes
 from quarterdeck.http.metrics import Metrics
-from quarterdeck.http.redis_routes import RedisDesk
-from quarterdeck.http.sink_routes import SinkDesk
+from quarterdeck.http.redis_routes import RedisHandlers
+from quarterdeck.http.sink_routes import SinkHandlers
 from quarterdeck.http.system_routes import CheckBearer
 from quarterdeck.settings import Settings, SettingsError, mask
 
@@ -44,147 +44,157 @@ REDIS_STREAMS = "redis-streams"
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class RedisClients:
     """What of Redis is used, each over a client of its own."""
 
-    streams: Outlet
-    slots: Board
-    keys: KeyBoard
+    streams: StreamWriter
+    slots: SlotWriter
+    keys: KeyWriter
     errors: Callable[[], int]
     """How often it could not be reached."""
 
 
-def redis_for(settings: Settings) -> Beside | None:
+def open_redis(settings: Settings) -> RedisClients | None:
     """None where REDIS_URL is not set; a sentence where it cannot be used."""
-    told = settings.section(SinkSettings)
-    if told.redis_url is None:
+    sink_settings = settings.section(SinkSettings)
+    if sink_settings.redis_url is None:
         return None
-    source = settings.found["redis_url"].source
-    if told.streams_hmac_key is None:
+    source = settings.values["redis_url"].source
+    if sink_settings.streams_hmac_key is None:
         raise SettingsError(f"{source} is set, but STREAMS_HMAC_KEY, which entries are signed with, is not.")
     try:
         from quarterdeck.bus.redis import client, key_writer, slots, streams_writer
     except ImportError as error:
         raise SettingsError(f"{source} is set, but the extra quarterdeck[redis] is not installed.") from error
     try:
-        clients = [client.connect(told.redis_url) for _ in range(2)]
-        for_keys = client.connect(told.redis_url, key_writer.CONNECTIONS, "surrogateescape")
+        clients = [client.connect(sink_settings.redis_url) for _ in range(2)]
+        for_keys = client.connect(sink_settings.redis_url, key_writer.CONNECTIONS, "surrogateescape")
     except ValueError as error:
-        raise SettingsError(f"{source} is {mask(told.redis_url)!r}: {error}.") from error
-    key, errors = told.streams_hmac_key.encode(), client.Errors()
-    return Beside(
-        streams_writer.RedisStreams(clients[0], key, errors),
-        slots.RedisSlots(clients[1], errors),
-        key_writer.RedisKeys(for_keys, errors),
+        raise SettingsError(f"{source} is {mask(sink_settings.redis_url)!r}: {error}.") from error
+    key, errors = sink_settings.streams_hmac_key.encode(), client.ErrorCounter()
+    return RedisClients(
+        streams_writer.RedisStreamWriter(clients[0], key, errors),
+        slots.RedisSlotWriter(clients[1], errors),
+        key_writer.RedisKeyWriter(for_keys, errors),
         lambda: errors.count,
     )
 
 
-class Ground(Protocol):
+class SinkDeps(Protocol):
     """What of the keel this stands on."""
 
     @property
     def settings(self) -> Settings: ...
     @property
-    def wakes(self) -> Wakes: ...
+    def wakeups(self) -> Wakeups: ...
     @property
     def metrics(self) -> Metrics: ...
     @property
-    def everywhere(self) -> Engine: ...
+    def cross_zone_engine(self) -> Engine: ...
     @property
-    def heard(self) -> list[Callable[[Sequence[NewEvent]], None]]: ...
+    def commit_listeners(self) -> list[Callable[[Sequence[NewEvent]], None]]: ...
 
 
 @dataclass(slots=True)
-class Outside:
+class SinkComponent:
     routes: list[Route]
     sweeps: list[Sweep]
     leases: list[Lease] = field(default_factory=list)
-    runs: list[Duty | SlotKeeper | BeatWriter] = field(default_factory=list)
+    startables: list[LeaderLoop | SlotMirror | HeartbeatMirror] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class SinkInputs:
     """What of the rooms is told to the outside besides the log, or shown with what is."""
 
-    sinks: Sequence[Duty] = ()
+    sinks: Sequence[LeaderLoop] = ()
     """Those that rooms run by themselves: they are shown with those that are made here."""
-    beater: Beater | None = None
+    heartbeats: HeartbeatRecorder | None = None
 
 
-async def lay(ground: Ground, beside: Beside | None, check_bearer: CheckBearer, inside: Inside) -> Outside:
-    told = ground.settings.section(SinkSettings)
-    cleaning_ms = ground.settings.section(LogSettings).retention_cleanup_interval_ms
-    forgetting = SinkRetention(ground.everywhere, told.outbox_retention_days, cleaning_ms)
-    duties = {duty.name: duty for duty in inside.sinks}
-    desk = SinkDesk(ground.everywhere, duties, check_bearer, ground.wakes.committed)
-    made = Outside(sink_routes.routes(desk), [forgetting.sweep()])
-    mirror: Mirror | None = None
-    if beside is not None:
-        mirror, keys = await _keys(ground, beside.keys, told)
-        for duty in (await _streams(ground, beside.streams, told), keys):
-            duties[duty.name] = duty
-            made.leases.append(duty.lease)
-            made.runs.append(duty)
-        made.runs.append(_slots(ground, beside.slots, told, made.sweeps))
-        if inside.beater is not None:
+async def build_sinks(
+    deps: SinkDeps, clients: RedisClients | None, check_bearer: CheckBearer, inputs: SinkInputs
+) -> SinkComponent:
+    settings = deps.settings.section(SinkSettings)
+    cleanup_interval_ms = deps.settings.section(LogSettings).retention_cleanup_interval_ms
+    retention = SinkRetention(deps.cross_zone_engine, settings.outbox_retention_days, cleanup_interval_ms)
+    leader_loops = {leader_loop.name: leader_loop for leader_loop in inputs.sinks}
+    handlers = SinkHandlers(deps.cross_zone_engine, leader_loops, check_bearer, deps.wakeups.notify)
+    component = SinkComponent(sink_routes.routes(handlers), [retention.sweep()])
+    mirror: KeyMirror | None = None
+    if clients is not None:
+        mirror, keys = await _build_key_mirror(deps, clients.keys, settings)
+        for leader_loop in (await _build_stream_sink(deps, clients.streams, settings), keys):
+            leader_loops[leader_loop.name] = leader_loop
+            component.leases.append(leader_loop.lease)
+            component.startables.append(leader_loop)
+        component.startables.append(_build_slot_writer(deps, clients.slots, settings, component.sweeps))
+        if inputs.heartbeats is not None:
             # First of all: when it stops, the client that it shares is still there.
-            made.runs.insert(0, _beats(ground.metrics, beside.keys, inside.beater))
-    made.routes += redis_routes.routes(RedisDesk(mirror, check_bearer, ground.wakes.committed))
-    ground.metrics.counter(
+            component.startables.insert(0, _build_heartbeat_writer(deps.metrics, clients.keys, inputs.heartbeats))
+    component.routes += redis_routes.routes(RedisHandlers(mirror, check_bearer, deps.wakeups.notify))
+    deps.metrics.add_counter(
         "valkey_connection_errors",
         "How often Redis could not be reached",
         "redis",
-        (lambda: 0) if beside is None else beside.errors,
+        (lambda: 0) if clients is None else clients.errors,
     )
-    return made
+    return component
 
 
-async def _keys(ground: Ground, board: KeyBoard, told: SinkSettings) -> tuple[Mirror, Duty]:
-    mirror = Mirror(ground.everywhere, redis_rows.Rows(), board, told)
-    await mirror.sink.begin()
-    _watch(ground.metrics, mirror.sink)
-    ground.metrics.counter("quarterdeck_redis_keys_repairs", "Keys put right", "redis", lambda: mirror.repairs)
-    return mirror, Duty(mirror.sink.name, ground.everywhere, ground.wakes, told.outbox_interval_ms, mirror)
+async def _build_key_mirror(
+    deps: SinkDeps, key_writer: KeyWriter, settings: SinkSettings
+) -> tuple[KeyMirror, LeaderLoop]:
+    mirror = KeyMirror(deps.cross_zone_engine, redis_rows.TaskMirrorSource(), key_writer, settings)
+    await mirror.sink.register()
+    _register_metrics(deps.metrics, mirror.sink)
+    deps.metrics.add_counter("quarterdeck_redis_keys_repairs", "Keys put right", "redis", lambda: mirror.repairs)
+    return mirror, LeaderLoop(
+        mirror.sink.name, deps.cross_zone_engine, deps.wakeups, settings.outbox_interval_ms, mirror
+    )
 
 
-def _beats(metrics: Metrics, board: KeyBoard, beater: Beater) -> BeatWriter:
-    writer = BeatWriter(board)
-    beater.hears.append(lambda agents: writer.heard(map(redis_rows.pulse_of, agents)))
-    metrics.counter("quarterdeck_redis_beats_lost", "Heartbeats not shown", "redis", lambda: writer.lost)
+def _build_heartbeat_writer(metrics: Metrics, key_writer: KeyWriter, heartbeats: HeartbeatRecorder) -> HeartbeatMirror:
+    writer = HeartbeatMirror(key_writer)
+    heartbeats.listeners.append(lambda agents: writer.record(map(redis_rows.to_pulse, agents)))
+    metrics.add_counter("quarterdeck_redis_beats_lost", "Heartbeats not shown", "redis", lambda: writer.lost)
     return writer
 
 
-async def _streams(ground: Ground, outlet: Outlet, told: SinkSettings) -> Duty:
-    channel = Channel(outlet, stream_entries.entries_of, stream_entries.REVOCATIONS.__eq__)
-    sink = Sink(ground.everywhere, REDIS_STREAMS, channel, told)
-    await sink.begin()
-    _watch(ground.metrics, sink)
-    return Duty(sink.name, ground.everywhere, ground.wakes, told.outbox_interval_ms, sink)
+async def _build_stream_sink(deps: SinkDeps, stream_writer: StreamWriter, settings: SinkSettings) -> LeaderLoop:
+    channel = SinkTarget(stream_writer, stream_entries.build_entries, stream_entries.REVOCATIONS.__eq__)
+    sink = Sink(deps.cross_zone_engine, REDIS_STREAMS, channel, settings)
+    await sink.register()
+    _register_metrics(deps.metrics, sink)
+    return LeaderLoop(sink.name, deps.cross_zone_engine, deps.wakeups, settings.outbox_interval_ms, sink)
 
 
-def _slots(ground: Ground, board: Board, told: SinkSettings, sweeps: list[Sweep]) -> SlotKeeper:
-    counts = SlotCounts(ground.settings.section(Limits))
-    keeper = SlotKeeper(ground.everywhere, counts, board)
-    ground.heard.append(keeper.committed)
-    reconciler = Reconciler(ground.everywhere, counts, board, told.slots_reconcile_interval_ms)
+def _build_slot_writer(
+    deps: SinkDeps, slot_store: SlotWriter, settings: SinkSettings, sweeps: list[Sweep]
+) -> SlotMirror:
+    counts = SlotCounts(deps.settings.section(Limits))
+    slot_writer = SlotMirror(deps.cross_zone_engine, counts, slot_store)
+    deps.commit_listeners.append(slot_writer.on_commit)
+    reconciler = SlotReconciler(deps.cross_zone_engine, counts, slot_store, settings.slots_reconcile_interval_ms)
     sweeps.append(reconciler.sweep())
-    ground.metrics.counter("quarterdeck_slots_repairs", "Slots put right", "redis", lambda: reconciler.repairs)
-    return keeper
+    deps.metrics.add_counter("quarterdeck_slots_repairs", "Slots put right", "redis", lambda: reconciler.repairs)
+    return slot_writer
 
 
-def _watch(metrics: Metrics, sink: Sink) -> None:
+def _register_metrics(metrics: Metrics, sink: Sink) -> None:
     def lag_events() -> float:
         return max(0, sink.head - sink.position)
 
     def lag_seconds() -> float:
         return 0.0 if sink.oldest_at is None else max(0, system_now() - sink.oldest_at) / 1000
 
-    own, name = "quarterdeck_sink", sink.name
-    metrics.gauge(f"{own}_lag_events", "Events not told yet", name, lag_events)
-    metrics.gauge(f"{own}_lag_seconds", "How long the oldest of them has waited", name, lag_seconds)
-    metrics.gauge(f"{own}_stuck", "Entries refused time and again that are never given up", name, lambda: sink.stuck)
-    metrics.counter(f"{own}_delivered", "Entries delivered", name, lambda: sink.delivered)
-    metrics.counter(f"{own}_refused", "Entries refused, each time", name, lambda: sink.refused)
-    metrics.counter(f"{own}_dead", "Entries given up", name, lambda: sink.died)
-    metrics.counter(f"{own}_missed", "Events that went before they were told", name, lambda: sink.missed)
+    prefix, name = "quarterdeck_sink", sink.name
+    metrics.add_gauge(f"{prefix}_lag_events", "Events not told yet", name, lag_events)
+    metrics.add_gauge(f"{prefix}_lag_seconds", "How long the oldest of them has waited", name, lag_seconds)
+    metrics.add_gauge(
+        f"{prefix}_stuck", "Entries refused time and again that are never given up", name, lambda: sink.stuck
+    )
+    metrics.add_counter(f"{prefix}_delivered", "Entries delivered", name, lambda: sink.delivered)
+    metrics.add_counter(f"{prefix}_refused", "Entries refused, each time", name, lambda: sink.rejected)
+    metrics.add_counter(f"{prefix}_dead", "Entries given up", name, lambda: sink.dead)
+    metrics.add_counter(f"{prefix}_missed", "Events that went before they were told", name, lambda: sink.missed)

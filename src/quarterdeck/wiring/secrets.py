@@ -13,15 +13,15 @@ from typing import Protocol
 
 from quarterdeck.core.routing import Route
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.secrets import Ring, RingError, Safe, SecretSettings, key_check
-from quarterdeck.engine.secrets.keyring import new_key, parse
-from quarterdeck.engine.secrets.rotation import Rotation, Shelf
+from quarterdeck.engine.secrets import FieldCipher, Keyring, KeyringError, SecretSettings, key_check
+from quarterdeck.engine.secrets.keyring import generate_key, parse_keys
+from quarterdeck.engine.secrets.rotation import SecretColumns, SecretRotation
 from quarterdeck.engine.transaction import Engine
 from quarterdeck.http import secret_routes as routes
 from quarterdeck.http.auth import LocalIssuer
 from quarterdeck.http.auth.secret_files import KeyFileError, create_secret, read_secret
 from quarterdeck.http.metrics import Metrics
-from quarterdeck.http.secret_routes import SecretDesk
+from quarterdeck.http.secret_routes import SecretHandlers
 from quarterdeck.http.system_routes import CheckBearer
 from quarterdeck.settings import Settings, SettingsError
 from quarterdeck.store.migrate import sqlite_path
@@ -29,7 +29,7 @@ from quarterdeck.store.migrate import sqlite_path
 log = logging.getLogger("quarterdeck.secrets")
 
 
-class Ground(Protocol):
+class SecretDeps(Protocol):
     """What of the keel this stands on."""
 
     @property
@@ -39,40 +39,43 @@ class Ground(Protocol):
     @property
     def engine(self) -> Engine: ...
     @property
-    def everywhere(self) -> Engine: ...
+    def cross_zone_engine(self) -> Engine: ...
 
 
-async def open_safe(ground: Ground, issuer: LocalIssuer, *, makes: bool) -> Safe:
+async def open_cipher(deps: SecretDeps, issuer: LocalIssuer, *, create_key: bool) -> FieldCipher:
     """Raises SettingsError with a sentence where the keys cannot be had, or are not the database's. `makes`: whether a
     first key is made; a daemon makes none, because the servers would not know it."""
-    ring = open_ring(ground.settings, makes=makes)
-    lost = {word.strip() for word in (_told(ground.settings).secret_keys_lost or "").split(",")}
+    keyring = open_keyring(deps.settings, create_key=create_key)
+    lost = {key_id.strip() for key_id in (_secret_settings(deps.settings).secret_keys_lost or "").split(",")}
     try:
-        await ground.engine.transact(lambda tx: key_check.check(tx, ring, lost))
-    except RingError as error:
+        await deps.engine.transact(lambda tx: key_check.check_keys(tx, keyring, lost))
+    except KeyringError as error:
         raise SettingsError(str(error)) from None
-    safe = Safe(ring, issuer.derive("digests of what holds secrets"))
-    ground.metrics.counter(
-        "quarterdeck_secrets_unopened", "Sealed values that did not open, each time", "secrets", lambda: safe.unopened
+    cipher = FieldCipher(keyring, issuer.derive_secret("digests of what holds secrets"))
+    deps.metrics.add_counter(
+        "quarterdeck_secrets_unopened",
+        "Sealed values that did not open, each time",
+        "secrets",
+        lambda: cipher.decryption_failures,
     )
-    return safe
+    return cipher
 
 
-def open_ring(settings: Settings, *, makes: bool) -> Ring:
-    told = _told(settings).secret_keys
-    source = f"{settings.found['secret_keys'].source}" if told else f"The key file {settings.secret_keys}"
+def open_keyring(settings: Settings, *, create_key: bool) -> Keyring:
+    configured = _secret_settings(settings).secret_keys
+    source = f"{settings.values['secret_keys'].source}" if configured else f"The key file {settings.secret_keys}"
     try:
-        return Ring(parse(told if told else _from_file(settings, makes)))
-    except RingError as error:
+        return Keyring(parse_keys(configured if configured else _read_key_file(settings, create_key)))
+    except KeyringError as error:
         raise SettingsError(f"{source}: {error}") from None
 
 
-def _from_file(settings: Settings, makes: bool) -> str:
+def _read_key_file(settings: Settings, create_key: bool) -> str:
     path = settings.secret_keys
     try:
         content = read_secret(path)
-        if content is None and makes:
-            create_secret(path, f"{new_key().told()}\n".encode())
+        if content is None and create_key:
+            create_secret(path, f"{generate_key().to_text()}\n".encode())
             # Read back even so: another process may have been first, and then its key is the one.
             content = read_secret(path)
     except KeyFileError as error:
@@ -91,13 +94,15 @@ def _from_file(settings: Settings, makes: bool) -> str:
     try:
         return content.decode("ascii")
     except UnicodeDecodeError:
-        raise RingError("it is no text.") from None
+        raise KeyringError("it is no text.") from None
 
 
-def lay(ground: Ground, safe: Safe, shelves: Sequence[Shelf], check_bearer: CheckBearer) -> list[Route]:
-    rotation = Rotation(ground.engine, ground.everywhere, safe, shelves, zones.lock)
-    return routes.routes(SecretDesk(rotation, check_bearer))
+def build_secret_routes(
+    deps: SecretDeps, cipher: FieldCipher, secret_columns: Sequence[SecretColumns], check_bearer: CheckBearer
+) -> list[Route]:
+    rotation = SecretRotation(deps.engine, deps.cross_zone_engine, cipher, secret_columns, zones.lock_statement)
+    return routes.routes(SecretHandlers(rotation, check_bearer))
 
 
-def _told(settings: Settings) -> SecretSettings:
+def _secret_settings(settings: Settings) -> SecretSettings:
     return settings.section(SecretSettings)

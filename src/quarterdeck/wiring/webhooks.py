@@ -5,94 +5,100 @@ from __future__ import annotations
 from functools import partial
 
 from quarterdeck.core.clock import DAY
-from quarterdeck.core.webhook_signing import Secrets, secrets_from
+from quarterdeck.core.webhook_signing import SecretDeriver, secret_deriver
 from quarterdeck.domain.services.model import ServiceSettings
 from quarterdeck.domain.webhooks import delivery_worker, event_fanout, operations as webhooks, routes as webhook_routes
-from quarterdeck.domain.webhooks.delivery_worker import Deliverer, Means
-from quarterdeck.domain.webhooks.event_fanout import Ears, Teller
-from quarterdeck.domain.webhooks.model import Changed, Command, WebhookSettings
-from quarterdeck.domain.webhooks.routes import WebhookDesk
-from quarterdeck.domain.webhooks.rules import Terms
-from quarterdeck.domain.webhooks.rules.states import Patience, Schedule
+from quarterdeck.domain.webhooks.delivery_worker import DeliveryDeps, DeliveryWorker
+from quarterdeck.domain.webhooks.event_fanout import FanoutWakeups, WebhookFanout
+from quarterdeck.domain.webhooks.model import EndpointResult, WebhookCommand, WebhookSettings
+from quarterdeck.domain.webhooks.routes import WebhookHandlers
+from quarterdeck.domain.webhooks.rules import EndpointPolicy
+from quarterdeck.domain.webhooks.rules.states import FailurePolicy, RetrySchedule
 from quarterdeck.domain.webhooks.sweeps import sweeps
 from quarterdeck.engine.lanes import Lane
-from quarterdeck.engine.leader_loop import Duty, Pace
-from quarterdeck.engine.outbound_http import LAB, PUBLIC, Bounds, Outward
+from quarterdeck.engine.leader_loop import LeaderLoop, LoopTiming
+from quarterdeck.engine.outbound_http import ALLOW_PRIVATE, PUBLIC_ONLY, OutboundClient, ResponseLimits
 from quarterdeck.engine.settings import LogSettings, SinkSettings
 from quarterdeck.http.auth import LocalIssuer
-from quarterdeck.runtime import Keel, Room
+from quarterdeck.runtime import Component, Runtime
 
-ANSWER = Bounds(head=16 * 1024, body=16 * 1024)
+RESPONSE_BOUNDS = ResponseLimits(head_bytes=16 * 1024, body_bytes=16 * 1024)
 """Of an answer nothing but its status is wanted."""
 
 
-def webhook_secrets(issuer: LocalIssuer) -> Secrets:
+def webhook_secrets(issuer: LocalIssuer) -> SecretDeriver:
     """Whoever shares the signing key finds the same."""
-    return secrets_from(issuer.derive("webhook secrets"))
+    return secret_deriver(issuer.derive_secret("webhook secrets"))
 
 
-async def the_webhooks(keel: Keel, secrets: Secrets, *, delivers: bool) -> tuple[Room, Duty]:
+async def build_webhooks(
+    runtime: Runtime, secrets: SecretDeriver, *, with_delivery: bool
+) -> tuple[Component, LeaderLoop]:
     """The room, and the duty of its sink, which is shown among the others."""
-    told = keel.settings.section(WebhookSettings)
-    private_allowed = keel.settings.section(ServiceSettings).push_private_addresses
-    changer = webhooks.Changer(Terms(_failing_ms(told), private_allowed))
-    lane: Lane[Command, Changed] = keel.lanes.writing("webhook", changer.run)
-    desk = WebhookDesk(keel.engine, secrets, lane.submit)
-    duty = await _sink(keel, lane)
-    deliverers = [_deliverer(keel, lane, secrets)] if delivers else []
-    cleaning_ms = keel.settings.section(LogSettings).retention_cleanup_interval_ms
-    room = Room(
-        webhook_routes.routes(desk),
-        sweeps(keel.everywhere, told, cleaning_ms),
-        leases=[duty.lease],
-        runs=[duty, *deliverers],
-        on_drain=[each.drain for each in deliverers],
+    settings = runtime.settings.section(WebhookSettings)
+    private_allowed = runtime.settings.section(ServiceSettings).push_private_addresses
+    updater = webhooks.EndpointUpdater(EndpointPolicy(_disable_after_ms(settings), private_allowed))
+    lane: Lane[WebhookCommand, EndpointResult] = runtime.lanes.add_write_lane("webhook", updater.run)
+    handlers = WebhookHandlers(runtime.engine, secrets, lane.submit)
+    leader_loop = await _build_fanout(runtime, lane)
+    workers = [_build_delivery_worker(runtime, lane, secrets)] if with_delivery else []
+    cleanup_interval_ms = runtime.settings.section(LogSettings).retention_cleanup_interval_ms
+    component = Component(
+        webhook_routes.routes(handlers),
+        sweeps(runtime.cross_zone_engine, settings, cleanup_interval_ms),
+        leases=[leader_loop.lease],
+        startables=[leader_loop, *workers],
+        on_drain=[worker.drain for worker in workers],
     )
-    return room, duty
+    return component, leader_loop
 
 
-async def _sink(keel: Keel, lane: Lane[Command, Changed]) -> Duty:
-    ears = Ears(keel.wakes)
-    keel.heard.append(ears.committed)
-    backlog_max = keel.settings.section(WebhookSettings).webhook_backlog_max
-    teller = Teller(keel.everywhere, ears, lane.submit, keel.wakes.committed, backlog_max)
-    await teller.begin()
-    own, metrics = "quarterdeck_sink", keel.metrics
-    metrics.gauge(
-        f"{own}_lag_events", "Events not told yet", teller.name, lambda: max(0, teller.head - teller.position)
+async def _build_fanout(runtime: Runtime, lane: Lane[WebhookCommand, EndpointResult]) -> LeaderLoop:
+    commit_listener = FanoutWakeups(runtime.wakeups)
+    runtime.commit_listeners.append(commit_listener.on_commit)
+    backlog_max = runtime.settings.section(WebhookSettings).webhook_backlog_max
+    fanout = WebhookFanout(runtime.cross_zone_engine, commit_listener, lane.submit, runtime.wakeups.notify, backlog_max)
+    await fanout.create_sink()
+    prefix, metrics = "quarterdeck_sink", runtime.metrics
+    metrics.add_gauge(
+        f"{prefix}_lag_events", "Events not told yet", fanout.name, lambda: max(0, fanout.head - fanout.position)
     )
-    metrics.counter(f"{own}_delivered", "Entries delivered", teller.name, lambda: teller.told)
-    metrics.counter(f"{own}_missed", "Events that went before they were told", teller.name, lambda: teller.missed)
-    pace = Pace(keel.settings.section(SinkSettings).outbox_interval_ms, event_fanout.GAP_SECONDS)
-    return Duty(teller.name, keel.everywhere, ears.wakes, pace, teller)
+    metrics.add_counter(f"{prefix}_delivered", "Entries delivered", fanout.name, lambda: fanout.delivery_count)
+    metrics.add_counter(
+        f"{prefix}_missed", "Events that went before they were told", fanout.name, lambda: fanout.missed_count
+    )
+    pace = LoopTiming(runtime.settings.section(SinkSettings).outbox_interval_ms, event_fanout.GAP_SECONDS)
+    return LeaderLoop(fanout.name, runtime.cross_zone_engine, commit_listener.wakeups, pace, fanout)
 
 
-def _deliverer(keel: Keel, lane: Lane[Command, Changed], secrets: Secrets) -> Deliverer:
-    settings, lanes = keel.settings, keel.lanes
-    told = settings.section(WebhookSettings)
-    guard = LAB if settings.section(ServiceSettings).push_private_addresses else PUBLIC
-    reporter = webhooks.Reporter(Patience(Schedule(), _failing_ms(told)))
-    means = Means(
-        keel.everywhere,
-        keel.wakes,
-        lanes.writing("webhook-take", webhooks.take).submit,
-        lanes.writing("webhook-report", reporter.report).submit,
-        lanes.writing("webhook-settle", webhooks.settle).submit,
+def _build_delivery_worker(
+    runtime: Runtime, lane: Lane[WebhookCommand, EndpointResult], secrets: SecretDeriver
+) -> DeliveryWorker:
+    settings, lanes = runtime.settings, runtime.lanes
+    webhook_settings = settings.section(WebhookSettings)
+    guard = ALLOW_PRIVATE if settings.section(ServiceSettings).push_private_addresses else PUBLIC_ONLY
+    reporter = webhooks.AttemptReporter(FailurePolicy(RetrySchedule(), _disable_after_ms(webhook_settings)))
+    deps = DeliveryDeps(
+        runtime.cross_zone_engine,
+        runtime.wakeups,
+        lanes.add_write_lane("webhook-take", webhooks.claim_deliveries).submit,
+        lanes.add_write_lane("webhook-report", reporter.report).submit,
+        lanes.add_write_lane("webhook-settle", webhooks.fail_pending_deliveries).submit,
         lane.submit,
-        Outward(guard, ANSWER),
+        OutboundClient(guard, RESPONSE_BOUNDS),
         secrets,
     )
-    deliverer = Deliverer(means, told, settings.server.shutdown_grace_ms / 1000)
-    keel.metrics.gauge("quarterdeck_webhooks_under_way", "Deliveries under way", "webhooks", deliverer.__len__)
+    worker = DeliveryWorker(deps, webhook_settings, settings.server.shutdown_grace_ms / 1000)
+    runtime.metrics.add_gauge("quarterdeck_webhooks_under_way", "Deliveries under way", "webhooks", worker.__len__)
     for code in delivery_worker.CODES:
-        keel.metrics.counter(
+        runtime.metrics.add_counter(
             "quarterdeck_webhooks",
             "Attempts to deliver, by what came of them",
             code,
-            partial(deliverer.counts.__getitem__, code),
+            partial(worker.counts.__getitem__, code),
         )
-    return deliverer
+    return worker
 
 
-def _failing_ms(told: WebhookSettings) -> int:
-    return round(told.webhook_disable_after_days * DAY)
+def _disable_after_ms(settings: WebhookSettings) -> int:
+    return round(settings.webhook_disable_after_days * DAY)

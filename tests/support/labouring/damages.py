@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from quarterdeck.maintenance.consistency import look
+from quarterdeck.maintenance.consistency import check_database
 from tests.support.keel import Cell, Side
 from tests.support.labouring.overlaps import lines
 
@@ -118,7 +118,7 @@ def assert_everything_put_wrong_is_found(side: Side, histories: Sequence[Path]) 
 
 
 def _assert_found(side: Side, histories: Sequence[Path], promise: str, what: str) -> None:
-    verdict = look(side.url, histories).history
+    verdict = check_database(side.url, histories).history
     assert verdict is not None
     assert promise in verdict.counts, f"{what}: {verdict.text()}"
 

@@ -17,7 +17,7 @@ from quarterdeck.sdk.task_worker import Attempt, TaskWorker, WorkerOptions
 from quarterdeck.sdk.tasks import Tasks
 from quarterdeck.sdk.transport import Options
 from quarterdeck.sdk.work_types import TaskCompletion, TaskFailure, TaskItem, TaskLease, TaskProgress, TaskReturn
-from quarterdeck.sdk.worker_core.signals import until_signalled
+from quarterdeck.sdk.worker_core.signals import run_until_signal
 from tests.support.labouring.agent import Post
 from tests.support.labouring.labour import Broken, Job, Saved, labour
 from tests.support.labouring.ledger import Entry, Ledger
@@ -55,7 +55,7 @@ async def work(post: Post, ledger: Ledger) -> None:
         except Broken as broken:
             raise Fail(str(broken)) from broken
 
-    await until_signalled(worker, client)
+    await run_until_signal(worker, client)
 
 
 class _Bench:
@@ -80,7 +80,7 @@ class Recorded(Tasks):
     """The same calls, written down."""
 
     def __init__(self, tasks: Tasks, ledger: Ledger) -> None:
-        super().__init__(tasks._remote, tasks._zone)
+        super().__init__(tasks._transport, tasks._zone)
         self._ledger = ledger
 
     async def claim(
@@ -103,17 +103,17 @@ class Recorded(Tasks):
         self._ledger.end(entry, 200, {"tasks": [_lease(lease) for lease in leases]})
         return leases
 
-    async def progress(self, said: Sequence[TaskProgress]) -> tuple[TaskItem, ...]:
-        return await self._each("task.progress", said, super().progress)
+    async def progress(self, updates: Sequence[TaskProgress]) -> tuple[TaskItem, ...]:
+        return await self._each("task.progress", updates, super().progress)
 
-    async def complete(self, said: Sequence[TaskCompletion]) -> tuple[TaskItem, ...]:
-        return await self._each("task.complete", said, super().complete)
+    async def complete(self, completions: Sequence[TaskCompletion]) -> tuple[TaskItem, ...]:
+        return await self._each("task.complete", completions, super().complete)
 
-    async def fail(self, said: Sequence[TaskFailure]) -> tuple[TaskItem, ...]:
-        return await self._each("task.fail", said, super().fail)
+    async def fail(self, failures: Sequence[TaskFailure]) -> tuple[TaskItem, ...]:
+        return await self._each("task.fail", failures, super().fail)
 
-    async def release(self, said: Sequence[TaskReturn]) -> tuple[TaskItem, ...]:
-        return await self._each("task.release", said, super().release)
+    async def release(self, returns: Sequence[TaskReturn]) -> tuple[TaskItem, ...]:
+        return await self._each("task.release", returns, super().release)
 
     async def _each(
         self, op: str, said: Sequence[Word], tell: Callable[[Sequence[Word]], Awaitable[tuple[TaskItem, ...]]]

@@ -29,16 +29,16 @@ from redis.backoff import NoBackoff
 from redis.commands.core import AsyncScript
 from redis.exceptions import ConnectionError, RedisError, TimeoutError as TimedOut
 
-from quarterdeck.bus.redis.interfaces import Away, Fenced, Hold, Marker
+from quarterdeck.bus.redis.interfaces import BusUnavailable, Marker, WriterFenced, WriterIdentity
 
 PREFIX = "quarterdeck"
 CONNECT_SECONDS = 2.0
-ANSWER_SECONDS = 3.0
-Value = str | int
+REPLY_SECONDS = 3.0
+RedisValue = str | int
 T = TypeVar("T")
 
 
-class Errors:
+class ErrorCounter:
     """How often Redis could not be reached, counted over all that is done with it."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ def connect(url: str, connections: int = 4, encoding_errors: str = "strict") -> 
         protocol=2,
         client_name=PREFIX,
         socket_connect_timeout=CONNECT_SECONDS,
-        socket_timeout=ANSWER_SECONDS,
+        socket_timeout=REPLY_SECONDS,
         # Whoever asks is the one who decides when to try again, and what to do meanwhile.
         retry=Retry(NoBackoff(), 0),
         max_connections=connections,
@@ -67,62 +67,68 @@ def connect(url: str, connections: int = 4, encoding_errors: str = "strict") -> 
     return client
 
 
-async def ask(question: Callable[[], Awaitable[T]], errors: Errors | None = None) -> T:
+async def call_redis(operation: Callable[[], Awaitable[T]], errors: ErrorCounter | None = None) -> T:
     """One exchange, bounded in time. Whatever Redis does not answer as asked is Away."""
-    asker = asyncio.current_task()
-    cancelled_before = asker.cancelling() if asker else 0
+    task = asyncio.current_task()
+    cancelled_before = task.cancelling() if task else 0
     try:
-        async with asyncio.timeout(CONNECT_SECONDS + ANSWER_SECONDS):
-            return await question()
+        async with asyncio.timeout(CONNECT_SECONDS + REPLY_SECONDS):
+            return await operation()
     except RedisError as error:
         if errors is not None and isinstance(error, ConnectionError | TimedOut):
             errors.count += 1
-        raise Away(f"{type(error).__name__}: {error}") from error
+        raise BusUnavailable(f"{type(error).__name__}: {error}") from error
     except (OSError, TimeoutError, UnicodeDecodeError) as error:
         if errors is not None:
             errors.count += 1
-        raise Away(repr(error)) from error
+        raise BusUnavailable(repr(error)) from error
     finally:
         # The library sends by `wait_for`, which before Python 3.12 now and then loses a cancellation; whoever asked
         # this task to end would wait for it for ever.
-        if asker and asker.cancelling() > cancelled_before:
+        if task and task.cancelling() > cancelled_before:
             raise asyncio.CancelledError
 
 
-def text_of(*names: str) -> str:
+def load_script(*names: str) -> str:
     """A script of these files, one after the other."""
     folder = resources.files("quarterdeck.bus.redis")
     return "\n".join(folder.joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in names)
 
 
 async def run_fenced(
-    script: AsyncScript, hold: Hold, keys: Sequence[str], args: Sequence[Value], errors: Errors | None
-) -> list[Value]:
+    script: AsyncScript,
+    identity: WriterIdentity,
+    keys: Sequence[str],
+    args: Sequence[RedisValue],
+    errors: ErrorCounter | None,
+) -> list[RedisValue]:
     """Runs a script behind the fence; a term that stands there and is of no lease of this database is overruled."""
-    overruled = ""
-    for _ in range(ROUNDS_MAX):
-        fenced: list[Value] = [str(hold), overruled, *args]
-        answer: list[Value] = await ask(partial(script, [fence_key(hold.sink_id), *keys], fenced), errors)
-        if answer[0] == 1 or answer[1] != "fence":
-            return answer
-        if not await hold.judge.holds():
-            raise Fenced(f"term {hold.term} is over")
-        overruled = str(answer[2])
-    raise Away(f"somebody else moves {fence_key(hold.sink_id)} all the time")
+    replaced_term = ""
+    for _ in range(ATTEMPTS_MAX):
+        fenced_args: list[RedisValue] = [str(identity), replaced_term, *args]
+        reply: list[RedisValue] = await call_redis(
+            partial(script, [fence_key(identity.sink_id), *keys], fenced_args), errors
+        )
+        if reply[0] == 1 or reply[1] != "fence":
+            return reply
+        if not await identity.checks.holds_lease():
+            raise WriterFenced(f"term {identity.term} is over")
+        replaced_term = str(reply[2])
+    raise BusUnavailable(f"somebody else moves {fence_key(identity.sink_id)} all the time")
 
 
 def fence_key(sink_id: str) -> str:
     return f"{PREFIX}:sink-term:{sink_id}"
 
 
-ROUNDS_MAX = 5
+ATTEMPTS_MAX = 5
 
 
 def marker_key(sink_id: str, stream: str) -> str:
     return f"{PREFIX}:sink-marker:{sink_id}:{stream}"
 
 
-def marker_of(text: str) -> Marker:
+def parse_marker(text: str) -> Marker:
     """The script has seen that it begins with digits. More than a position can have are of no position."""
     pos, _, event_id = text.partition(" ")
     return Marker(int(pos[:20]), event_id)

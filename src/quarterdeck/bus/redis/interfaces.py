@@ -8,16 +8,16 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 
-class Away(Exception):
+class BusUnavailable(Exception):
     """The other side cannot be reached, or is in no state to take anything. Costs no entry an attempt."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class SinkEntry(msgspec.Struct, frozen=True):
     """One occurrence, as it is told to the outside."""
 
     pos: int
     """The position of the event it tells of."""
-    number: int
+    index: int
     """Which of that event's entries it is, from 0."""
     event_id: str
     zone_id: str
@@ -40,82 +40,82 @@ class Marker(NamedTuple):
     event_id: str
 
 
-class Judge(Protocol):
+class DatabaseChecks(Protocol):
     """The database, asked about what the other side claims."""
 
-    async def has(self, marker: Marker) -> bool:
+    async def has_event(self, marker: Marker) -> bool:
         """Whether the log has this event at this position."""
 
-    async def holds(self) -> bool:
+    async def holds_lease(self) -> bool:
         """Whether the caller's term is still the one that the database knows."""
 
 
-class Hold(NamedTuple):
+class WriterIdentity(NamedTuple):
     """In whose name something is written."""
 
     sink_id: str
     """Whose markers count."""
     term: int
     holder: str
-    judge: Judge
+    checks: DatabaseChecks
 
     def __str__(self) -> str:
         return f"{self.term} {self.holder}"
 
 
-class Fenced(Exception):
+class WriterFenced(Exception):
     """Another has taken over: the database says so, too."""
 
 
-class Rejected(NamedTuple):
+class RejectedEntry(NamedTuple):
     """An entry that the other side refuses for what it is."""
 
-    entry: Entry
+    entry: SinkEntry
     error: str
 
 
-class Outlet(Protocol):
+class StreamWriter(Protocol):
     """Where a sink delivers to. Everything raises Away, and Fenced."""
 
-    async def take_over(self, hold: Hold) -> None:
+    async def take_over(self, identity: WriterIdentity) -> None:
         """From here on nobody writes by an older term."""
 
-    async def deliver(self, hold: Hold, after: int, entries: Sequence[Entry]) -> list[Rejected]:
+    async def deliver(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> list[RejectedEntry]:
         """Writes each stream's entries in order, up to the first that is refused, of which there may be one for each
         stream. What an earlier try has written is not written twice: so the entries go on from the position `after`
         without a hole, and what is not among them goes to no stream or has been written down elsewhere."""
 
-    async def deliver_late(self, hold: Hold, entries: Sequence[Entry]) -> list[str | None]:
+    async def deliver_delayed(self, identity: WriterIdentity, entries: Sequence[SinkEntry]) -> list[str | None]:
         """Writes entries that had to wait, each by itself and once: None, or why it is refused."""
 
     async def close(self) -> None: ...
 
 
-class Slot(NamedTuple):
+class SlotCounter(NamedTuple):
     """How many of a zone's slots are taken, as of a position of the log."""
 
     zone_id: str
     taken: int
     limit: int
     pos: int
-    overrules: str | None = None
+    replaces_pos: str | None = None
     """The position as the board has it, if that cannot be: it is written over."""
 
 
-class Shown(NamedTuple):
+class StoredSlotCounter(NamedTuple):
     """What the board has of a zone, as it stands there; whoever wrote it."""
 
     taken: str | None
     pos: str | None
 
 
-class Board(Protocol):
+class SlotWriter(Protocol):
     """Where others read how many slots are taken."""
 
-    async def write(self, slots: Sequence[Slot]) -> int:
+    async def write(self, slots: Sequence[SlotCounter]) -> int:
         """Each is written unless the board knows of a later position; how many were. Raises Away."""
 
-    async def read(self, zone_ids: Sequence[str]) -> list[Shown]:
+    async def read(self, zone_ids: Sequence[str]) -> list[StoredSlotCounter]:
         """What stands there now. Raises Away."""
 
     async def close(self) -> None: ...

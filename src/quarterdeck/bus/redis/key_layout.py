@@ -27,59 +27,59 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from quarterdeck.bus.redis.interfaces import Entry, Hold
+from quarterdeck.bus.redis.interfaces import SinkEntry, WriterIdentity
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.ids import is_path_id
-from quarterdeck.core.log_event import Occurrence
+from quarterdeck.core.log_event import LogEvent
 
-PLAIN_ZONE = "default"
+DEFAULT_ZONE = "default"
 PENDING, ACTIVE, RECOVERY = "tasks:pending:", "tasks:active:", "coordinator:recovery_queue:"
 HOLDERS = "quarterdeck:keys-holders:"
 """Ours: who was shown to hold a task, so that it can be taken away again when nobody knows any more who that was."""
-WHOLE = "quarterdeck:keys-whole"
+COMPLETE_MARKER = "quarterdeck:keys-whole"
 """Ours: that all of it has been written since it was last found missing. It goes with everything else."""
-OF_AGENT, STATUS, HEARTBEAT = "agent:tasks:", "agent:status:", "agent:heartbeat:"
-STALE = "coordinator:stale_agents"
+AGENT_TASKS, STATUS, HEARTBEAT = "agent:tasks:", "agent:status:", "agent:heartbeat:"
+STALE_AGENTS = "coordinator:stale_agents"
 LOCK = "coordinator:lock:"
 CONTEXT = "session:context:"
 COMMANDS = "coordinator:commands:*"
-STEP = 10**13
-TASK, AGENT = "task.", "agent."
+PRIORITY_STEP = 10**13
+TASK_EVENT_PREFIX, AGENT_EVENT_PREFIX = "task.", "agent."
 Ref = tuple[str, str]
 """(zone, id)"""
 
 
-def agent_name(ref: Ref) -> str:
+def format_agent_name(ref: Ref) -> str:
     zone_id, agent_id = ref
-    return agent_id if zone_id == PLAIN_ZONE else f"{zone_id}/{agent_id}"
+    return agent_id if zone_id == DEFAULT_ZONE else f"{zone_id}/{agent_id}"
 
 
-def agent_ref(name: str) -> Ref | None:
+def parse_agent_name(name: str) -> Ref | None:
     """Whom a name means; None if nobody can be called so."""
     zone_id, slash, agent_id = name.rpartition("/")
-    ref = (zone_id, agent_id) if slash else (PLAIN_ZONE, name)
-    usual = not slash or zone_id != PLAIN_ZONE
-    return ref if usual and all(map(is_path_id, ref)) else None
+    ref = (zone_id, agent_id) if slash else (DEFAULT_ZONE, name)
+    is_canonical = not slash or zone_id != DEFAULT_ZONE
+    return ref if is_canonical and all(map(is_path_id, ref)) else None
 
 
-def score(priority: int, created_at: Millis) -> int:
-    return (10 - priority) * STEP + created_at
+def pending_score(priority: int, created_at: Millis) -> int:
+    return (10 - priority) * PRIORITY_STEP + created_at
 
 
 def active_member(task_id: str, session_key: str) -> str:
     return f"{task_id}:{session_key}"
 
 
-def tasks_meant(member: str) -> list[str]:
+def possible_task_ids(member: str) -> list[str]:
     """The tasks that a member of `tasks:active` may be of: both halves of it may hold colons."""
-    ends = [place for place, letter in enumerate(member[:130]) if letter == ":"]
+    ends = [index for index, character in enumerate(member[:130]) if character == ":"]
     return [member[:end] for end in ends if is_path_id(member[:end])]
 
 
 # -- what rows say -----------------------------------------------------------------------------------------------------
 
 
-class Holder(NamedTuple):
+class TaskHolder(NamedTuple):
     agent_id: str
     session_key: str
     """Empty where the agent works without a session of its own."""
@@ -87,15 +87,15 @@ class Holder(NamedTuple):
     started_at: Millis
 
 
-class TaskMark(NamedTuple):
+class MirroredTask(NamedTuple):
     """What is to be seen of a task."""
 
     zone_id: str
     id: str
     score: int | None = None
     """If it may begin."""
-    holder: Holder | None = None
-    recovers: bool = False
+    holder: TaskHolder | None = None
+    is_recovering: bool = False
     """It waits for the end of a backoff."""
     is_recent: bool = False
     """It has changed a moment ago: what is seen of it may be late, and is not wrong."""
@@ -105,7 +105,7 @@ class TaskMark(NamedTuple):
         return self.zone_id, self.id
 
 
-class AgentMark(NamedTuple):
+class MirroredAgent(NamedTuple):
     zone_id: str
     id: str
     status: str | None = None
@@ -120,7 +120,7 @@ class AgentMark(NamedTuple):
         return self.zone_id, self.id
 
 
-class Pulse(NamedTuple):
+class Heartbeat(NamedTuple):
     """A heartbeat."""
 
     zone_id: str
@@ -134,94 +134,94 @@ class Pulse(NamedTuple):
     def ref(self) -> Ref:
         return self.zone_id, self.id
 
-    def told(self) -> str:
+    def to_json(self) -> str:
         body = {"status": self.status, "task_id": self.task_id or "", "timestamp": self.at}
         return msgspec.json.encode(body).decode()
 
 
-class Strike(NamedTuple):
+class KeyRemoval(NamedTuple):
     """Something that stands where it should not."""
 
     key: str
-    kind: str
+    redis_type: str
     """Of the key: set, hash, zset, list; or nothing, if all of it is to go."""
     member: str = ""
     is_recent: bool = False
 
 
-Op = TaskMark | AgentMark | Strike
+KeyOperation = MirroredTask | MirroredAgent | KeyRemoval
 
 
 # -- what stands there -------------------------------------------------------------------------------------------------
 
 
-class Family(NamedTuple):
+class KeyFamily(NamedTuple):
     """Keys of one kind: how their names begin, and of what type they are."""
 
     prefix: str
-    kind: str
+    redis_type: str
 
 
-FAMILIES = (
-    Family(PENDING, "zset"),
-    Family(ACTIVE, "set"),
-    Family(RECOVERY, "list"),
-    Family(HOLDERS, "hash"),
-    Family(OF_AGENT, "hash"),
-    Family(STATUS, "hash"),
-    Family(STALE, "zset"),
+KEY_FAMILIES = (
+    KeyFamily(PENDING, "zset"),
+    KeyFamily(ACTIVE, "set"),
+    KeyFamily(RECOVERY, "list"),
+    KeyFamily(HOLDERS, "hash"),
+    KeyFamily(AGENT_TASKS, "hash"),
+    KeyFamily(STATUS, "hash"),
+    KeyFamily(STALE_AGENTS, "zset"),
 )
-WITH_MEMBERS = frozenset({PENDING, ACTIVE, RECOVERY, HOLDERS, OF_AGENT, STALE})
+PREFIXES_WITH_MEMBERS = frozenset({PENDING, ACTIVE, RECOVERY, HOLDERS, AGENT_TASKS, STALE_AGENTS})
 """Of the others the name says everything."""
 
 
-class Page(NamedTuple):
+class KeyPage(NamedTuple):
     """Some of what stands under one key."""
 
-    family: Family
+    family: KeyFamily
     key: str
     members: Sequence[str] = ()
-    is_foreign: bool = False
+    has_wrong_type: bool = False
     """It is of another type than it should be."""
 
 
-class Found(NamedTuple):
+class KeyDifferences(NamedTuple):
     """What came of a comparison: how much was wrong."""
 
-    wrong: int
+    total: int
 
 
-class KeyBoard(Protocol):
+class KeyWriter(Protocol):
     """Where keys are written. Everything raises Away, and what is told in somebody's name Fenced."""
 
-    async def take_over(self, hold: Hold) -> None: ...
+    async def take_over(self, identity: WriterIdentity) -> None: ...
 
-    async def write(self, hold: Hold, ops: Sequence[Op]) -> Found:
+    async def write(self, identity: WriterIdentity, operations: Sequence[KeyOperation]) -> KeyDifferences:
         """Has everything as it is to be."""
 
-    async def look(self, ops: Sequence[Op]) -> Found:
+    async def compare(self, operations: Sequence[KeyOperation]) -> KeyDifferences:
         """The same without writing."""
 
-    async def tell(self, hold: Hold, after: int, entries: Sequence[Entry]) -> None:
+    async def publish(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> None:
         """Publishes what has happened, in order: what an earlier try has published is not published twice."""
 
-    async def beat(self, pulses: Sequence[Pulse]) -> None: ...
+    async def write_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None: ...
 
-    def standing(self) -> AsyncIterator[Page]:
+    def scan(self) -> AsyncIterator[KeyPage]:
         """Everything that stands there, a page at a time. An empty one only lets others have their turn."""
 
-    async def state(self) -> str:
+    async def read_state(self) -> str:
         """What was said of the whole; empty if nothing was, or it went with the rest."""
 
-    async def say(self, hold: Hold, state: str, instead_of: str | None = None) -> bool:
+    async def write_state(self, identity: WriterIdentity, state: str, expected: str | None = None) -> bool:
         """Says it; only if this still stands there, where that is given."""
 
-    async def unsay(self) -> None: ...
+    async def delete_state(self) -> None: ...
 
-    async def lock(self, zone_ids: Sequence[str], holder: str, *, surely: bool) -> None:
+    async def show_coordinator(self, zone_ids: Sequence[str], holder: str, *, overwrite: bool) -> None:
         """Shows who coordinates these zones: surely, or unless somebody else is shown to."""
 
-    async def listen(self, heard: Callable[[], None]) -> None:
+    async def listen(self, on_command: Callable[[], None]) -> None:
         """Calls `heard` whenever a command comes, until it is cancelled."""
 
     async def ping(self) -> None: ...
@@ -232,31 +232,31 @@ class KeyBoard(Protocol):
 # -- what is told ------------------------------------------------------------------------------------------------------
 
 
-class _Whose(msgspec.Struct, frozen=True, rename="camel"):
+class _TaskEventData(msgspec.Struct, frozen=True, rename="camel"):
     agent_id: str | None = None
 
 
-_whose = msgspec.json.Decoder(_Whose).decode
+_decode_task_event = msgspec.json.Decoder(_TaskEventData).decode
 
 
-def entries_of(event: Occurrence) -> list[Entry]:
+def build_entries(event: LogEvent) -> list[SinkEntry]:
     """What of an event is to be told: that something has become of a task or an agent. What has, its row says."""
-    if event.type.startswith(TASK):
-        agent_id = _whose(event.data).agent_id
-        return [_entry(event, "tasks", {"task_id": event.subject}, agent_id or "")]
-    if event.type.startswith(AGENT):
-        return [_entry(event, "agents", {"agent_id": event.subject}, event.subject)]
+    if event.type.startswith(TASK_EVENT_PREFIX):
+        agent_id = _decode_task_event(event.data).agent_id
+        return [_build_entry(event, "tasks", {"task_id": event.subject}, agent_id or "")]
+    if event.type.startswith(AGENT_EVENT_PREFIX):
+        return [_build_entry(event, "agents", {"agent_id": event.subject}, event.subject)]
     return []
 
 
-def _entry(event: Occurrence, plane: str, named: dict[str, str], agent_id: str) -> Entry:
-    said = {"event": event.type.replace(".", "_"), **named}
-    fields = {"dedupe_key": event.id, "body": msgspec.json.encode(said).decode(), "agent_id": agent_id}
-    channel = f"{plane}:events:{event.zone_id}"
-    return Entry(event.pos, 0, event.id, event.zone_id, channel, event.subject, fields)
+def _build_entry(event: LogEvent, channel_prefix: str, ids: dict[str, str], agent_id: str) -> SinkEntry:
+    body = {"event": event.type.replace(".", "_"), **ids}
+    fields = {"dedupe_key": event.id, "body": msgspec.json.encode(body).decode(), "agent_id": agent_id}
+    channel = f"{channel_prefix}:events:{event.zone_id}"
+    return SinkEntry(event.pos, 0, event.id, event.zone_id, channel, event.subject, fields)
 
 
-def touched(entries: Sequence[Entry]) -> tuple[list[Ref], list[Ref]]:
+def changed_refs(entries: Sequence[SinkEntry]) -> tuple[list[Ref], list[Ref]]:
     """The tasks and the agents that entries are about, each once, in order."""
     tasks = {(e.zone_id, e.subject): None for e in entries if e.stream.startswith("tasks:")}
     agents = {(e.zone_id, e.fields["agent_id"]): None for e in entries if e.fields["agent_id"]}

@@ -20,19 +20,28 @@ from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
 from quarterdeck.bus.redis import key_layout
-from quarterdeck.bus.redis.client import ROUNDS_MAX, Errors, Value, ask, marker_key, marker_of, run_fenced, text_of
-from quarterdeck.bus.redis.interfaces import Away, Entry, Hold
+from quarterdeck.bus.redis.client import (
+    ATTEMPTS_MAX,
+    ErrorCounter,
+    RedisValue,
+    call_redis,
+    load_script,
+    marker_key,
+    parse_marker,
+    run_fenced,
+)
+from quarterdeck.bus.redis.interfaces import BusUnavailable, SinkEntry, WriterIdentity
 from quarterdeck.bus.redis.key_layout import (
-    FAMILIES,
-    WHOLE,
-    AgentMark,
-    Family,
-    Found,
-    Op,
-    Page,
-    Pulse,
-    Strike,
-    TaskMark,
+    COMPLETE_MARKER,
+    KEY_FAMILIES,
+    Heartbeat,
+    KeyDifferences,
+    KeyFamily,
+    KeyOperation,
+    KeyPage,
+    KeyRemoval,
+    MirroredAgent,
+    MirroredTask,
 )
 
 OPS_MAX = 250
@@ -41,207 +50,225 @@ SCAN_COUNT = 1_000
 MEMBERS_COUNT = 500
 LIST_MAX = 5_000
 LISTEN_SECONDS = 2.0
-GAP_SECONDS = 1.0
+COMMAND_GAP_SECONDS = 1.0
 """Between two commands that are heard of: they say no more than each other."""
 CONNECTIONS = 16
 
 
-class RedisKeys:
+class RedisKeyWriter:
     """A `KeyBoard`."""
 
-    def __init__(self, client: Redis, errors: Errors) -> None:
+    def __init__(self, client: Redis, errors: ErrorCounter) -> None:
         self._client = client
         self._errors = errors
-        self._take_over = client.register_script(text_of("fence") + "\nreturn {1}")
-        self._write = client.register_script(text_of("fence", "keys"))
-        self._look = client.register_script(text_of("keys"))
-        self._tell = client.register_script(text_of("fence", "publish"))
-        self._say = client.register_script(text_of("fence", "complete_marker"))
-        self._beat = client.register_script(text_of("heartbeats"))
-        self._lock = client.register_script(text_of("locks"))
+        self._take_over_script = client.register_script(load_script("fence") + "\nreturn {1}")
+        self._write_script = client.register_script(load_script("fence", "keys"))
+        self._compare_script = client.register_script(load_script("keys"))
+        self._publish_script = client.register_script(load_script("fence", "publish"))
+        self._state_script = client.register_script(load_script("fence", "complete_marker"))
+        self._heartbeats_script = client.register_script(load_script("heartbeats"))
+        self._coordinator_script = client.register_script(load_script("locks"))
 
     # -- in the name of whoever holds the lease -----------------------------------------------------------------
 
-    async def take_over(self, hold: Hold) -> None:
-        await self._run(self._take_over, hold, [], [])
+    async def take_over(self, identity: WriterIdentity) -> None:
+        await self._run_fenced(self._take_over_script, identity, [], [])
 
-    async def write(self, hold: Hold, ops: Sequence[Op]) -> Found:
-        wrong = 0
-        for some in _pieces(ops):
-            answer = await self._run(self._write, hold, [WHOLE], ["write", *_args(some)])
-            wrong += int(answer[1])
-        return Found(wrong)
+    async def write(self, identity: WriterIdentity, operations: Sequence[KeyOperation]) -> KeyDifferences:
+        differences = 0
+        for chunk in _chunks(operations):
+            reply = await self._run_fenced(
+                self._write_script, identity, [COMPLETE_MARKER], ["write", *_encode_operations(chunk)]
+            )
+            differences += int(reply[1])
+        return KeyDifferences(differences)
 
-    async def tell(self, hold: Hold, after: int, entries: Sequence[Entry]) -> None:
-        values: list[Value] = []
+    async def publish(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> None:
+        values: list[RedisValue] = []
         for entry in entries:
             values += [entry.pos, entry.event_id, entry.stream, entry.fields["body"]]
-        marker = marker_key(hold.sink_id, "channels")
-        mode, known = "trust", ""
-        for _ in range(ROUNDS_MAX):
-            answer = await self._run(self._tell, hold, [marker], [mode, known, after, *values])
-            if answer[0] == 1:
+        marker_name = marker_key(identity.sink_id, "channels")
+        mode, marker_text = "trust", ""
+        for _ in range(ATTEMPTS_MAX):
+            reply = await self._run_fenced(
+                self._publish_script, identity, [marker_name], [mode, marker_text, after, *values]
+            )
+            if reply[0] == 1:
                 return
-            known = str(answer[2])
-            mode = "trust" if await hold.judge.has(marker_of(known)) else "overrule"
-        raise Away(f"somebody else moves {marker} all the time")
+            marker_text = str(reply[2])
+            mode = "trust" if await identity.checks.has_event(parse_marker(marker_text)) else "overrule"
+        raise BusUnavailable(f"somebody else moves {marker_name} all the time")
 
-    async def say(self, hold: Hold, state: str, instead_of: str | None = None) -> bool:
-        only = "" if instead_of is None else "1"
-        answer = await self._run(self._say, hold, [WHOLE], [state, only, instead_of or ""])
-        return answer[1] == 1
+    async def write_state(self, identity: WriterIdentity, state: str, expected: str | None = None) -> bool:
+        has_expected = "" if expected is None else "1"
+        reply = await self._run_fenced(
+            self._state_script, identity, [COMPLETE_MARKER], [state, has_expected, expected or ""]
+        )
+        return reply[1] == 1
 
-    async def _run(self, script: AsyncScript, hold: Hold, named: Sequence[str], args: Sequence[Value]) -> list[Value]:
-        return await run_fenced(script, hold, named, args, self._errors)
+    async def _run_fenced(
+        self, script: AsyncScript, identity: WriterIdentity, keys: Sequence[str], args: Sequence[RedisValue]
+    ) -> list[RedisValue]:
+        return await run_fenced(script, identity, keys, args, self._errors)
 
     # -- by anybody ---------------------------------------------------------------------------------------------
 
-    async def look(self, ops: Sequence[Op]) -> Found:
-        wrong = 0
-        for some in _pieces(ops):
-            args: list[Value] = ["", "", "look", *_args(some)]
-            answer: list[Value] = await ask(partial(self._look, ["", WHOLE], args), self._errors)
-            wrong += int(answer[1])
-        return Found(wrong)
+    async def compare(self, operations: Sequence[KeyOperation]) -> KeyDifferences:
+        differences = 0
+        for chunk in _chunks(operations):
+            args: list[RedisValue] = ["", "", "look", *_encode_operations(chunk)]
+            reply: list[RedisValue] = await call_redis(
+                partial(self._compare_script, ["", COMPLETE_MARKER], args), self._errors
+            )
+            differences += int(reply[1])
+        return KeyDifferences(differences)
 
-    async def beat(self, pulses: Sequence[Pulse]) -> None:
-        args: list[Value] = []
-        for each in pulses:
-            said = "" if each.task_id is None else "1"
-            args += [key_layout.agent_name(each.ref), each.told(), each.at, said, each.task_id or ""]
-        await ask(lambda: self._beat([], args), self._errors)
+    async def write_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None:
+        args: list[RedisValue] = []
+        for heartbeat in heartbeats:
+            has_task_id = "" if heartbeat.task_id is None else "1"
+            args += [
+                key_layout.format_agent_name(heartbeat.ref),
+                heartbeat.to_json(),
+                heartbeat.at,
+                has_task_id,
+                heartbeat.task_id or "",
+            ]
+        await call_redis(lambda: self._heartbeats_script([], args), self._errors)
 
-    async def lock(self, zone_ids: Sequence[str], holder: str, *, surely: bool) -> None:
-        named = [key_layout.LOCK + zone_id for zone_id in zone_ids]
-        await ask(lambda: self._lock(named, [holder, "1" if surely else ""]), self._errors)
+    async def show_coordinator(self, zone_ids: Sequence[str], holder: str, *, overwrite: bool) -> None:
+        keys = [key_layout.LOCK + zone_id for zone_id in zone_ids]
+        await call_redis(lambda: self._coordinator_script(keys, [holder, "1" if overwrite else ""]), self._errors)
 
-    async def state(self) -> str:
+    async def read_state(self) -> str:
         # By a script of its own words it would cost as much: something of another type is no state.
-        if await ask(lambda: self._client.type(WHOLE), self._errors) != "string":
+        if await call_redis(lambda: self._client.type(COMPLETE_MARKER), self._errors) != "string":
             return ""
-        return str(await ask(lambda: self._client.get(WHOLE), self._errors) or "")
+        return str(await call_redis(lambda: self._client.get(COMPLETE_MARKER), self._errors) or "")
 
-    async def unsay(self) -> None:
-        await ask(lambda: self._client.delete(WHOLE), self._errors)
+    async def delete_state(self) -> None:
+        await call_redis(lambda: self._client.delete(COMPLETE_MARKER), self._errors)
 
     async def ping(self) -> None:
-        await ask(lambda: self._client.ping(), self._errors)
+        await call_redis(lambda: self._client.ping(), self._errors)
 
     async def close(self) -> None:
         await self._client.aclose()
 
     # -- what stands there --------------------------------------------------------------------------------------
 
-    async def standing(self) -> AsyncIterator[Page]:
-        for family in FAMILIES:
-            async for named in self._named(family):
-                yield Page(family, "")
-                for key in named:
-                    async for page in self._pages(family, key):
+    async def scan(self) -> AsyncIterator[KeyPage]:
+        for family in KEY_FAMILIES:
+            async for keys in self._scan_keys(family):
+                yield KeyPage(family, "")
+                for key in keys:
+                    async for page in self._read_pages(family, key):
                         yield page
 
-    async def _named(self, family: Family) -> AsyncIterator[list[str]]:
+    async def _scan_keys(self, family: KeyFamily) -> AsyncIterator[list[str]]:
         if not family.prefix.endswith(":"):
             yield [family.prefix]
             return
         cursor, pattern = 0, f"{family.prefix}*"
         while True:
-            cursor, found = await ask(partial(self._client.scan, cursor, match=pattern, count=SCAN_COUNT), self._errors)
+            cursor, found = await call_redis(
+                partial(self._client.scan, cursor, match=pattern, count=SCAN_COUNT), self._errors
+            )
             yield [str(key) for key in found]
             if not cursor:
                 return
 
-    async def _pages(self, family: Family, key: str) -> AsyncIterator[Page]:
-        kind = await ask(lambda: self._client.type(key), self._errors)
-        if kind == "none":
+    async def _read_pages(self, family: KeyFamily, key: str) -> AsyncIterator[KeyPage]:
+        redis_type = await call_redis(lambda: self._client.type(key), self._errors)
+        if redis_type == "none":
             return
-        if kind != family.kind or family.prefix not in key_layout.WITH_MEMBERS:
-            yield Page(family, key, is_foreign=kind != family.kind)
+        if redis_type != family.redis_type or family.prefix not in key_layout.PREFIXES_WITH_MEMBERS:
+            yield KeyPage(family, key, has_wrong_type=redis_type != family.redis_type)
             return
-        if kind == "list":
-            found = await ask(lambda: self._client.lrange(key, 0, LIST_MAX), self._errors)
-            yield Page(family, key, [str(each) for each in found])
+        if redis_type == "list":
+            found = await call_redis(lambda: self._client.lrange(key, 0, LIST_MAX), self._errors)
+            yield KeyPage(family, key, [str(member) for member in found])
             return
         cursor = 0
         while True:
-            cursor, members = await self._members(kind, key, cursor)
-            yield Page(family, key, members)
+            cursor, members = await self._scan_members(redis_type, key, cursor)
+            yield KeyPage(family, key, members)
             if not cursor:
                 return
 
-    async def _members(self, kind: str, key: str, cursor: int) -> tuple[int, list[str]]:
+    async def _scan_members(self, redis_type: str, key: str, cursor: int) -> tuple[int, list[str]]:
         client, count = self._client, MEMBERS_COUNT
-        if kind == "set":
-            after, members = await ask(lambda: client.sscan(key, cursor, count=count), self._errors)
-            return int(after), [str(each) for each in members]
-        if kind == "hash":
-            after, fields = await ask(lambda: client.hscan(key, cursor, count=count), self._errors)
-            return int(after), [str(each) for each in fields]
-        after, scored = await ask(lambda: client.zscan(key, cursor, count=count), self._errors)
-        return int(after), [str(each) for each, _ in scored]
+        if redis_type == "set":
+            next_cursor, members = await call_redis(lambda: client.sscan(key, cursor, count=count), self._errors)
+            return int(next_cursor), [str(member) for member in members]
+        if redis_type == "hash":
+            next_cursor, fields = await call_redis(lambda: client.hscan(key, cursor, count=count), self._errors)
+            return int(next_cursor), [str(member) for member in fields]
+        next_cursor, scored = await call_redis(lambda: client.zscan(key, cursor, count=count), self._errors)
+        return int(next_cursor), [str(member) for member, _ in scored]
 
     # -- what is said to us -------------------------------------------------------------------------------------
 
-    async def listen(self, heard: Callable[[], None]) -> None:
-        async with self._client.pubsub(ignore_subscribe_messages=True) as said:
-            await ask(lambda: said.psubscribe(key_layout.COMMANDS), self._errors)
+    async def listen(self, on_command: Callable[[], None]) -> None:
+        async with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:
+            await call_redis(lambda: pubsub.psubscribe(key_layout.COMMANDS), self._errors)
             # What was said before this listened, or while the connection was lost, is made up for.
-            heard()
+            on_command()
             while True:
-                message = await ask(lambda: said.get_message(timeout=LISTEN_SECONDS), self._errors)
+                message = await call_redis(lambda: pubsub.get_message(timeout=LISTEN_SECONDS), self._errors)
                 if message is not None:
-                    heard()
-                    await asyncio.sleep(GAP_SECONDS)
+                    on_command()
+                    await asyncio.sleep(COMMAND_GAP_SECONDS)
 
 
-def _pieces(ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
-    for begin in range(0, len(ops), OPS_MAX):
-        yield ops[begin : begin + OPS_MAX]
+def _chunks(operations: Sequence[KeyOperation]) -> Iterator[Sequence[KeyOperation]]:
+    for start in range(0, len(operations), OPS_MAX):
+        yield operations[start : start + OPS_MAX]
 
 
-def _args(ops: Sequence[Op]) -> list[Value]:
-    values: list[Value] = []
-    for op in ops:
-        if isinstance(op, TaskMark):
-            given, word = _of_task(op), "task"
-        elif isinstance(op, AgentMark):
-            given, word = _of_agent(op), "agent"
+def _encode_operations(operations: Sequence[KeyOperation]) -> list[RedisValue]:
+    values: list[RedisValue] = []
+    for operation in operations:
+        if isinstance(operation, MirroredTask):
+            args, kind = _task_args(operation), "task"
+        elif isinstance(operation, MirroredAgent):
+            args, kind = _agent_args(operation), "agent"
         else:
-            given, word = _of_strike(op), "strike"
-        values += [word, len(given), *given]
+            args, kind = _removal_args(operation), "strike"
+        values += [kind, len(args), *args]
     return values
 
 
-def _of_task(mark: TaskMark) -> list[Value]:
-    holder = mark.holder
+def _task_args(task: MirroredTask) -> list[RedisValue]:
+    holder = task.holder
     return [
-        mark.zone_id,
-        mark.id,
-        "" if mark.score is None else mark.score,
-        "" if holder is None else key_layout.agent_name((mark.zone_id, holder.agent_id)),
+        task.zone_id,
+        task.id,
+        "" if task.score is None else task.score,
+        "" if holder is None else key_layout.format_agent_name((task.zone_id, holder.agent_id)),
         "" if holder is None else holder.session_key,
         "" if holder is None else holder.assigned_at,
         "" if holder is None else holder.started_at,
-        _flag(mark.recovers),
+        _flag(task.is_recovering),
         "" if holder is None else holder.agent_id,
-        _flag(mark.is_recent),
+        _flag(task.is_recent),
     ]
 
 
-def _of_agent(mark: AgentMark) -> list[Value]:
+def _agent_args(agent: MirroredAgent) -> list[RedisValue]:
     return [
-        key_layout.agent_name(mark.ref),
-        mark.status or "",
-        mark.current_task,
-        mark.last_heartbeat,
-        _flag(mark.is_stale),
-        _flag(mark.is_recent),
+        key_layout.format_agent_name(agent.ref),
+        agent.status or "",
+        agent.current_task,
+        agent.last_heartbeat,
+        _flag(agent.is_stale),
+        _flag(agent.is_recent),
     ]
 
 
-def _of_strike(strike: Strike) -> list[Value]:
-    return [strike.key, strike.kind, strike.member, _flag(strike.is_recent)]
+def _removal_args(removal: KeyRemoval) -> list[RedisValue]:
+    return [removal.key, removal.redis_type, removal.member, _flag(removal.is_recent)]
 
 
-def _flag(is_so: bool) -> str:
-    return "1" if is_so else ""
+def _flag(value: bool) -> str:
+    return "1" if value else ""

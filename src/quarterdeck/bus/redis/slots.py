@@ -6,32 +6,32 @@ from collections.abc import Sequence
 
 from redis.asyncio import Redis
 
-from quarterdeck.bus.redis.client import PREFIX, Errors, Value, ask, text_of
-from quarterdeck.bus.redis.interfaces import Shown, Slot
+from quarterdeck.bus.redis.client import PREFIX, ErrorCounter, RedisValue, call_redis, load_script
+from quarterdeck.bus.redis.interfaces import SlotCounter, StoredSlotCounter
 
 
-class RedisSlots:
+class RedisSlotWriter:
     """How many slots are taken, for other components to read: `GET quarterdeck:slots:<zone>`."""
 
-    def __init__(self, client: Redis, errors: Errors | None = None) -> None:
+    def __init__(self, client: Redis, errors: ErrorCounter | None = None) -> None:
         self._client = client
         self._errors = errors
-        self._write = client.register_script(text_of("slots"))
+        self._write_script = client.register_script(load_script("slots"))
 
-    async def write(self, slots: Sequence[Slot]) -> int:
+    async def write(self, slots: Sequence[SlotCounter]) -> int:
         keys: list[str] = []
-        args: list[Value] = []
+        args: list[RedisValue] = []
         for slot in slots:
             keys += [slot_key(slot.zone_id), position_key(slot.zone_id)]
-            args += [slot.taken, slot.limit, slot.pos, slot.overrules or ""]
-        written: Value = await ask(lambda: self._write(keys, args), self._errors)
-        return int(written)
+            args += [slot.taken, slot.limit, slot.pos, slot.replaces_pos or ""]
+        reply: RedisValue = await call_redis(lambda: self._write_script(keys, args), self._errors)
+        return int(reply)
 
-    async def read(self, zone_ids: Sequence[str]) -> list[Shown]:
+    async def read(self, zone_ids: Sequence[str]) -> list[StoredSlotCounter]:
         keys = [key for zone_id in zone_ids for key in (slot_key(zone_id), position_key(zone_id))]
-        stands = await ask(lambda: self._client.mget(keys), self._errors)
-        found = [None if value is None else str(value) for value in stands]
-        return [Shown(*pair) for pair in zip(found[::2], found[1::2], strict=True)]
+        values = await call_redis(lambda: self._client.mget(keys), self._errors)
+        found = [None if value is None else str(value) for value in values]
+        return [StoredSlotCounter(*pair) for pair in zip(found[::2], found[1::2], strict=True)]
 
     async def close(self) -> None:
         await self._client.aclose()

@@ -20,9 +20,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from quarterdeck.bus.redis.interfaces import Entry
+from quarterdeck.bus.redis.interfaces import SinkEntry
 from quarterdeck.core.clock import iso
-from quarterdeck.core.log_event import Occurrence
+from quarterdeck.core.log_event import LogEvent
 
 AGENTS = "caracal.agents.lifecycle"
 INVOCATIONS = "caracal.invocations.lifecycle"
@@ -32,68 +32,70 @@ POLICIES = "caracal.policy.invalidate"
 STREAMS = (AGENTS, INVOCATIONS, DELEGATIONS, REVOCATIONS, POLICIES)
 SIGNATURE = "_sig"
 
-_OF_SESSIONS = {f"session.{verb}": verb for verb in ("spawn", "suspend", "resume", "terminate")}
-_OF_INVOCATIONS = {
+_SESSION_EVENTS = {f"session.{verb}": verb for verb in ("spawn", "suspend", "resume", "terminate")}
+_INVOCATION_EVENTS = {
     f"invocation.{state}" for state in ("created", "started", "succeeded", "failed", "timed_out", "canceled", "dead")
 }
-_OF_EDGES = {f"delegation.{verb}": f"edge_{verb}" for verb in ("create", "revoke", "expire")}
+_DELEGATION_EVENTS = {f"delegation.{verb}": f"edge_{verb}" for verb in ("create", "revoke", "expire")}
 
-_SESSION = ("application_id", "parent_id", "root_id", "session_sid", "depth", "expires_at", "reason", "cause")
-_INVOCATION = (
+_SESSION_FIELDS = ("application_id", "parent_id", "root_id", "session_sid", "depth", "expires_at", "reason", "cause")
+_INVOCATION_FIELDS = (
     "service_id", "application_id", "method", "source_session_id", "target_session_id", "attempt", "reason",
     "available_at", "error",
 )  # fmt: skip
-_EDGE = ("source_session_id", "target_session_id", "parent_edge_id", "epoch", "scopes", "reason")
+_DELEGATION_FIELDS = ("source_session_id", "target_session_id", "parent_edge_id", "epoch", "scopes", "reason")
 
 
 Data = Mapping[str, object]
 _decode = msgspec.json.Decoder(dict[str, object]).decode
 
 
-def entries_of(event: Occurrence) -> list[Entry]:
+def build_entries(event: LogEvent) -> list[SinkEntry]:
     """What an event is told as, in the order of the event's own entries; nothing, for most types."""
-    if (verb := _OF_SESSIONS.get(event.type)) is not None:
-        told = _of_session(event, verb, _decode(event.data))
-    elif event.type in _OF_INVOCATIONS:
-        told = _of_invocation(event, _decode(event.data))
-    elif (verb := _OF_EDGES.get(event.type)) is not None:
-        told = _of_edge(event, verb, _decode(event.data))
+    if (verb := _SESSION_EVENTS.get(event.type)) is not None:
+        fields_by_stream = _session_fields(event, verb, _decode(event.data))
+    elif event.type in _INVOCATION_EVENTS:
+        fields_by_stream = _invocation_fields(event, _decode(event.data))
+    elif (verb := _DELEGATION_EVENTS.get(event.type)) is not None:
+        fields_by_stream = _delegation_fields(event, verb, _decode(event.data))
     else:
         return []
-    return [_entry(event, number, stream, said) for number, (stream, said) in enumerate(told.items())]
+    return [
+        _build_entry(event, index, stream, fields) for index, (stream, fields) in enumerate(fields_by_stream.items())
+    ]
 
 
 def sign(key: bytes, stream: str, fields: Mapping[str, str]) -> str:
     """Over the name of the stream and every other field: `<stream>\\n`, then `k=v\\n` in order of k."""
-    said = "".join(f"{name}={fields[name]}\n" for name in sorted(fields) if name != SIGNATURE)
-    return hmac.new(key, f"{stream}\n{said}".encode(), hashlib.sha256).hexdigest()
+    lines = "".join(f"{name}={fields[name]}\n" for name in sorted(fields) if name != SIGNATURE)
+    return hmac.new(key, f"{stream}\n{lines}".encode(), hashlib.sha256).hexdigest()
 
 
-def _of_session(event: Occurrence, verb: str, data: Data) -> dict[str, Data]:
-    own = {"event": verb, "agent_session_id": event.subject, **_named(data, _SESSION)}
-    told: dict[str, Data] = {AGENTS: own}
+def _session_fields(event: LogEvent, verb: str, data: Data) -> dict[str, Data]:
+    lifecycle = {"event": verb, "agent_session_id": event.subject, **_select(data, _SESSION_FIELDS)}
+    fields_by_stream: dict[str, Data] = {AGENTS: lifecycle}
     if verb == "terminate" and not data.get("sid_in_use"):
         revoked = {"session_id": data.get("session_sid"), "agent_session_id": event.subject}
-        told[REVOCATIONS] = {**revoked, "reason": data.get("reason")}
-    return told
+        fields_by_stream[REVOCATIONS] = {**revoked, "reason": data.get("reason")}
+    return fields_by_stream
 
 
-def _of_invocation(event: Occurrence, data: Data) -> dict[str, Data]:
-    return {INVOCATIONS: {"event": event.type, "invocation_id": event.subject, **_named(data, _INVOCATION)}}
+def _invocation_fields(event: LogEvent, data: Data) -> dict[str, Data]:
+    return {INVOCATIONS: {"event": event.type, "invocation_id": event.subject, **_select(data, _INVOCATION_FIELDS)}}
 
 
-def _of_edge(event: Occurrence, verb: str, data: Data) -> dict[str, Data]:
-    own = {"event": verb, "edge_id": event.subject, **_named(data, _EDGE)}
-    return {DELEGATIONS: own, POLICIES: {"event": verb, "edge_id": event.subject, "epoch": data.get("epoch")}}
+def _delegation_fields(event: LogEvent, verb: str, data: Data) -> dict[str, Data]:
+    invalidation = {"event": verb, "edge_id": event.subject, **_select(data, _DELEGATION_FIELDS)}
+    return {DELEGATIONS: invalidation, POLICIES: {"event": verb, "edge_id": event.subject, "epoch": data.get("epoch")}}
 
 
-def _named(data: Data, names: tuple[str, ...]) -> Data:
+def _select(data: Data, names: tuple[str, ...]) -> Data:
     return {name: data[name] for name in names if name in data}
 
 
-def _entry(event: Occurrence, number: int, stream: str, said: Data) -> Entry:
+def _build_entry(event: LogEvent, index: int, stream: str, event_fields: Data) -> SinkEntry:
     common = {
-        "outbox_id": f"{event.id}:{number}",
+        "outbox_id": f"{event.id}:{index}",
         "dedupe_key": f"{stream}:{event.id}",
         "zone_id": event.zone_id,
         "pos": event.pos,
@@ -101,11 +103,11 @@ def _entry(event: Occurrence, number: int, stream: str, said: Data) -> Entry:
         "actor": event.actor,
         "trace": event.trace,
     }
-    fields = {name: _flat(value) for name, value in {**said, **common}.items() if value is not None}
-    return Entry(event.pos, number, event.id, event.zone_id, stream, event.subject, fields)
+    fields = {name: _to_text(value) for name, value in {**event_fields, **common}.items() if value is not None}
+    return SinkEntry(event.pos, index, event.id, event.zone_id, stream, event.subject, fields)
 
 
-def _flat(value: object) -> str:
+def _to_text(value: object) -> str:
     """Text as it is; anything else as JSON. So is text with a line break, which callers may put into a reason: what is
     signed is lines of `k=v`, and one field must not be able to pass for two."""
     if isinstance(value, str) and "\n" not in value:

@@ -10,20 +10,20 @@ import msgspec
 from quarterdeck.core.caller import Caller
 
 
-class Working(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedTasks(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent says it works on, for whoever knows about tasks."""
 
     zone_id: str
     agent_id: str
     caller: Caller
     task_ids: tuple[str, ...]
-    is_all: bool
+    is_complete: bool
     """It works on no others."""
-    holds: bool
+    holds_tasks: bool
     """It is known to have tasks, whether it names them or not."""
 
 
-class Reported(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What a heartbeat says of its current task, under the token of an attempt."""
 
     zone_id: str
@@ -38,7 +38,7 @@ class Reported(msgspec.Struct, frozen=True, kw_only=True):
     trace: str | None = None
 
 
-class Warned(msgspec.Struct, frozen=True, rename="camel"):
+class HeartbeatWarning(msgspec.Struct, frozen=True, rename="camel"):
     """What an agent should know, and nobody refuses it anything for."""
 
     code: str
@@ -46,13 +46,13 @@ class Warned(msgspec.Struct, frozen=True, rename="camel"):
     task_id: str | None = None
 
 
-Keep = Callable[[], Awaitable[Warned | None]]
+SaveProgress = Callable[[], Awaitable[HeartbeatWarning | None]]
 """Keeps with the current task what a heartbeat says of it; or tells why not, where the attempt is over."""
 
 
-class Tells(msgspec.Struct, frozen=True):
+class TaskFeedback(msgspec.Struct, frozen=True):
     """What an agent must know of the tasks it has, or has named."""
 
     cancel: tuple[str, ...] = ()
     pause: tuple[str, ...] = ()
-    warnings: tuple[Warned, ...] = ()
+    warnings: tuple[HeartbeatWarning, ...] = ()

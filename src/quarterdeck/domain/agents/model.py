@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from quarterdeck.core.clock import MINUTE, SECOND, Millis
-from quarterdeck.core.command import Asked
+from quarterdeck.core.command import Command
 from quarterdeck.core.routing import PathId
-from quarterdeck.domain.agents.heartbeat_port import Warned
+from quarterdeck.domain.agents.heartbeat_port import HeartbeatWarning
 
 Ref = tuple[str, str]
 """(zone, agent)"""
@@ -23,13 +23,13 @@ METADATA_MAX = 8_192
 """Bytes of a heartbeat's metadata: a row of it is kept every ten seconds, for an hour."""
 RECENT_MAX = 20
 """Heartbeats that the health of an agent shows."""
-KEPT_EVERY = 10 * SECOND
+HISTORY_INTERVAL = 10 * SECOND
 """How old the last kept heartbeat of an agent must be for one that tells nothing new to be kept."""
-KEPT_FOR = 60 * MINUTE
+HISTORY_RETENTION = 60 * MINUTE
 TOKEN_TTL = 3_600
 TOKEN_TTL_MAX = 30 * 86_400
 """Seconds."""
-Word = Annotated[str, Meta(min_length=1, max_length=255)]
+ShortText = Annotated[str, Meta(min_length=1, max_length=255)]
 Capability = Annotated[str, Meta(min_length=1, max_length=100)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Amount = Annotated[float, Meta(ge=0, le=1e9)]
@@ -54,7 +54,7 @@ class Verb(StrEnum):
     TERMINATE = "terminate"
 
 
-class Shown(StrEnum):
+class AgentStatus(StrEnum):
     IDLE = "IDLE"
     WORKING = "WORKING"
     DEGRADED = "DEGRADED"
@@ -62,7 +62,7 @@ class Shown(StrEnum):
     TERMINATED = "TERMINATED"
 
 
-class Health(StrEnum):
+class AgentHealth(StrEnum):
     """What an agent says of itself."""
 
     HEALTHY = "healthy"
@@ -75,8 +75,8 @@ class Health(StrEnum):
 class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """What may be said of an agent. What is not said stays as it is, or as a new agent has it."""
 
-    name: Annotated[Word, Meta(description="for people; of a new one: its id")] | UnsetType = UNSET
-    model: Annotated[Word, Meta(description="the model it works with")] | UnsetType | None = UNSET
+    name: Annotated[ShortText, Meta(description="for people; of a new one: its id")] | UnsetType = UNSET
+    model: Annotated[ShortText, Meta(description="the model it works with")] | UnsetType | None = UNSET
     description: Annotated[str, Meta(max_length=4_096)] | UnsetType | None = UNSET
     capabilities: (
         Annotated[
@@ -108,7 +108,7 @@ class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, fo
     labels: (
         Annotated[dict[Capability, Annotated[str, Meta(max_length=255)]], Meta(max_length=LABELS_MAX)] | UnsetType
     ) = UNSET
-    pool: Annotated[Word, Meta(description="the pool it belongs to")] | UnsetType | None = UNSET
+    pool: Annotated[ShortText, Meta(description="the pool it belongs to")] | UnsetType | None = UNSET
     run_id: (
         Annotated[
             str,
@@ -126,7 +126,7 @@ class RegisterBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, fo
 class HeartbeatBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """Empty is fine: that it came is what counts."""
 
-    status: Health = Health.HEALTHY
+    status: AgentHealth = AgentHealth.HEALTHY
     current_task_id: PathId | None = None
     progress_percent: Annotated[Percent | None, Meta(description="of the current task")] = None
     current_step: Annotated[str, Meta(max_length=1_000)] | None = None
@@ -173,7 +173,7 @@ class TokenBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbi
 class ListAgentsQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     cursor: Annotated[str, Meta(max_length=512)] | None = None
-    status: Shown | None = None
+    status: AgentStatus | None = None
     capability: Capability | None = None
     coordinator_enabled: bool | None = None
 
@@ -181,7 +181,7 @@ class ListAgentsQuery(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 # -- on its way through a lane -----------------------------------------------------------------------------------
 
 
-class AgentRef(Asked, frozen=True, kw_only=True):
+class AgentRef(Command, frozen=True, kw_only=True):
     """About one agent; by itself, it asks for how that stands."""
 
     agent_id: str
@@ -191,7 +191,7 @@ class AgentRef(Asked, frozen=True, kw_only=True):
         return self.zone_id, self.agent_id
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class AgentUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """What is said of an agent, as it is stored: JSON as text. What is unset is not said."""
 
     name: str | UnsetType = UNSET
@@ -208,15 +208,15 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Register(AgentRef, frozen=True, kw_only=True):
-    said: Said = Said()
+    update: AgentUpdate = AgentUpdate()
     run_id: str | None = None
     """Of the process that begins to work as this agent."""
-    is_unheard: bool = False
+    awaits_first_contact: bool = False
     """By the server, of one that has not spoken: it is not missed before it has."""
 
 
-class Beat(AgentRef, frozen=True, kw_only=True):
-    status: Health = Health.HEALTHY
+class RecordHeartbeat(AgentRef, frozen=True, kw_only=True):
+    status: AgentHealth = AgentHealth.HEALTHY
     current_task_id: str | None = None
     progress_percent: int | None = None
     current_step: str | None = None
@@ -235,22 +235,22 @@ class IssueToken(AgentRef, frozen=True, kw_only=True):
     for_attempt: bool = False
 
 
-class Forget(AgentRef, frozen=True, kw_only=True):
+class DeleteAgent(AgentRef, frozen=True, kw_only=True):
     """By the retention: who was terminated before a time, and nobody needs."""
 
     before: Millis
 
 
-class Look(AgentRef, frozen=True, kw_only=True):
+class RefreshStatus(AgentRef, frozen=True, kw_only=True):
     """By the server: does how an agent is said to stand agree with when, and how, it was heard of?"""
 
 
-class AgentFilter(Asked, frozen=True, kw_only=True):
+class AgentFilter(Command, frozen=True, kw_only=True):
     """Which agents of a zone are wanted, in the order of their ids."""
 
     limit: int
     after: str | None = None
-    status: Shown | None = None
+    status: AgentStatus | None = None
     capability: str | None = None
     coordinator_enabled: bool | None = None
 
@@ -284,7 +284,7 @@ class Agent(msgspec.Struct, frozen=True, array_like=True):
     created_by: str
     created_at: Millis
     updated_at: Millis
-    pulse_status: Health
+    pulse_status: AgentHealth
     held: int
     """Tasks that it is assigned to or works on."""
     current_task_id: str | None
@@ -307,7 +307,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True):
     id: str
     zone_id: str
     agent_id: str
-    status: Health
+    status: AgentHealth
     current_task_id: str | None
     progress_percent: int | None
     memory_mb: int | None
@@ -317,7 +317,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True):
     metadata_json: str
 
 
-class Waiting(msgspec.Struct, frozen=True, array_like=True):
+class WaitingAgent(msgspec.Struct, frozen=True, array_like=True):
     """What of an agent matters while it waits for work."""
 
     zone_id: str
@@ -328,7 +328,7 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True):
     last_seen_at: Millis
 
 
-class ToLookAt(msgspec.Struct, frozen=True, array_like=True):
+class LivenessDue(msgspec.Struct, frozen=True, array_like=True):
     """An agent that may have been silent for too long."""
 
     zone_id: str
@@ -339,38 +339,38 @@ class ToLookAt(msgspec.Struct, frozen=True, array_like=True):
 # -- outcomes ----------------------------------------------------------------------------------------------------
 
 
-class Registered(msgspec.Struct, frozen=True):
+class RegisterResult(msgspec.Struct, frozen=True):
     agent: Agent
     created: bool
     at: Millis
 
 
-class Beaten(msgspec.Struct, frozen=True):
+class HeartbeatResult(msgspec.Struct, frozen=True):
     """An agent was heard of."""
 
     agent: Agent
-    is_news: bool
+    needs_refresh: bool
     """It stands otherwise than is stored of it: somebody has to look."""
 
 
-class Issued(msgspec.Struct, frozen=True):
+class IssueTokenResult(msgspec.Struct, frozen=True):
     agent: Agent
     expires_at: Millis
 
 
-class Standing(msgspec.Struct, frozen=True):
+class AgentAt(msgspec.Struct, frozen=True):
     """An agent, and the moment at which it was so."""
 
     agent: Agent
     at: Millis
 
 
-class Forgotten(msgspec.Struct, frozen=True):
-    is_gone: bool
+class DeleteAgentResult(msgspec.Struct, frozen=True):
+    is_deleted: bool
     """If not, it was registered again meanwhile."""
 
 
-class Watched(msgspec.Struct, frozen=True):
+class AgentHistory(msgspec.Struct, frozen=True):
     """How an agent fares, and what was heard of it lately."""
 
     agent: Agent
@@ -395,7 +395,7 @@ class AgentView(msgspec.Struct, frozen=True, rename="camel"):
     launcher: str | None
     labels: msgspec.Raw
     pool: str | None
-    status: Shown
+    status: AgentStatus
     status_reason: Annotated[str | None, Meta(description="`stale`: it was not heard of for too long")]
     draining: Annotated[bool, Meta(description="it takes no tasks any more, and ends with its last")]
     held_tasks: int
@@ -413,7 +413,7 @@ class AgentList(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class HeartbeatRowView(msgspec.Struct, frozen=True, rename="camel"):
-    status: Health
+    status: AgentHealth
     current_task_id: str | None
     progress_percent: int | None
     memory_mb: int | None
@@ -425,7 +425,7 @@ class HeartbeatRowView(msgspec.Struct, frozen=True, rename="camel"):
 
 class HealthView(msgspec.Struct, frozen=True, rename="camel"):
     agent_id: str
-    status: Shown
+    status: AgentStatus
     status_reason: str | None
     last_seen_at: str
     next_expected_at: str
@@ -447,7 +447,7 @@ class HeartbeatView(msgspec.Struct, frozen=True):
 
     cancel: Annotated[tuple[str, ...], Meta(description="tasks to stop working on: they are its no more")]
     pause: Annotated[tuple[str, ...], Meta(description="tasks that were paused")]
-    warnings: tuple[Warned, ...]
+    warnings: tuple[HeartbeatWarning, ...]
     next: Annotated[int, Meta(description="in how many seconds to be heard of again")]
 
 

@@ -13,27 +13,33 @@ from quarterdeck.core.caller import LIFECYCLE
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.agents import operations, rules
-from quarterdeck.domain.agents.heartbeat_port import Keep, Reported, Tells, Warned, Working
+from quarterdeck.domain.agents.heartbeat_port import (
+    HeartbeatWarning,
+    ReportedProgress,
+    ReportedTasks,
+    SaveProgress,
+    TaskFeedback,
+)
 from quarterdeck.domain.agents.model import (
     METADATA_MAX,
     Agent,
+    AgentAt,
     AgentFilter,
     AgentList,
     AgentRef,
     AgentView,
-    Beat,
-    Beaten,
     HealthView,
     HeartbeatBody,
+    HeartbeatResult,
     HeartbeatView,
-    Issued,
     IssueToken,
+    IssueTokenResult,
     ListAgentsQuery,
-    Look,
+    RecordHeartbeat,
+    RefreshStatus,
     Register,
     RegisterBody,
-    Registered,
-    Standing,
+    RegisterResult,
     Terminate,
     TerminateBody,
     TokenBody,
@@ -44,12 +50,12 @@ from quarterdeck.engine.lanes import zones_of
 from quarterdeck.engine.transaction import Engine
 
 LISTING = "agents"
-NOTHING = Tells()
-HEARTBEAT_MAX = 2 * 1024 * 1024
+NO_FEEDBACK = TaskFeedback()
+HEARTBEAT_BYTES_MAX = 2 * 1024 * 1024
 """Bytes: a checkpoint is as large as any JSON field of a task may be."""
 
 
-class Mint(msgspec.Struct, frozen=True):
+class AgentTokenClaims(msgspec.Struct, frozen=True):
     """What a token shall say that is an agent's own."""
 
     zone_id: str
@@ -57,7 +63,7 @@ class Mint(msgspec.Struct, frozen=True):
     client_id: str
     ttl_seconds: int
     attempt: str | None
-    since: Millis
+    registered_at: Millis
     """When the agent was registered: a token is good for that registration alone."""
 
 
@@ -65,55 +71,55 @@ class Mint(msgspec.Struct, frozen=True):
 class AgentLanes:
     """Where the handlers hand in what is asked of them."""
 
-    register: Callable[[Register], Awaitable[Registered]]
-    beat: Callable[[Beat], Awaitable[Beaten]]
-    look: Callable[[Look], Awaitable[Standing]]
-    terminate: Callable[[Terminate], Awaitable[Standing]]
-    issue: Callable[[IssueToken], Awaitable[Issued]]
-    show: Callable[[AgentRef], Awaitable[Standing]]
+    register: Callable[[Register], Awaitable[RegisterResult]]
+    record_heartbeat: Callable[[RecordHeartbeat], Awaitable[HeartbeatResult]]
+    refresh_status: Callable[[RefreshStatus], Awaitable[AgentAt]]
+    terminate: Callable[[Terminate], Awaitable[AgentAt]]
+    issue_token: Callable[[IssueToken], Awaitable[IssueTokenResult]]
+    show: Callable[[AgentRef], Awaitable[AgentAt]]
 
 
 @dataclass(frozen=True, slots=True)
-class AgentDesk:
+class AgentHandlers:
     """What the handlers need, handed over by the composition root."""
 
     engine: Engine
     lanes: AgentLanes
-    mint: Callable[[Mint], str]
+    mint_token: Callable[[AgentTokenClaims], str]
     """Signs a token: keys are the shell's."""
-    tells: Callable[[Working], Awaitable[Tells]]
+    load_task_feedback: Callable[[ReportedTasks], Awaitable[TaskFeedback]]
     """What an agent must know of its tasks. Tasks are above agents, so the composition root lends this."""
-    hears: Callable[[Reported], Awaitable[Keep]]
+    check_progress: Callable[[ReportedProgress], Awaitable[SaveProgress]]
     """Looks at what a heartbeat says of its current task, and raises what is wrong with it: nothing is changed yet."""
 
     async def register(self, call: Call) -> Reply:
         body = call.body
         assert isinstance(body, RegisterBody)
-        done = await self.lanes.register(
+        result = await self.lanes.register(
             Register(
-                zone_id=call.zone,
+                zone_id=call.zone_id,
                 agent_id=call.params["id"],
                 caller=call.caller,
                 trace=call.trace,
-                said=rules.said_of(body),
+                update=rules.update_from_body(body),
                 run_id=body.run_id,
             )
         )
-        return Reply(rules.view(done.agent), 201 if done.created else 200)
+        return Reply(rules.view(result.agent), 201 if result.created else 200)
 
     async def show(self, call: Call) -> AgentView:
-        return rules.view((await self.lanes.show(_ref(call))).agent)
+        return rules.view((await self.lanes.show(_agent_ref(call))).agent)
 
-    async def health(self, call: Call) -> HealthView:
-        ref = _ref(call)
-        watched = await self.engine.read(lambda tx: operations.watch(tx, ref), zones=zones_of([ref]))
-        return rules.health_view(watched)
+    async def show_health(self, call: Call) -> HealthView:
+        ref = _agent_ref(call)
+        history = await self.engine.read(lambda tx: operations.load_history(tx, ref), zones=zones_of([ref]))
+        return rules.health_view(history)
 
-    async def list_all(self, call: Call) -> Reply:
+    async def list_agents(self, call: Call) -> Reply:
         query = call.query
         assert isinstance(query, ListAgentsQuery)
-        wanted = AgentFilter(
-            zone_id=call.zone,
+        filters = AgentFilter(
+            zone_id=call.zone_id,
             limit=query.limit + 1,
             caller=call.caller,
             after=paging.decode(LISTING, query.cursor) if query.cursor else None,
@@ -121,18 +127,18 @@ class AgentDesk:
             capability=query.capability,
             coordinator_enabled=query.coordinator_enabled,
         )
-        found = await self.engine.read(lambda tx: operations.page(tx, wanted), zones=zones_of([wanted]))
-        shown, last = paging.clip([agent.id for agent in found], query.limit)
+        found = await self.engine.read(lambda tx: operations.list_agents(tx, filters), zones=zones_of([filters]))
+        count, last = paging.trim_page([agent.id for agent in found], query.limit)
         cursor = paging.encode(LISTING, last) if last else None
-        body = AgentList([rules.view(agent) for agent in found[:shown]], cursor)
-        return Reply(body, 200, call.link_to_next(cursor))
+        body = AgentList([rules.view(agent) for agent in found[:count]], cursor)
+        return Reply(body, 200, call.next_link(cursor))
 
     async def terminate(self, call: Call) -> AgentView:
         body = call.body
         assert isinstance(body, TerminateBody)
-        done = await self.lanes.terminate(
+        result = await self.lanes.terminate(
             Terminate(
-                zone_id=call.zone,
+                zone_id=call.zone_id,
                 agent_id=call.params["id"],
                 caller=call.caller,
                 trace=call.trace,
@@ -140,15 +146,15 @@ class AgentDesk:
                 graceful=body.graceful,
             )
         )
-        return rules.view(done.agent)
+        return rules.view(result.agent)
 
-    async def token(self, call: Call) -> Reply:
+    async def issue_token(self, call: Call) -> Reply:
         body = call.body
         assert isinstance(body, TokenBody)
         agent_id = call.params["id"]
-        issued = await self.lanes.issue(
+        result = await self.lanes.issue_token(
             IssueToken(
-                zone_id=call.zone,
+                zone_id=call.zone_id,
                 agent_id=agent_id,
                 caller=call.caller,
                 trace=call.trace,
@@ -156,49 +162,51 @@ class AgentDesk:
                 for_attempt=body.attempt_token is not None,
             )
         )
-        token = self.mint(
-            Mint(
-                zone_id=call.zone,
+        token = self.mint_token(
+            AgentTokenClaims(
+                zone_id=call.zone_id,
                 agent_id=agent_id,
                 client_id=call.caller.client_id,
                 ttl_seconds=body.ttl_seconds,
                 attempt=body.attempt_token,
-                since=issued.agent.created_at,
+                registered_at=result.agent.created_at,
             )
         )
         # Nobody between the two ends may keep the one answer that holds it.
-        return Reply(TokenView(agent_id, token, iso(issued.expires_at)), 201, [("cache-control", "no-store")])
+        return Reply(TokenView(agent_id, token, iso(result.expires_at)), 201, [("cache-control", "no-store")])
 
     # -- heartbeats ----------------------------------------------------------------------------------------------
 
     async def heartbeat(self, call: Call) -> HeartbeatView:
         body = call.body
         assert isinstance(body, HeartbeatBody)
-        beat = _beat(call, body)
+        command = _heartbeat_command(call, body)
         # What can be refused is refused before anything is changed. The agent's own part is decided first, and what it
         # says of a task is kept only where it was heard of.
-        keep = await self._report(call, body)
-        beaten = await self.lanes.beat(beat)
-        if beaten.is_news:
+        save_progress = await self._check_progress(call, body)
+        result = await self.lanes.record_heartbeat(command)
+        if result.needs_refresh:
             # Before the answer: whoever has it may count on what follows from it.
-            await self.lanes.look(Look(zone_id=beat.zone_id, agent_id=beat.agent_id, trace=call.trace))
-        unkept = await keep()
-        tells = await self._tells(call, body, beaten.agent)
-        warnings = (*([unkept] if unkept else []), *tells.warnings)
-        if beaten.agent.draining:
-            warnings += (Warned("agent_draining", "It takes no tasks any more, and ends with its last."),)
-        return HeartbeatView(tells.cancel, tells.pause, warnings, rules.expected_within(beaten.agent))
+            await self.lanes.refresh_status(
+                RefreshStatus(zone_id=command.zone_id, agent_id=command.agent_id, trace=call.trace)
+            )
+        warning = await save_progress()
+        feedback = await self._task_feedback(call, body, result.agent)
+        warnings = (*([warning] if warning else []), *feedback.warnings)
+        if result.agent.draining:
+            warnings += (HeartbeatWarning("agent_draining", "It takes no tasks any more, and ends with its last."),)
+        return HeartbeatView(feedback.cancel, feedback.pause, warnings, rules.next_heartbeat_seconds(result.agent))
 
-    async def _report(self, call: Call, body: HeartbeatBody) -> Keep:
+    async def _check_progress(self, call: Call, body: HeartbeatBody) -> SaveProgress:
         """What is said of the current task goes to that task, under its attempt's token."""
         task_id = body.current_task_id
         if task_id is None:
-            return _unsaid
+            return _save_nothing
         if body.attempt_token is None and call.caller.attempt is None:
-            return _unsaid if body.checkpoint_data is None else partial(_unkept, task_id)
-        return await self.hears(
-            Reported(
-                zone_id=call.zone,
+            return _save_nothing if body.checkpoint_data is None else partial(_warn_not_saved, task_id)
+        return await self.check_progress(
+            ReportedProgress(
+                zone_id=call.zone_id,
                 agent_id=call.params["id"],
                 caller=call.caller,
                 task_id=task_id,
@@ -210,67 +218,67 @@ class AgentDesk:
             )
         )
 
-    async def _tells(self, call: Call, body: HeartbeatBody, agent: Agent) -> Tells:
+    async def _task_feedback(self, call: Call, body: HeartbeatBody, agent: Agent) -> TaskFeedback:
         """Asked only of an agent that has tasks, names some, or says that there are none: many do neither."""
-        named = dict.fromkeys(body.task_ids or ())
+        task_ids = dict.fromkeys(body.task_ids or ())
         if body.current_task_id is not None:
-            named[body.current_task_id] = None
-        if not named and body.task_ids is None and not agent.held:
-            return NOTHING
-        return await self.tells(
-            Working(
-                zone_id=call.zone,
+            task_ids[body.current_task_id] = None
+        if not task_ids and body.task_ids is None and not agent.held:
+            return NO_FEEDBACK
+        return await self.load_task_feedback(
+            ReportedTasks(
+                zone_id=call.zone_id,
                 agent_id=call.params["id"],
                 caller=call.caller,
-                task_ids=tuple(named),
-                is_all=body.task_ids is not None,
-                holds=agent.held > 0,
+                task_ids=tuple(task_ids),
+                is_complete=body.task_ids is not None,
+                holds_tasks=agent.held > 0,
             )
         )
 
 
-async def _unsaid() -> None:
+async def _save_nothing() -> None:
     """Nothing is said of a task."""
 
 
-async def _unkept(task_id: str) -> Warned:
+async def _warn_not_saved(task_id: str) -> HeartbeatWarning:
     detail = "The checkpoint was not kept: that needs the attemptToken that came with the task."
-    return Warned("attempt_token_required", detail, task_id)
+    return HeartbeatWarning("attempt_token_required", detail, task_id)
 
 
-def _ref(call: Call) -> AgentRef:
-    return AgentRef(zone_id=call.zone, agent_id=call.params["id"], caller=call.caller)
+def _agent_ref(call: Call) -> AgentRef:
+    return AgentRef(zone_id=call.zone_id, agent_id=call.params["id"], caller=call.caller)
 
 
-def _beat(call: Call, body: HeartbeatBody) -> Beat:
+def _heartbeat_command(call: Call, body: HeartbeatBody) -> RecordHeartbeat:
     metadata = msgspec.json.encode(body.metadata)
     if len(metadata) > METADATA_MAX:
         raise errors.metadata_too_large()
-    return Beat(
-        zone_id=call.zone,
+    return RecordHeartbeat(
+        zone_id=call.zone_id,
         agent_id=call.params["id"],
         caller=call.caller,
         status=body.status,
         current_task_id=body.current_task_id,
         progress_percent=body.progress_percent,
         current_step=body.current_step,
-        memory_mb=_whole(body.memory_mb),
-        cpu_percent=_whole(body.cpu_percent),
+        memory_mb=_rounded(body.memory_mb),
+        cpu_percent=_rounded(body.cpu_percent),
         metadata=metadata.decode(),
     )
 
 
-def _whole(amount: float | None) -> int | None:
+def _rounded(amount: float | None) -> int | None:
     return None if amount is None else round(amount)
 
 
-REGISTERING = (
+REGISTER_DESCRIPTION = (
     "Makes it (201), or changes what is said of it (200): what is not said stays. To register is to be heard of; one "
     "that was terminated begins anew. A process that begins to work as an agent says so by a `runId` of its own: what "
     "the agent held before is lost, and goes to another attempt at once. An agent's own token changes its own agent "
     "alone, and gives it no capability that it has not."
 )
-BEATING = (
+HEARTBEAT_DESCRIPTION = (
     "Liveness, progress, checkpoint and cancellation in one call. What an agent must know is in the answer: which of "
     "the tasks that it names it is to stop (`cancel`) or were paused (`pause`), warnings about all it has, and in how "
     "many seconds to be heard of again. A heartbeat of an agent that was lost brings it back; tasks that were taken "
@@ -279,52 +287,52 @@ BEATING = (
     "While another attempt has the task, such a token is refused (409), and nothing is changed. Whatever is refused "
     "has changed nothing."
 )
-TERMINATING = (
+TERMINATE_DESCRIPTION = (
     "At once, and its tasks are taken from it; or `graceful`: it takes no new ones, and ends with the last it holds. "
     "Repeated it changes nothing. A member of a fleet is not ended here: it is deregistered there."
 )
-TOKENS = (
+TOKEN_DESCRIPTION = (
     "A token of the server's own issuer that acts as this agent alone, in the role AGENT, while the agent is not "
     "terminated: one that is registered again needs another. With an `attemptToken` it stands in for that."
 )
 
 
-def routes(desk: AgentDesk) -> list[Route]:
+def routes(handlers: AgentHandlers) -> list[Route]:
     base, one = "/api/v1/agents", "/api/v1/agents/{id}"
     tags = ("agents",)
     missing = ("agent_not_found",)
     return [
         Route(
-            "PUT", one, desk.register, "Register an agent", LIFECYCLE, body=RegisterBody, status=201, answer=AgentView,
-            refusals=("unknown_launcher", "agent_required", "capabilities_not_allowed", *missing, "zone_ended"),
-            tags=tags, description=REGISTERING, power="agents.register",
+            "PUT", one, handlers.register, "Register an agent", LIFECYCLE, body=RegisterBody, status=201, response=AgentView,
+            errors=("unknown_launcher", "agent_required", "capabilities_not_allowed", *missing, "zone_ended"),
+            tags=tags, description=REGISTER_DESCRIPTION, permission="agents.register",
         ),
         Route(
-            "GET", base, desk.list_all, "List agents", LIFECYCLE, query=ListAgentsQuery, answer=AgentList,
-            refusals=("invalid_cursor",), tags=tags, power="agents.read",
+            "GET", base, handlers.list_agents, "List agents", LIFECYCLE, query=ListAgentsQuery, response=AgentList,
+            errors=("invalid_cursor",), tags=tags, permission="agents.read",
         ),
         Route(
-            "GET", one, desk.show, "Show an agent", LIFECYCLE, answer=AgentView, refusals=missing, tags=tags,
-            power="agents.read",
+            "GET", one, handlers.show, "Show an agent", LIFECYCLE, response=AgentView, errors=missing, tags=tags,
+            permission="agents.read",
         ),
         Route(
-            "GET", f"{one}/health", desk.health, "Show how an agent fares", LIFECYCLE, answer=HealthView,
-            refusals=missing, tags=tags, power="agents.read",
+            "GET", f"{one}/health", handlers.show_health, "Show how an agent fares", LIFECYCLE, response=HealthView,
+            errors=missing, tags=tags, permission="agents.read",
         ),
         Route(
-            "POST", f"{one}/heartbeat", desk.heartbeat, "Tell that an agent lives", LIFECYCLE, body=HeartbeatBody,
-            answer=HeartbeatView, tags=tags, description=BEATING, power="agents.beat", body_max=HEARTBEAT_MAX,
-            refusals=(*missing, "agent_required", "agent_terminated", "metadata_too_large", "task_not_found",
+            "POST", f"{one}/heartbeat", handlers.heartbeat, "Tell that an agent lives", LIFECYCLE, body=HeartbeatBody,
+            response=HeartbeatView, tags=tags, description=HEARTBEAT_DESCRIPTION, permission="agents.beat", body_bytes_max=HEARTBEAT_BYTES_MAX,
+            errors=(*missing, "agent_required", "agent_terminated", "metadata_too_large", "task_not_found",
                       "stale_attempt", "field_too_large", "reserved_key"),
         ),
         Route(
-            "POST", f"{one}/terminate", desk.terminate, "Terminate an agent", LIFECYCLE, body=TerminateBody,
-            answer=AgentView, refusals=(*missing, "agent_in_fleet"), tags=tags, description=TERMINATING,
-            power="agents.terminate",
+            "POST", f"{one}/terminate", handlers.terminate, "Terminate an agent", LIFECYCLE, body=TerminateBody,
+            response=AgentView, errors=(*missing, "agent_in_fleet"), tags=tags, description=TERMINATE_DESCRIPTION,
+            permission="agents.terminate",
         ),
         Route(
-            "POST", f"{one}/token", desk.token, "Make a token for an agent", LIFECYCLE, body=TokenBody,
-            answer=TokenView, status=201, refusals=(*missing, "agent_terminated", "zone_ended"), tags=tags,
-            description=TOKENS, power="agents.token",
+            "POST", f"{one}/token", handlers.issue_token, "Make a token for an agent", LIFECYCLE, body=TokenBody,
+            response=TokenView, status=201, errors=(*missing, "agent_terminated", "zone_ended"), tags=tags,
+            description=TOKEN_DESCRIPTION, permission="agents.token",
         ),
     ]  # fmt: skip

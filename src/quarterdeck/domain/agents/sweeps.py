@@ -23,38 +23,38 @@ import msgspec
 
 from quarterdeck.core.clock import MINUTE, Millis
 from quarterdeck.core.errors import NotFound
-from quarterdeck.core.ids import first_id
-from quarterdeck.domain.agents.model import KEPT_FOR, Forget, Forgotten, Ref
+from quarterdeck.core.ids import lowest_id_at
+from quarterdeck.domain.agents.model import HISTORY_RETENTION, DeleteAgent, DeleteAgentResult, Ref
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import decode
 
-RETENTION = "agent-heartbeat-retention"
+HEARTBEAT_RETENTION = "agent-heartbeat-retention"
 AGENT_RETENTION = "agent-retention"
 BATCH = 2_000
 SLICE = 5_000
 """Agents that one statement looks at."""
 SLICES_MAX = 100
-BEGINNING: Ref = ("", "")
-Named = Callable[[Tx, Sequence[Ref]], Awaitable[set[Ref]]]
+START: Ref = ("", "")
+FindReferenced = Callable[[Transaction, Sequence[Ref]], Awaitable[set[Ref]]]
 """Those of them that something which is kept names. The rooms above know what does."""
 
 
-def sweeps(everywhere: Engine, kept_for: Millis = KEPT_FOR) -> list[Sweep]:
-    async def forget(tx: Tx, batch: int) -> int:
+def sweeps(cross_zone_engine: Engine, retention_ms: Millis = HISTORY_RETENTION) -> list[Sweep]:
+    async def delete_expired(tx: Transaction, batch: int) -> int:
         # A read of nothing but the clock: what is old is decided by the database's time.
         await tx.read()
-        [gone] = await tx.read(Q.agent_heartbeats_forget(before=first_id(tx.now - kept_for), limit=batch))
-        return len(gone)
+        [deleted] = await tx.read(Q.agent_heartbeats_forget(before=lowest_id_at(tx.now - retention_ms), limit=batch))
+        return len(deleted)
 
     async def run_once(batch: int) -> int:
-        return await everywhere.transact(lambda tx: forget(tx, batch))
+        return await cross_zone_engine.transact(lambda tx: delete_expired(tx, batch))
 
-    return [Sweep(RETENTION, MINUTE, BATCH, run_once)]
+    return [Sweep(HEARTBEAT_RETENTION, MINUTE, BATCH, run_once)]
 
 
-class _Seen(msgspec.Struct, frozen=True, array_like=True):
+class _AgentRow(msgspec.Struct, frozen=True, array_like=True):
     zone_id: str
     id: str
     terminated_at: Millis | None
@@ -62,40 +62,40 @@ class _Seen(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class AgentRetention:
-    everywhere: Engine
-    submit: Callable[[Forget], Awaitable[Forgotten]]
-    named: Named
-    kept_for: Millis
-    _place: Ref = BEGINNING
+    cross_zone_engine: Engine
+    submit: Callable[[DeleteAgent], Awaitable[DeleteAgentResult]]
+    find_referenced: FindReferenced
+    retention_ms: Millis
+    _position: Ref = START
 
     def sweep(self, every_ms: int) -> Sweep:
         return Sweep(AGENT_RETENTION, every_ms, SLICE * SLICES_MAX, self.run_once)
 
     async def run_once(self, batch: int) -> int:
-        gone = 0
+        deleted = 0
         for _ in range(SLICES_MAX):
-            asks = await self.everywhere.read(self._slice)
-            for begin in range(0, len(asks), BATCH):
-                gone += await self._forget(asks[begin : begin + BATCH])
-            if self._place == BEGINNING:
+            commands = await self.cross_zone_engine.read(self._next_slice)
+            for start in range(0, len(commands), BATCH):
+                deleted += await self._delete(commands[start : start + BATCH])
+            if self._position == START:
                 break
-        return gone
+        return deleted
 
-    async def _slice(self, tx: Tx) -> list[Forget]:
-        zone_id, agent_id = self._place
+    async def _next_slice(self, tx: Transaction) -> list[DeleteAgent]:
+        zone_id, agent_id = self._position
         [rows] = await tx.read(Q.agents_slice(zone_id=zone_id, id=agent_id, limit=SLICE))
-        seen = decode(rows, _Seen)
-        self._place = (seen[-1].zone_id, seen[-1].id) if len(seen) == SLICE else BEGINNING
-        before = tx.now - self.kept_for
-        old = [(each.zone_id, each.id) for each in seen if (each.terminated_at or before) < before]
-        needed = await self.named(tx, old) if old else set()
-        return [Forget(zone_id=ref[0], agent_id=ref[1], before=before) for ref in old if ref not in needed]
+        agents = decode(rows, _AgentRow)
+        self._position = (agents[-1].zone_id, agents[-1].id) if len(agents) == SLICE else START
+        before = tx.now - self.retention_ms
+        expired = [(agent.zone_id, agent.id) for agent in agents if (agent.terminated_at or before) < before]
+        referenced = await self.find_referenced(tx, expired) if expired else set()
+        return [DeleteAgent(zone_id=ref[0], agent_id=ref[1], before=before) for ref in expired if ref not in referenced]
 
-    async def _forget(self, asks: Sequence[Forget]) -> int:
-        gone = 0
-        for outcome in await asyncio.gather(*map(self.submit, asks), return_exceptions=True):
+    async def _delete(self, commands: Sequence[DeleteAgent]) -> int:
+        deleted = 0
+        for outcome in await asyncio.gather(*map(self.submit, commands), return_exceptions=True):
             # A zone that is gone has nothing to be removed from; anything else is worth a failed pass.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
                 raise outcome
-            gone += isinstance(outcome, Forgotten) and outcome.is_gone
-        return gone
+            deleted += isinstance(outcome, DeleteAgentResult) and outcome.is_deleted
+        return deleted

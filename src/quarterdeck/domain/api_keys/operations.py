@@ -6,21 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from quarterdeck.core.api_key import ShownKey
+from quarterdeck.core.api_key import ParsedApiKey
 from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import iso_or_none
 from quarterdeck.core.errors import Problem, Unauthenticated
 from quarterdeck.domain.api_keys import rules
 from quarterdeck.domain.api_keys.model import ApiKey, CreateKey, KeyFilter, RevokeKey
 from quarterdeck.domain.api_keys.queries import Q
-from quarterdeck.domain.api_keys.rules import Known
+from quarterdeck.domain.api_keys.rules import KeyBatchInput
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import Session, SessionRef, State
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.domain.zones.model import Zone
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 
 Ref = tuple[str, str]
@@ -30,59 +30,74 @@ Ref = tuple[str, str]
 # -- finding -----------------------------------------------------------------------------------------------------
 
 
-async def find(tx: Tx, asks: Sequence[ShownKey]) -> list[Caller | Problem | Busy]:
+async def authenticate_keys(tx: Transaction, commands: Sequence[ParsedApiKey]) -> list[Caller | Problem | Busy]:
     """Whose these keys are, at this moment. Nothing is learnt from a refusal but that it is one."""
-    [rows] = await tx.read(Q.keys_find(batch=sorted({(ask.zone_id, ask.id) for ask in asks})))
+    [rows] = await tx.read(Q.keys_find(batch=sorted({(command.zone_id, command.id) for command in commands})))
     digests = [str(row[0]) for row in rows]
     keys = decode([row[1:] for row in rows], ApiKey)
     found = {(key.zone_id, key.id): (key, digest) for key, digest in zip(keys, digests, strict=True)}
     outcomes: list[Caller | Problem | Busy] = []
-    for ask in asks:
-        key, digest = found.get((ask.zone_id, ask.id), (None, rules.NO_DIGEST))
-        outcomes.append(rules.bearer_of(ask.digest, key, digest, tx.now))
+    for command in commands:
+        key, digest = found.get((command.zone_id, command.id), (None, rules.NO_DIGEST))
+        outcomes.append(rules.caller_of_key(command.digest, key, digest, tx.now))
     return outcomes
 
 
 # -- making ------------------------------------------------------------------------------------------------------
 
 
-async def create(tx: Tx, asks: Sequence[CreateKey]) -> list[ApiKey | Problem | Busy]:
+async def create_keys(tx: Transaction, commands: Sequence[CreateKey]) -> list[ApiKey | Problem | Busy]:
     """Makes keys, as long as their zones have room. Under the zones' locks, so the count that decides is exact."""
-    batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted({ask.zone_id for ask in asks})]
-    locked_rows, counted = await tx.read(zones.lock(tx, zones_of(asks)), Q.keys_live(batch=batch))
-    locked = zones.locked(locked_rows)
-    why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
-    strangers = await _strangers(tx, (ask.bearer for ask in asks))
-    judged = [ask for ask in asks if sessions.held_up(ask, why_not) is None and ask.bearer not in strangers]
-    decided = dict(
-        zip((a.id for a in judged), rules.admit(judged, await _known(tx, judged, locked, counted)), strict=True)
+    batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
+    locked_rows, count_rows = await tx.read(zones.lock_statement(tx, zones_of(commands)), Q.keys_live(batch=batch))
+    locked = zones.decode_zones(locked_rows)
+    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
+    caller_problems = await _caller_problems(tx, (command.bearer for command in commands))
+    allowed = [
+        command
+        for command in commands
+        if sessions.blocked(command, lock_failures) is None and command.bearer not in caller_problems
+    ]
+    decisions = dict(
+        zip(
+            (command.id for command in allowed),
+            rules.admit(allowed, await _load_batch_input(tx, allowed, locked, count_rows)),
+            strict=True,
+        )
     )
-    outcomes = [_stranger(strangers, ask.bearer) or sessions.held_up(ask, why_not) or decided[ask.id] for ask in asks]
-    _write(tx, judged, decided)
+    outcomes = [
+        _caller_problem(caller_problems, command.bearer)
+        or sessions.blocked(command, lock_failures)
+        or decisions[command.id]
+        for command in commands
+    ]
+    _persist(tx, allowed, decisions)
     return outcomes
 
 
-async def _known(tx: Tx, asks: Sequence[CreateKey], locked: dict[str, Zone], counted: Sequence[Row]) -> Known:
-    refs = [SessionRef(ask.zone_id, ask.session_id) for ask in asks if ask.session_id is not None]
-    named = await sessions.show(tx, refs) if refs else []
-    return Known(
+async def _load_batch_input(
+    tx: Transaction, commands: Sequence[CreateKey], locked: dict[str, Zone], count_rows: Sequence[Row]
+) -> KeyBatchInput:
+    refs = [SessionRef(command.zone_id, command.session_id) for command in commands if command.session_id is not None]
+    found = await sessions.show_sessions(tx, refs) if refs else []
+    return KeyBatchInput(
         now=tx.now,
-        zones=zone_rules.endings(locked.values()),
-        used={str(zone_id): int(str(number)) for zone_id, number in counted},
-        sessions={(s.zone_id, s.id) for s in named if isinstance(s, Session) and s.status is not State.TERMINATED},
+        zone_problems=zone_rules.ended_zone_problems(locked.values()),
+        live_keys={str(zone_id): int(str(number)) for zone_id, number in count_rows},
+        live_sessions={(s.zone_id, s.id) for s in found if isinstance(s, Session) and s.status is not State.TERMINATED},
     )
 
 
-def _write(tx: Tx, asks: Sequence[CreateKey], decided: dict[str, ApiKey | Problem]) -> None:
-    made = [(ask, key) for ask in asks if isinstance(key := decided[ask.id], ApiKey)]
-    if not made:
+def _persist(tx: Transaction, commands: Sequence[CreateKey], decisions: dict[str, ApiKey | Problem]) -> None:
+    created = [(command, key) for command in commands if isinstance(key := decisions[command.id], ApiKey)]
+    if not created:
         return
-    tx.write(Q.keys_insert(batch=[(ask.digest, *msgspec.structs.astuple(key)) for ask, key in made]))
-    for ask, key in made:
-        tx.emit(_created(ask, key))
+    tx.write(Q.keys_insert(batch=[(command.digest, *msgspec.structs.astuple(key)) for command, key in created]))
+    for command, key in created:
+        tx.emit(_created_event(command, key))
 
 
-def _created(ask: CreateKey, key: ApiKey) -> NewEvent:
+def _created_event(command: CreateKey, key: ApiKey) -> NewEvent:
     data = {
         "name": key.name,
         "application_id": key.application_id,
@@ -90,34 +105,36 @@ def _created(ask: CreateKey, key: ApiKey) -> NewEvent:
         "session_id": key.session_id,
         "expires_at": iso_or_none(key.expires_at),
     }
-    return NewEvent("key.create", key.zone_id, key.id, ask.actor, None, rules.LIVE, _text(data), ask.trace)
+    return NewEvent("key.create", key.zone_id, key.id, command.actor, None, rules.LIVE, _to_json(data), command.trace)
 
 
 # -- revoking ----------------------------------------------------------------------------------------------------
 
 
-async def revoke(tx: Tx, asks: Sequence[RevokeKey]) -> list[ApiKey | Problem | Busy]:
+async def revoke_keys(tx: Transaction, commands: Sequence[RevokeKey]) -> list[ApiKey | Problem | Busy]:
     """Revokes keys. Done twice it moves nothing the second time."""
-    [rows] = await tx.read(Q.keys_lock(batch=sorted({(ask.zone_id, ask.id) for ask in asks})))
+    [rows] = await tx.read(Q.keys_lock(batch=sorted({(command.zone_id, command.id) for command in commands})))
     keys = {(key.zone_id, key.id): key for key in decode(rows, ApiKey)}
-    strangers = await _strangers(tx, (ask.bearer for ask in asks))
+    caller_problems = await _caller_problems(tx, (command.bearer for command in commands))
     outcomes: list[ApiKey | Problem | Busy] = []
-    moved: dict[Ref, tuple[RevokeKey, str]] = {}
-    for ask in asks:
-        ref = (ask.zone_id, ask.id)
+    revoked: dict[Ref, tuple[RevokeKey, str]] = {}
+    for command in commands:
+        ref = (command.zone_id, command.id)
         key = keys.get(ref)
-        problem = _stranger(strangers, ask.bearer) or (rules.not_found(ask.id) if key is None else None)
+        problem = _caller_problem(caller_problems, command.bearer) or (
+            rules.key_not_found(command.id) if key is None else None
+        )
         if key is not None and problem is None and key.revoked_at is None:
-            moved[ref] = (ask, rules.status(key, tx.now))
+            revoked[ref] = (command, rules.status(key, tx.now))
             keys[ref] = key = msgspec.structs.replace(key, revoked_at=tx.now)
         outcomes.append(problem or keys[ref])
-    await _move(tx, sorted(moved))
-    for ref, (ask, was) in moved.items():
-        tx.emit(_revoked(keys[ref], was, ask.actor, ask.trace))
+    await _mark_revoked(tx, sorted(revoked))
+    for ref, (command, old_status) in revoked.items():
+        tx.emit(_revoked_event(keys[ref], old_status, command.actor, command.trace))
     return outcomes
 
 
-async def go_with_zone(tx: Tx, events: Sequence[NewEvent]) -> None:
+async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     """Hears of events in their own transaction: when a zone ends, its keys are revoked with it."""
     ended = {event.zone_id: event for event in events if event.type == "zone.end"}
     if not ended:
@@ -128,54 +145,54 @@ async def go_with_zone(tx: Tx, events: Sequence[NewEvent]) -> None:
     [rows] = await tx.read(Q.keys_lock(batch=found))
     # Somebody may have revoked one between finding and locking.
     keys = [key for key in decode(rows, ApiKey) if key.revoked_at is None]
-    await _move(tx, [(key.zone_id, key.id) for key in keys])
+    await _mark_revoked(tx, [(key.zone_id, key.id) for key in keys])
     for key in keys:
         cause = ended[key.zone_id]
-        tx.emit(_revoked(key, rules.LIVE, cause.actor, cause.trace))
+        tx.emit(_revoked_event(key, rules.LIVE, cause.actor, cause.trace))
 
 
-async def _move(tx: Tx, refs: Sequence[Ref]) -> None:
+async def _mark_revoked(tx: Transaction, refs: Sequence[Ref]) -> None:
     if not refs:
         return
-    [moved] = await tx.read(Q.keys_revoke(batch=[(*ref, 0) for ref in refs], now=tx.now))
-    if len(moved) != len(refs):
+    [updated] = await tx.read(Q.keys_revoke(batch=[(*ref, 0) for ref in refs], now=tx.now))
+    if len(updated) != len(refs):
         raise RuntimeError("keys moved under their own locks")
 
 
-def _revoked(key: ApiKey, was: str, actor: str, trace: str | None) -> NewEvent:
+def _revoked_event(key: ApiKey, old_status: str, actor: str, trace: str | None) -> NewEvent:
     data = {"name": key.name, "application_id": key.application_id}
-    return NewEvent("key.revoke", key.zone_id, key.id, actor, was, rules.REVOKED, _text(data), trace)
+    return NewEvent("key.revoke", key.zone_id, key.id, actor, old_status, rules.REVOKED, _to_json(data), trace)
 
 
 # -- looking -----------------------------------------------------------------------------------------------------
 
 
-async def page(tx: Tx, wanted: KeyFilter) -> list[ApiKey]:
+async def list_keys(tx: Transaction, filters: KeyFilter) -> list[ApiKey]:
     """Up to `limit` keys of a zone, newest first."""
-    await sessions.require_bearer(tx, wanted.bearer)
-    [rows] = await tx.read(Q.keys_page(zone_id=wanted.zone_id, before=wanted.before, limit=wanted.limit))
+    await sessions.require_bearer(tx, filters.bearer)
+    [rows] = await tx.read(Q.keys_page(zone_id=filters.zone_id, before=filters.before, limit=filters.limit))
     if not rows:
-        await zones.require(tx, wanted.zone_id)
+        await zones.require_zone(tx, filters.zone_id)
     return decode(rows, ApiKey)
 
 
 # -- whoever asks ------------------------------------------------------------------------------------------------
 
 
-async def _strangers(tx: Tx, bearers: Iterable[Bearer | None]) -> dict[Bearer, Problem]:
+async def _caller_problems(tx: Transaction, bearers: Iterable[Bearer | None]) -> dict[Bearer, Problem]:
     """The callers whose own session has ended. Nearly always there is nobody to ask about, and never many."""
     found: dict[Bearer, Problem] = {}
     for bearer in {bearer for bearer in bearers if bearer is not None}:
         try:
             await sessions.require_bearer(tx, bearer)
-        except Unauthenticated as ended:
-            found[bearer] = ended
+        except Unauthenticated as problem:
+            found[bearer] = problem
     return found
 
 
-def _stranger(strangers: dict[Bearer, Problem], bearer: Bearer | None) -> Problem | None:
-    return strangers.get(bearer) if bearer is not None else None
+def _caller_problem(caller_problems: dict[Bearer, Problem], bearer: Bearer | None) -> Problem | None:
+    return caller_problems.get(bearer) if bearer is not None else None
 
 
-def _text(data: Mapping[str, object]) -> str:
+def _to_json(data: Mapping[str, object]) -> str:
     return msgspec.json.encode(data).decode()

@@ -23,17 +23,17 @@ from quarterdeck.domain.api_keys.model import (
     RevokeKey,
 )
 from quarterdeck.engine.lanes import zones_of
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 
 LISTING = "keys"
 
 
 @dataclass(frozen=True, slots=True)
-class KeyDesk:
+class KeyHandlers:
     """What the handlers need, handed over by the composition root."""
 
     engine: Engine
-    usual_scopes: Sequence[str]
+    default_scopes: Sequence[str]
     """What a key may do that was made without a word about it."""
     submit_create: Callable[[CreateKey], Awaitable[ApiKey]]
     submit_revoke: Callable[[RevokeKey], Awaitable[ApiKey]]
@@ -42,15 +42,15 @@ class KeyDesk:
         body = call.body
         assert isinstance(body, CreateKeyBody)
         key_id = new_id()
-        text = api_key.spell(call.zone, key_id, secrets.token_bytes(api_key.SECRET_BYTES))
+        key_text = api_key.format_key(call.zone_id, key_id, secrets.token_bytes(api_key.SECRET_BYTES))
         key = await self.submit_create(
             CreateKey(
                 id=key_id,
-                zone_id=call.zone,
-                digest=api_key.digest(text.encode()),
+                zone_id=call.zone_id,
+                digest=api_key.digest(key_text.encode()),
                 name=body.name or body.application_id,
                 application_id=body.application_id,
-                scopes=rules.asked_scopes(body.scopes or self.usual_scopes),
+                scopes=rules.normalize_scopes(body.scopes or self.default_scopes),
                 actor=call.caller.subject,
                 session_id=body.session_id,
                 ttl_seconds=body.ttl_seconds,
@@ -59,47 +59,47 @@ class KeyDesk:
             )
         )
         # Nobody between the two ends may keep the one answer that holds a secret.
-        return Reply(rules.new_view(key, text), 201, [("cache-control", "no-store")])
+        return Reply(rules.new_key_view(key, key_text), 201, [("cache-control", "no-store")])
 
-    async def list_all(self, call: Call) -> Reply:
+    async def list_keys(self, call: Call) -> Reply:
         query = call.query
         assert isinstance(query, ListKeysQuery)
         before = paging.decode(LISTING, query.cursor) if query.cursor else None
-        wanted = KeyFilter(call.zone, query.limit + 1, before, call.caller.bearer)
+        filters = KeyFilter(call.zone_id, query.limit + 1, before, call.caller.bearer)
 
-        async def read(tx: Tx) -> tuple[list[ApiKey], Millis]:
-            return await operations.page(tx, wanted), tx.now
+        async def read(tx: Transaction) -> tuple[list[ApiKey], Millis]:
+            return await operations.list_keys(tx, filters), tx.now
 
-        keys, now = await self.engine.read(read, zones=zones_of([wanted]))
-        shown, last = paging.clip([key.id for key in keys], query.limit)
+        keys, now = await self.engine.read(read, zones=zones_of([filters]))
+        count, last = paging.trim_page([key.id for key in keys], query.limit)
         cursor = paging.encode(LISTING, last) if last else None
-        body = KeyList([rules.view(key, now) for key in keys[:shown]], cursor)
-        return Reply(body, 200, call.link_to_next(cursor))
+        body = KeyList([rules.view(key, now) for key in keys[:count]], cursor)
+        return Reply(body, 200, call.next_link(cursor))
 
     async def revoke(self, call: Call) -> Reply:
         caller = call.caller
-        await self.submit_revoke(RevokeKey(call.zone, call.params["id"], caller.subject, caller.bearer, call.trace))
+        await self.submit_revoke(RevokeKey(call.zone_id, call.params["id"], caller.subject, caller.bearer, call.trace))
         return Reply(None, 204)
 
 
-def routes(desk: KeyDesk) -> list[Route]:
+def routes(handlers: KeyHandlers) -> list[Route]:
     base = "/zones/{zone}/keys"
     tags = ("keys",)
     return [
         Route(
-            "POST", base, desk.create, "Create an API key", ADMIN, body=CreateKeyBody, answer=NewKeyView, status=201,
-            tags=tags, refusals=("invalid_scope", "zone_not_found", "zone_ended", "agent_not_found",
+            "POST", base, handlers.create, "Create an API key", ADMIN, body=CreateKeyBody, response=NewKeyView, status=201,
+            tags=tags, errors=("invalid_scope", "zone_not_found", "zone_ended", "agent_not_found",
                                  "key_limit_exceeded"),
             description="The key itself is in this answer and nowhere else. If the answer was lost, revoke that key "
             "and make another: this cannot be repeated safely.",
         ),
         Route(
-            "GET", base, desk.list_all, "List API keys, newest first", ADMIN, query=ListKeysQuery, answer=KeyList,
-            refusals=("zone_not_found", "invalid_cursor"), tags=tags,
+            "GET", base, handlers.list_keys, "List API keys, newest first", ADMIN, query=ListKeysQuery, response=KeyList,
+            errors=("zone_not_found", "invalid_cursor"), tags=tags,
         ),
         Route(
-            "DELETE", base + "/{id}", desk.revoke, "Revoke an API key", ADMIN, status=204,
-            refusals=("key_not_found",), tags=tags,
+            "DELETE", base + "/{id}", handlers.revoke, "Revoke an API key", ADMIN, status=204,
+            errors=("key_not_found",), tags=tags,
             description="204, and 204 again when repeated. No request that begins afterwards is let in with it, on "
             "any replica.",
         ),

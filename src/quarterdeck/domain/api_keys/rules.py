@@ -20,7 +20,7 @@ NO_DIGEST = "0" * 64
 # -- which keys may be made --------------------------------------------------------------------------------------
 
 
-def asked_scopes(scopes: Sequence[str]) -> str:
+def normalize_scopes(scopes: Sequence[str]) -> str:
     """Scopes as they are stored: each once, in the order given."""
     if ADMIN in scopes:
         raise Invalid(
@@ -32,50 +32,50 @@ def asked_scopes(scopes: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KeyBatchInput:
     """Everything that decides, read under the zones' locks."""
 
     now: Millis
-    zones: Mapping[str, Problem | None]
+    zone_problems: Mapping[str, Problem | None]
     """Of each zone that was locked: why nothing may be made in it, if nothing may."""
-    used: Mapping[str, int]
+    live_keys: Mapping[str, int]
     """Live keys by zone."""
-    sessions: Collection[tuple[str, str]]
+    live_sessions: Collection[tuple[str, str]]
     """The live ones of those that keys are to be bound to, as (zone, id)."""
 
 
-def admit(asks: Sequence[CreateKey], known: Known) -> list[ApiKey | Problem]:
+def admit(commands: Sequence[CreateKey], loaded: KeyBatchInput) -> list[ApiKey | Problem]:
     """Decides each ask in order. What is made counts against those after it; what is refused does not."""
     added: dict[str, int] = {}
     outcomes: list[ApiKey | Problem] = []
-    for ask in asks:
-        used = known.used.get(ask.zone_id, 0) + added.get(ask.zone_id, 0)
-        problem = _refusal(ask, known, used)
+    for command in commands:
+        used = loaded.live_keys.get(command.zone_id, 0) + added.get(command.zone_id, 0)
+        problem = _creation_problem(command, loaded, used)
         if problem is None:
-            added[ask.zone_id] = added.get(ask.zone_id, 0) + 1
-        outcomes.append(problem or _made(ask, known.now))
+            added[command.zone_id] = added.get(command.zone_id, 0) + 1
+        outcomes.append(problem or _new_key(command, loaded.now))
     return outcomes
 
 
-def _refusal(ask: CreateKey, known: Known, used: int) -> Problem | None:
-    if problem := known.zones[ask.zone_id]:
+def _creation_problem(command: CreateKey, loaded: KeyBatchInput, used: int) -> Problem | None:
+    if problem := loaded.zone_problems[command.zone_id]:
         return problem
-    if ask.session_id is not None and (ask.zone_id, ask.session_id) not in known.sessions:
-        return no_live_session(ask.session_id)
-    return exceeded(used) if used >= KEYS_MAX else None
+    if command.session_id is not None and (command.zone_id, command.session_id) not in loaded.live_sessions:
+        return live_session_not_found(command.session_id)
+    return key_limit_exceeded(used) if used >= KEYS_MAX else None
 
 
-def _made(ask: CreateKey, now: Millis) -> ApiKey:
+def _new_key(command: CreateKey, now: Millis) -> ApiKey:
     return ApiKey(
-        zone_id=ask.zone_id,
-        id=ask.id,
-        name=ask.name,
-        application_id=ask.application_id,
-        scopes=ask.scopes,
-        session_id=ask.session_id,
-        created_by=ask.actor,
+        zone_id=command.zone_id,
+        id=command.id,
+        name=command.name,
+        application_id=command.application_id,
+        scopes=command.scopes,
+        session_id=command.session_id,
+        created_by=command.actor,
         created_at=now,
-        expires_at=None if ask.ttl_seconds is None else now + ask.ttl_seconds * SECOND,
+        expires_at=None if command.ttl_seconds is None else now + command.ttl_seconds * SECOND,
         revoked_at=None,
     )
 
@@ -89,13 +89,15 @@ def status(key: ApiKey, now: Millis) -> str:
     return LIVE if key.expires_at is None or key.expires_at > now else EXPIRED
 
 
-def bearer_of(shown: str, key: ApiKey | None, digest: str, now: Millis) -> Caller | Unauthenticated:
+def caller_of_key(
+    presented_digest: str, key: ApiKey | None, stored_digest: str, now: Millis
+) -> Caller | Unauthenticated:
     """Who shows a key with this digest. `key` and `digest` are what is stored under its zone and id, if anything is."""
     # Compared also where there is nothing to compare with: an id that exists must not take longer than one that does
     # not.
-    proved = hmac.compare_digest(shown.encode(), digest.encode())
-    if key is None or not proved or status(key, now) != LIVE:
-        return api_key.refusal()
+    is_match = hmac.compare_digest(presented_digest.encode(), stored_digest.encode())
+    if key is None or not is_match or status(key, now) != LIVE:
+        return api_key.invalid_key_error()
     name = f"key:{key.id}"
     return Caller(
         subject=name,
@@ -112,15 +114,15 @@ def bearer_of(shown: str, key: ApiKey | None, digest: str, now: Millis) -> Calle
 # -- refusals ----------------------------------------------------------------------------------------------------
 
 
-def not_found(key_id: str) -> NotFound:
+def key_not_found(key_id: str) -> NotFound:
     return NotFound("key_not_found", f"There is no key {key_id!r} in this zone.")
 
 
-def no_live_session(session_id: str) -> NotFound:
+def live_session_not_found(session_id: str) -> NotFound:
     return NotFound("agent_not_found", f"There is no live session {session_id!r} in this zone to bind a key to.")
 
 
-def exceeded(used: int) -> LimitReached:
+def key_limit_exceeded(used: int) -> LimitReached:
     return LimitReached(
         "key_limit_exceeded",
         f"A zone has at most {KEYS_MAX} live keys, and {used} are there.",
@@ -150,7 +152,7 @@ def view(key: ApiKey, now: Millis) -> KeyView:
     )
 
 
-def new_view(key: ApiKey, text: str) -> NewKeyView:
+def new_key_view(key: ApiKey, key_text: str) -> NewKeyView:
     """The key as it is shown to whoever made it, once."""
-    shown = view(key, key.created_at)
-    return NewKeyView(**{name: getattr(shown, name) for name in KeyView.__struct_fields__}, key=text)
+    base = view(key, key.created_at)
+    return NewKeyView(**{name: getattr(base, name) for name in KeyView.__struct_fields__}, key=key_text)

@@ -18,181 +18,199 @@ import msgspec
 from quarterdeck.core.errors import Problem, Unavailable
 from quarterdeck.domain.agents import operations as agents, rules as agent_rules
 from quarterdeck.domain.agents.model import Agent
-from quarterdeck.domain.coordination.launchers import Launching, Start
-from quarterdeck.domain.coordination.rules.matching import Match, Queue, Seat, matched
-from quarterdeck.domain.tasks.model.commands import Assign, Command, Outcome
-from quarterdeck.domain.tasks.model.rows import Ref, Task
+from quarterdeck.domain.coordination.launchers import LaunchRequest, TaskLauncher
+from quarterdeck.domain.coordination.rules.matching import AgentCapacity, ClassQueue, Match, match_tasks
+from quarterdeck.domain.tasks.model.commands import Assign, TaskCommand, TaskResult
+from quarterdeck.domain.tasks.model.rows import Task, TaskRef
 from quarterdeck.domain.tasks.operations import coordinator_queries
-from quarterdeck.domain.tasks.rules.batch_input import ClassRef, Kind
+from quarterdeck.domain.tasks.rules.batch_input import ClassRef, TaskClass
 from quarterdeck.engine.leases import LeaseLost
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 
 log = logging.getLogger("quarterdeck.coordinator")
-PLACES_MAX = 500
+ZONES_MAX = 500
 """Zones that one turn looks into; the next goes on after them."""
 AGENTS_MAX = 2_000
 ASSIGN_MAX = 500
-ASIDE_SECONDS = 5.0
+DEFER_SECONDS = 5.0
 """For which a task is passed over whose assignment was refused: its budget is spent, or somebody was faster."""
-_names = msgspec.json.Decoder(list[str]).decode
+_decode_names = msgspec.json.Decoder(list[str]).decode
 
 
-class Place(NamedTuple):
+class LauncherZone(NamedTuple):
     launcher: str
     zone_id: str
 
 
-class Openings(NamedTuple):
+class LaunchCandidates(NamedTuple):
     """Where something may begin that a launcher could be started for."""
 
-    places: list[Place]
-    kinds: dict[ClassRef, Kind]
+    launcher_zones: list[LauncherZone]
+    classes: dict[ClassRef, TaskClass]
 
 
-class Assigning:
+class TaskAssigner:
     def __init__(
-        self, everywhere: Engine, submit: Callable[[Command], Awaitable[Outcome]], launching: Launching
+        self,
+        cross_zone_engine: Engine,
+        submit: Callable[[TaskCommand], Awaitable[TaskResult]],
+        task_launcher: TaskLauncher,
     ) -> None:
-        self._everywhere = everywhere
+        self._cross_zone_engine = cross_zone_engine
         self._submit = submit
-        self._launching = launching
-        self._after = dict.fromkeys(launching.names, "")
+        self._task_launcher = task_launcher
+        self._next_zones = dict.fromkeys(task_launcher.names, "")
         """Of each launcher, the zone after which the next look goes on."""
-        self._aside: dict[Ref, float] = {}
+        self._deferred: dict[TaskRef, float] = {}
         """Until when a task is passed over, by the loop's clock."""
 
-    async def openings(self, tx: Tx) -> Openings:
+    async def find_candidates(self, tx: Transaction) -> LaunchCandidates:
         """By two statements, and by one where there is nobody to launch."""
-        room = self._launching.room()
-        after = {name: self._after[name] for name, left in room.items() if left > 0}
-        found = [Place(*each) for each in await agents.launch_zones(tx, after, PLACES_MAX)] if after else []
-        if len(found) < PLACES_MAX:
-            self._after = dict.fromkeys(self._after, "")
+        capacity = self._task_launcher.free_capacity()
+        after = {name: self._next_zones[name] for name, remaining in capacity.items() if remaining > 0}
+        found = [LauncherZone(*row) for row in await agents.list_launch_zones(tx, after, ZONES_MAX)] if after else []
+        if len(found) < ZONES_MAX:
+            self._next_zones = dict.fromkeys(self._next_zones, "")
         else:
-            self._after |= dict(sorted(found))
-        kinds = await coordinator_queries.ready_classes(tx, {place.zone_id for place in found}) if found else {}
+            self._next_zones |= dict(sorted(found))
+        classes = (
+            await coordinator_queries.ready_classes(tx, {launcher_zone.zone_id for launcher_zone in found})
+            if found
+            else {}
+        )
         types: dict[str, set[str]] = {}
-        for (zone_id, _), kind in kinds.items():
-            types.setdefault(zone_id, set()).add(kind.task_type)
-        return Openings([place for place in found if self._has_work(place, types)], kinds)
+        for (zone_id, _), task_class in classes.items():
+            types.setdefault(zone_id, set()).add(task_class.task_type)
+        return LaunchCandidates(
+            [launcher_zone for launcher_zone in found if self._has_work(launcher_zone, types)], classes
+        )
 
-    def _has_work(self, place: Place, types: Mapping[str, set[str]]) -> bool:
+    def _has_work(self, launcher_zone: LauncherZone, types: Mapping[str, set[str]]) -> bool:
         """Whether in its zone something may begin of a type that its launcher is for."""
-        ready, wanted = types.get(place.zone_id, set()), self._launching.task_types(place.launcher)
-        return bool(ready if wanted is None else ready & wanted)
+        ready, accepted = (
+            types.get(launcher_zone.zone_id, set()),
+            self._task_launcher.task_types(launcher_zone.launcher),
+        )
+        return bool(ready if accepted is None else ready & accepted)
 
-    async def assign(self, openings: Openings, fence: tuple[str, int]) -> int:
+    async def assign(self, candidates: LaunchCandidates, leader_term: tuple[str, int]) -> int:
         """How many tasks were given out, and are being launched."""
-        self._forget_aside()
-        free = await self._everywhere.read(lambda tx: agents.launchable_in(tx, openings.places, AGENTS_MAX))
-        wanted = self._wanted(openings.kinds, free)
-        if not wanted:
+        self._drop_expired_deferrals()
+        free_agents = await self._cross_zone_engine.read(
+            lambda tx: agents.list_launchable(tx, candidates.launcher_zones, AGENTS_MAX)
+        )
+        limits = self._class_limits(candidates.classes, free_agents)
+        if not limits:
             return 0
-        ready = await self._everywhere.read(lambda tx: coordinator_queries.ready_of(tx, wanted))
-        asks = self._matched(openings.kinds, ready, free, fence)
-        outcomes = sorted_out(await asyncio.gather(*(self._submit(ask) for ask in asks), return_exceptions=True))
-        by_ref = {agent.ref: agent for agent in free}
-        given = 0
-        for ask, outcome in zip(asks, outcomes, strict=True):
+        ready = await self._cross_zone_engine.read(lambda tx: coordinator_queries.ready_tasks(tx, limits))
+        commands = self._match(candidates.classes, ready, free_agents, leader_term)
+        outcomes = check_outcomes(
+            await asyncio.gather(*(self._submit(command) for command in commands), return_exceptions=True)
+        )
+        by_ref = {agent.ref: agent for agent in free_agents}
+        assigned = 0
+        for command, outcome in zip(commands, outcomes, strict=True):
             if isinstance(outcome, Problem):
-                log.debug("%s was not assigned: %r", ask.id, outcome)
-                self._aside[ask.zone_id, ask.id] = asyncio.get_running_loop().time() + ASIDE_SECONDS
+                log.debug("%s was not assigned: %r", command.id, outcome)
+                self._deferred[command.zone_id, command.id] = asyncio.get_running_loop().time() + DEFER_SECONDS
                 continue
             assert isinstance(outcome, Task)
-            agent = by_ref[ask.zone_id, ask.agent_id]
+            agent = by_ref[command.zone_id, command.agent_id]
             assert agent.launcher is not None
-            within = agent_rules.expected_within(agent)
-            self._launching.begin(Start(outcome, agent.launcher, within, agent.created_at))
-            given += 1
-        return given
+            heartbeat_seconds = agent_rules.next_heartbeat_seconds(agent)
+            self._task_launcher.start_launch(
+                LaunchRequest(outcome, agent.launcher, heartbeat_seconds, agent.created_at)
+            )
+            assigned += 1
+        return assigned
 
-    def seconds(self) -> float | None:
+    def seconds_until_retry(self) -> float | None:
         """Until something that was passed over may be tried again."""
         now = asyncio.get_running_loop().time()
-        return max(0.0, min(self._aside.values()) - now) if self._aside else None
+        return max(0.0, min(self._deferred.values()) - now) if self._deferred else None
 
-    def _forget_aside(self) -> None:
+    def _drop_expired_deferrals(self) -> None:
         now = asyncio.get_running_loop().time()
-        self._aside = {ref: until for ref, until in self._aside.items() if until > now}
+        self._deferred = {ref: until for ref, until in self._deferred.items() if until > now}
 
-    def _matched(
+    def _match(
         self,
-        kinds: Mapping[ClassRef, Kind],
+        classes: Mapping[ClassRef, TaskClass],
         ready: Mapping[ClassRef, Sequence[tuple[int, str]]],
-        free: Sequence[Agent],
-        fence: tuple[str, int],
+        free_agents: Sequence[Agent],
+        leader_term: tuple[str, int],
     ) -> list[Assign]:
         """Zone by zone, each with what the ones before have left of the launchers."""
-        room = self._launching.room()
-        launchers = {agent.ref: agent.launcher or "" for agent in free}
-        asks: list[Assign] = []
+        capacity = self._task_launcher.free_capacity()
+        launchers = {agent.ref: agent.launcher or "" for agent in free_agents}
+        commands: list[Assign] = []
         for zone_id in sorted({zone_id for zone_id, _ in ready}):
             queues = [
-                Queue(
-                    kinds[ref].capabilities,
-                    [each for each in waiting if (zone_id, each[1]) not in self._aside],
-                    kinds[ref].task_type,
+                ClassQueue(
+                    classes[ref].capabilities,
+                    [entry for entry in ready_entries if (zone_id, entry[1]) not in self._deferred],
+                    classes[ref].task_type,
                 )
-                for ref, waiting in sorted(ready.items())
+                for ref, ready_entries in sorted(ready.items())
                 if ref[0] == zone_id
             ]
-            seats = [self._seat(agent) for agent in free if agent.zone_id == zone_id]
-            for match in matched(queues, seats, room)[: ASSIGN_MAX - len(asks)]:
+            capacities = [self._capacity_of(agent) for agent in free_agents if agent.zone_id == zone_id]
+            for match in match_tasks(queues, capacities, capacity)[: ASSIGN_MAX - len(commands)]:
                 launcher = launchers[zone_id, match.agent_id]
-                room[launcher] -= 1
-                asks.append(self._ask(zone_id, match, launcher, fence))
-        return asks
+                capacity[launcher] -= 1
+                commands.append(self._assign_command(zone_id, match, launcher, leader_term))
+        return commands
 
-    def _ask(self, zone_id: str, match: Match, launcher: str, fence: tuple[str, int]) -> Assign:
+    def _assign_command(self, zone_id: str, match: Match, launcher: str, leader_term: tuple[str, int]) -> Assign:
         return Assign(
             zone_id=zone_id,
             id=match.task_id,
-            fence=fence,
+            leader_term=leader_term,
             agent_id=match.agent_id,
-            token=secrets.token_urlsafe(16),
-            launch_ms=self._launching.launch_ms(launcher),
+            attempt_token=secrets.token_urlsafe(16),
+            launch_timeout_ms=self._task_launcher.launch_timeout_ms(launcher),
         )
 
-    def _seat(self, agent: Agent) -> Seat:
+    def _capacity_of(self, agent: Agent) -> AgentCapacity:
         assert agent.launcher is not None
-        return Seat(
+        return AgentCapacity(
             agent.id,
-            frozenset(_names(agent.capabilities)),
+            frozenset(_decode_names(agent.capabilities)),
             agent.max_concurrent_tasks,
             agent.held,
             agent.launcher,
-            self._launching.task_types(agent.launcher),
+            self._task_launcher.task_types(agent.launcher),
         )
 
-    def _wanted(self, kinds: Mapping[ClassRef, Kind], free: Sequence[Agent]) -> dict[ClassRef, int]:
+    def _class_limits(self, classes: Mapping[ClassRef, TaskClass], free_agents: Sequence[Agent]) -> dict[ClassRef, int]:
         """Of each class as many as there are slots for, and as many more as will be passed over."""
         slots: Counter[tuple[str, frozenset[str], frozenset[str] | None]] = Counter()
-        for agent in free:
-            seat = self._seat(agent)
-            slots[agent.zone_id, seat.capabilities, seat.task_types] += agent_rules.free_slots(agent)
-        wanted: dict[ClassRef, int] = {}
-        for ref, kind in kinds.items():
-            most = sum(
-                number
-                for (zone_id, has, types), number in slots.items()
-                if zone_id == ref[0] and kind.suits(has, types)
+        for agent in free_agents:
+            capacity = self._capacity_of(agent)
+            slots[agent.zone_id, capacity.capabilities, capacity.task_types] += agent_rules.free_slots(agent)
+        limits: dict[ClassRef, int] = {}
+        for ref, task_class in classes.items():
+            limit = sum(
+                slot_count
+                for (zone_id, capabilities, types), slot_count in slots.items()
+                if zone_id == ref[0] and task_class.matches(capabilities, types)
             )
-            if most:
-                wanted[ref] = min(most, ASSIGN_MAX) + len(self._aside)
-        return wanted
+            if limit:
+                limits[ref] = min(limit, ASSIGN_MAX) + len(self._deferred)
+        return limits
 
 
 R = TypeVar("R")
 
 
-def sorted_out(outcomes: Iterable[R | BaseException]) -> list[R | Problem]:
+def check_outcomes(outcomes: Iterable[R | BaseException]) -> list[R | Problem]:
     """Outcomes and refusals, each for its own command. That the term is over, that the database is away, or that
     something broke, is not about one of them, and ends the turn."""
-    kept: list[R | Problem] = []
+    results: list[R | Problem] = []
     for outcome in outcomes:
         if isinstance(outcome, BaseException) and (
             isinstance(outcome, LeaseLost | Unavailable) or not isinstance(outcome, Problem)
         ):
             raise outcome
-        kept.append(outcome)
-    return kept
+        results.append(outcome)
+    return results

@@ -16,208 +16,218 @@ from functools import partial
 
 from quarterdeck.core.clock import Millis, system_now
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents.model import Look, Standing, ToLookAt
+from quarterdeck.domain.agents.model import AgentAt, LivenessDue, RefreshStatus
 from quarterdeck.domain.coordination import dependency_cycles
-from quarterdeck.domain.coordination.assignment import Assigning, Openings, sorted_out
-from quarterdeck.domain.coordination.dependency_cycles import Waiting
-from quarterdeck.domain.coordination.launchers import Launching
-from quarterdeck.domain.coordination.metrics import Figures
+from quarterdeck.domain.coordination.assignment import LaunchCandidates, TaskAssigner, check_outcomes
+from quarterdeck.domain.coordination.dependency_cycles import WaitingTasks
+from quarterdeck.domain.coordination.launchers import TaskLauncher
+from quarterdeck.domain.coordination.metrics import CoordinatorMetrics
 from quarterdeck.domain.coordination.model import CoordinationSettings
 from quarterdeck.domain.coordination.rules import recovery
-from quarterdeck.domain.coordination.rules.recovery import Seen
-from quarterdeck.domain.tasks.model.commands import Command, Cut, Outcome
+from quarterdeck.domain.coordination.rules.recovery import TasksToRecover
+from quarterdeck.domain.tasks.model.commands import FailForCycle, TaskCommand, TaskResult
 from quarterdeck.domain.tasks.operations import coordinator_queries
-from quarterdeck.domain.tasks.operations.coordinator_queries import Unsettled
-from quarterdeck.domain.tasks.operations.strategies import Ranked, RankStep
+from quarterdeck.domain.tasks.operations.coordinator_queries import DueTasks
+from quarterdeck.domain.tasks.operations.strategies import RankingState, RerankSlice
 from quarterdeck.engine.leases import Fence
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 
 log = logging.getLogger("quarterdeck.coordinator")
 LIMIT = 500
 """Of each that one turn finds."""
-LOOK_LIMIT = 100
+AGENT_LIMIT = 100
 """Agents, each of which may hold many tasks that go back with it."""
-AGAIN_SECONDS, AGAIN_MAX, STUCK_SECONDS = 0.05, 100, 5.0
+REPEAT_SECONDS, REPEATS_MAX, STUCK_SECONDS = 0.05, 100, 5.0
 """Between turns that find the same; after so many of them it does not move: what has ten thousand that depend on it
 takes ten turns, and looks the same in each."""
-FIGURES_SECONDS = 10.0
-COUNTED_MAX = 100_000
-Shown = tuple[str, int]
+METRICS_SECONDS = 10.0
+COUNT_MAX = 100_000
+LeaderTerm = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class CoordinatorDeps:
     """What it acts through."""
 
-    everywhere: Engine
-    submit: Callable[[Command], Awaitable[Outcome]]
-    look: Callable[[Look], Awaitable[Standing]]
-    rank: Callable[[RankStep], Awaitable[Ranked]]
-    took: Callable[[float], None]
+    cross_zone_engine: Engine
+    submit: Callable[[TaskCommand], Awaitable[TaskResult]]
+    refresh_status: Callable[[RefreshStatus], Awaitable[AgentAt]]
+    rerank: Callable[[RerankSlice], Awaitable[RankingState]]
+    observe_seconds: Callable[[float], None]
     """Told how many seconds a turn took."""
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class CycleFindings:
     """What a look has found."""
 
-    tasks: Unsettled
-    silent: list[ToLookAt]
-    next_look_ms: Millis | None
-    openings: Openings
-    is_check_due: bool
+    due_tasks: DueTasks
+    silent_agents: list[LivenessDue]
+    next_agent_check_ms: Millis | None
+    candidates: LaunchCandidates
+    is_cycle_check_due: bool
 
     @property
-    def seen(self) -> Seen:
-        return _seen(self.tasks)
+    def to_recover(self) -> TasksToRecover:
+        return _to_recover(self.due_tasks)
 
     @property
-    def asks_for_something(self) -> bool:
-        return self.has_found or bool(self.openings.places) or self.is_check_due
+    def has_work(self) -> bool:
+        return self.has_findings or bool(self.candidates.launcher_zones) or self.is_cycle_check_due
 
     @property
-    def has_found(self) -> bool:
-        return bool(len(self.seen) or self.silent or self.tasks.unranked)
+    def has_findings(self) -> bool:
+        return bool(len(self.to_recover) or self.silent_agents or self.due_tasks.zones_to_rank)
 
     @property
-    def seconds(self) -> list[float]:
+    def wait_seconds(self) -> list[float]:
         """Until moments that are known."""
-        return [ms / 1000 for ms in (self.tasks.next_ms, self.next_look_ms) if ms is not None]
+        return [ms / 1000 for ms in (self.due_tasks.next_due_ms, self.next_agent_check_ms) if ms is not None]
 
 
 class Coordinator:
     """What the duty consists of (`engine.duties.Work`)."""
 
-    def __init__(self, means: Means, launching: Launching, settings: CoordinationSettings, figures: Figures) -> None:
-        self._means = means
-        self._assigning = Assigning(means.everywhere, means.submit, launching)
-        self._figures = figures
+    def __init__(
+        self,
+        deps: CoordinatorDeps,
+        task_launcher: TaskLauncher,
+        settings: CoordinationSettings,
+        metrics: CoordinatorMetrics,
+    ) -> None:
+        self._deps = deps
+        self._assigner = TaskAssigner(deps.cross_zone_engine, deps.submit, task_launcher)
+        self._metrics = metrics
         self._check_seconds = settings.coordinator_cycle_check_ms / 1000
         self._term: int | None = None
         self._checked_at: float | None = None
         """When cycles were last looked for in all zones."""
-        self._walked_to = dependency_cycles.BEGINNING
+        self._cycle_position = dependency_cycles.START
         self._counted_at: float | None = None
-        self._last: tuple[Seen, Sequence[ToLookAt]] | None = None
-        self._repeated = 0
+        self._last_found: tuple[TasksToRecover, Sequence[LivenessDue]] | None = None
+        self._repeat_count = 0
 
     async def is_due(self) -> bool | float:
-        view = await self._view()
-        self._note()
-        if view.asks_for_something:
+        findings = await self._read_findings()
+        self._count_cycle()
+        if findings.has_work:
             return True
-        return min(view.seconds, default=False)
+        return min(findings.wait_seconds, default=False)
 
-    async def turn(self, fence: Fence) -> float | None:
+    async def run_cycle(self, fence: Fence) -> float | None:
         """Health, assignments, dependencies, recovery."""
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         if fence.term != self._term:
             # Whoever was here before may have left in the middle of it.
             self._term, self._checked_at = fence.term, None
-        view, shown = await self._view(), (fence.name, fence.term)
-        await self._look_at(view.silent)
-        moved = await self._assigning.assign(view.openings, shown) if view.openings.places else 0
-        await self.act(view.seen, shown)
-        await self._rank(view.tasks.unranked, shown)
-        if view.is_check_due:
-            moved += await self._check_cycles(shown)
-        self._note()
-        self._means.took(time.perf_counter() - began)
-        return self._rest(view, moved)
+        findings, leader_term = await self._read_findings(), (fence.name, fence.term)
+        await self._refresh_agents(findings.silent_agents)
+        changed = (
+            await self._assigner.assign(findings.candidates, leader_term) if findings.candidates.launcher_zones else 0
+        )
+        await self.submit_recovery(findings.to_recover, leader_term)
+        await self._rerank_zones(findings.due_tasks.zones_to_rank, leader_term)
+        if findings.is_cycle_check_due:
+            changed += await self._check_cycles(leader_term)
+        self._count_cycle()
+        self._deps.observe_seconds(time.perf_counter() - started_at)
+        return self._seconds_until_next(findings, changed)
 
-    async def rest(self, fence: Fence | None) -> None:
+    async def on_stop(self, fence: Fence | None) -> None:
         """It leaves nothing behind: what it has not done stands in rows."""
 
-    def _rest(self, view: View, moved: int) -> float | None:
-        found = (view.seen, view.silent)
-        self._repeated = self._repeated + 1 if view.has_found and found == self._last else 0
-        self._last = found
-        if self._repeated >= AGAIN_MAX:
+    def _seconds_until_next(self, findings: CycleFindings, changed: int) -> float | None:
+        found = (findings.to_recover, findings.silent_agents)
+        self._repeat_count = self._repeat_count + 1 if findings.has_findings and found == self._last_found else 0
+        self._last_found = found
+        if self._repeat_count >= REPEATS_MAX:
             log.warning("what the coordinator finds does not move: %s", found)
             return STUCK_SECONDS
-        if moved or view.has_found:
-            return AGAIN_SECONDS if self._repeated else 0.0
-        put_off = self._assigning.seconds()
-        return min([*view.seconds, *([] if put_off is None else [put_off])], default=None)
+        if changed or findings.has_findings:
+            return REPEAT_SECONDS if self._repeat_count else 0.0
+        deferred_seconds = self._assigner.seconds_until_retry()
+        return min([*findings.wait_seconds, *([] if deferred_seconds is None else [deferred_seconds])], default=None)
 
     # -- looking -------------------------------------------------------------------------------------------------
 
-    async def _view(self) -> View:
-        return await self._means.everywhere.read(self._look)
+    async def _read_findings(self) -> CycleFindings:
+        return await self._deps.cross_zone_engine.read(self._find_work)
 
-    async def _look(self, tx: Tx) -> View:
+    async def _find_work(self, tx: Transaction) -> CycleFindings:
         now = time.monotonic()
-        tasks = await coordinator_queries.unsettled(tx, LIMIT)
-        silent = await agents.to_look_at(tx, LOOK_LIMIT)
-        next_look_ms = await agents.next_look(tx)
-        openings = await self._assigning.openings(tx)
+        due_tasks = await coordinator_queries.load_due_tasks(tx, LIMIT)
+        silent_agents = await agents.list_liveness_due(tx, AGENT_LIMIT)
+        next_agent_check_ms = await agents.next_liveness_due(tx)
+        candidates = await self._assigner.find_candidates(tx)
         is_time = self._checked_at is None or now - self._checked_at >= self._check_seconds
-        is_check_due = is_time and await coordinator_queries.anything_waits(tx)
-        if self._counted_at is None or now - self._counted_at >= FIGURES_SECONDS:
+        is_cycle_check_due = is_time and await coordinator_queries.has_waiting_tasks(tx)
+        if self._counted_at is None or now - self._counted_at >= METRICS_SECONDS:
             self._counted_at = now
-            self._figures.stale_agents = await agents.stale_count(tx)
-            self._figures.tasks_pending = await coordinator_queries.pending(tx, COUNTED_MAX)
-        return View(tasks, silent, next_look_ms, openings, is_check_due)
+            self._metrics.stale_agents = await agents.count_stale(tx)
+            self._metrics.tasks_pending = await coordinator_queries.count_ready_tasks(tx, COUNT_MAX)
+        return CycleFindings(due_tasks, silent_agents, next_agent_check_ms, candidates, is_cycle_check_due)
 
-    def _note(self) -> None:
-        self._figures.cycles += 1
-        self._figures.last_cycle = system_now()
+    def _count_cycle(self) -> None:
+        self._metrics.cycles += 1
+        self._metrics.last_cycle = system_now()
 
     # -- acting --------------------------------------------------------------------------------------------------
 
-    async def _look_at(self, silent: Sequence[ToLookAt]) -> None:
-        asks = [Look(zone_id=each.zone_id, agent_id=each.id) for each in silent]
-        sorted_out(await asyncio.gather(*map(self._means.look, asks), return_exceptions=True))
+    async def _refresh_agents(self, silent_agents: Sequence[LivenessDue]) -> None:
+        commands = [RefreshStatus(zone_id=agent.zone_id, agent_id=agent.id) for agent in silent_agents]
+        check_outcomes(await asyncio.gather(*map(self._deps.refresh_status, commands), return_exceptions=True))
 
-    async def act(self, seen: Seen, fence: Shown | None) -> None:
-        await self._submit(recovery.steps(seen, fence, random.random))
+    async def submit_recovery(self, to_recover: TasksToRecover, leader_term: LeaderTerm | None) -> None:
+        await self._submit_all(recovery.recovery_commands(to_recover, leader_term, random.random))
 
-    async def _rank(self, zones: Sequence[str], fence: Shown) -> None:
-        asks = [RankStep(zone_id=zone_id, fence=fence) for zone_id in zones]
-        sorted_out(await asyncio.gather(*map(self._means.rank, asks), return_exceptions=True))
+    async def _rerank_zones(self, zones: Sequence[str], leader_term: LeaderTerm) -> None:
+        commands = [RerankSlice(zone_id=zone_id, leader_term=leader_term) for zone_id in zones]
+        check_outcomes(await asyncio.gather(*map(self._deps.rerank, commands), return_exceptions=True))
 
-    async def _check_cycles(self, fence: Shown | None) -> int:
+    async def _check_cycles(self, leader_term: LeaderTerm | None) -> int:
         """Fails the tasks that wait for each other; how many did."""
-        waiting = await dependency_cycles.walk(self._means.everywhere, self._walked_to)
-        self._checked_at, self._walked_to = time.monotonic(), waiting.stopped_at
-        return await self._cut(waiting, fence)
+        waiting = await dependency_cycles.load_waiting(self._deps.cross_zone_engine, self._cycle_position)
+        self._checked_at, self._cycle_position = time.monotonic(), waiting.stopped_at
+        return await self._fail_cycles(waiting, leader_term)
 
-    async def _cut(self, waiting: Waiting, fence: Shown | None) -> int:
+    async def _fail_cycles(self, waiting: WaitingTasks, leader_term: LeaderTerm | None) -> int:
         """Weighed in a thread: a hundred thousand take their time."""
-        cuts = await asyncio.to_thread(_cuts, waiting, fence)
-        if cuts:
-            log.error("tasks wait for each other: %s", sorted({cut.cycle for cut in cuts})[:10])
-        await self._submit(cuts)
-        return len(cuts)
+        commands = await asyncio.to_thread(_cycle_commands, waiting, leader_term)
+        if commands:
+            log.error("tasks wait for each other: %s", sorted({command.cycle for command in commands})[:10])
+        await self._submit_all(commands)
+        return len(commands)
 
-    async def _submit(self, asks: Sequence[Command]) -> None:
-        sorted_out(await asyncio.gather(*map(self._means.submit, asks), return_exceptions=True))
+    async def _submit_all(self, commands: Sequence[TaskCommand]) -> None:
+        check_outcomes(await asyncio.gather(*map(self._deps.submit, commands), return_exceptions=True))
 
     # -- by hand -------------------------------------------------------------------------------------------------
 
-    async def recover(self, zone_id: str | None) -> tuple[Seen, int, int]:
+    async def recover(self, zone_id: str | None) -> tuple[TasksToRecover, int, int]:
         """One look for whoever asks, in one zone or everywhere: what was found of tasks, how many agents were looked
         at, and how many tasks stood in cycles. Without a term: each command looks at its row again, and does nothing
         that it would not do for the coordinator. Asked for in one zone, it puts off nothing that is due in others."""
-        seen, silent = await self._means.everywhere.read(partial(_lost, zone_id=zone_id))
-        await self._look_at(silent)
-        await self.act(seen, None)
+        to_recover, silent_agents = await self._deps.cross_zone_engine.read(partial(_load_lost, zone_id=zone_id))
+        await self._refresh_agents(silent_agents)
+        await self.submit_recovery(to_recover, None)
         if zone_id is None:
-            return seen, len(silent), await self._check_cycles(None)
-        waiting = await dependency_cycles.walk_of_zone(self._means.everywhere, zone_id)
-        return seen, len(silent), await self._cut(waiting, None)
+            return to_recover, len(silent_agents), await self._check_cycles(None)
+        waiting = await dependency_cycles.load_waiting_in_zone(self._deps.cross_zone_engine, zone_id)
+        return to_recover, len(silent_agents), await self._fail_cycles(waiting, None)
 
 
-async def _lost(tx: Tx, zone_id: str | None) -> tuple[Seen, list[ToLookAt]]:
-    tasks = await coordinator_queries.unsettled(tx, LIMIT, zone_id)
-    return _seen(tasks), await agents.to_look_at(tx, LOOK_LIMIT, zone_id)
+async def _load_lost(tx: Transaction, zone_id: str | None) -> tuple[TasksToRecover, list[LivenessDue]]:
+    due_tasks = await coordinator_queries.load_due_tasks(tx, LIMIT, zone_id)
+    return _to_recover(due_tasks), await agents.list_liveness_due(tx, AGENT_LIMIT, zone_id)
 
 
-def _seen(found: Unsettled) -> Seen:
-    return Seen(found.timed_out, found.overdue, found.due, found.spreading)
+def _to_recover(found: DueTasks) -> TasksToRecover:
+    return TasksToRecover(found.timed_out, found.overdue, found.due, found.dependents_pending)
 
 
-def _cuts(waiting: Waiting, fence: Shown | None) -> list[Cut]:
+def _cycle_commands(waiting: WaitingTasks, leader_term: LeaderTerm | None) -> list[FailForCycle]:
     return [
-        cut for zone_id, depends_on in waiting.depends_on.items() for cut in recovery.cuts(zone_id, depends_on, fence)
+        command
+        for zone_id, depends_on in waiting.depends_on.items()
+        for command in recovery.cycle_commands(zone_id, depends_on, leader_term)
     ]

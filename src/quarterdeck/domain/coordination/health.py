@@ -13,74 +13,79 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from quarterdeck.core.clock import iso_or_none
-from quarterdeck.domain.coordination.metrics import Figures
+from quarterdeck.domain.coordination.metrics import CoordinatorMetrics
 from quarterdeck.domain.coordination.model import CoordinatorHealth, CycleView
-from quarterdeck.engine.leader_loop import Duty
+from quarterdeck.engine.leader_loop import LeaderLoop
 
 log = logging.getLogger("quarterdeck.coordinator")
 FRESH_SECONDS = 5.0
-PATIENCE_SECONDS = 1.0
+PROBE_WAIT_SECONDS = 1.0
 NOT_CONFIGURED = "not_configured"
-Ask = Callable[[], Awaitable[object]]
+Probe = Callable[[], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class StatusLabels:
     """How it is said."""
 
-    there: str
-    away: str
+    up: str
+    down: str
 
 
-CONNECTED = Words("connected", "disconnected")
-REACHABLE = Words("reachable", "unreachable")
+CONNECTED = StatusLabels("connected", "disconnected")
+REACHABLE = StatusLabels("reachable", "unreachable")
 
 
-class Check:
+class HealthCheck:
     """Whether one of the others is there: it is if asking raises nothing, within its time."""
 
-    def __init__(self, ask: Ask, words: Words) -> None:
-        self._ask = ask
-        self._words = words
-        self._asked_at: float | None = None
-        self._asking: asyncio.Task[None] | None = None
-        self._is_there = False
+    def __init__(self, probe: Probe, labels: StatusLabels) -> None:
+        self._probe = probe
+        self._labels = labels
+        self._probed_at: float | None = None
+        self._probe_task: asyncio.Task[None] | None = None
+        self._is_up = False
 
-    async def said(self) -> str:
+    async def status(self) -> str:
         now = asyncio.get_running_loop().time()
-        if self._asking is None and (self._asked_at is None or now - self._asked_at >= FRESH_SECONDS):
-            self._asked_at = now
-            self._asking = asyncio.create_task(self._find_out(), name="health")
-            self._asking.add_done_callback(self._found_out)
-        if self._asking is not None:
-            done, _ = await asyncio.wait({self._asking}, timeout=PATIENCE_SECONDS)
-            self._is_there = self._is_there and bool(done)
-        return self._words.there if self._is_there else self._words.away
+        if self._probe_task is None and (self._probed_at is None or now - self._probed_at >= FRESH_SECONDS):
+            self._probed_at = now
+            self._probe_task = asyncio.create_task(self._run_probe(), name="health")
+            self._probe_task.add_done_callback(self._clear_probe)
+        if self._probe_task is not None:
+            done, _ = await asyncio.wait({self._probe_task}, timeout=PROBE_WAIT_SECONDS)
+            self._is_up = self._is_up and bool(done)
+        return self._labels.up if self._is_up else self._labels.down
 
-    async def _find_out(self) -> None:
+    async def _run_probe(self) -> None:
         try:
-            await self._ask()
-            self._is_there = True
+            await self._probe()
+            self._is_up = True
         except Exception as error:
             # So broad because whatever is wrong with it, it is not there; what it was is in the log.
             log.debug("a check of health failed: %r", error)
-            self._is_there = False
+            self._is_up = False
 
-    def _found_out(self, task: asyncio.Task[None]) -> None:
-        self._asking = None
+    def _clear_probe(self, task: asyncio.Task[None]) -> None:
+        self._probe_task = None
 
     async def close(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.wait({self._asking})
+        if self._probe_task is not None:
+            self._probe_task.cancel()
+            await asyncio.wait({self._probe_task})
 
 
-class CoordinationHealth:
+class HealthReporter:
     def __init__(
-        self, duty: Duty, figures: Figures, database: Check, valkey: Check | None, gateway: Check | None
+        self,
+        leader_loop: LeaderLoop,
+        metrics: CoordinatorMetrics,
+        database: HealthCheck,
+        valkey: HealthCheck | None,
+        gateway: HealthCheck | None,
     ) -> None:
-        self._duty = duty
-        self._figures = figures
+        self._leader_loop = leader_loop
+        self._metrics = metrics
         self._database = database
         self._valkey = valkey
         self._gateway = gateway
@@ -88,16 +93,16 @@ class CoordinationHealth:
     @property
     def is_active(self) -> bool:
         """Whether this process looks after tasks and agents, or would as soon as nobody else does."""
-        return self._duty.is_running and self._duty.error is None
+        return self._leader_loop.is_running and self._leader_loop.error is None
 
-    async def view(self) -> CoordinatorHealth:
+    async def build_view(self) -> CoordinatorHealth:
         database, valkey, gateway = await asyncio.gather(
-            self._database.said(), _said(self._valkey), _said(self._gateway)
+            self._database.status(), _status_of(self._valkey), _status_of(self._gateway)
         )
-        is_well = self.is_active and database == CONNECTED.there
-        others = {CONNECTED.there, REACHABLE.there, NOT_CONFIGURED}
-        status = "unhealthy" if not is_well else "healthy" if {valkey, gateway} <= others else "degraded"
-        cycle = CycleView(self.is_active, iso_or_none(self._figures.last_cycle), self._figures.cycles)
+        is_healthy = self.is_active and database == CONNECTED.up
+        healthy_states = {CONNECTED.up, REACHABLE.up, NOT_CONFIGURED}
+        status = "unhealthy" if not is_healthy else "healthy" if {valkey, gateway} <= healthy_states else "degraded"
+        cycle = CycleView(self.is_active, iso_or_none(self._metrics.last_cycle), self._metrics.cycles)
         return CoordinatorHealth(status, cycle, database, valkey, gateway)
 
     def start(self) -> None:
@@ -109,5 +114,5 @@ class CoordinationHealth:
                 await check.close()
 
 
-async def _said(check: Check | None) -> str:
-    return NOT_CONFIGURED if check is None else await check.said()
+async def _status_of(check: HealthCheck | None) -> str:
+    return NOT_CONFIGURED if check is None else await check.status()

@@ -12,12 +12,12 @@ from quarterdeck.engine.event_log import NewEvent
 FAILED = "task.failed"
 
 
-class _Ended(msgspec.Struct):
+class _FailedEventData(msgspec.Struct):
     final: bool = False
     exhausted: bool = False
 
 
-class Figures:
+class CoordinatorMetrics:
     """Of this process."""
 
     def __init__(self) -> None:
@@ -30,10 +30,10 @@ class Figures:
         self.cycles = 0
         self.last_cycle: Millis | None = None
 
-    def committed(self, events: Sequence[NewEvent]) -> None:
+    def record_events(self, events: Sequence[NewEvent]) -> None:
         """Hears of what this process has committed."""
         for event in events:
             if event.type == FAILED:
-                ended = msgspec.json.decode(event.data, type=_Ended)
-                self.tasks_failed += ended.final
-                self.retries_exhausted += ended.exhausted
+                event_data = msgspec.json.decode(event.data, type=_FailedEventData)
+                self.tasks_failed += event_data.final
+                self.retries_exhausted += event_data.exhausted

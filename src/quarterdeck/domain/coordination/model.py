@@ -12,9 +12,9 @@ from quarterdeck.domain.tasks.model.bodies import Name
 from quarterdeck.domain.tasks.model.log_types import Level
 from quarterdeck.domain.tasks.model.rows import Strategy
 
-LEASE = "coordinator"
+LEASE_NAME = "coordinator"
 """Of the one process that coordinates."""
-GATEWAY = "gateway"
+GATEWAY_LAUNCHER = "gateway"
 """The launcher that GATEWAY_URL defines."""
 LOGS_MAX = 500
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -27,7 +27,9 @@ TaskTypes = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=256)]
 # -- told by whoever runs the server -----------------------------------------------------------------------------
 
 
-class HttpLauncher(msgspec.Struct, frozen=True, tag="http", tag_field="kind", kw_only=True, forbid_unknown_fields=True):
+class HttpLauncherConfig(
+    msgspec.Struct, frozen=True, tag="http", tag_field="kind", kw_only=True, forbid_unknown_fields=True
+):
     """Asks a gateway to start a session, at `{url}/api/agents/spawn`."""
 
     url: Annotated[str, Meta(pattern=r"^https?://[!-~]+$(?!\n)", max_length=2_048)]
@@ -37,7 +39,7 @@ class HttpLauncher(msgspec.Struct, frozen=True, tag="http", tag_field="kind", kw
     """Header → the variable of the environment that holds its value: a file of settings holds no secrets."""
 
 
-class ProcessLauncher(
+class ProcessLauncherConfig(
     msgspec.Struct, frozen=True, tag="process", tag_field="kind", kw_only=True, forbid_unknown_fields=True
 ):
     """Starts a command on this machine, with the task on its standard input."""
@@ -55,8 +57,8 @@ class ProcessLauncher(
     """Between asking it to end and ending it."""
 
 
-Launcher = HttpLauncher | ProcessLauncher
-Launchers = dict[PathId, Launcher]
+LauncherConfig = HttpLauncherConfig | ProcessLauncherConfig
+LauncherConfigs = dict[PathId, LauncherConfig]
 
 
 class CoordinationSettings(msgspec.Struct, frozen=True):
@@ -71,7 +73,8 @@ class CoordinationSettings(msgspec.Struct, frozen=True):
     launch_concurrency: Annotated[int, Meta(ge=1, le=10_000, description="launches that may be under way at once")] = 32
     launchers: (
         Annotated[
-            Launchers, Meta(description="what may start agents' sessions, by name: kind = http or process; in the file")
+            LauncherConfigs,
+            Meta(description="what may start agents' sessions, by name: kind = http or process; in the file"),
         ]
         | None
     ) = None
@@ -88,12 +91,12 @@ class CoordinationSettings(msgspec.Struct, frozen=True):
     ) = None
 
 
-def launchers_of(told: CoordinationSettings) -> Launchers:
+def launcher_configs(settings: CoordinationSettings) -> LauncherConfigs:
     """All that there are; GATEWAY_URL is a short way to define the usual one."""
-    known = dict(told.launchers or {})
-    if told.gateway_url is not None:
-        known.setdefault(GATEWAY, HttpLauncher(url=told.gateway_url))
-    return known
+    configs = dict(settings.launchers or {})
+    if settings.gateway_url is not None:
+        configs.setdefault(GATEWAY_LAUNCHER, HttpLauncherConfig(url=settings.gateway_url))
+    return configs
 
 
 # -- asked for ---------------------------------------------------------------------------------------------------

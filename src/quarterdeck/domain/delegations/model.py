@@ -18,11 +18,11 @@ SCOPES_MAX = 64
 RESOURCES_MAX = 64
 HOPS_MAX = 10
 """How often an edge may be passed on at most, if somebody says."""
-FREELY = 1_000_000
+UNLIMITED_HOPS = 1_000_000
 """Hops of a first edge of which nobody has said how often it may be passed on."""
 TTL_MAX = 86_400
 TRAVERSE_MAX = 1_000
-LINE_MAX = 64
+CHAIN_MAX = 64
 """Edges of a line that are shown: the nearest."""
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Hops = Annotated[int, Meta(ge=1, le=HOPS_MAX)]
@@ -132,8 +132,8 @@ class Delegate(msgspec.Struct, frozen=True):
     parent_edge_id: str | None = None
     issuer_application_id: str | None = None
     receiver_application_id: str | None = None
-    key: str | None = None
-    digest: str = ""
+    idempotency_key: str | None = None
+    request_digest: str = ""
     trace: str | None = None
 
     @property
@@ -212,7 +212,7 @@ class Edge(msgspec.Struct, frozen=True, array_like=True):
     updated_at: Millis
 
 
-class Link(msgspec.Struct, frozen=True, array_like=True):
+class GraphEdge(msgspec.Struct, frozen=True, array_like=True):
     """What the fall of a part of the graph must know of each active edge in it."""
 
     zone_id: str
@@ -224,40 +224,40 @@ class Link(msgspec.Struct, frozen=True, array_like=True):
     expires_at: Millis
 
 
-class Above(msgspec.Struct, frozen=True, array_like=True):
+class ChainEdge(msgspec.Struct, frozen=True, array_like=True):
     """An edge of somebody's line, and whether the session that lent it has ended."""
 
     zone_id: str
     id: str
     parent_edge_id: str | None
-    ended: int
+    source_ended: int
 
 
-class Standing(msgspec.Struct, frozen=True, array_like=True):
+class ZoneEpoch(msgspec.Struct, frozen=True, array_like=True):
     """What a zone's delegations are at, in the order of `delegation_zones`."""
 
     zone_id: str
     epoch: int = 0
     ranked: int = 0
     """The epoch that its order is of. Another one: somebody who knew of no order has changed its edges since."""
-    is_ending: int = 0
+    has_open_cascade: int = 0
     """Whether an ending is under way in it: only then can a session be stamped, and its edges still be active."""
-    lowest: int | None = None
-    highest: int | None = None
+    lowest_rank: int | None = None
+    highest_rank: int | None = None
 
     @property
-    def bounds(self) -> tuple[int, int]:
-        return self.lowest or 0, self.highest or 0
+    def rank_bounds(self) -> tuple[int, int]:
+        return self.lowest_rank or 0, self.highest_rank or 0
 
 
-class Delegated(msgspec.Struct, frozen=True):
+class DelegatedEdge(msgspec.Struct, frozen=True):
     """The outcome of a delegation: the edge, and whether this request made it."""
 
     edge: Edge
     created: bool
 
 
-class Revoked(msgspec.Struct, frozen=True):
+class RevokeResult(msgspec.Struct, frozen=True):
     """The outcome of a revocation. A cascade is still to be settled; all in it reads as terminated already."""
 
     revoked_edges: int = 0

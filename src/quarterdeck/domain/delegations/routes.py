@@ -17,7 +17,7 @@ from quarterdeck.domain.delegations.model import (
     Authority,
     Delegate,
     DelegateBody,
-    Delegated,
+    DelegatedEdge,
     Edge,
     EdgeExplanation,
     EdgeFilter,
@@ -27,33 +27,33 @@ from quarterdeck.domain.delegations.model import (
     EdgeView,
     ListEdgesQuery,
     Revoke,
-    Revoked,
     RevokedView,
     RevokeQuery,
+    RevokeResult,
     Traversal,
     TraverseQuery,
 )
 from quarterdeck.domain.sessions.model import SessionRef
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 
 LISTING = "delegations"
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class DelegationDesk:
+class DelegationHandlers:
     """What the handlers need, handed over by the composition root."""
 
     engine: Engine
-    submit_delegate: Callable[[Delegate], Awaitable[Delegated]]
-    submit_revoke: Callable[[Revoke], Awaitable[Revoked]]
+    submit_delegate: Callable[[Delegate], Awaitable[DelegatedEdge]]
+    submit_revoke: Callable[[Revoke], Awaitable[RevokeResult]]
     submit_show: Callable[[EdgeRef], Awaitable[Edge]]
-    finish: Callable[[str, str], Awaitable[None]]
+    finish_cascade: Callable[[str, str], Awaitable[None]]
     """Sees an ending through: of which zone, and which cascade."""
 
     async def delegate(self, call: Call) -> Reply:
-        done = await self.submit_delegate(_asked(call))
-        return Reply(rules.view(done.edge), 201 if done.created else 200)
+        result = await self.submit_delegate(_delegate_command(call))
+        return Reply(rules.view(result.edge), 201 if result.created else 200)
 
     async def show(self, call: Call) -> EdgeView:
         return rules.view(await self.submit_show(_edge_ref(call)))
@@ -61,30 +61,30 @@ class DelegationDesk:
     async def revoke(self, call: Call) -> RevokedView:
         query = call.query
         assert isinstance(query, RevokeQuery)
-        ask = Revoke(call.zone, call.params["id"], call.caller, query.keep_sessions, call.trace)
-        done = await self.submit_revoke(ask)
-        if done.cascade_id is not None:
-            await self.finish(call.zone, done.cascade_id)
-        return RevokedView(done.revoked_edges, done.affected_sessions, done.terminated_agents)
+        command = Revoke(call.zone_id, call.params["id"], call.caller, query.keep_sessions, call.trace)
+        result = await self.submit_revoke(command)
+        if result.cascade_id is not None:
+            await self.finish_cascade(call.zone_id, result.cascade_id)
+        return RevokedView(result.revoked_edges, result.affected_sessions, result.terminated_agents)
 
-    async def list_all(self, call: Call) -> Reply:
+    async def list_delegations(self, call: Call) -> Reply:
         query = call.query
         assert isinstance(query, ListEdgesQuery)
-        wanted = EdgeFilter(
-            call.zone,
+        filters = EdgeFilter(
+            call.zone_id,
             query.limit,
             source=query.source,
             target=query.target,
             status=query.status,
             bearer=call.caller.bearer,
         )
-        return await self._page(call, query.cursor, wanted, operations.page)
+        return await self._list_page(call, query.cursor, filters, operations.list_edges)
 
-    async def inbound(self, call: Call) -> Reply:
-        return await self._of_session(call, EdgeFilter(call.zone, 0, target=call.params["id"]))
+    async def list_inbound(self, call: Call) -> Reply:
+        return await self._list_session_edges(call, EdgeFilter(call.zone_id, 0, target=call.params["id"]))
 
-    async def outbound(self, call: Call) -> Reply:
-        return await self._of_session(call, EdgeFilter(call.zone, 0, source=call.params["id"]))
+    async def list_outbound(self, call: Call) -> Reply:
+        return await self._list_session_edges(call, EdgeFilter(call.zone_id, 0, source=call.params["id"]))
 
     async def traverse(self, call: Call) -> Traversal:
         query = call.query
@@ -94,120 +94,120 @@ class DelegationDesk:
     async def explain(self, call: Call) -> EdgeExplanation:
         return await self._read(call, lambda tx: operations.explain(tx, _edge_ref(call)))
 
-    async def authority(self, call: Call) -> Authority:
-        return await self._read(call, lambda tx: operations.authority(tx, _session_ref(call)))
+    async def show_authority(self, call: Call) -> Authority:
+        return await self._read(call, lambda tx: operations.read_authority(tx, _session_ref(call)))
 
-    async def _of_session(self, call: Call, wanted: EdgeFilter) -> Reply:
+    async def _list_session_edges(self, call: Call, filters: EdgeFilter) -> Reply:
         query = call.query
         assert isinstance(query, EdgesOfSessionQuery)
-        asked = msgspec.structs.replace(wanted, limit=query.limit, status=query.status)
+        page_filters = msgspec.structs.replace(filters, limit=query.limit, status=query.status)
 
-        async def read(tx: Tx, page: EdgeFilter) -> list[Edge]:
-            return await operations.edges_of(tx, _session_ref(call), page)
+        async def read(tx: Transaction, page_filters: EdgeFilter) -> list[Edge]:
+            return await operations.list_session_edges(tx, _session_ref(call), page_filters)
 
-        return await self._page(call, query.cursor, asked, read)
+        return await self._list_page(call, query.cursor, page_filters, read)
 
-    async def _page(
+    async def _list_page(
         self,
         call: Call,
         cursor: str | None,
-        wanted: EdgeFilter,
-        read: Callable[[Tx, EdgeFilter], Awaitable[list[Edge]]],
+        filters: EdgeFilter,
+        read: Callable[[Transaction, EdgeFilter], Awaitable[list[Edge]]],
     ) -> Reply:
         before = paging.decode(LISTING, cursor) if cursor else None
-        asked = msgspec.structs.replace(wanted, before=before, limit=wanted.limit + 1)
-        edges = await self._read(call, lambda tx: read(tx, asked))
-        shown, last = paging.clip([edge.id for edge in edges], wanted.limit)
-        following = paging.encode(LISTING, last) if last else None
-        body = EdgeList([rules.view(edge) for edge in edges[:shown]], following)
-        return Reply(body, 200, call.link_to_next(following))
+        page_filters = msgspec.structs.replace(filters, before=before, limit=filters.limit + 1)
+        edges = await self._read(call, lambda tx: read(tx, page_filters))
+        count, last_id = paging.trim_page([edge.id for edge in edges], filters.limit)
+        next_cursor = paging.encode(LISTING, last_id) if last_id else None
+        body = EdgeList([rules.view(edge) for edge in edges[:count]], next_cursor)
+        return Reply(body, 200, call.next_link(next_cursor))
 
-    async def _read(self, call: Call, operation: Callable[[Tx], Awaitable[T]]) -> T:
+    async def _read(self, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
         """Behind the wall: the zone that is looked at, and the zone of the caller's own session."""
-        return await self.engine.read(operation, zones={call.zone, call.caller.zone_id})
+        return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
 
 def _edge_ref(call: Call) -> EdgeRef:
-    return EdgeRef(call.zone, call.params["id"], call.caller.bearer)
+    return EdgeRef(call.zone_id, call.params["id"], call.caller.bearer)
 
 
 def _session_ref(call: Call) -> SessionRef:
-    return SessionRef(call.zone, call.params["id"], call.caller.bearer)
+    return SessionRef(call.zone_id, call.params["id"], call.caller.bearer)
 
 
-def _asked(call: Call) -> Delegate:
+def _delegate_command(call: Call) -> Delegate:
     """What is asked of the lane: the body, with its key and digest."""
     body = call.body
     assert isinstance(body, DelegateBody)
-    key = idempotency.one_key(call.idempotency_key, body.idempotency_key)
-    plain = Delegate(
+    key = idempotency.request_key(call.idempotency_key, body.idempotency_key)
+    base = Delegate(
         id=new_id(),
-        zone_id=call.zone,
+        zone_id=call.zone_id,
         caller=call.caller,
         source_session_id=body.source_session_id,
         target_session_id=body.target_session_id,
-        key=key,
-        digest=idempotency.digest(rules.defaulted(body)) if key is not None else "",
+        idempotency_key=key,
+        request_digest=idempotency.request_digest(rules.normalize_body(body)) if key is not None else "",
         trace=call.trace,
     )
-    return rules.asked(body, plain)
+    return rules.build_command(body, base)
 
 
-NARROWING = (
+DELEGATE_DESCRIPTION = (
     "Authority only narrows: scopes and resources are a part of the parent's, hops fewer, expiry no later. With an "
     "Idempotency-Key, repeating gives 200 and the same delegation while it is active."
 )
-REVOKING = (
+REVOKE_DESCRIPTION = (
     "Takes all that are derived from it, and ends each session that no active delegation is left to, with its subtree; "
     "`keep_sessions=true` lets them run on without the authority. Answered when all of them have ended; repeated, it "
     "moves nothing."
 )
 
 
-def routes(desk: DelegationDesk) -> list[Route]:
-    base = "/zones/{zone}/delegations"
-    one = base + "/{id}"
+def routes(handlers: DelegationHandlers) -> list[Route]:
+    base_path = "/zones/{zone}/delegations"
+    edge_path = base_path + "/{id}"
     tags = ("delegations",)
-    missing = ("delegation_not_found",)
-    unknown = ("agent_not_found",)
+    not_found_errors = ("delegation_not_found",)
+    session_errors = ("agent_not_found",)
     return [
         Route(
-            "POST", base, desk.delegate, "Delegate authority from one session to another", LIFECYCLE,
-            body=DelegateBody, answer=EdgeView, status=201, tags=tags, description=NARROWING,
-            refusals=("self_delegation_denied", "delegation_expired", "invalid_constraints", "invalid_scope",
+            "POST", base_path, handlers.delegate, "Delegate authority from one session to another", LIFECYCLE,
+            body=DelegateBody, response=EdgeView, status=201, tags=tags, description=DELEGATE_DESCRIPTION,
+            errors=("self_delegation_denied", "delegation_expired", "invalid_constraints", "invalid_scope",
                       "invalid_parent_edge", "invalid_issuer_application", "invalid_receiver_application",
                       "application_ownership_required", "delegation_exceeds_authority", "zone_not_found",
                       "delegation_endpoint_not_found", "delegation_not_found", "agent_suspended",
                       "delegation_cycle_denied", "idempotency_key_conflict"),
         ),
         Route(
-            "GET", base, desk.list_all, "List delegations, newest first", LIFECYCLE, query=ListEdgesQuery,
-            answer=EdgeList, refusals=("invalid_cursor", "zone_not_found"), tags=tags,
+            "GET", base_path, handlers.list_delegations, "List delegations, newest first", LIFECYCLE, query=ListEdgesQuery,
+            response=EdgeList, errors=("invalid_cursor", "zone_not_found"), tags=tags,
         ),
-        Route("GET", one, desk.show, "Show a delegation", LIFECYCLE, answer=EdgeView, refusals=missing, tags=tags),
+        Route("GET", edge_path, handlers.show, "Show a delegation", LIFECYCLE, response=EdgeView, errors=not_found_errors, tags=tags),
         *(
-            Route(method, path, desk.revoke, "Revoke a delegation", LIFECYCLE, query=RevokeQuery, answer=RevokedView,
-                  refusals=(*missing, "application_ownership_required"), tags=tags, description=REVOKING)
-            for method, path in (("DELETE", one), ("PATCH", one + "/revoke"))
+            Route(method, path, handlers.revoke, "Revoke a delegation", LIFECYCLE, query=RevokeQuery, response=RevokedView,
+                  errors=(*not_found_errors, "application_ownership_required"), tags=tags, description=REVOKE_DESCRIPTION)
+            for method, path in (("DELETE", edge_path), ("PATCH", edge_path + "/revoke"))
         ),
         *(
-            Route("GET", f"{base}/{way}/{{id}}", handler, summary, LIFECYCLE, query=EdgesOfSessionQuery,
-                  answer=EdgeList, refusals=(*unknown, "invalid_cursor"), tags=tags)
-            for way, handler, summary in (
-                ("inbound", desk.inbound, "List the delegations to a session, newest first"),
-                ("outbound", desk.outbound, "List the delegations from a session, newest first"),
+            Route("GET", f"{base_path}/{direction}/{{id}}", handler, summary, LIFECYCLE, query=EdgesOfSessionQuery,
+                  response=EdgeList, errors=(*session_errors, "invalid_cursor"), tags=tags)
+            for direction, handler, summary in (
+                ("inbound", handlers.list_inbound, "List the delegations to a session, newest first"),
+                ("outbound", handlers.list_outbound, "List the delegations from a session, newest first"),
             )
         ),
         Route(
-            "GET", one + "/traverse", desk.traverse, "Show a delegation and all that is reached from it", LIFECYCLE,
-            query=TraverseQuery, answer=Traversal, refusals=missing, tags=tags,
+            "GET", edge_path + "/traverse", handlers.traverse, "Show a delegation and all that is reached from it", LIFECYCLE,
+            query=TraverseQuery, response=Traversal, errors=not_found_errors, tags=tags,
         ),
         Route(
-            "GET", one + "/explain", desk.explain, "Why a delegation is as it is, and what it would refuse", LIFECYCLE,
-            answer=EdgeExplanation, refusals=missing, tags=tags,
+            "GET", edge_path + "/explain", handlers.explain, "Why a delegation is as it is, and what it would refuse", LIFECYCLE,
+            response=EdgeExplanation, errors=not_found_errors, tags=tags,
         ),
         Route(
-            "GET", "/zones/{zone}/agents/{id}/authority", desk.authority, "By which delegations a session holds what",
-            LIFECYCLE, answer=Authority, refusals=unknown, tags=tags,
+            "GET", "/zones/{zone}/agents/{id}/authority", handlers.show_authority, "By which delegations a session holds what",
+            LIFECYCLE, response=Authority, errors=session_errors, tags=tags,
         ),
     ]  # fmt: skip

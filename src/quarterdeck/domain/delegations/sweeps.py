@@ -26,7 +26,7 @@ RETENTION = "delegation-retention"
 
 
 def sweeps(
-    everywhere: Engine,
+    cross_zone_engine: Engine,
     submit_expire: Callable[[Expire], Awaitable[Edge]],
     settings: DelegationSettings,
     retention_every_ms: int = 900_000,
@@ -34,20 +34,20 @@ def sweeps(
     """`everywhere` sees all zones: what it finds is marked by a lane that sees only the zones concerned."""
 
     async def expire(batch: int) -> int:
-        refs = await everywhere.read(lambda tx: operations.past_their_time(tx, batch))
-        works = [submit_expire(Expire(zone_id, edge_id)) for zone_id, edge_id in refs]
-        for outcome in await asyncio.gather(*works, return_exceptions=True):
+        refs = await cross_zone_engine.read(lambda tx: operations.find_expired(tx, batch))
+        submissions = [submit_expire(Expire(zone_id, edge_id)) for zone_id, edge_id in refs]
+        for outcome in await asyncio.gather(*submissions, return_exceptions=True):
             # Gone between finding and marking is no failure; anything else is worth a failed pass.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
                 raise outcome
         return len(refs)
 
-    async def forget(batch: int) -> int:
-        window = round(settings.delegation_retention_days * DAY)
-        return await everywhere.transact(lambda tx: operations.forget(tx, window, batch))
+    async def delete_expired(batch: int) -> int:
+        retention_ms = round(settings.delegation_retention_days * DAY)
+        return await cross_zone_engine.transact(lambda tx: operations.delete_expired(tx, retention_ms, batch))
 
     batch = settings.delegation_sweep_batch
     return [
         Sweep(EXPIRY, settings.delegation_sweep_interval_ms, batch, expire),
-        Sweep(RETENTION, retention_every_ms, batch, forget),
+        Sweep(RETENTION, retention_every_ms, batch, delete_expired),
     ]

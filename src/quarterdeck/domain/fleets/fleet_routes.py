@@ -10,7 +10,7 @@ from quarterdeck.core import paging
 from quarterdeck.core.caller import FLEET_EXEC, LIFECYCLE
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.routing import Call, Reply, Route
-from quarterdeck.domain.agents.operations.authorization import require_power
+from quarterdeck.domain.agents.operations.authorization import require_permission
 from quarterdeck.domain.fleets import route_params
 from quarterdeck.domain.fleets.model.bodies import DeleteQuery, FleetBody, FleetsQuery
 from quarterdeck.domain.fleets.model.commands import (
@@ -54,11 +54,11 @@ class FleetDesk:
         key, digest = route_params.key_of(call)
         made = await self.submit(
             CreateFleet(
-                zone_id=call.zone,
+                zone_id=call.zone_id,
                 caller=call.caller,
                 trace=call.trace,
                 label=body.label,
-                place=await self._place(call, body),
+                position=await self._place(call, body),
                 key=key,
                 digest=digest,
             )
@@ -71,7 +71,7 @@ class FleetDesk:
     async def _place(self, call: Call, body: FleetBody) -> Place | None:
         if body.pane is None and body.coding_agent is None:
             return None
-        await route_params.read(self.engine, call, lambda tx: require_power(tx, call.caller, call.zone, CHANGE))
+        await route_params.read(self.engine, call, lambda tx: require_permission(tx, call.caller, call.zone_id, CHANGE))
         if self.station is None:
             raise route_params.no_panes_here()
         coding_agent = body.coding_agent or CODING_AGENT
@@ -83,24 +83,24 @@ class FleetDesk:
         """Of one that was there before, others may have come since."""
         if made.made:
             return len([made.director, made.administrator])
-        fleet = OfFleet(zone_id=call.zone, caller=call.caller, fleet_id=made.fleet.fleet_id)
+        fleet = OfFleet(zone_id=call.zone_id, caller=call.caller, fleet_id=made.fleet.fleet_id)
         return (await route_params.read(self.engine, call, lambda tx: fleet_reads.fleet(tx, fleet))).members
 
     async def list_all(self, call: Call) -> Reply:
         query = call.query
         assert isinstance(query, FleetsQuery)
         wanted = FleetsFilter(
-            zone_id=call.zone,
+            zone_id=call.zone_id,
             caller=call.caller,
             limit=query.limit + 1,
             before=route_params.number_of(LISTING, query.cursor) if query.cursor else LAST,
             with_deleted=query.deleted,
         )
         found = await route_params.read(self.engine, call, lambda tx: fleet_reads.fleets(tx, wanted))
-        shown, last = paging.clip([str(seen.fleet.fleet_id) for seen in found], query.limit)
+        shown, last = paging.trim_page([str(seen.fleet.fleet_id) for seen in found], query.limit)
         cursor = paging.encode(LISTING, last) if last else None
         body = FleetList([views.fleet_view(seen) for seen in found[:shown]], cursor)
-        return Reply(body, 200, call.link_to_next(cursor))
+        return Reply(body, 200, call.next_link(cursor))
 
     async def show(self, call: Call) -> FleetView:
         wanted = of_fleet(call)
@@ -109,13 +109,13 @@ class FleetDesk:
     async def delete(self, call: Call) -> FleetDeletedView:
         query = call.query
         assert isinstance(query, DeleteQuery)
-        reaches_panes = call.is_on_socket and FLEET_EXEC in call.caller.scopes
+        reaches_panes = call.is_unix_socket and FLEET_EXEC in call.caller.scopes
         closing = _Closing(call, self.station if reaches_panes and not query.keep_panes else None)
         wanted = of_fleet(call)
         # Before anybody is deregistered: a request that is cut can be repeated then, and closes what is left.
         while await closing.go_on(await route_params.read(self.engine, call, lambda tx: placed(tx, wanted))):
             pass
-        ask = DeleteFleet(zone_id=call.zone, caller=call.caller, trace=call.trace, fleet_id=wanted.fleet_id)
+        ask = DeleteFleet(zone_id=call.zone_id, caller=call.caller, trace=call.trace, fleet_id=wanted.fleet_id)
         done = await self.submit(ask)
         assert isinstance(done, FleetDeleted)
         try:
@@ -169,21 +169,21 @@ def routes(desk: FleetDesk) -> list[Route]:
     base, tags, missing = "/api/v1/fleets", ("fleets",), ("fleet_not_found",)
     return [
         Route(
-            "POST", base, desk.create, "Create a fleet", LIFECYCLE, body=FleetBody, answer=FleetView, status=201,
-            tags=tags, description=CREATING, power=CHANGE,
-            refusals=("zone_ended", "no_panes_here", "local_socket_only", "tmux_failed", "unknown_coding_agent",
+            "POST", base, desk.create, "Create a fleet", LIFECYCLE, body=FleetBody, response=FleetView, status=201,
+            tags=tags, description=CREATING, permission=CHANGE,
+            errors=("zone_ended", "no_panes_here", "local_socket_only", "tmux_failed", "unknown_coding_agent",
                       "unknown_pane", "idempotency_key_conflict", *missing),
         ),
         Route(
-            "GET", base, desk.list_all, "List fleets, newest first", LIFECYCLE, query=FleetsQuery, answer=FleetList,
-            tags=tags, refusals=("invalid_cursor",), power=READ,
+            "GET", base, desk.list_all, "List fleets, newest first", LIFECYCLE, query=FleetsQuery, response=FleetList,
+            tags=tags, errors=("invalid_cursor",), permission=READ,
         ),
         Route(
-            "GET", FLEET, desk.show, "Show a fleet", LIFECYCLE, answer=FleetView, tags=tags, refusals=missing,
-            power=READ,
+            "GET", FLEET, desk.show, "Show a fleet", LIFECYCLE, response=FleetView, tags=tags, errors=missing,
+            permission=READ,
         ),
         Route(
-            "DELETE", FLEET, desk.delete, "Delete a fleet", LIFECYCLE, query=DeleteQuery, answer=FleetDeletedView,
-            tags=tags, refusals=(*missing, "panes_not_closed"), description=DELETING, power=CHANGE,
+            "DELETE", FLEET, desk.delete, "Delete a fleet", LIFECYCLE, query=DeleteQuery, response=FleetDeletedView,
+            tags=tags, errors=(*missing, "panes_not_closed"), description=DELETING, permission=CHANGE,
         ),
     ]  # fmt: skip

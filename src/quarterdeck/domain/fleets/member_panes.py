@@ -47,13 +47,13 @@ from quarterdeck.domain.fleets.rules import errors
 from quarterdeck.domain.fleets.rules.agent_cards import BUILTIN, kind_of
 from quarterdeck.domain.fleets.rules.members import directing_problem, key_of as bound_key_of
 from quarterdeck.engine.transaction import Engine
-from quarterdeck.tmux.coding_agents import CodingAgent, argv_of
+from quarterdeck.tmux.coding_agents import CodingAgent, build_argv
 from quarterdeck.tmux.errors import TmuxError
-from quarterdeck.tmux.keystrokes import Ready
+from quarterdeck.tmux.keystrokes import TypingTarget
 from quarterdeck.tmux.notice_text import PING, default_prompt
-from quarterdeck.tmux.pane_info import PaneSeen
+from quarterdeck.tmux.pane_info import PaneInfo
 from quarterdeck.tmux.panes import Tmux
-from quarterdeck.tmux.wait_closed import LOOK_SECONDS
+from quarterdeck.tmux.wait_closed import POLL_SECONDS
 
 log = logging.getLogger("quarterdeck.fleets")
 BEGIN_SECONDS = 2.0
@@ -92,7 +92,7 @@ class Wish:
             director_name=self.director.name,
             director_id=self.director.agent_id,
         )
-        return argv_of(self.agent, name=member.name, model=self.body.model, prompt=prompt)
+        return build_argv(self.agent, name=member.name, model=self.body.model, prompt=prompt)
 
 
 class PaneStation:
@@ -161,14 +161,14 @@ class PaneStation:
             raise errors.no_placement(director.member.agent_id)
         return self._at(body.pane.socket, await self._own(body.pane), None, agent.name)
 
-    async def _own(self, pane: Pane) -> PaneSeen:
+    async def _own(self, pane: Pane) -> PaneInfo:
         """The pane that a caller says it is in, as its tmux server tells."""
         seen = (await asked(Tmux(pane.socket, self._reach.call_seconds).panes())).get(pane.pane_id)
         if seen is None or seen.is_dead:
             raise errors.no_such_pane(pane.pane_id)
         return seen
 
-    def _at(self, socket: str, seen: PaneSeen, pane_id: str | None, coding_agent: str) -> Place:
+    def _at(self, socket: str, seen: PaneInfo, pane_id: str | None, coding_agent: str) -> Place:
         host = self._reach.host
         return Place(
             *(seen.session, seen.window_id, pane_id, coding_agent), *(host.id, host.user_id, socket, seen.server_pid)
@@ -193,12 +193,12 @@ class PaneStation:
 
     async def _see_it_run(self, placed: Placement) -> None:
         until = asyncio.get_running_loop().time() + BEGIN_SECONDS
-        while not isinstance(found := await self._reach.ready(placed), Ready):
+        while not isinstance(found := await self._reach.ready(placed), TypingTarget):
             if found is not Notice.NOT_THE_AGENT:
                 raise TmuxError(f"{placed.coding_agent} ended as soon as it had begun.")
             if asyncio.get_running_loop().time() >= until:
                 return
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _take_back(self, tmux: Tmux, member: Member, pane_id: str | None) -> None:
         if pane_id is not None:
@@ -268,7 +268,7 @@ class PaneStation:
         fate = None if stays else await self._end(call, found.placement, force)
         gone = await self._means.submit(
             DeregisterMember(
-                zone_id=call.zone, caller=call.caller, trace=call.trace, fleet_id=fleet_id, agent_id=agent_id
+                zone_id=call.zone_id, caller=call.caller, trace=call.trace, fleet_id=fleet_id, agent_id=agent_id
             )
         )
         assert isinstance(gone, MemberGone)
@@ -317,8 +317,8 @@ class PaneStation:
     # -- shared --------------------------------------------------------------------------------------------------
 
     async def _standing(self, call: Call, fleet_id: int, agent_id: int) -> Standing:
-        wanted = Wanted(call.zone, fleet_id, agent_id, call.caller)
-        zones = {call.zone, call.caller.zone_id}
+        wanted = Wanted(call.zone_id, fleet_id, agent_id, call.caller)
+        zones = {call.zone_id, call.caller.zone_id}
         return await self._means.engine.read(lambda tx: standing(tx, wanted), zones=zones)
 
     def require_coding_agent(self, name: str) -> None:
@@ -335,11 +335,11 @@ def require_exec(call: Call) -> None:
     """Whoever types into panes is their user: they hold the scope, and come where nobody else can."""
     if FLEET_EXEC not in call.caller.scopes:
         raise errors.scope_missing(FLEET_EXEC)
-    if not call.is_on_socket:
+    if not call.is_unix_socket:
         raise errors.not_on_the_socket()
 
 
-def _reached(agent_id: int, found: PaneSeen | Notice) -> PaneSeen:
+def _reached(agent_id: int, found: PaneInfo | Notice) -> PaneInfo:
     if isinstance(found, Notice):
         raise errors.pane_out_of_reach(agent_id, found)
     return found
@@ -348,7 +348,7 @@ def _reached(agent_id: int, found: PaneSeen | Notice) -> PaneSeen:
 def _registering(call: Call, body: MemberBody, place: Place) -> RegisterMember:
     key, digest = key_of(call)
     return RegisterMember(
-        zone_id=call.zone,
+        zone_id=call.zone_id,
         caller=call.caller,
         trace=call.trace,
         fleet_id=fleet_of(call),
@@ -356,7 +356,7 @@ def _registering(call: Call, body: MemberBody, place: Place) -> RegisterMember:
         description=body.description,
         skills=skills_of(body),
         director_id=body.director_id,
-        place=place,
+        position=place,
         key=key,
         digest=digest,
     )

@@ -92,9 +92,9 @@ class MemberDesk:
             with_unread=query.activity,
         )
         found = await route_params.read(self.engine, call, lambda tx: fleet_reads.members(tx, wanted))
-        shown, last = paging.clip([str(view.agent_id) for view in found], query.limit)
+        shown, last = paging.trim_page([str(view.agent_id) for view in found], query.limit)
         cursor = paging.encode(LISTING, last) if last else None
-        return Reply(FleetMemberList(found[:shown], cursor), 200, call.link_to_next(cursor))
+        return Reply(FleetMemberList(found[:shown], cursor), 200, call.next_link(cursor))
 
     async def show(self, call: Call) -> FleetMemberView:
         wanted = route_params.of_member(call)
@@ -128,7 +128,7 @@ class MemberDesk:
 
     async def _panes(self, call: Call) -> Station:
         """Whoever may not, or asks for a member that is not there, is told that before anything about panes."""
-        wanted = Wanted(call.zone, fleet_id(call), agent_id(call), call.caller)
+        wanted = Wanted(call.zone_id, fleet_id(call), agent_id(call), call.caller)
         await route_params.read(self.engine, call, lambda tx: standing(tx, wanted))
         if self.station is None:
             raise route_params.no_panes_here()
@@ -155,9 +155,9 @@ def routes(desk: MemberDesk) -> list[Route]:
     panes = (*changes, *reach, "no_placement", "pane_out_of_reach")
     return [
         Route(
-            "POST", of_fleet, desk.create, "Register a member", LIFECYCLE, body=MemberBody, answer=FleetMemberView,
-            status=201, tags=tags, description=MAKING, power=CHANGE,
-            refusals=(
+            "POST", of_fleet, desk.create, "Register a member", LIFECYCLE, body=MemberBody, response=FleetMemberView,
+            status=201, tags=tags, description=MAKING, permission=CHANGE,
+            errors=(
                 *changes, *reach, "zone_ended", "fleet_full", "nested_teams", "administrator_protected", "no_placement",
                 "unknown_coding_agent", "unknown_pane", "pane_not_made", "member_being_made",
                 "idempotency_key_conflict",
@@ -165,26 +165,26 @@ def routes(desk: MemberDesk) -> list[Route]:
         ),
         Route(
             "GET", of_fleet, desk.list_all, "List the members of a fleet", LIFECYCLE, query=MembersQuery,
-            answer=FleetMemberList, tags=tags, refusals=(*missing, "invalid_cursor"), power=READ,
+            response=FleetMemberList, tags=tags, errors=(*missing, "invalid_cursor"), permission=READ,
         ),
         Route(
-            "GET", MEMBER, desk.show, "Show a member", LIFECYCLE, answer=FleetMemberView, tags=tags, refusals=one,
-            power=READ,
+            "GET", MEMBER, desk.show, "Show a member", LIFECYCLE, response=FleetMemberView, tags=tags, errors=one,
+            permission=READ,
         ),
         Route(
             "DELETE", MEMBER, desk.delete, "Deregister a member", LIFECYCLE, query=MemberDeleteQuery,
-            answer=FleetMemberDeleted, tags=tags, description=LEAVING, power=CHANGE,
-            refusals=(*changes, *reach, "member_still_there", "unknown_coding_agent", "administrator_protected",
+            response=FleetMemberDeleted, tags=tags, description=LEAVING, permission=CHANGE,
+            errors=(*changes, *reach, "member_still_there", "unknown_coding_agent", "administrator_protected",
                       "director_protected"),
         ),
         Route(
             "GET", f"{MEMBER}/capture", desk.capture, "Show what a member's pane shows", LIFECYCLE, query=CaptureQuery,
-            answer=ScreenView, tags=tags, refusals=panes, description=BY_HAND, power=CHANGE,
+            response=ScreenView, tags=tags, errors=panes, description=BY_HAND, permission=CHANGE,
         ),
         *(
             Route(
-                "POST", f"{MEMBER}/{verb}", handler, summary, LIFECYCLE, body=ExecBody, answer=TypedView,
-                tags=tags, refusals=panes, description=BY_HAND, power=CHANGE,
+                "POST", f"{MEMBER}/{verb}", handler, summary, LIFECYCLE, body=ExecBody, response=TypedView,
+                tags=tags, errors=panes, description=BY_HAND, permission=CHANGE,
             )
             for verb, handler, summary in (
                 ("send-input", desk.type_in, "Type a text into a member's pane"),
@@ -192,7 +192,7 @@ def routes(desk: MemberDesk) -> list[Route]:
             )
         ),
         Route(
-            "POST", f"{MEMBER}/ping", desk.ping, "Have a member look for its messages", LIFECYCLE, answer=TypedView,
-            tags=tags, refusals=panes, description=BY_HAND, power=CHANGE,
+            "POST", f"{MEMBER}/ping", desk.ping, "Have a member look for its messages", LIFECYCLE, response=TypedView,
+            tags=tags, errors=panes, description=BY_HAND, permission=CHANGE,
         ),
     ]  # fmt: skip

@@ -162,11 +162,11 @@ class MessageDesk:
         )
         found = await route_params.read(self.engine, call, lambda tx: timeline.page(tx, wanted))
         places = [str(entry.head.task_id) for entry in found.entries]
-        shown, last = paging.clip(places, query.limit)
+        shown, last = paging.trim_page(places, query.limit)
         last = places[-1] if found.is_cut else last
         cursor = paging.encode(TIMELINE, last) if last else None
         views = [showing.entry_view(entry, found.names) for entry in found.entries[:shown]]
-        return Reply(TimelineView(views, cursor), 200, call.link_to_next(cursor))
+        return Reply(TimelineView(views, cursor), 200, call.next_link(cursor))
 
 
 def _spoken(call: Call, body: MessageBody) -> Send | Broadcast:
@@ -205,11 +205,11 @@ def _paged(query: MessagesQuery, listing: str) -> Paged:
 def _listed(call: Call, found: Pages, listing: str) -> Reply:
     assert isinstance(call.query, MessagesQuery)
     places = [f"{each.status_timestamp}.{each.task_id}" for each in found.messages]
-    shown, last = paging.clip(places, call.query.limit)
+    shown, last = paging.trim_page(places, call.query.limit)
     last = places[-1] if found.is_cut else last
     cursor = paging.encode(listing, last) if last else None
     views = [showing.message_view(each, found.names) for each in found.messages[:shown]]
-    return Reply(MessageList(views, cursor), 200, call.link_to_next(cursor))
+    return Reply(MessageList(views, cursor), 200, call.next_link(cursor))
 
 
 SENDING = (
@@ -238,44 +238,44 @@ def routes(desk: MessageDesk) -> list[Route]:
     return [
         Route(
             "POST", of_fleet, desk.send, "Send a message, or broadcast one", LIFECYCLE, body=MessageBody, status=201,
-            answer=MessageView | BroadcastView, tags=tags, description=SENDING, power=SPEAK, body_max=MESSAGE_MAX,
-            refusals=(*acts, "destination_not_found", "administrator_protected", "message_not_found",
+            response=MessageView | BroadcastView, tags=tags, description=SENDING, permission=SPEAK, body_bytes_max=MESSAGE_MAX,
+            errors=(*acts, "destination_not_found", "administrator_protected", "message_not_found",
                       "broadcast_too_large", "zone_ended", "idempotency_key_conflict"),
         ),
         Route(
             "GET", of_fleet, desk.list_all, "List a fleet's messages, newest first", LIFECYCLE, query=MessagesQuery,
-            answer=MessageList, tags=tags, refusals=lists, power=READ,
+            response=MessageList, tags=tags, errors=lists, permission=READ,
         ),
         Route(
-            "GET", MESSAGE, desk.show, "Show a message", LIFECYCLE, answer=MessageView, tags=tags,
-            refusals=(*missing, "message_not_found"), power=READ,
+            "GET", MESSAGE, desk.show, "Show a message", LIFECYCLE, response=MessageView, tags=tags,
+            errors=(*missing, "message_not_found"), permission=READ,
         ),
         Route(
             "POST", f"{MESSAGE}/ack", desk.acknowledge, "Acknowledge a message", LIFECYCLE, body=AgentBody,
-            answer=MessageView, tags=tags, refusals=(*ends, "not_the_recipient"), power=SPEAK,
+            response=MessageView, tags=tags, errors=(*ends, "not_the_recipient"), permission=SPEAK,
             description="By its recipient, once.",
         ),
         Route(
             "POST", f"{MESSAGE}/cancel", desk.cancel, "Cancel a message", LIFECYCLE, body=AgentBody,
-            answer=MessageView, tags=tags, refusals=(*ends, "not_the_sender"), power=SPEAK,
+            response=MessageView, tags=tags, errors=(*ends, "not_the_sender"), permission=SPEAK,
             description="By its sender, before it was acknowledged.",
         ),
         Route(
             "GET", f"{MEMBER}/inbox", desk.inbox, "List what a member was sent", LIFECYCLE, query=InboxQuery,
-            answer=MessageList, tags=tags, refusals=(*lists, "fleet_deleted", "fleet_member_not_found"), power=READ,
-            waits=True, description=POLLING,
+            response=MessageList, tags=tags, errors=(*lists, "fleet_deleted", "fleet_member_not_found"), permission=READ,
+            is_long_poll=True, description=POLLING,
         ),
         Route(
             "GET", f"{MEMBER}/sent", desk.sent, "List what a member has sent", LIFECYCLE, query=SentQuery,
-            answer=MessageList, tags=tags, refusals=(*lists, "fleet_member_not_found"), power=READ,
+            response=MessageList, tags=tags, errors=(*lists, "fleet_member_not_found"), permission=READ,
         ),
         Route(
             "GET", f"{FLEET}/timeline", desk.timeline, "Show what was said, broadcasts as one", LIFECYCLE,
-            query=TimelineQuery, answer=TimelineView, tags=tags, refusals=lists, power=READ,
+            query=TimelineQuery, response=TimelineView, tags=tags, errors=lists, permission=READ,
         ),
         Route(
             "GET", f"{FLEET}/timeline/live", desk.follow, "Follow what is said", LIFECYCLE,
-            streams=EntryView | MovedView, tags=tags, power=READ, description=FOLLOWING,
-            refusals=(*missing, "invalid_last_event_id", "too_many_streams", "draining"),
+            stream_event=EntryView | MovedView, tags=tags, permission=READ, description=FOLLOWING,
+            errors=(*missing, "invalid_last_event_id", "too_many_streams", "draining"),
         ),
     ]  # fmt: skip

@@ -99,27 +99,27 @@ def routes(desk: MonitorDesk) -> list[Route]:
     changes = (*missing, "fleet_deleted")
     return [
         Route(
-            "GET", of_fleet, desk.show, "Show who watches over a fleet, and over whom", LIFECYCLE, answer=MonitorView,
-            tags=tags, refusals=missing, power=READ,
+            "GET", of_fleet, desk.show, "Show who watches over a fleet, and over whom", LIFECYCLE, response=MonitorView,
+            tags=tags, errors=missing, permission=READ,
         ),
         Route(
             "POST", f"{of_fleet}/claim", desk.claim, "Begin to watch over a fleet", LIFECYCLE, body=ClaimBody,
-            answer=MonitorView, tags=tags, refusals=(*changes, "monitor_running"), description=CLAIMING, power=CHANGE,
+            response=MonitorView, tags=tags, errors=(*changes, "monitor_running"), description=CLAIMING, permission=CHANGE,
         ),
         Route(
             "POST", f"{of_fleet}/beat", desk.beat, "Tell that one still watches", LIFECYCLE, body=BeatBody,
-            answer=MonitorView, tags=tags, refusals=(*changes, "not_the_monitor"), description=BEATING, power=CHANGE,
+            response=MonitorView, tags=tags, errors=(*changes, "not_the_monitor"), description=BEATING, permission=CHANGE,
         ),
         Route(
             "POST", f"{of_fleet}/release", desk.release, "Watch over a fleet no more", LIFECYCLE, body=ReleaseBody,
-            answer=MonitorView, tags=tags, refusals=(*changes, "not_the_monitor"), power=CHANGE,
+            response=MonitorView, tags=tags, errors=(*changes, "not_the_monitor"), permission=CHANGE,
         ),
         Route(
-            "GET", of_member, desk.show_member, "Show how a member is watched over", LIFECYCLE, answer=MonitoredView,
-            tags=tags, refusals=(*missing, *member), power=READ,
+            "GET", of_member, desk.show_member, "Show how a member is watched over", LIFECYCLE, response=MonitoredView,
+            tags=tags, errors=(*missing, *member), permission=READ,
         ),
         Route(
             "PATCH", of_member, desk.configure, "Change how a member is watched over", LIFECYCLE, body=MonitorBody,
-            answer=MonitoredView, tags=tags, refusals=(*changes, *member), power=CHANGE,
+            response=MonitoredView, tags=tags, errors=(*changes, *member), permission=CHANGE,
         ),
     ]  # fmt: skip

@@ -16,13 +16,13 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.domain.fleets.model.rows import Fate, Notice, Placement
 from quarterdeck.domain.fleets.rules import errors
 from quarterdeck.tmux import keystrokes
-from quarterdeck.tmux.coding_agents import CodingAgent, has_left
+from quarterdeck.tmux.coding_agents import CodingAgent, has_exited
 from quarterdeck.tmux.errors import TmuxError
 from quarterdeck.tmux.host import Host
-from quarterdeck.tmux.keystrokes import Ready
-from quarterdeck.tmux.pane_info import PaneSeen
+from quarterdeck.tmux.keystrokes import TypingTarget
+from quarterdeck.tmux.pane_info import PaneInfo
 from quarterdeck.tmux.panes import Tmux
-from quarterdeck.tmux.wait_closed import Leaving
+from quarterdeck.tmux.wait_closed import PaneCloseWaiter
 
 log = logging.getLogger("quarterdeck.fleets")
 ENDED_AT_ONCE = 16
@@ -39,7 +39,7 @@ class Reach:
     """For one call of tmux."""
     exit_seconds: float
     """For a pane to go, after its agent was told to exit."""
-    leaving: Leaving = field(default_factory=Leaving)
+    leaving: PaneCloseWaiter = field(default_factory=PaneCloseWaiter)
     hands: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ENDED_AT_ONCE))
 
     def tmux(self, placement: Placement) -> Tmux:
@@ -47,31 +47,31 @@ class Reach:
 
     # -- looking -------------------------------------------------------------------------------------------------
 
-    async def seen(self, placement: Placement) -> PaneSeen | Notice:
+    async def seen(self, placement: Placement) -> PaneInfo | Notice:
         """The pane, if it is there, whatever runs in it."""
-        if why_not := keystrokes.elsewhere(placement, self.host):
+        if why_not := keystrokes.check_host(placement, self.host):
             return Notice(why_not)
-        found = keystrokes.there(await asked(self.tmux(placement).panes()), placement)
-        return found if isinstance(found, PaneSeen) else Notice(found)
+        found = keystrokes.find_pane(await asked(self.tmux(placement).panes()), placement)
+        return found if isinstance(found, PaneInfo) else Notice(found)
 
-    async def ready(self, placement: Placement) -> Ready | Notice:
+    async def ready(self, placement: Placement) -> TypingTarget | Notice:
         """The pane, if it may be typed into."""
-        if why_not := keystrokes.elsewhere(placement, self.host):
+        if why_not := keystrokes.check_host(placement, self.host):
             return Notice(why_not)
-        looked = await asked(keystrokes.look(self.tmux(placement)))
+        looked = await asked(keystrokes.take_snapshot(self.tmux(placement)))
         agent = self.coding_agents.get(placement.coding_agent)
-        judged = await asyncio.to_thread(keystrokes.judge, looked, placement, self.host, agent)
-        return judged if isinstance(judged, Ready) else Notice(judged)
+        judged = await asyncio.to_thread(keystrokes.check_pane, looked, placement, self.host, agent)
+        return judged if isinstance(judged, TypingTarget) else Notice(judged)
 
     # -- typing --------------------------------------------------------------------------------------------------
 
-    async def type_to(self, placement: Placement, text: str, *, enters: bool = True) -> PaneSeen | Notice:
+    async def type_to(self, placement: Placement, text: str, *, enters: bool = True) -> PaneInfo | Notice:
         """Where it was typed, or why it was not."""
         ready = await self.ready(placement)
         if isinstance(ready, Notice):
             return ready
-        why_not = await asked(keystrokes.type_to(self.tmux(placement), ready, text, enters=enters))
-        return ready.seen if why_not is None else Notice(why_not)
+        why_not = await asked(keystrokes.type_line(self.tmux(placement), ready, text, press_enter=enters))
+        return ready.pane if why_not is None else Notice(why_not)
 
     # -- ending --------------------------------------------------------------------------------------------------
 
@@ -82,11 +82,11 @@ class Reach:
             typed = await self._told_to_leave(placement)
         if isinstance(typed, Notice):
             return typed
-        if not await asked(self.leaving.gone(self.tmux(placement), typed, self.exit_seconds)):
+        if not await asked(self.leaving.wait_closed(self.tmux(placement), typed, self.exit_seconds)):
             raise errors.member_still_there(placement, self.exit_seconds, await self._tail(placement))
         return Fate.EXITED
 
-    async def _told_to_leave(self, placement: Placement) -> PaneSeen | Notice:
+    async def _told_to_leave(self, placement: Placement) -> PaneInfo | Notice:
         agent = self.coding_agents.get(placement.coding_agent)
         if agent is None:
             # Nobody knows how it is told to leave, nor whether it has.
@@ -94,11 +94,11 @@ class Reach:
         typed = await self.type_to(placement, agent.exit)
         if typed is not Notice.NOT_THE_AGENT:
             return typed
-        looked = await asked(keystrokes.look(self.tmux(placement)))
-        seen = keystrokes.there(looked.panes, placement)
-        if not isinstance(seen, PaneSeen):
+        looked = await asked(keystrokes.take_snapshot(self.tmux(placement)))
+        seen = keystrokes.find_pane(looked.panes, placement)
+        if not isinstance(seen, PaneInfo):
             return Notice(seen)
-        if not await asyncio.to_thread(has_left, agent, seen, looked.running):
+        if not await asyncio.to_thread(has_exited, agent, seen, looked.processes):
             raise errors.member_not_in_front(placement, await self._tail(placement))
         return typed
 

@@ -32,14 +32,14 @@ from quarterdeck.core.errors import Problem
 from quarterdeck.domain.fleets.model.commands import Receipt, SpokenOutcome
 from quarterdeck.domain.fleets.model.rows import FleetSettings, Message, MessageRef, MessageState, Notice, Placement
 from quarterdeck.domain.fleets.operations.placements import Pending, pending, placements
-from quarterdeck.engine.background import Errands, until_heard
+from quarterdeck.engine.background import Background, retry_while_unavailable
 from quarterdeck.engine.transaction import Engine
 from quarterdeck.tmux import keystrokes
 from quarterdeck.tmux.coding_agents import CodingAgent
 from quarterdeck.tmux.errors import TmuxError
 from quarterdeck.tmux.host import Host
-from quarterdeck.tmux.keystrokes import Look, Ready
-from quarterdeck.tmux.notice_text import line_of
+from quarterdeck.tmux.keystrokes import TmuxSnapshot, TypingTarget
+from quarterdeck.tmux.notice_text import format_notice
 from quarterdeck.tmux.panes import Tmux
 
 log = logging.getLogger("quarterdeck.fleets")
@@ -86,7 +86,7 @@ class _Broadcast:
 
     def __init__(self) -> None:
         self.left = 0
-        self.is_over = asyncio.Event()
+        self.stop_waiting = asyncio.Event()
 
 
 class Notifier:
@@ -97,7 +97,7 @@ class Notifier:
         self._come: list[Message] = []
         self._loading = False
         self._desks: dict[str, _Desk] = {}
-        self._errands = Errands(log)
+        self._errands = Background(log)
         self._waiting = 0
         self._broadcasts: dict[MessageRef, _Broadcast] = {}
         self._idle = asyncio.Event()
@@ -122,7 +122,7 @@ class Notifier:
         if left := self._waiting:
             log.warning("%d notices were cut; their messages wait to be polled for", left)
         # Whoever is cut may begin with its receipt: that is cut as well, before it has begun.
-        while await self._errands.end(0):
+        while await self._errands.stop(0):
             pass
 
     def delivered(self, messages: Sequence[Message]) -> None:
@@ -141,7 +141,7 @@ class Notifier:
         self._come += [structs.replace(each, text=each.text[:KEPT_MAX]) for each in messages[:room]]
         if self._come and not self._loading:
             self._loading = True
-            self._errands.begin(self._load(), "notices")
+            self._errands.start(self._load(), "notices")
 
     async def settled(self, summary: Message, seconds: float) -> None:
         """Returns when all that was delivered of a broadcast has its receipt, or after so many seconds."""
@@ -149,7 +149,7 @@ class Notifier:
         if broadcast is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await broadcast.is_over.wait()
+                    await broadcast.stop_waiting.wait()
 
     # -- where the panes are -------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class Notifier:
             placement = known.get((message.zone_id, message.to_agent_id))
             if placement is None or placement.tmux_pane_id is None:
                 self._settle(message, Notice.NO_PANE)
-            elif (why_not := keystrokes.elsewhere(placement, self._means.host)) is not None:
+            elif (why_not := keystrokes.check_host(placement, self._means.host)) is not None:
                 self._settle(message, Notice(why_not))
             else:
                 self._desk(placement.tmux_socket).add(Due(message, placement, placement.tmux_pane_id))
@@ -189,13 +189,13 @@ class Notifier:
 
     def _settle(self, message: Message, notice: Notice | None) -> None:
         self.counts[TYPED if notice is None else notice] += 1
-        self._errands.begin(self._receive(message, notice), f"the receipt of message {message.task_id}")
+        self._errands.start(self._receive(message, notice), f"the receipt of message {message.task_id}")
 
     async def _receive(self, message: Message, notice: Notice | None) -> None:
         ask = Receipt(zone_id=message.zone_id, fleet_id=message.fleet_id, message_id=message.task_id, notice=notice)
         until = asyncio.get_running_loop().time() + RECEIPT_SECONDS
         try:
-            await until_heard(lambda: self._means.receipt(ask), until)
+            await retry_while_unavailable(lambda: self._means.receipt(ask), until)
         except Problem as problem:
             log.warning("message %d has no receipt: %r", message.task_id, problem)
         finally:
@@ -211,13 +211,13 @@ class Notifier:
             broadcast.left -= 1
             if not broadcast.left:
                 del self._broadcasts[ref]
-                broadcast.is_over.set()
+                broadcast.stop_waiting.set()
 
 
 class _Desk:
     """What is to be typed in one tmux server: in each pane one after the other, in all of them at once."""
 
-    def __init__(self, means: Means, errands: Errands, settled: Settled, socket: str, seconds: float) -> None:
+    def __init__(self, means: Means, errands: Background, settled: Settled, socket: str, seconds: float) -> None:
         self._means = means
         self._errands = errands
         self._settled = settled
@@ -239,7 +239,7 @@ class _Desk:
     def _go_on(self) -> None:
         if not self._is_looking and self._ready():
             self._is_looking = True
-            self._errands.begin(self._look(), f"a look at {self._socket}")
+            self._errands.start(self._look(), f"a look at {self._socket}")
 
     def _ready(self) -> list[str]:
         """Panes that something waits for and nobody types into, as many as there may be at once."""
@@ -256,7 +256,7 @@ class _Desk:
                         self._settled(each.message, found)
                         continue
                     self._typing.add(each.pane_id)
-                    self._errands.begin(self._type(each, found), f"the notice of message {each.message.task_id}")
+                    self._errands.start(self._type(each, found), f"the notice of message {each.message.task_id}")
         finally:
             self._is_looking = False
 
@@ -267,10 +267,10 @@ class _Desk:
             del self._queues[pane_id]
         return due
 
-    async def _found(self, due: Sequence[Due]) -> list[Ready | Notice]:
+    async def _found(self, due: Sequence[Due]) -> list[TypingTarget | Notice]:
         try:
             async with asyncio.timeout(self._seconds):
-                looked = await keystrokes.look(self._tmux)
+                looked = await keystrokes.take_snapshot(self._tmux)
                 refs = [each.message.ref for each in due]
                 now = await self._means.everywhere.read(lambda tx: pending(tx, refs))
                 return await asyncio.to_thread(self._judged, due, looked, now)
@@ -283,20 +283,22 @@ class _Desk:
             log.exception("%d notices failed: a look at %s", len(due), self._socket)
         return [Notice.FAILED for _ in due]
 
-    def _judged(self, due: Sequence[Due], looked: Look, now: Mapping[MessageRef, Pending]) -> list[Ready | Notice]:
+    def _judged(
+        self, due: Sequence[Due], looked: TmuxSnapshot, now: Mapping[MessageRef, Pending]
+    ) -> list[TypingTarget | Notice]:
         """Blocks."""
         return [over(each, now.get(each.message.ref)) or self._judge(each, looked) for each in due]
 
-    def _judge(self, due: Due, looked: Look) -> Ready | Notice:
+    def _judge(self, due: Due, looked: TmuxSnapshot) -> TypingTarget | Notice:
         agent = self._means.coding_agents.get(due.placement.coding_agent)
-        judged = keystrokes.judge(looked, due.placement, self._means.host, agent)
-        return judged if isinstance(judged, Ready) else Notice(judged)
+        judged = keystrokes.check_pane(looked, due.placement, self._means.host, agent)
+        return judged if isinstance(judged, TypingTarget) else Notice(judged)
 
-    async def _type(self, due: Due, ready: Ready) -> None:
+    async def _type(self, due: Due, ready: TypingTarget) -> None:
         notice: Notice | None = Notice.FAILED
         try:
             async with asyncio.timeout(self._seconds):
-                why_not = await keystrokes.type_to(self._tmux, ready, line(due.message))
+                why_not = await keystrokes.type_line(self._tmux, ready, line(due.message))
             notice = None if why_not is None else Notice(why_not)
         except (TmuxError, TimeoutError) as error:
             log.warning("message %d was not typed into %s: %r", due.message.task_id, due.pane_id, error)
@@ -319,4 +321,4 @@ def line(message: Message) -> str:
     text = message.text
     if len(text) > TEXT_MAX:
         text = f"{text[:TEXT_MAX]}… (the whole: qd message show --task-id {message.task_id})"
-    return line_of(header, text)
+    return format_notice(header, text)

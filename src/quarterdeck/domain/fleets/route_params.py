@@ -14,7 +14,7 @@ from quarterdeck.core.errors import Conflict, Invalid
 from quarterdeck.core.routing import Call
 from quarterdeck.domain.fleets.model.bodies import MemberBody
 from quarterdeck.domain.fleets.model.filters import OfFleet, OfMember, Position
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 
 T = TypeVar("T")
 FLEET = "/api/v1/fleets/{fleet}"
@@ -51,7 +51,7 @@ class Here(TypedDict):
 
 def here(call: Call) -> Here:
     """By whom, and in which fleet: `Cancel(**here(call), …)`."""
-    return Here(zone_id=call.zone, caller=call.caller, trace=call.trace, fleet_id=fleet_id(call))
+    return Here(zone_id=call.zone_id, caller=call.caller, trace=call.trace, fleet_id=fleet_id(call))
 
 
 def of_fleet(call: Call) -> OfFleet:
@@ -62,18 +62,18 @@ def of_member(call: Call) -> OfMember:
     return OfMember(**here(call), agent_id=agent_id(call))
 
 
-async def read(engine: Engine, call: Call, operation: Callable[[Tx], Awaitable[T]]) -> T:
+async def read(engine: Engine, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
     """Behind the wall: the zone that is looked at, and the zone of the caller's own session."""
-    return await engine.read(operation, zones={call.zone, call.caller.zone_id})
+    return await engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
 
 def key_of(call: Call) -> tuple[str | None, str]:
     """The request's key, and the digest of what it stands for."""
-    key = idempotency.one_key(call.idempotency_key, None)
+    key = idempotency.request_key(call.idempotency_key, None)
     if key is None:
         return None, ""
     assert isinstance(call.body, msgspec.Struct)
-    return key, idempotency.digest(call.body)
+    return key, idempotency.request_digest(call.body)
 
 
 def skills_of(body: MemberBody) -> str:

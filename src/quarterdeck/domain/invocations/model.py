@@ -10,12 +10,12 @@ from msgspec import Meta
 
 from quarterdeck.core.caller import Bearer
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.command import Asked
+from quarterdeck.core.command import Command
 from quarterdeck.core.routing import PathId
 
 Ref = tuple[str, str]
 """(zone, invocation)"""
-Word = Annotated[str, Meta(min_length=1, max_length=256)]
+ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
 Reason = Annotated[str, Meta(min_length=1, max_length=256)]
 Token = Annotated[str, Meta(min_length=1, max_length=128)]
 BULK_MAX = 100
@@ -42,7 +42,7 @@ class Verb(StrEnum):
     CANCEL = "cancel"
 
 
-class Begun(StrEnum):
+class AttemptOrigin(StrEnum):
     """How an attempt began, which decides who may speak of it."""
 
     CLAIM = "claim"
@@ -50,7 +50,7 @@ class Begun(StrEnum):
     PUSH = "push"
 
 
-class Kind(StrEnum):
+class OwnerKind(StrEnum):
     """Whom calls belong to, and go with."""
 
     SESSION = "session"
@@ -103,7 +103,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 class EnqueueBody(msgspec.Struct, frozen=True):
     service_id: Annotated[PathId, Meta(description="the service that is called")]
-    method: Annotated[Word, Meta(description="what of it is called")]
+    method: Annotated[ShortText, Meta(description="what of it is called")]
     idempotency_key: Annotated[str, Meta(description="required, here or as the Idempotency-Key header")] | None = None
     params: Annotated[object, Meta(description="anything; handed to the worker as given")] = None
     metadata: Annotated[dict[str, object], Meta(description="anything; kept and shown as given")] = {}
@@ -115,17 +115,21 @@ class EnqueueBody(msgspec.Struct, frozen=True):
     retry_policy: RetryPolicy = RetryPolicy()
 
 
-class ClaimBody(msgspec.Struct, frozen=True):
+class ClaimInvocationsBody(msgspec.Struct, frozen=True):
     max: Annotated[int, Meta(ge=1, le=BULK_MAX, description="how many at most")] = 1
     wait_ms: Annotated[int, Meta(ge=0, le=300_000, description="how long to wait for work if there is none")] = 0
-    claim_id: Annotated[Word, Meta(description="the same id gives the same leases again, while they run")] | None = None
+    claim_id: (
+        Annotated[ShortText, Meta(description="the same id gives the same leases again, while they run")] | None
+    ) = None
 
 
-class StartBody(msgspec.Struct, frozen=True):
-    claim_id: Annotated[Word, Meta(description="the same id gives the same attempt again, while it runs")] | None = None
+class StartInvocationBody(msgspec.Struct, frozen=True):
+    claim_id: (
+        Annotated[ShortText, Meta(description="the same id gives the same attempt again, while it runs")] | None
+    ) = None
 
 
-class CompleteBody(msgspec.Struct, frozen=True):
+class CompleteInvocationBody(msgspec.Struct, frozen=True):
     status: Literal["succeeded", "failed", "canceled"]
     result: object = None
     error: object = None
@@ -133,15 +137,15 @@ class CompleteBody(msgspec.Struct, frozen=True):
     attempt_token: Token | None = None
 
 
-class CancelBody(msgspec.Struct, frozen=True):
+class CancelInvocationBody(msgspec.Struct, frozen=True):
     reason: Reason = "requested"
 
 
-class HeartbeatBody(msgspec.Struct, frozen=True):
+class InvocationHeartbeatBody(msgspec.Struct, frozen=True):
     attempt_token: Token | None = None
 
 
-class CompleteItem(msgspec.Struct, frozen=True):
+class CompleteInvocationItem(msgspec.Struct, frozen=True):
     id: PathId
     status: Literal["succeeded", "failed", "canceled"]
     attempt_token: Token
@@ -155,15 +159,15 @@ class TokenItem(msgspec.Struct, frozen=True):
     attempt_token: Token
 
 
-class CompleteManyBody(msgspec.Struct, frozen=True):
-    items: Annotated[list[CompleteItem], Meta(min_length=1, max_length=BULK_MAX)]
+class CompleteInvocationsBody(msgspec.Struct, frozen=True):
+    items: Annotated[list[CompleteInvocationItem], Meta(min_length=1, max_length=BULK_MAX)]
 
 
 class TokensBody(msgspec.Struct, frozen=True):
     items: Annotated[list[TokenItem], Meta(min_length=1, max_length=BULK_MAX)]
 
 
-class ListQuery(msgspec.Struct, frozen=True):
+class ListInvocationsQuery(msgspec.Struct, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     cursor: str | None = None
     status: State | None = None
@@ -175,87 +179,87 @@ class ListQuery(msgspec.Struct, frozen=True):
 # -- asked for ---------------------------------------------------------------------------------------------------
 
 
-class Enqueue(Asked, frozen=True, kw_only=True):
+class Enqueue(Command, frozen=True, kw_only=True):
     id: str
     service_id: str
-    key: str
-    digest: str
+    idempotency_key: str
+    request_digest: str
     method: str
     params: str
     metadata: str
     source_session_id: str | None
     target_session_id: str | None
     timeout_ms: int
-    policy: RetryPolicy
+    retry_policy: RetryPolicy
 
 
-class Claim(Asked, frozen=True, kw_only=True):
+class Claim(Command, frozen=True, kw_only=True):
     service_id: str
-    max: int
-    tokens: tuple[str, ...]
+    limit: int
+    attempt_tokens: tuple[str, ...]
     """One for each invocation it may get, made before: what is tried again asks for the same."""
     claim_id: str | None = None
-    pushes: bool = False
+    is_push: bool = False
     """By the server itself, for a service that is pushed to."""
     waiter: object = None
     """Who is to be told later if there is nothing now."""
 
 
-class Start(Asked, frozen=True, kw_only=True):
+class Start(Command, frozen=True, kw_only=True):
     id: str
-    token: str
+    attempt_token: str
     claim_id: str | None = None
     """Of the request: the same one, repeated, is given the same attempt."""
 
 
-class Complete(Asked, frozen=True, kw_only=True):
+class Complete(Command, frozen=True, kw_only=True):
     id: str
     status: Literal["succeeded", "failed", "canceled"]
     result: str | None
     error: str | None
     retryable: bool
-    token: str | None
+    attempt_token: str | None
 
 
-class Beat(Asked, frozen=True, kw_only=True):
+class Heartbeat(Command, frozen=True, kw_only=True):
     id: str
-    token: str | None
+    attempt_token: str | None
 
 
-class Cancel(Asked, frozen=True, kw_only=True):
+class Cancel(Command, frozen=True, kw_only=True):
     id: str
     reason: str
 
 
-class Release(Asked, frozen=True, kw_only=True):
+class Release(Command, frozen=True, kw_only=True):
     """Leases that never reached whoever claimed them, or that a worker gives back."""
 
     id: str
-    token: str
+    attempt_token: str
     lease_expires_at: Millis | None = None
     """As it was given, by the server that could not deliver it. Whoever was given it again, or keeps it, has another by
     then, and loses nothing. None: the holder itself gives it back, whatever its lease is by now."""
 
 
-class Overdue(Asked, frozen=True, kw_only=True):
+class CheckOverdue(Command, frozen=True, kw_only=True):
     """By a sweep: something about this one has passed, or its session is gone."""
 
     id: str
 
 
-class Settle(msgspec.Struct, frozen=True):
+class ProcessBacklog(msgspec.Struct, frozen=True):
     """By a sweep: go on with the calls of a session or a service, which were too many for one transaction."""
 
     zone_id: str
-    kind: Kind
+    kind: OwnerKind
     owner_id: str
 
 
-class Settled(msgspec.Struct, frozen=True):
-    finished: bool
+class BacklogResult(msgspec.Struct, frozen=True):
+    is_finished: bool
 
 
-Command = Enqueue | Claim | Start | Complete | Beat | Cancel | Release | Overdue
+InvocationCommand = Enqueue | Claim | Start | Complete | Heartbeat | Cancel | Release | CheckOverdue
 
 
 class InvocationRef(msgspec.Struct, frozen=True):
@@ -308,7 +312,7 @@ class Invocation(msgspec.Struct, frozen=True, array_like=True):
     lease_expires_at: Millis | None
     attempt_token: str | None
     """Of the last attempt that began."""
-    begun_by: Begun | None
+    begun_by: AttemptOrigin | None
     holder: str | None
     claim_id: str | None
     cancel_requested_at: Millis | None
@@ -322,18 +326,18 @@ class Invocation(msgspec.Struct, frozen=True, array_like=True):
     updated_at: Millis
 
 
-class Standing(msgspec.Struct, frozen=True, array_like=True):
+class InvocationContext(msgspec.Struct, frozen=True, array_like=True):
     """What of its sessions and its service decides about an invocation, read with its row."""
 
-    lives_until: Millis | None = None
+    sessions_expire_at: Millis | None = None
     """Until when its sessions live; 0: one of them has ended. None: it belongs to none."""
-    sleeps: int = 0
+    is_suspended: int = 0
     """Whether one of them is suspended."""
-    dropped: int = 0
+    service_gone: int = 0
     """Whether its service was unregistered since it was called, and may have been registered again."""
 
 
-class Open(msgspec.Struct, frozen=True, array_like=True):
+class OpenInvocation(msgspec.Struct, frozen=True, array_like=True):
     """What of an invocation that waits or runs its settling needs: never what was said in it, which may be large."""
 
     id: str
@@ -351,23 +355,23 @@ class Backlog(msgspec.Struct, frozen=True, array_like=True):
     """A row of `invocation_backlogs`: whose calls were too many to be settled at once."""
 
     zone_id: str
-    kind: Kind
+    kind: OwnerKind
     owner_id: str
     since: Millis
 
 
-class Enqueued(msgspec.Struct, frozen=True):
+class EnqueuedInvocation(msgspec.Struct, frozen=True):
     invocation: Invocation
     created: bool
 
 
-class Leases(msgspec.Struct, frozen=True):
+class ClaimedInvocations(msgspec.Struct, frozen=True):
     """What a claim was given."""
 
     items: tuple[Invocation, ...]
 
 
-Outcome = Enqueued | Leases | Invocation
+InvocationResult = EnqueuedInvocation | ClaimedInvocations | Invocation
 
 
 # -- shown -------------------------------------------------------------------------------------------------------
@@ -409,7 +413,7 @@ class LeaseView(InvocationView, frozen=True, kw_only=True):
     lease_expires_at: str
 
 
-class PushedView(msgspec.Struct, frozen=True, kw_only=True):
+class PushPayload(msgspec.Struct, frozen=True, kw_only=True):
     """An invocation as the endpoint that is pushed to sees it."""
 
     id: str
@@ -433,7 +437,7 @@ class LeaseList(msgspec.Struct, frozen=True):
     items: list[LeaseView]
 
 
-class HeartbeatView(msgspec.Struct, frozen=True):
+class InvocationHeartbeatView(msgspec.Struct, frozen=True):
     cancel: Annotated[bool, Meta(description="whether its cancellation was asked for")]
     lease_expires_at: str
 

@@ -19,77 +19,77 @@ from quarterdeck.core.ids import new_id
 from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.invocations import operations, rules
 from quarterdeck.domain.invocations.model import (
-    Beat,
     Cancel,
-    CancelBody,
+    CancelInvocationBody,
     Claim,
-    ClaimBody,
-    Command,
+    ClaimedInvocations,
+    ClaimInvocationsBody,
     Complete,
-    CompleteBody,
-    CompleteItem,
-    CompleteManyBody,
+    CompleteInvocationBody,
+    CompleteInvocationItem,
+    CompleteInvocationsBody,
     Enqueue,
     EnqueueBody,
-    Enqueued,
-    HeartbeatBody,
-    HeartbeatView,
+    EnqueuedInvocation,
+    Heartbeat,
     Invocation,
+    InvocationCommand,
     InvocationExplanation,
     InvocationFilter,
+    InvocationHeartbeatBody,
+    InvocationHeartbeatView,
     InvocationList,
     InvocationRef,
+    InvocationResult,
     InvocationSettings,
     InvocationView,
     ItemList,
     ItemView,
     LeaseList,
-    Leases,
     LeaseView,
-    ListQuery,
-    Outcome,
+    ListInvocationsQuery,
     Release,
     Start,
-    StartBody,
+    StartInvocationBody,
     TokenItem,
     TokensBody,
 )
-from quarterdeck.domain.invocations.operations.long_poll import Given, Waiters, wait_for_work
+from quarterdeck.domain.invocations.operations.long_poll import ClaimedItems, ClaimPolls, wait_for_invocations
 from quarterdeck.domain.invocations.rules.errors import key_required
-from quarterdeck.engine.long_poll import leases_of
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.long_poll import claimed_items
+from quarterdeck.engine.transaction import Engine, Transaction
 
 log = logging.getLogger("quarterdeck.invocations")
 LISTING = "invocations"
-SPOKEN = ("stale_attempt", "attempt_token_required", "invocation_not_completable")
+ATTEMPT_ERRORS = ("stale_attempt", "attempt_token_required", "invocation_not_completable")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class InvocationDesk:
+class InvocationHandlers:
     """What the handlers need, handed over by the composition root."""
 
     engine: Engine
-    submit: Callable[[Command], asyncio.Future[Outcome]]
+    submit: Callable[[InvocationCommand], asyncio.Future[InvocationResult]]
     submit_show: Callable[[InvocationRef], Awaitable[Invocation]]
-    waiters: Waiters
+    polls: ClaimPolls
     settings: InvocationSettings
 
     # -- calling -------------------------------------------------------------------------------------------------
 
     async def enqueue(self, call: Call) -> Reply:
-        done = await self.submit(_call(call))
-        assert isinstance(done, Enqueued)
-        return Reply(rules.view(done.invocation), 201 if done.created else 200)
+        result = await self.submit(_enqueue_command(call))
+        assert isinstance(result, EnqueuedInvocation)
+        return Reply(rules.view(result.invocation), 201 if result.created else 200)
 
     async def show(self, call: Call) -> InvocationView:
         return rules.view(await self.submit_show(_ref(call)))
 
-    async def list_all(self, call: Call) -> Reply:
+    async def list_invocations(self, call: Call) -> Reply:
         query = call.query
-        assert isinstance(query, ListQuery)
-        wanted = InvocationFilter(
-            call.zone,
+        assert isinstance(query, ListInvocationsQuery)
+        filters = InvocationFilter(
+            call.zone_id,
             query.limit + 1,
             paging.decode(LISTING, query.cursor) if query.cursor else None,
             query.status,
@@ -98,16 +98,18 @@ class InvocationDesk:
             query.target_session_id,
             call.caller.bearer,
         )
-        rows = await self._read(call, lambda tx: operations.page(tx, wanted))
-        shown, last = paging.clip([row.id for row in rows], query.limit)
-        following = paging.encode(LISTING, last) if last else None
-        body = InvocationList([rules.view(row) for row in rows[:shown]], following)
-        return Reply(body, 200, call.link_to_next(following))
+        rows = await self._read(call, lambda tx: operations.list_invocations(tx, filters))
+        count, last_id = paging.trim_page([row.id for row in rows], query.limit)
+        next_cursor = paging.encode(LISTING, last_id) if last_id else None
+        body = InvocationList([rules.view(row) for row in rows[:count]], next_cursor)
+        return Reply(body, 200, call.next_link(next_cursor))
 
     async def cancel(self, call: Call) -> InvocationView:
         body = call.body
-        assert isinstance(body, CancelBody)
-        return rules.view(await self._one(Cancel(**_asker(call), id=call.params["id"], reason=body.reason)))
+        assert isinstance(body, CancelInvocationBody)
+        return rules.view(
+            await self._submit_one(Cancel(**_caller_fields(call), id=call.params["id"], reason=body.reason))
+        )
 
     async def explain(self, call: Call) -> InvocationExplanation:
         return await self._read(call, lambda tx: operations.explain(tx, _ref(call)))
@@ -116,96 +118,111 @@ class InvocationDesk:
 
     async def claim(self, call: Call) -> Reply:
         body = call.body
-        assert isinstance(body, ClaimBody)
-        ask = Claim(
-            **_asker(call),
+        assert isinstance(body, ClaimInvocationsBody)
+        command = Claim(
+            **_caller_fields(call),
             service_id=call.params["service"],
-            max=body.max,
-            tokens=tuple(_token() for _ in range(body.max)),
+            limit=body.max,
+            attempt_tokens=tuple(_new_token() for _ in range(body.max)),
             claim_id=body.claim_id,
         )
         wait_ms = min(body.wait_ms, self.settings.claim_wait_max_ms)
         if wait_ms:
-            given = await wait_for_work(ask, self._claim, self.waiters, wait_ms / 1000)
+            claimed = await wait_for_invocations(command, self._submit_claim, self.polls, wait_ms / 1000)
         else:
-            given = await self._claim(ask)
-        leases = LeaseList([rules.lease_view(row) for row in given])
-        return Reply(leases, unsent=lambda: self.waiters.unwanted(given))
+            claimed = await self._submit_claim(command)
+        leases = LeaseList([rules.lease_view(row) for row in claimed])
+        return Reply(leases, on_undelivered=lambda: self.polls.on_undelivered(claimed))
 
-    async def _claim(self, ask: Claim) -> Given:
-        return await leases_of(self.submit(ask), _items, self.waiters)
+    async def _submit_claim(self, command: Claim) -> ClaimedItems:
+        return await claimed_items(self.submit(command), _claimed_items, self.polls)
 
-    def release(self, given: Sequence[Invocation]) -> None:
+    def release_undelivered(self, claimed: Sequence[Invocation]) -> None:
         """Leases that reached nobody are as if they had never been given."""
-        for row in given:
-            ask = Release(
-                zone_id=row.zone_id, id=row.id, token=row.attempt_token or "", lease_expires_at=row.lease_expires_at
+        for row in claimed:
+            command = Release(
+                zone_id=row.zone_id,
+                id=row.id,
+                attempt_token=row.attempt_token or "",
+                lease_expires_at=row.lease_expires_at,
             )
-            self.submit(ask).add_done_callback(_released)
+            self.submit(command).add_done_callback(_log_release_failure)
 
     async def start(self, call: Call) -> LeaseView:
         body = call.body
-        assert isinstance(body, StartBody)
-        ask = Start(**_asker(call), id=call.params["id"], token=_token(), claim_id=body.claim_id)
-        return rules.lease_view(await self._one(ask))
+        assert isinstance(body, StartInvocationBody)
+        command = Start(
+            **_caller_fields(call), id=call.params["id"], attempt_token=_new_token(), claim_id=body.claim_id
+        )
+        return rules.lease_view(await self._submit_one(command))
 
     async def complete(self, call: Call) -> InvocationView:
         body = call.body
-        assert isinstance(body, CompleteBody)
-        return rules.view(await self._one(_completion(call, call.params["id"], body)))
+        assert isinstance(body, CompleteInvocationBody)
+        return rules.view(await self._submit_one(_complete_command(call, call.params["id"], body)))
 
-    async def heartbeat(self, call: Call) -> HeartbeatView:
+    async def heartbeat(self, call: Call) -> InvocationHeartbeatView:
         body = call.body
-        assert isinstance(body, HeartbeatBody)
-        row = await self._one(Beat(**_asker(call), id=call.params["id"], token=body.attempt_token))
-        return HeartbeatView(row.cancel_requested_at is not None, iso(row.lease_expires_at or row.updated_at))
+        assert isinstance(body, InvocationHeartbeatBody)
+        row = await self._submit_one(
+            Heartbeat(**_caller_fields(call), id=call.params["id"], attempt_token=body.attempt_token)
+        )
+        return InvocationHeartbeatView(row.cancel_requested_at is not None, iso(row.lease_expires_at or row.updated_at))
 
     async def complete_many(self, call: Call) -> ItemList:
         body = call.body
-        assert isinstance(body, CompleteManyBody)
-        return await self._many([_completion(call, item.id, item) for item in body.items])
+        assert isinstance(body, CompleteInvocationsBody)
+        return await self._submit_many([_complete_command(call, item.id, item) for item in body.items])
 
     async def heartbeat_many(self, call: Call) -> ItemList:
-        return await self._many([Beat(**_asker(call), id=item.id, token=item.attempt_token) for item in _tokens(call)])
+        return await self._submit_many(
+            [
+                Heartbeat(**_caller_fields(call), id=item.id, attempt_token=item.attempt_token)
+                for item in _token_items(call)
+            ]
+        )
 
     async def release_many(self, call: Call) -> ItemList:
-        return await self._many(
-            [Release(**_asker(call), id=item.id, token=item.attempt_token) for item in _tokens(call)]
+        return await self._submit_many(
+            [
+                Release(**_caller_fields(call), id=item.id, attempt_token=item.attempt_token)
+                for item in _token_items(call)
+            ]
         )
 
     # -- shared --------------------------------------------------------------------------------------------------
 
-    async def _one(self, ask: Command) -> Invocation:
-        row = await self.submit(ask)
+    async def _submit_one(self, command: InvocationCommand) -> Invocation:
+        row = await self.submit(command)
         assert isinstance(row, Invocation)
         return row
 
-    async def _many(self, asks: Sequence[Complete | Beat | Release]) -> ItemList:
+    async def _submit_many(self, commands: Sequence[Complete | Heartbeat | Release]) -> ItemList:
         """Each its own outcome: one that is refused costs the others nothing."""
-        done = await asyncio.gather(*(self.submit(ask) for ask in asks), return_exceptions=True)
-        if strangers := [outcome for outcome in done if isinstance(outcome, Unauthenticated)]:
+        outcomes = await asyncio.gather(*(self.submit(command) for command in commands), return_exceptions=True)
+        if unauthenticated := [outcome for outcome in outcomes if isinstance(outcome, Unauthenticated)]:
             # All were asked by the same: whoever may not speak for one may not speak for any.
-            raise strangers[0]
-        return ItemList([_item(ask, outcome) for ask, outcome in zip(asks, done, strict=True)])
+            raise unauthenticated[0]
+        return ItemList([_item_view(command, outcome) for command, outcome in zip(commands, outcomes, strict=True)])
 
-    async def _read(self, call: Call, operation: Callable[[Tx], Awaitable[T]]) -> T:
+    async def _read(self, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
         """Behind the wall: the zone that is looked at, and the zone of the caller's own session."""
-        return await self.engine.read(operation, zones={call.zone, call.caller.zone_id})
+        return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
 
-def _items(claimed: Outcome) -> Given:
-    assert isinstance(claimed, Leases)
+def _claimed_items(claimed: InvocationResult) -> ClaimedItems:
+    assert isinstance(claimed, ClaimedInvocations)
     return claimed.items
 
 
-def _released(done: asyncio.Future[Outcome]) -> None:
+def _log_release_failure(done: asyncio.Future[InvocationResult]) -> None:
     error = None if done.cancelled() else done.exception()
     if error is not None and not isinstance(error, NotFound | Conflict):
         # It ends by its lease then; the attempt counts, and whoever reads this knows why.
         log.warning("a lease that reached nobody could not be given back: %r", error)
 
 
-class Asker(TypedDict):
+class CallerFields(TypedDict):
     """What every command says of whoever asks."""
 
     zone_id: str
@@ -213,103 +230,105 @@ class Asker(TypedDict):
     trace: str | None
 
 
-def _asker(call: Call) -> Asker:
-    return {"zone_id": call.zone, "caller": call.caller, "trace": call.trace}
+def _caller_fields(call: Call) -> CallerFields:
+    return {"zone_id": call.zone_id, "caller": call.caller, "trace": call.trace}
 
 
 def _ref(call: Call) -> InvocationRef:
-    return InvocationRef(call.zone, call.params["id"], call.caller.bearer)
+    return InvocationRef(call.zone_id, call.params["id"], call.caller.bearer)
 
 
-def _token() -> str:
+def _new_token() -> str:
     return secrets.token_urlsafe(16)
 
 
-def _call(call: Call) -> Enqueue:
+def _enqueue_command(call: Call) -> Enqueue:
     body = call.body
     assert isinstance(body, EnqueueBody)
-    key = idempotency.one_key(call.idempotency_key, body.idempotency_key)
+    key = idempotency.request_key(call.idempotency_key, body.idempotency_key)
     if key is None:
         raise key_required()
     source = body.source_session_id
-    if source is None and call.caller.zone_id == call.zone:
+    if source is None and call.caller.zone_id == call.zone_id:
         source = call.caller.session_id
-    defaulted = msgspec.structs.replace(body, idempotency_key=None, source_session_id=source)
+    normalized = msgspec.structs.replace(body, idempotency_key=None, source_session_id=source)
     return Enqueue(
-        **_asker(call),
+        **_caller_fields(call),
         id=new_id(),
         service_id=body.service_id,
-        key=key,
-        digest=idempotency.digest(defaulted),
+        idempotency_key=key,
+        request_digest=idempotency.request_digest(normalized),
         method=body.method,
-        params=_text(body.params),
-        metadata=_text(body.metadata),
+        params=_json_text(body.params),
+        metadata=_json_text(body.metadata),
         source_session_id=source,
         target_session_id=body.target_session_id,
         timeout_ms=body.timeout_ms,
-        policy=body.retry_policy,
+        retry_policy=body.retry_policy,
     )
 
 
-def _completion(call: Call, invocation_id: str, said: CompleteBody | CompleteItem) -> Complete:
+def _complete_command(
+    call: Call, invocation_id: str, report: CompleteInvocationBody | CompleteInvocationItem
+) -> Complete:
     return Complete(
-        **_asker(call),
+        **_caller_fields(call),
         id=invocation_id,
-        status=said.status,
-        result=_text(said.result) if said.status == "succeeded" or said.result is not None else None,
-        error=_text(said.error) if said.status == "failed" or said.error is not None else None,
-        retryable=said.retryable,
-        token=said.attempt_token,
+        status=report.status,
+        result=_json_text(report.result) if report.status == "succeeded" or report.result is not None else None,
+        error=_json_text(report.error) if report.status == "failed" or report.error is not None else None,
+        retryable=report.retryable,
+        attempt_token=report.attempt_token,
     )
 
 
-def _tokens(call: Call) -> list[TokenItem]:
+def _token_items(call: Call) -> list[TokenItem]:
     body = call.body
     assert isinstance(body, TokensBody)
     return body.items
 
 
-def _item(ask: Complete | Beat | Release, outcome: Outcome | BaseException) -> ItemView:
+def _item_view(command: Complete | Heartbeat | Release, outcome: InvocationResult | BaseException) -> ItemView:
     if isinstance(outcome, Problem):
-        told = {"error": outcome.code, "detail": outcome.detail, "status": outcome.status}
-        return ItemView(ask.id, error=told)
+        error = {"error": outcome.code, "detail": outcome.detail, "status": outcome.status}
+        return ItemView(command.id, error=error)
     if isinstance(outcome, BaseException):
         raise outcome
     assert isinstance(outcome, Invocation)
-    if not isinstance(ask, Beat):
-        return ItemView(ask.id, outcome.status)
+    if not isinstance(command, Heartbeat):
+        return ItemView(command.id, outcome.status)
     lease = iso(outcome.lease_expires_at or outcome.updated_at)
-    return ItemView(ask.id, outcome.status, outcome.cancel_requested_at is not None, lease)
+    return ItemView(command.id, outcome.status, outcome.cancel_requested_at is not None, lease)
 
 
-def _text(value: object) -> str:
+def _json_text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _twice_spelt(desk: InvocationDesk, one: str) -> list[Route]:
+def _post_and_patch_routes(handlers: InvocationHandlers, path: str) -> list[Route]:
     """Real clients say PATCH where the norm is POST."""
     tags = ("invocations",)
-    served = ("invocation_not_found", "service_ownership_required")
+    worker_errors = ("invocation_not_found", "service_ownership_required")
     return [
         route
         for method in ("POST", "PATCH")
         for route in (
             Route(
-                method, one + "/start", desk.start, "Begin an attempt that was learnt of elsewhere", LIFECYCLE,
-                body=StartBody, answer=LeaseView, tags=tags,
-                refusals=(*served, "invocation_not_startable", "agent_suspended"),
+                method, path + "/start", handlers.start, "Begin an attempt that was learnt of elsewhere", LIFECYCLE,
+                body=StartInvocationBody, response=LeaseView, tags=tags,
+                errors=(*worker_errors, "invocation_not_startable", "agent_suspended"),
                 description="To whoever is first. The same `claim_id` gives the same attempt again.",
             ),
             Route(
-                method, one + "/complete", desk.complete, "Report the outcome of an attempt", LIFECYCLE,
-                body=CompleteBody, answer=InvocationView, refusals=(*served, *SPOKEN), tags=tags,
+                method, path + "/complete", handlers.complete, "Report the outcome of an attempt", LIFECYCLE,
+                body=CompleteInvocationBody, response=InvocationView, errors=(*worker_errors, *ATTEMPT_ERRORS), tags=tags,
                 description="A failed attempt is followed by another, unless `retryable` is false or it was the "
                 "last. Said twice with the same token, it is answered twice.",
             ),
             Route(
-                method, one + "/cancel", desk.cancel, "Ask for an invocation to be canceled", LIFECYCLE,
-                body=CancelBody, answer=InvocationView, tags=tags,
-                refusals=("invocation_not_found", "invoker_ownership_required", "invocation_not_cancelable"),
+                method, path + "/cancel", handlers.cancel, "Ask for an invocation to be canceled", LIFECYCLE,
+                body=CancelInvocationBody, response=InvocationView, tags=tags,
+                errors=("invocation_not_found", "invoker_ownership_required", "invocation_not_cancelable"),
                 description="What waits is canceled at once; what runs, when its holder says so or its lease or "
                 "deadline passes.",
             ),
@@ -317,53 +336,53 @@ def _twice_spelt(desk: InvocationDesk, one: str) -> list[Route]:
     ]  # fmt: skip
 
 
-def routes(desk: InvocationDesk) -> list[Route]:
-    base = "/zones/{zone}/invocations"
-    one = base + "/{id}"
+def routes(handlers: InvocationHandlers) -> list[Route]:
+    base_path = "/zones/{zone}/invocations"
+    invocation_path = base_path + "/{id}"
     tags = ("invocations",)
-    missing = ("invocation_not_found",)
-    served = (*missing, "service_ownership_required")
-    spoken = (*served, *SPOKEN)
+    not_found_errors = ("invocation_not_found",)
+    worker_errors = (*not_found_errors, "service_ownership_required")
+    attempt_errors = (*worker_errors, *ATTEMPT_ERRORS)
     return [
         Route(
-            "POST", base, desk.enqueue, "Call a service, durably", LIFECYCLE, body=EnqueueBody, answer=InvocationView,
+            "POST", base_path, handlers.enqueue, "Call a service, durably", LIFECYCLE, body=EnqueueBody, response=InvocationView,
             status=201, tags=tags, description="201, or 200 with what the same key stands for already.",
-            refusals=("idempotency_key_required", "idempotency_key_conflict", "agent_service_not_found",
+            errors=("idempotency_key_required", "idempotency_key_conflict", "agent_service_not_found",
                       "agent_session_not_found", "agent_suspended", "invoker_ownership_required", "zone_ended",
                       "zone_not_found"),
         ),
         Route(
-            "GET", base, desk.list_all, "List invocations, newest first", LIFECYCLE, query=ListQuery,
-            answer=InvocationList, refusals=("invalid_cursor",), tags=tags,
+            "GET", base_path, handlers.list_invocations, "List invocations, newest first", LIFECYCLE, query=ListInvocationsQuery,
+            response=InvocationList, errors=("invalid_cursor",), tags=tags,
         ),
         Route(
-            "POST", base + "/complete", desk.complete_many, "Report the outcomes of many attempts", LIFECYCLE,
-            body=CompleteManyBody, answer=ItemList, tags=tags, description="Each item has its own outcome.",
+            "POST", base_path + "/complete", handlers.complete_many, "Report the outcomes of many attempts", LIFECYCLE,
+            body=CompleteInvocationsBody, response=ItemList, tags=tags, description="Each item has its own outcome.",
         ),
         Route(
-            "POST", base + "/heartbeat", desk.heartbeat_many, "Prolong the leases of many attempts", LIFECYCLE,
-            body=TokensBody, answer=ItemList, tags=tags, description="Each item has its own outcome.",
+            "POST", base_path + "/heartbeat", handlers.heartbeat_many, "Prolong the leases of many attempts", LIFECYCLE,
+            body=TokensBody, response=ItemList, tags=tags, description="Each item has its own outcome.",
         ),
         Route(
-            "POST", base + "/release", desk.release_many, "Give leases back", LIFECYCLE, body=TokensBody, tags=tags,
-            answer=ItemList, description="As if the attempts had never begun: they do not count.",
+            "POST", base_path + "/release", handlers.release_many, "Give leases back", LIFECYCLE, body=TokensBody, tags=tags,
+            response=ItemList, description="As if the attempts had never begun: they do not count.",
         ),
         Route(
-            "GET", one, desk.show, "Show an invocation", LIFECYCLE, answer=InvocationView, refusals=missing, tags=tags,
+            "GET", invocation_path, handlers.show, "Show an invocation", LIFECYCLE, response=InvocationView, errors=not_found_errors, tags=tags,
         ),
         Route(
-            "GET", one + "/explain", desk.explain, "Why an invocation is as it is", LIFECYCLE,
-            answer=InvocationExplanation, refusals=missing, tags=tags,
+            "GET", invocation_path + "/explain", handlers.explain, "Why an invocation is as it is", LIFECYCLE,
+            response=InvocationExplanation, errors=not_found_errors, tags=tags,
         ),
-        *_twice_spelt(desk, one),
+        *_post_and_patch_routes(handlers, invocation_path),
         Route(
-            "POST", one + "/heartbeat", desk.heartbeat, "Prolong an attempt's lease", LIFECYCLE, body=HeartbeatBody,
-            answer=HeartbeatView, refusals=spoken, tags=tags,
+            "POST", invocation_path + "/heartbeat", handlers.heartbeat, "Prolong an attempt's lease", LIFECYCLE, body=InvocationHeartbeatBody,
+            response=InvocationHeartbeatView, errors=attempt_errors, tags=tags,
         ),
         Route(
-            "POST", "/zones/{zone}/services/{service}/claim", desk.claim, "Take work of a service", LIFECYCLE,
-            body=ClaimBody, answer=LeaseList, waits=True, tags=tags,
-            refusals=("agent_service_not_found", "service_ownership_required", "service_is_pushed", "agent_suspended"),
+            "POST", "/zones/{zone}/services/{service}/claim", handlers.claim, "Take work of a service", LIFECYCLE,
+            body=ClaimInvocationsBody, response=LeaseList, is_long_poll=True, tags=tags,
+            errors=("agent_service_not_found", "service_ownership_required", "service_is_pushed", "agent_suspended"),
             description="Leases up to `max` invocations to the caller; waits up to `wait_ms` if there are none. The "
             "same `claim_id` gives the same leases again.",
         ),

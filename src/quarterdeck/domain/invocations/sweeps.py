@@ -16,10 +16,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import NotFound
 from quarterdeck.domain.invocations import operations
-from quarterdeck.domain.invocations.model import InvocationSettings, Outcome, Overdue, Ref, Settle, Settled
-from quarterdeck.domain.invocations.operations.reads import Place
+from quarterdeck.domain.invocations.model import (
+    BacklogResult,
+    CheckOverdue,
+    InvocationResult,
+    InvocationSettings,
+    ProcessBacklog,
+    Ref,
+)
+from quarterdeck.domain.invocations.operations.reads import ScanPosition
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 
 DEADLINE = "deadline"
 SETTLE = "invocation-settle"
@@ -30,74 +37,79 @@ SLICE = 5_000
 """Calls that one statement of the orphan sweep looks at."""
 SLICES_MAX = 100
 """Slices that one pass looks at: half a million calls."""
-Move = Callable[[Overdue], Awaitable[Outcome]]
+SubmitOverdue = Callable[[CheckOverdue], Awaitable[InvocationResult]]
 
 
 def sweeps(
-    everywhere: Engine,
-    submit: Move,
-    submit_settle: Callable[[Settle], Awaitable[Settled]],
+    cross_zone_engine: Engine,
+    submit_overdue: SubmitOverdue,
+    submit_backlog: Callable[[ProcessBacklog], Awaitable[BacklogResult]],
     settings: InvocationSettings,
     retention_every_ms: int = 900_000,
 ) -> list[Sweep]:
     """`everywhere` sees all zones: what it finds is moved by lanes that see only the zones concerned."""
 
-    async def overdue(batch: int) -> int:
-        refs = await everywhere.read(lambda tx: operations.overdue(tx, batch))
-        await _move(submit, refs)
+    async def check_overdue(batch: int) -> int:
+        refs = await cross_zone_engine.read(lambda tx: operations.find_overdue(tx, batch))
+        await _submit_overdue(submit_overdue, refs)
         return len(refs)
 
-    async def settle(batch: int) -> int:
-        found = await everywhere.read(lambda tx: operations.oldest_backlogs(tx, batch))
-        left = found
-        while left:
-            done = await asyncio.gather(*(submit_settle(each) for each in left))
-            left = [each for each, settled in zip(left, done, strict=True) if not settled.finished]
+    async def process_backlogs(batch: int) -> int:
+        found = await cross_zone_engine.read(lambda tx: operations.load_oldest_backlogs(tx, batch))
+        unfinished = found
+        while unfinished:
+            results = await asyncio.gather(*(submit_backlog(backlog) for backlog in unfinished))
+            unfinished = [
+                backlog for backlog, result in zip(unfinished, results, strict=True) if not result.is_finished
+            ]
         return len(found)
 
-    async def forget(batch: int) -> int:
-        window = round(settings.invocation_retention_days * DAY)
-        return await everywhere.transact(lambda tx: operations.forget(tx, window, batch))
+    async def delete_expired(batch: int) -> int:
+        retention_ms = round(settings.invocation_retention_days * DAY)
+        return await cross_zone_engine.transact(lambda tx: operations.delete_expired(tx, retention_ms, batch))
 
-    orphans = Orphans(everywhere, submit)
+    orphan_sweep = OrphanSweep(cross_zone_engine, submit_overdue)
     return [
-        Sweep(DEADLINE, settings.deadline_sweep_interval_ms, BATCH, overdue),
-        Sweep(SETTLE, settings.invocation_settle_interval_ms, BATCH, settle),
-        Sweep(ORPHAN, settings.invocation_orphan_interval_ms, SLICE * SLICES_MAX, orphans.run_once),
-        Sweep(RETENTION, retention_every_ms, BATCH, forget),
+        Sweep(DEADLINE, settings.deadline_sweep_interval_ms, BATCH, check_overdue),
+        Sweep(SETTLE, settings.invocation_settle_interval_ms, BATCH, process_backlogs),
+        Sweep(ORPHAN, settings.invocation_orphan_interval_ms, SLICE * SLICES_MAX, orphan_sweep.run_once),
+        Sweep(RETENTION, retention_every_ms, BATCH, delete_expired),
     ]
 
 
-class Orphans:
+class OrphanSweep:
     """Walks round and round what waits or runs for sessions: which of those a hand has removed, no index tells.
 
     The place it has come to is kept in this process only: losing it costs a walk from the beginning, and several
     walkers at once move nothing that one of them would not.
     """
 
-    def __init__(self, everywhere: Engine, submit: Move) -> None:
-        self._everywhere = everywhere
+    def __init__(self, cross_zone_engine: Engine, submit: SubmitOverdue) -> None:
+        self._cross_zone_engine = cross_zone_engine
         self._submit = submit
-        self._place = operations.BEGINNING
+        self._position = operations.SCAN_START
 
     async def run_once(self, batch: int) -> int:
-        moved = 0
+        count = 0
         for _ in range(SLICES_MAX):
-            refs, self._place = await self._everywhere.read(self._next)
-            await _move(self._submit, refs)
-            moved += len(refs)
-            if self._place == operations.BEGINNING:
+            refs, self._position = await self._cross_zone_engine.read(self._find_next)
+            await _submit_overdue(self._submit, refs)
+            count += len(refs)
+            if self._position == operations.SCAN_START:
                 break
-        return moved
+        return count
 
-    async def _next(self, tx: Tx) -> tuple[list[Ref], Place]:
-        return await operations.orphaned(tx, self._place, SLICE)
+    async def _find_next(self, tx: Transaction) -> tuple[list[Ref], ScanPosition]:
+        return await operations.find_orphaned(tx, self._position, SLICE)
 
 
-async def _move(submit: Move, refs: Sequence[Ref]) -> None:
-    for begin in range(0, len(refs), BATCH):
-        asked = [submit(Overdue(zone_id=zone_id, id=name)) for zone_id, name in refs[begin : begin + BATCH]]
-        for outcome in await asyncio.gather(*asked, return_exceptions=True):
+async def _submit_overdue(submit: SubmitOverdue, refs: Sequence[Ref]) -> None:
+    for start in range(0, len(refs), BATCH):
+        submissions = [
+            submit(CheckOverdue(zone_id=zone_id, id=invocation_id))
+            for zone_id, invocation_id in refs[start : start + BATCH]
+        ]
+        for outcome in await asyncio.gather(*submissions, return_exceptions=True):
             # Gone between finding and moving is nobody's loss; anything else is worth a failed pass.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
                 raise outcome

@@ -10,25 +10,25 @@ from msgspec import UNSET, Meta, UnsetType
 
 from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.command import Asked
+from quarterdeck.core.command import Command
 from quarterdeck.core.routing import PathId
 
 Ref = tuple[str, str]
 """(zone, service)"""
-Word = Annotated[str, Meta(min_length=1, max_length=256)]
+ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
 URL_MAX = 2_048
-THE_APPLICATION = ""
+NO_SESSION = ""
 """Who registered a service that no session registered: the application itself, which never ends."""
 
 
-class Health(StrEnum):
+class ServiceHealth(StrEnum):
     STARTING = "starting"
     HEALTHY = "healthy"
     DEGRADED = "degraded"
     UNHEALTHY = "unhealthy"
 
 
-class Delivery(StrEnum):
+class DeliveryMode(StrEnum):
     PULL = "pull"
     PUSH = "push"
 
@@ -47,34 +47,36 @@ class ServiceSettings(msgspec.Struct, frozen=True):
 # -- asked for ---------------------------------------------------------------------------------------------------
 
 
-class Described(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceDescription(msgspec.Struct, frozen=True, kw_only=True):
     """What may be said of a service. What is not said stays as it is, or as a new service has it."""
 
     protocol_versions: (
-        Annotated[list[Word], Meta(max_length=64, description="of the protocols it speaks")] | UnsetType
+        Annotated[list[ShortText], Meta(max_length=64, description="of the protocols it speaks")] | UnsetType
     ) = UNSET
-    framework_name: Annotated[Word, Meta(description="what it was made with")] | UnsetType | None = UNSET
-    framework_version: Word | UnsetType | None = UNSET
-    capabilities: Annotated[list[Word], Meta(max_length=256, description="what it says it can do")] | UnsetType = UNSET
-    health: Annotated[Health, Meta(description="of a new one: starting")] | UnsetType = UNSET
+    framework_name: Annotated[ShortText, Meta(description="what it was made with")] | UnsetType | None = UNSET
+    framework_version: ShortText | UnsetType | None = UNSET
+    capabilities: Annotated[list[ShortText], Meta(max_length=256, description="what it says it can do")] | UnsetType = (
+        UNSET
+    )
+    health: Annotated[ServiceHealth, Meta(description="of a new one: starting")] | UnsetType = UNSET
     metadata_json: Annotated[dict[str, object], Meta(description="anything; kept and shown as given")] | UnsetType = (
         UNSET
     )
     metadata: Annotated[dict[str, object], Meta(description="another name for metadata_json")] | UnsetType = UNSET
     delivery: (
-        Annotated[Delivery, Meta(description="whether workers claim invocations, or the server posts them to it")]
+        Annotated[DeliveryMode, Meta(description="whether workers claim invocations, or the server posts them to it")]
         | UnsetType
     ) = UNSET
 
 
-class RegisterBody(Described, frozen=True, kw_only=True):
+class RegisterSessionServiceBody(ServiceDescription, frozen=True, kw_only=True):
     """A service of the session in the path."""
 
     endpoint_url: Annotated[str, Meta(max_length=URL_MAX, description="http:// or https://")]
     application_id: Annotated[PathId, Meta(description="if given, the session's own")] | None = None
 
 
-class RegisterServiceBody(Described, frozen=True, kw_only=True):
+class RegisterServiceBody(ServiceDescription, frozen=True, kw_only=True):
     application_id: Annotated[PathId, Meta(description="the application that offers it")]
     endpoint_url: Annotated[str, Meta(max_length=URL_MAX, description="http:// or https://")]
     agent_id: (
@@ -83,15 +85,15 @@ class RegisterServiceBody(Described, frozen=True, kw_only=True):
     ) = None
 
 
-class ChangeBody(Described, frozen=True, kw_only=True):
+class UpdateServiceBody(ServiceDescription, frozen=True, kw_only=True):
     rotate_secret: Annotated[bool, Meta(description="sign from now on with another secret, and show it")] = False
 
 
-class HeartbeatBody(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceHeartbeatBody(msgspec.Struct, frozen=True, kw_only=True):
     """Empty is fine: that it came is what counts."""
 
-    health: Health | UnsetType = UNSET
-    status: Annotated[Health, Meta(description="another name for health")] | UnsetType = UNSET
+    health: ServiceHealth | UnsetType = UNSET
+    status: Annotated[ServiceHealth, Meta(description="another name for health")] | UnsetType = UNSET
     active_invocations: Annotated[int, Meta(ge=0, le=1_000_000_000, description="how many it works on")] | UnsetType = (
         UNSET
     )
@@ -100,29 +102,29 @@ class HeartbeatBody(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
-class AgentHeartbeatBody(HeartbeatBody, frozen=True, kw_only=True):
+class SessionHeartbeatBody(ServiceHeartbeatBody, frozen=True, kw_only=True):
     service_id: Annotated[PathId, Meta(description="default: every service of the session")] | None = None
 
 
-class Said(msgspec.Struct, frozen=True):
+class ServiceUpdate(msgspec.Struct, frozen=True):
     """The same as it is stored: JSON as text. What is unset is not said."""
 
     protocol_versions: str | UnsetType = UNSET
     framework_name: str | UnsetType | None = UNSET
     framework_version: str | UnsetType | None = UNSET
     capabilities: str | UnsetType = UNSET
-    health: Health | UnsetType = UNSET
+    health: ServiceHealth | UnsetType = UNSET
     metadata_json: str | UnsetType = UNSET
-    delivery: Delivery | UnsetType = UNSET
+    delivery: DeliveryMode | UnsetType = UNSET
     active_invocations: int | UnsetType = UNSET
 
 
-class _FromCaller(Asked, frozen=True, kw_only=True):
+class _CallerCommand(Command, frozen=True, kw_only=True):
     caller: Caller
     """No server asks for any of it."""
 
 
-class Register(_FromCaller, frozen=True, kw_only=True):
+class Register(_CallerCommand, frozen=True, kw_only=True):
     """A registration on its way through the lane. The id is made before, for the case that the service is new."""
 
     id: str
@@ -131,31 +133,31 @@ class Register(_FromCaller, frozen=True, kw_only=True):
     """None: that of the session."""
     session_id: str | None
     """None: the application itself registers it."""
-    said: Said = Said()
+    update: ServiceUpdate = ServiceUpdate()
 
 
-class Change(_FromCaller, frozen=True, kw_only=True):
+class Update(_CallerCommand, frozen=True, kw_only=True):
     service_id: str
     session_id: str | None = None
     """The session through whose path it was asked for, which must have registered it."""
-    said: Said = Said()
-    rotates: bool = False
+    update: ServiceUpdate = ServiceUpdate()
+    rotate_secret: bool = False
 
 
-class Beat(_FromCaller, frozen=True, kw_only=True):
+class Heartbeat(_CallerCommand, frozen=True, kw_only=True):
     service_id: str | None
     """None: every service of the session."""
     session_id: str | None = None
-    said: Said = Said()
+    update: ServiceUpdate = ServiceUpdate()
 
 
-class Unregister(_FromCaller, frozen=True, kw_only=True):
+class Unregister(_CallerCommand, frozen=True, kw_only=True):
     service_id: str
     session_id: str | None = None
     """Only this session's registration; without one, everybody's."""
 
 
-class Forget(msgspec.Struct, frozen=True):
+class DeleteExpired(msgspec.Struct, frozen=True):
     """By the retention: what was unregistered before a time, and nobody needs."""
 
     zone_id: str
@@ -178,7 +180,7 @@ class ServiceFilter(msgspec.Struct, frozen=True):
     before: str | None = None
     session_id: str | None = None
     application_id: str | None = None
-    health: Health | None = None
+    health: ServiceHealth | None = None
     bearer: Bearer | None = None
 
 
@@ -197,9 +199,9 @@ class Service(msgspec.Struct, frozen=True, array_like=True):
     framework_name: str | None
     framework_version: str | None
     capabilities: str
-    health: Health
+    health: ServiceHealth
     metadata_json: str
-    delivery: Delivery
+    delivery: DeliveryMode
     secret_number: int
     """Of the secret that was shown last; 0, if none ever was."""
     active_invocations: int
@@ -207,7 +209,7 @@ class Service(msgspec.Struct, frozen=True, array_like=True):
     unregistered_at: Millis | None
     created_at: Millis
     updated_at: Millis
-    lives: int = 1
+    is_live: int = 1
     """Not a column: whether any of those who registered it lives. An ended session's registration counts for nothing,
     whether or not a chunk or a sweep has come to it yet."""
 
@@ -216,28 +218,28 @@ class Service(msgspec.Struct, frozen=True, array_like=True):
         return self.zone_id, self.id
 
 
-class Registered(msgspec.Struct, frozen=True):
+class RegisteredService(msgspec.Struct, frozen=True):
     """The outcome of a registration or a change: the service as it is now."""
 
     service: Service
     created: bool = False
-    shows_secret: bool = False
+    include_secret: bool = False
     """Whether this answer is the one that shows it."""
 
 
-class Beaten(msgspec.Struct, frozen=True):
+class HeartbeatResult(msgspec.Struct, frozen=True):
     """The outcome of a heartbeat: the services it was for."""
 
     services: tuple[Service, ...]
     at: Millis
 
 
-class Unregistered(msgspec.Struct, frozen=True):
+class UnregisterResult(msgspec.Struct, frozen=True):
     pass
 
 
-class Forgotten(msgspec.Struct, frozen=True):
-    is_gone: bool
+class DeleteResult(msgspec.Struct, frozen=True):
+    is_deleted: bool
     """If not, it was registered again meanwhile."""
 
 
@@ -254,9 +256,9 @@ class ServiceView(msgspec.Struct, frozen=True):
     framework_name: str | None
     framework_version: str | None
     capabilities: msgspec.Raw
-    health: Health
+    health: ServiceHealth
     metadata_json: msgspec.Raw
-    delivery: Delivery
+    delivery: DeliveryMode
     active_invocations: int
     last_heartbeat_at: str | None
     created_at: str
@@ -269,7 +271,7 @@ class ServiceList(msgspec.Struct, frozen=True):
     next_cursor: str | None
 
 
-class HeartbeatView(msgspec.Struct, frozen=True):
+class SessionHeartbeatView(msgspec.Struct, frozen=True):
     services: Annotated[int, Meta(description="how many services it was for")]
     last_heartbeat_at: str
 
@@ -278,9 +280,9 @@ class ListServicesQuery(msgspec.Struct, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     cursor: str | None = None
     application_id: PathId | None = None
-    health: Health | None = None
+    health: ServiceHealth | None = None
 
 
-class ListOwnServicesQuery(msgspec.Struct, frozen=True):
+class ListSessionServicesQuery(msgspec.Struct, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     cursor: str | None = None

@@ -14,39 +14,39 @@ from collections.abc import Awaitable, Callable
 
 from quarterdeck.core.clock import DAY, Millis
 from quarterdeck.core.errors import NotFound
-from quarterdeck.domain.services.model import Forget, Forgotten, Ref, ServiceSettings
+from quarterdeck.domain.services.model import DeleteExpired, DeleteResult, Ref, ServiceSettings
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 
 RETENTION = "service-retention"
 BATCH = 500
-Unneeded = Callable[[Tx, Millis, int], Awaitable[list[Ref]]]
+FindUnreferenced = Callable[[Transaction, Millis, int], Awaitable[list[Ref]]]
 """Services that were unregistered before a time, and that nothing which is kept names any more. The rooms above know
 what names them."""
 
 
 def sweeps(
-    everywhere: Engine,
-    unneeded: Unneeded,
-    submit_forget: Callable[[Forget], Awaitable[Forgotten]],
+    cross_zone_engine: Engine,
+    find_unreferenced: FindUnreferenced,
+    submit_delete: Callable[[DeleteExpired], Awaitable[DeleteResult]],
     settings: ServiceSettings,
     retention_every_ms: int = 900_000,
 ) -> list[Sweep]:
-    async def find(tx: Tx, batch: int) -> list[Forget]:
+    async def find_expired(tx: Transaction, batch: int) -> list[DeleteExpired]:
         # A read of nothing but the clock: what is old is decided by the database's time.
         await tx.read()
         before = tx.now - round(settings.service_retention_days * DAY)
-        found = await unneeded(tx, before, batch)
-        return [Forget(zone_id, service_id, before) for zone_id, service_id in found]
+        found = await find_unreferenced(tx, before, batch)
+        return [DeleteExpired(zone_id, service_id, before) for zone_id, service_id in found]
 
-    async def forget(batch: int) -> int:
-        asks = await everywhere.read(lambda tx: find(tx, batch))
-        gone = 0
-        for outcome in await asyncio.gather(*map(submit_forget, asks), return_exceptions=True):
+    async def delete_expired(batch: int) -> int:
+        commands = await cross_zone_engine.read(lambda tx: find_expired(tx, batch))
+        deleted = 0
+        for outcome in await asyncio.gather(*map(submit_delete, commands), return_exceptions=True):
             # A zone that is gone has nothing to be removed from; anything else is worth a failed pass.
             if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
                 raise outcome
-            gone += isinstance(outcome, Forgotten) and outcome.is_gone
-        return gone
+            deleted += isinstance(outcome, DeleteResult) and outcome.is_deleted
+        return deleted
 
-    return [Sweep(RETENTION, retention_every_ms, BATCH, forget)]
+    return [Sweep(RETENTION, retention_every_ms, BATCH, delete_expired)]

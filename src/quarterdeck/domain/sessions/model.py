@@ -12,7 +12,7 @@ from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.routing import PathId
 
-Word = Annotated[str, Meta(min_length=1, max_length=256)]
+ShortText = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class State(StrEnum):
@@ -63,7 +63,7 @@ class SpawnBody(msgspec.Struct, frozen=True):
     kind: Annotated[
         Literal["instance", "service", "ephemeral"], Meta(description="kept as given, for whoever reads it")
     ] = "instance"
-    capabilities: Annotated[list[Word], Meta(max_length=256, description="what the session says it can do")] = []
+    capabilities: Annotated[list[ShortText], Meta(max_length=256, description="what the session says it can do")] = []
     ttl_seconds: Annotated[
         int, Meta(ge=1, le=86_400, description="how long it may live; never longer than its parent")
     ] = 3_600
@@ -104,14 +104,14 @@ class Terminate(msgspec.Struct, frozen=True):
     caller: Caller | None = None
     """None: a sweep, which answers to nobody, or a room that has judged already whether it may be."""
     trace: str | None = None
-    by: str = "sweep"
+    system_actor: str = "sweep"
     """Who is told to have ended it, where there is no caller to be judged."""
-    along: tuple[str, ...] = ()
+    also_terminate: tuple[str, ...] = ()
     """Others that end because it does, with everything under them: one ending, however many they are."""
 
     @property
     def actor(self) -> str:
-        return self.caller.subject if self.caller else self.by
+        return self.caller.subject if self.caller else self.system_actor
 
     @property
     def bearer(self) -> Bearer | None:
@@ -124,7 +124,7 @@ class StopZone(msgspec.Struct, frozen=True):
     zone_id: str
     reason: str
     caller: Caller
-    ends: bool = False
+    ends_zone: bool = False
     trace: str | None = None
 
     session_id: None = None
@@ -138,20 +138,20 @@ class StopZone(msgspec.Struct, frozen=True):
         return self.caller.bearer
 
 
-class Settle(msgspec.Struct, frozen=True):
+class FinishCascade(msgspec.Struct, frozen=True):
     """Asked for: one more chunk on the way to the end of this cascade."""
 
     zone_id: str
     cascade_id: str
 
 
-class Recount(msgspec.Struct, frozen=True):
+class RepairCounts(msgspec.Struct, frozen=True):
     """Asked for: a zone's counts, set right by its rows."""
 
     zone_id: str
 
 
-class Hold(msgspec.Struct, frozen=True):
+class Suspend(msgspec.Struct, frozen=True):
     """Asked for: the flag of a suspension, set (suspend) or cleared (resume)."""
 
     zone_id: str
@@ -216,7 +216,7 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     """The ending it was stamped by, if that was one of many transactions."""
 
 
-class Member(msgspec.Struct, frozen=True, array_like=True):
+class TreeNode(msgspec.Struct, frozen=True, array_like=True):
     """What the end or the suspension of a tree must know of each session in it."""
 
     zone_id: str
@@ -255,7 +255,7 @@ class Spawned(msgspec.Struct, frozen=True):
     created: bool
 
 
-class Ended(msgspec.Struct, frozen=True):
+class TerminateResult(msgspec.Struct, frozen=True):
     """The outcome of an ending. With a `cascade_id` all of it reads as terminated, and is still to be settled."""
 
     zone_id: str
@@ -267,20 +267,20 @@ class Ended(msgspec.Struct, frozen=True):
     """Somebody else had begun it."""
 
 
-class Settled(msgspec.Struct, frozen=True):
+class FinishCascadeResult(msgspec.Struct, frozen=True):
     finished: bool
 
 
-class Recounted(msgspec.Struct, frozen=True):
+class RepairCountsResult(msgspec.Struct, frozen=True):
     """How many counts were wrong, and are not any more."""
 
-    mended: int
+    repaired: int
 
 
-class Held(msgspec.Struct, frozen=True):
+class SuspendResult(msgspec.Struct, frozen=True):
     """How many sessions fell asleep or woke."""
 
-    moved: int
+    changed: int
 
 
 # -- shown -------------------------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ class Resumed(msgspec.Struct, frozen=True):
     resumed: int
 
 
-class Left(msgspec.Struct, frozen=True):
+class RemainingSession(msgspec.Struct, frozen=True):
     """A session that an ending has not ended."""
 
     session_id: str
@@ -349,7 +349,7 @@ class Receipt(msgspec.Struct, frozen=True):
     already_stopped: Annotated[int, Meta(description="had ended before")]
     duration_ms: int
     joined: Annotated[bool, Meta(description="somebody else had begun it")]
-    left: Annotated[list[Left], Meta(description="not ended, with the reason; at most 100 are named")]
+    left: Annotated[list[RemainingSession], Meta(description="not ended, with the reason; at most 100 are named")]
 
 
 class BoundUse(msgspec.Struct, frozen=True):
@@ -363,7 +363,7 @@ class BoundUse(msgspec.Struct, frozen=True):
     frees: Annotated[str, Meta(description="what would free it")]
 
 
-class WhyNot(msgspec.Struct, frozen=True, omit_defaults=True):
+class SpawnRefusal(msgspec.Struct, frozen=True, omit_defaults=True):
     """A refusal that a spawn would meet now."""
 
     error: str
@@ -382,7 +382,7 @@ class SpawnExplanation(msgspec.Struct, frozen=True):
     parent_id: str | None
     admitted: Annotated[bool, Meta(description="whether it would be admitted now")]
     refused_by: Annotated[
-        list[WhyNot], Meta(description="everything that would refuse it, the one it would be told first")
+        list[SpawnRefusal], Meta(description="everything that would refuse it, the one it would be told first")
     ]
     bounds: list[BoundUse]
 

@@ -17,10 +17,7 @@ from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.sessions import operations, rules
 from quarterdeck.domain.sessions.model import (
     ChildrenQuery,
-    Ended,
     ExplainSpawnQuery,
-    Held,
-    Hold,
     ListQuery,
     Receipt,
     Resumed,
@@ -37,44 +34,47 @@ from quarterdeck.domain.sessions.model import (
     SpawnExplanation,
     StopQuery,
     StopZone,
+    Suspend,
     Suspended,
+    SuspendResult,
     Terminate,
     TerminateQuery,
+    TerminateResult,
     Verb,
 )
 from quarterdeck.domain.zones.model import DEFAULT_ZONE
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 
 LISTING = "agents"
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class SessionDesk:
+class SessionHandlers:
     """What the handlers need, handed over by the composition root."""
 
     engine: Engine
     submit_spawn: Callable[[Spawn], Awaitable[Spawned]]
-    submit_hold: Callable[[Hold], Awaitable[Held]]
+    submit_suspend: Callable[[Suspend], Awaitable[SuspendResult]]
     submit_show: Callable[[SessionRef], Awaitable[Session]]
-    finisher: operations.Finisher
+    cascades: operations.CascadeRunner
     explainer: operations.Explainer
 
     async def spawn(self, call: Call) -> Reply:
-        spawned = await self.submit_spawn(_asked(call))
+        spawned = await self.submit_spawn(_spawn_command(call))
         return Reply(rules.view(spawned.session), 201 if spawned.created else 200)
 
     async def show(self, call: Call) -> SessionView:
-        return rules.view(await self.submit_show(_ref(call)))
+        return rules.view(await self.submit_show(_session_ref(call)))
 
-    async def list_all(self, call: Call) -> Reply:
+    async def list_sessions(self, call: Call) -> Reply:
         query = call.query
         assert isinstance(query, ListQuery)
         return await self._page(
             call,
             query.cursor,
             SessionFilter(
-                call.zone,
+                call.zone_id,
                 query.limit,
                 status=query.status,
                 application_id=query.application_id,
@@ -84,126 +84,126 @@ class SessionDesk:
             ),
         )
 
-    async def children(self, call: Call) -> Reply:
+    async def list_children(self, call: Call) -> Reply:
         query = call.query
         assert isinstance(query, ChildrenQuery)
-        await self.submit_show(_ref(call))
-        wanted = SessionFilter(
-            call.zone, query.limit, status=query.status, parent_id=call.params["id"], bearer=call.caller.bearer
+        await self.submit_show(_session_ref(call))
+        filters = SessionFilter(
+            call.zone_id, query.limit, status=query.status, parent_id=call.params["id"], bearer=call.caller.bearer
         )
-        return await self._page(call, query.cursor, wanted)
+        return await self._page(call, query.cursor, filters)
 
-    async def tree(self, call: Call) -> SessionTree:
-        found = await self._read(call, lambda tx: operations.subtree(tx, _ref(call)))
+    async def show_tree(self, call: Call) -> SessionTree:
+        found = await self._read(call, lambda tx: operations.list_subtree(tx, _session_ref(call)))
         return SessionTree(call.params["id"], [rules.view(session) for session in found])
 
     async def suspend(self, call: Call) -> Suspended:
-        return Suspended(await self._hold(call, Verb.SUSPEND))
+        return Suspended(await self._set_suspended(call, Verb.SUSPEND))
 
     async def resume(self, call: Call) -> Resumed:
-        return Resumed(await self._hold(call, Verb.RESUME))
+        return Resumed(await self._set_suspended(call, Verb.RESUME))
 
     async def terminate(self, call: Call) -> Reply:
         query = call.query
         assert isinstance(query, TerminateQuery)
-        ask = Terminate(call.zone, call.params["id"], query.reason, call.caller, call.trace)
-        began = time.monotonic()
-        ended = await self.finisher.end(ask)
-        return Reply(await self._receipt(call, ended, began)) if query.receipt else Reply(None, 204)
+        command = Terminate(call.zone_id, call.params["id"], query.reason, call.caller, call.trace)
+        started = time.monotonic()
+        result = await self.cascades.terminate(command)
+        return Reply(await self._build_receipt(call, result, started)) if query.receipt else Reply(None, 204)
 
     async def stop_zone(self, call: Call) -> Receipt:
         query = call.query
         assert isinstance(query, StopQuery)
-        began = time.monotonic()
-        ended = await self.finisher.stop_zone(StopZone(call.zone, query.reason, call.caller, trace=call.trace))
-        return await self._receipt(call, ended, began)
+        started = time.monotonic()
+        result = await self.cascades.stop_zone(StopZone(call.zone_id, query.reason, call.caller, trace=call.trace))
+        return await self._build_receipt(call, result, started)
 
     async def end_zone(self, call: Call) -> Reply:
         query = call.query
         assert isinstance(query, TerminateQuery)
-        if call.zone == DEFAULT_ZONE:
+        if call.zone_id == DEFAULT_ZONE:
             raise Conflict("zone_is_default", "The zone 'default' is always there. It can be stopped and frozen.")
-        began = time.monotonic()
-        ended = await self.finisher.stop_zone(
-            StopZone(call.zone, query.reason, call.caller, ends=True, trace=call.trace)
+        started = time.monotonic()
+        result = await self.cascades.stop_zone(
+            StopZone(call.zone_id, query.reason, call.caller, ends_zone=True, trace=call.trace)
         )
-        return Reply(await self._receipt(call, ended, began)) if query.receipt else Reply(None, 204)
+        return Reply(await self._build_receipt(call, result, started)) if query.receipt else Reply(None, 204)
 
     async def explain(self, call: Call) -> SessionExplanation:
-        return await self._read(call, lambda tx: self.explainer.session(tx, _ref(call), call.caller))
+        return await self._read(call, lambda tx: self.explainer.explain_session(tx, _session_ref(call), call.caller))
 
     async def explain_spawn(self, call: Call) -> SpawnExplanation:
         query = call.query
         assert isinstance(query, ExplainSpawnQuery)
-        ask = Spawn("", call.zone, call.caller, query.application_id, "", query.parent_id)
-        return await self._read(call, lambda tx: self.explainer.spawn(tx, ask))
+        command = Spawn("", call.zone_id, call.caller, query.application_id, "", query.parent_id)
+        return await self._read(call, lambda tx: self.explainer.explain_spawn(tx, command))
 
-    async def _hold(self, call: Call, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> int:
-        held = await self.submit_hold(Hold(call.zone, call.params["id"], verb, call.caller, call.trace))
-        return held.moved
+    async def _set_suspended(self, call: Call, verb: Literal[Verb.SUSPEND, Verb.RESUME]) -> int:
+        result = await self.submit_suspend(Suspend(call.zone_id, call.params["id"], verb, call.caller, call.trace))
+        return result.changed
 
-    async def _receipt(self, call: Call, ended: Ended, began: float) -> Receipt:
-        took = round((time.monotonic() - began) * 1000)
-        return await self._read(call, lambda tx: operations.receipt(tx, ended, took))
+    async def _build_receipt(self, call: Call, result: TerminateResult, started: float) -> Receipt:
+        duration_ms = round((time.monotonic() - started) * 1000)
+        return await self._read(call, lambda tx: operations.build_receipt(tx, result, duration_ms))
 
-    async def _read(self, call: Call, operation: Callable[[Tx], Awaitable[T]]) -> T:
+    async def _read(self, call: Call, operation: Callable[[Transaction], Awaitable[T]]) -> T:
         """Behind the wall: the zone that is looked at, and the zone of the caller's own session."""
-        return await self.engine.read(operation, zones={call.zone, call.caller.zone_id})
+        return await self.engine.read(operation, zones={call.zone_id, call.caller.zone_id})
 
-    async def _page(self, call: Call, cursor: str | None, wanted: SessionFilter) -> Reply:
+    async def _page(self, call: Call, cursor: str | None, filters: SessionFilter) -> Reply:
         before = paging.decode(LISTING, cursor) if cursor else None
-        asked = msgspec.structs.replace(wanted, before=before, limit=wanted.limit + 1)
-        sessions = await self._read(call, lambda tx: operations.page(tx, asked))
-        shown, last = paging.clip([session.id for session in sessions], wanted.limit)
-        following = paging.encode(LISTING, last) if last else None
-        body = SessionList([rules.view(session) for session in sessions[:shown]], following)
-        return Reply(body, 200, call.link_to_next(following))
+        query = msgspec.structs.replace(filters, before=before, limit=filters.limit + 1)
+        sessions = await self._read(call, lambda tx: operations.list_sessions(tx, query))
+        count, last = paging.trim_page([session.id for session in sessions], filters.limit)
+        next_cursor = paging.encode(LISTING, last) if last else None
+        body = SessionList([rules.view(session) for session in sessions[:count]], next_cursor)
+        return Reply(body, 200, call.next_link(next_cursor))
 
 
-def _ref(call: Call) -> SessionRef:
-    return SessionRef(call.zone, call.params["id"], call.caller.bearer)
+def _session_ref(call: Call) -> SessionRef:
+    return SessionRef(call.zone_id, call.params["id"], call.caller.bearer)
 
 
-def _asked(call: Call) -> Spawn:
+def _spawn_command(call: Call) -> Spawn:
     """What is asked of the lane: the body, defaulted from the token, with its key and digest."""
     body = call.body
     assert isinstance(body, SpawnBody)
     sid = body.session_sid if body.session_sid is not None else call.caller.sid
     if not sid:
         raise Invalid("session_sid_required", "Give session_sid, or a token with a sid.", field="session_sid")
-    if not call.caller.may_act_for(body.application_id, "spawn_for"):
+    if not call.caller.can_act_for(body.application_id, "spawn_for"):
         raise rules.ownership_required(body.application_id)
-    key = idempotency.one_key(call.idempotency_key, body.idempotency_key)
+    key = idempotency.request_key(call.idempotency_key, body.idempotency_key)
     defaulted = msgspec.structs.replace(body, session_sid=sid, idempotency_key=None) if key is not None else None
     return Spawn(
         id=new_id(),
-        zone_id=call.zone,
+        zone_id=call.zone_id,
         caller=call.caller,
         application_id=body.application_id,
         session_sid=sid,
         parent_id=body.parent_id,
         kind=body.kind,
-        capabilities=_text(body.capabilities) if body.capabilities else "[]",
-        metadata=_text(body.metadata) if body.metadata else "{}",
+        capabilities=_to_json(body.capabilities) if body.capabilities else "[]",
+        metadata=_to_json(body.metadata) if body.metadata else "{}",
         ttl_seconds=body.ttl_seconds,
         key=key,
-        digest=idempotency.digest(defaulted) if defaulted else "",
+        digest=idempotency.request_digest(defaulted) if defaulted else "",
         trace=call.trace,
     )
 
 
-def _text(value: object) -> str:
+def _to_json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-SUSPENDING = (
+SUSPEND_DESCRIPTION = (
     "How many fell asleep: none, if an ancestor's suspension held it already, and the flag is set all the same. A "
     "suspended session keeps its place and its time runs on; it can be given nothing to spawn."
 )
-RESUMING = "How many woke: those that no other flag holds."
+RESUME_DESCRIPTION = "How many woke: those that no other flag holds."
 
 
-def routes(desk: SessionDesk) -> list[Route]:
+def routes(handlers: SessionHandlers) -> list[Route]:
     base = "/zones/{zone}/agents"
     one = base + "/{id}"
     tags = ("sessions",)
@@ -211,59 +211,59 @@ def routes(desk: SessionDesk) -> list[Route]:
     owned = (*missing, "application_ownership_required")
     return [
         Route(
-            "POST", base, desk.spawn, "Spawn a session", LIFECYCLE, body=SpawnBody, answer=SessionView, status=201,
+            "POST", base, handlers.spawn, "Spawn a session", LIFECYCLE, body=SpawnBody, response=SessionView, status=201,
             tags=tags, description="With an Idempotency-Key, repeating gives 200 and the same session while it lives.",
-            refusals=("session_sid_required", "application_ownership_required", "parent_not_found",
+            errors=("session_sid_required", "application_ownership_required", "parent_not_found",
                       "parent_ownership_required", "agent_suspended", "idempotency_key_conflict", "zone_frozen",
                       "zone_not_found",
                       *(bound.code for bound in rules.BOUNDS)),
         ),
         Route(
-            "GET", base, desk.list_all, "List sessions, newest first", LIFECYCLE, query=ListQuery, answer=SessionList,
-            refusals=("invalid_cursor",), tags=tags,
+            "GET", base, handlers.list_sessions, "List sessions, newest first", LIFECYCLE, query=ListQuery, response=SessionList,
+            errors=("invalid_cursor",), tags=tags,
         ),
-        Route("GET", one, desk.show, "Show a session", LIFECYCLE, answer=SessionView, refusals=missing, tags=tags),
+        Route("GET", one, handlers.show, "Show a session", LIFECYCLE, response=SessionView, errors=missing, tags=tags),
         Route(
-            "GET", one + "/children", desk.children, "List a session's children, newest first", LIFECYCLE,
-            query=ChildrenQuery, answer=SessionList, refusals=(*missing, "invalid_cursor"), tags=tags,
+            "GET", one + "/children", handlers.list_children, "List a session's children, newest first", LIFECYCLE,
+            query=ChildrenQuery, response=SessionList, errors=(*missing, "invalid_cursor"), tags=tags,
         ),
         Route(
-            "GET", one + "/tree", desk.tree, "Show a session with its whole subtree", LIFECYCLE, answer=SessionTree,
-            refusals=missing, tags=tags,
+            "GET", one + "/tree", handlers.show_tree, "Show a session with its whole subtree", LIFECYCLE, response=SessionTree,
+            errors=missing, tags=tags,
         ),
         *(
-            Route(method, f"{one}/{verb}", handler, summary, LIFECYCLE, answer=answer, tags=tags,
-                  refusals=(*owned, refusal), description=meaning)
-            for verb, handler, summary, answer, refusal, meaning in (
-                ("suspend", desk.suspend, "Suspend a session and everything under it", Suspended,
-                 "agent_not_found_or_not_active", SUSPENDING),
-                ("resume", desk.resume, "Clear a session's own suspension", Resumed,
-                 "agent_not_found_or_not_suspended", RESUMING),
+            Route(method, f"{one}/{verb}", handler, summary, LIFECYCLE, response=answer, tags=tags,
+                  errors=(*owned, problem), description=description)
+            for verb, handler, summary, answer, problem, description in (
+                ("suspend", handlers.suspend, "Suspend a session and everything under it", Suspended,
+                 "agent_not_found_or_not_active", SUSPEND_DESCRIPTION),
+                ("resume", handlers.resume, "Clear a session's own suspension", Resumed,
+                 "agent_not_found_or_not_suspended", RESUME_DESCRIPTION),
             )
             for method in ("POST", "PATCH")
         ),
         Route(
-            "DELETE", one, desk.terminate, "End a session and its whole subtree", LIFECYCLE, query=TerminateQuery,
-            answer=Receipt, status=204, refusals=owned, tags=tags,
+            "DELETE", one, handlers.terminate, "End a session and its whole subtree", LIFECYCLE, query=TerminateQuery,
+            response=Receipt, status=204, errors=owned, tags=tags,
             description="204, and 204 again when repeated; with `receipt=true` 200 and what was stopped. Answered when "
             "all of it has ended; one that comes meanwhile joins the first.",
         ),
         Route(
-            "GET", one + "/explain", desk.explain, "Why a session is as it is", LIFECYCLE, answer=SessionExplanation,
-            refusals=missing, tags=tags,
+            "GET", one + "/explain", handlers.explain, "Why a session is as it is", LIFECYCLE, response=SessionExplanation,
+            errors=missing, tags=tags,
         ),
         Route(
-            "GET", "/zones/{zone}/explain/spawn", desk.explain_spawn, "What a spawn would meet now", LIFECYCLE,
-            query=ExplainSpawnQuery, answer=SpawnExplanation, refusals=("zone_not_found",), tags=tags,
+            "GET", "/zones/{zone}/explain/spawn", handlers.explain_spawn, "What a spawn would meet now", LIFECYCLE,
+            query=ExplainSpawnQuery, response=SpawnExplanation, errors=("zone_not_found",), tags=tags,
         ),
         Route(
-            "POST", "/zones/{zone}/stop", desk.stop_zone, "Freeze a zone and end every session in it", ADMIN,
-            query=StopQuery, answer=Receipt, refusals=("zone_not_found",), tags=("zones",),
+            "POST", "/zones/{zone}/stop", handlers.stop_zone, "Freeze a zone and end every session in it", ADMIN,
+            query=StopQuery, response=Receipt, errors=("zone_not_found",), tags=("zones",),
             description="The big red button. The zone stays frozen until it is thawed.",
         ),
         Route(
-            "DELETE", "/zones/{zone}", desk.end_zone, "End a zone and everything in it", ADMIN, query=TerminateQuery,
-            answer=Receipt, status=204, refusals=("zone_not_found", "zone_is_default"), tags=("zones",),
+            "DELETE", "/zones/{zone}", handlers.end_zone, "End a zone and everything in it", ADMIN, query=TerminateQuery,
+            response=Receipt, status=204, errors=("zone_not_found", "zone_is_default"), tags=("zones",),
             description="For good: what happened in it can be read, and its id is not used again. 204 when repeated.",
         ),
     ]  # fmt: skip

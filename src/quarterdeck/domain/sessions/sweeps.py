@@ -21,12 +21,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from quarterdeck.core.clock import DAY
 from quarterdeck.core.errors import NotFound
 from quarterdeck.domain.sessions import operations, rules
-from quarterdeck.domain.sessions.model import Recount, Recounted, SessionSettings, Terminate
-from quarterdeck.domain.sessions.operations import Finisher
+from quarterdeck.domain.sessions.model import RepairCounts, RepairCountsResult, SessionSettings, Terminate
+from quarterdeck.domain.sessions.operations import CascadeRunner
 from quarterdeck.domain.sessions.rules.cascade import Ref
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import TransientError
 
 log = logging.getLogger("quarterdeck.sessions")
@@ -36,87 +36,91 @@ ORPHAN = "orphan"
 CASCADE = "cascade"
 RETENTION = "session-retention"
 RECONCILE = "reconcile"
-ZONES_AT_ONCE = 100
-MENDED_MAX = 10_000
+ZONES_PER_PAGE = 100
+REPAIRS_MAX = 10_000
 ORPHANED = "orphaned"
 """The reason of what was found without a living parent."""
 
 
 def sweeps(
-    everywhere: Engine, finisher: Finisher, settings: SessionSettings, retention_every_ms: int = 900_000
+    cross_zone_engine: Engine, cascades: CascadeRunner, settings: SessionSettings, retention_every_ms: int = 900_000
 ) -> list[Sweep]:
     """`everywhere` sees all zones: what it finds is ended by lanes that see only the zones concerned."""
 
-    def ending(reason: str, find: Callable[[Tx, int], Awaitable[list[Ref]]]) -> Callable[[int], Awaitable[int]]:
+    def terminate_found(
+        reason: str, find: Callable[[Transaction, int], Awaitable[list[Ref]]]
+    ) -> Callable[[int], Awaitable[int]]:
         async def run_once(batch: int) -> int:
-            refs = await everywhere.read(lambda tx: find(tx, batch))
-            await _all([finisher.end(Terminate(zone_id, name, reason)) for zone_id, name in refs])
+            refs = await cross_zone_engine.read(lambda tx: find(tx, batch))
+            await _gather([cascades.terminate(Terminate(zone_id, name, reason)) for zone_id, name in refs])
             return len(refs)
 
         return run_once
 
-    async def finish(batch: int) -> int:
-        refs = await everywhere.read(lambda tx: operations.unfinished(tx, batch))
-        await _all([finisher.finish(zone_id, name) for zone_id, name in refs])
+    async def finish_cascades(batch: int) -> int:
+        refs = await cross_zone_engine.read(lambda tx: operations.find_unfinished_cascades(tx, batch))
+        await _gather([cascades.finish_cascade(zone_id, name) for zone_id, name in refs])
         return len(refs)
 
-    async def forget(batch: int) -> int:
-        window = round(settings.session_retention_days * DAY)
-        removed = 0
+    async def delete_expired(batch: int) -> int:
+        retention_ms = round(settings.session_retention_days * DAY)
+        deleted = 0
         # Level by level: what was the parent of something a moment ago is a leaf now.
-        while removed < batch:
-            some = await everywhere.transact(lambda tx: operations.forget(tx, window, batch))
-            removed += some
-            if not some:
+        while deleted < batch:
+            count = await cross_zone_engine.transact(lambda tx: operations.delete_expired(tx, retention_ms, batch))
+            deleted += count
+            if not count:
                 break
-        return removed
+        return deleted
 
     batch = settings.ttl_sweep_batch
     return [
-        Sweep(TTL, settings.ttl_sweep_interval_ms, batch, ending(rules.EXPIRED, operations.expired)),
-        Sweep(ORPHAN, settings.orphan_sweep_interval_ms, batch, ending(ORPHANED, operations.orphaned)),
-        Sweep(CASCADE, settings.cascade_sweep_interval_ms, batch, finish),
-        Sweep(RETENTION, retention_every_ms, batch, forget),
+        Sweep(TTL, settings.ttl_sweep_interval_ms, batch, terminate_found(rules.TTL_EXPIRED, operations.find_expired)),
+        Sweep(ORPHAN, settings.orphan_sweep_interval_ms, batch, terminate_found(ORPHANED, operations.find_orphaned)),
+        Sweep(CASCADE, settings.cascade_sweep_interval_ms, batch, finish_cascades),
+        Sweep(RETENTION, retention_every_ms, batch, delete_expired),
     ]
 
 
-class Reconciler:
+class CountReconciler:
     """Walks the zones to the end, and at its next turn from the beginning. The place it has come to, should the time
     not be enough, is kept in this process only: several walkers mend nothing that one of them would not."""
 
-    def __init__(self, everywhere: Engine, mend: Callable[[Recount], Awaitable[Recounted]]) -> None:
-        self._everywhere = everywhere
-        self._mend = mend
-        self._place = ""
+    def __init__(
+        self, cross_zone_engine: Engine, submit_repair: Callable[[RepairCounts], Awaitable[RepairCountsResult]]
+    ) -> None:
+        self._cross_zone_engine = cross_zone_engine
+        self._submit_repair = submit_repair
+        self._after_zone = ""
 
     def sweep(self, every_ms: int) -> Sweep:
-        return Sweep(RECONCILE, every_ms, MENDED_MAX, self.run_once)
+        return Sweep(RECONCILE, every_ms, REPAIRS_MAX, self.run_once)
 
     async def run_once(self, batch: int) -> int:
         """How many counts it has mended. Should they be more than a batch, it begins again at once."""
-        mended = 0
-        while mended < batch:
-            some = await self._everywhere.read(lambda tx: zones.page(tx, self._place, ZONES_AT_ONCE))
-            for zone in some:
-                mended += await self._look_at(zone.id)
-                self._place = zone.id
-            if len(some) < ZONES_AT_ONCE:
-                self._place = ""
+        repaired = 0
+        while repaired < batch:
+            page = await self._cross_zone_engine.read(lambda tx: zones.list_zones(tx, self._after_zone, ZONES_PER_PAGE))
+            for zone in page:
+                repaired += await self._reconcile_zone(zone.id)
+                self._after_zone = zone.id
+            if len(page) < ZONES_PER_PAGE:
+                self._after_zone = ""
                 break
-        return mended
+        return repaired
 
-    async def _look_at(self, zone_id: str) -> int:
+    async def _reconcile_zone(self, zone_id: str) -> int:
         try:
-            if await self._everywhere.read(lambda tx: operations.is_miscounted(tx, zone_id)):
-                return (await self._mend(Recount(zone_id))).mended
+            if await self._cross_zone_engine.read(lambda tx: operations.has_mismatched_counts(tx, zone_id)):
+                return (await self._submit_repair(RepairCounts(zone_id))).repaired
         except TransientError as error:
             # Too much to count in time, or nobody to ask. The other zones get their turn.
             log.warning("the counts of zone %s could not be compared: %s", zone_id, error)
         return 0
 
 
-async def _all(works: Sequence[Awaitable[object]]) -> None:
-    for outcome in await asyncio.gather(*works, return_exceptions=True):
+async def _gather(awaitables: Sequence[Awaitable[object]]) -> None:
+    for outcome in await asyncio.gather(*awaitables, return_exceptions=True):
         # Gone between finding and ending is what a sweep wants; anything else is worth a failed pass.
         if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound):
             raise outcome

@@ -11,33 +11,35 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.tasks.model.rows import TABLE, Whole
-from quarterdeck.domain.tasks.operations.reads import TaskRef
-from quarterdeck.engine.secrets import About, Safe
+from quarterdeck.domain.tasks.model.rows import TABLE, FullTask
+from quarterdeck.domain.tasks.operations.reads import TaskLookup
+from quarterdeck.engine.secrets import FieldCipher, FieldRef
 
-Strike = Callable[[str], str]
+Redactor = Callable[[str], str]
 
 
-async def strikes(show: Callable[[TaskRef], Awaitable[Whole]], safe: Safe, refs: Sequence[TaskRef]) -> list[Strike]:
+async def redactors_for(
+    read_task: Callable[[TaskLookup], Awaitable[FullTask]], cipher: FieldCipher, refs: Sequence[TaskLookup]
+) -> list[Redactor]:
     """For each task what strikes its secrets out of a text."""
-    found = await asyncio.gather(*(show(ref) for ref in refs), return_exceptions=True)
-    return [_strike(safe, each) for each in found]
+    found = await asyncio.gather(*(read_task(ref) for ref in refs), return_exceptions=True)
+    return [_redactor(cipher, result) for result in found]
 
 
-def _strike(safe: Safe, whole: Whole | BaseException) -> Strike:
-    if isinstance(whole, Problem):
+def _redactor(cipher: FieldCipher, result: FullTask | BaseException) -> Redactor:
+    if isinstance(result, Problem):
         # There is no such task, or not for this caller, who is told so by whoever decides: nothing will be stored.
-        return safe.strike
-    if isinstance(whole, BaseException):
-        raise whole
-    return partial(safe.strike, stored=_stored(whole))
+        return cipher.redact
+    if isinstance(result, BaseException):
+        raise result
+    return partial(cipher.redact, stored=_stored_secrets(result))
 
 
-def _stored(whole: Whole) -> list[tuple[str, About]]:
-    row, said = whole.task, whole.content
+def _stored_secrets(full_task: FullTask) -> list[tuple[str, FieldRef]]:
+    task, content = full_task.task, full_task.content
     fields = {
-        "input_context": said.input_context,
-        "checkpoint_data": said.checkpoint_data,
-        "output_result": said.output_result,
+        "input_context": content.input_context,
+        "checkpoint_data": content.checkpoint_data,
+        "output_result": content.output_result,
     }
-    return [(text, (row.zone_id, TABLE, row.id, field)) for field, text in fields.items() if text is not None]
+    return [(text, (task.zone_id, TABLE, task.id, field)) for field, text in fields.items() if text is not None]

@@ -3,7 +3,7 @@
 from quarterdeck.store.sql import load
 
 Q = load(__package__)
-COORDINATING = load(__package__, "coordinator.sql")
-LINES = load(__package__, "logs.sql")
+COORDINATOR = load(__package__, "coordinator.sql")
+LOGS = load(__package__, "logs.sql")
 LISTS = load(__package__, "lists.sql")
-MONEY = load(__package__, "costs.sql")
+COSTS = load(__package__, "costs.sql")

@@ -15,11 +15,11 @@ import msgspec
 
 from quarterdeck.core.clock import DAY, Millis
 from quarterdeck.core.errors import Conflict, NotFound
-from quarterdeck.domain.tasks.model.commands import Archive, Outcome
-from quarterdeck.domain.tasks.model.rows import Ref, State, TaskSettings
-from quarterdeck.domain.tasks.queries import COORDINATING, LINES, MONEY, Q
+from quarterdeck.domain.tasks.model.commands import Archive, TaskResult
+from quarterdeck.domain.tasks.model.rows import State, TaskRef, TaskSettings
+from quarterdeck.domain.tasks.queries import COORDINATOR, COSTS, LOGS, Q
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 from quarterdeck.store.interface import decode
 
 RETENTION = "task-retention"
@@ -30,7 +30,7 @@ SLICES_MAX = 100
 """Slices that one pass looks at: half a million tasks."""
 
 
-class _Seen(msgspec.Struct, frozen=True, array_like=True):
+class _TaskRow(msgspec.Struct, frozen=True, array_like=True):
     zone_id: str
     status: str
     id: str
@@ -39,77 +39,81 @@ class _Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 _tags = msgspec.json.Decoder(list[str]).decode
-BEGINNING = _Seen("", "", "", 0, 0)
+START = _TaskRow("", "", "", 0, 0)
 
 
 class TaskRetention:
-    def __init__(self, everywhere: Engine, submit: Callable[[Archive], Awaitable[Outcome]], told: TaskSettings) -> None:
-        self._everywhere = everywhere
+    def __init__(
+        self, cross_zone_engine: Engine, submit: Callable[[Archive], Awaitable[TaskResult]], settings: TaskSettings
+    ) -> None:
+        self._cross_zone_engine = cross_zone_engine
         self._submit = submit
-        self._archive_ms = round(told.task_archive_days * DAY)
-        self._keep_ms = round(told.task_retention_days * DAY)
-        self._place = BEGINNING
+        self._archive_ms = round(settings.task_archive_days * DAY)
+        self._retention_ms = round(settings.task_retention_days * DAY)
+        self._position = START
 
     def sweep(self, every_ms: int) -> Sweep:
         return Sweep(RETENTION, every_ms, SLICE * SLICES_MAX, self.run_once)
 
     async def run_once(self, batch: int) -> int:
-        moved = 0
+        count = 0
         for _ in range(SLICES_MAX):
-            old, oldest = await self._everywhere.read(self._slice)
-            await self._put_away(old)
-            for begin in range(0, len(oldest), BATCH):
-                part = oldest[begin : begin + BATCH]
-                await self._everywhere.transact(partial(forget, refs=part))
-            moved += len(old) + len(oldest)
-            if self._place == BEGINNING:
+            to_archive, to_delete = await self._cross_zone_engine.read(self._slice)
+            await self._archive(to_archive)
+            for start in range(0, len(to_delete), BATCH):
+                chunk = to_delete[start : start + BATCH]
+                await self._cross_zone_engine.transact(partial(delete_expired, refs=chunk))
+            count += len(to_archive) + len(to_delete)
+            if self._position == START:
                 break
-        return moved
+        return count
 
-    async def _slice(self, tx: Tx) -> tuple[list[Ref], list[Ref]]:
+    async def _slice(self, tx: Transaction) -> tuple[list[TaskRef], list[TaskRef]]:
         """Those to be put away, and those to be removed."""
-        at = self._place
-        [rows] = await tx.read(COORDINATING.tasks_slice(zone_id=at.zone_id, status=at.status, id=at.id, limit=SLICE))
-        seen = decode(rows, _Seen)
-        self._place = seen[-1] if len(seen) == SLICE else BEGINNING
-        old = [
-            (each.zone_id, each.id)
-            for each in seen
-            if each.updated_at < tx.now - self._archive_ms and (each.final or each.status == State.COMPLETED)
-            if each.status != State.ARCHIVED
+        position = self._position
+        [rows] = await tx.read(
+            COORDINATOR.tasks_slice(zone_id=position.zone_id, status=position.status, id=position.id, limit=SLICE)
+        )
+        scanned = decode(rows, _TaskRow)
+        self._position = scanned[-1] if len(scanned) == SLICE else START
+        to_archive = [
+            (row.zone_id, row.id)
+            for row in scanned
+            if row.updated_at < tx.now - self._archive_ms and (row.final or row.status == State.COMPLETED)
+            if row.status != State.ARCHIVED
         ]
-        oldest = [
-            (each.zone_id, each.id)
-            for each in seen
-            if each.status == State.ARCHIVED and each.updated_at < tx.now - self._keep_ms
+        to_delete = [
+            (row.zone_id, row.id)
+            for row in scanned
+            if row.status == State.ARCHIVED and row.updated_at < tx.now - self._retention_ms
         ]
-        return old, oldest
+        return to_archive, to_delete
 
-    async def _put_away(self, refs: Sequence[Ref]) -> None:
-        for begin in range(0, len(refs), BATCH):
-            asked = [self._submit(Archive(zone_id=zone, id=name)) for zone, name in refs[begin : begin + BATCH]]
-            for outcome in await asyncio.gather(*asked, return_exceptions=True):
+    async def _archive(self, refs: Sequence[TaskRef]) -> None:
+        for start in range(0, len(refs), BATCH):
+            submissions = [self._submit(Archive(zone_id=zone, id=name)) for zone, name in refs[start : start + BATCH]]
+            for outcome in await asyncio.gather(*submissions, return_exceptions=True):
                 # Begun anew or gone between finding and moving is nobody's loss; anything else is worth a failed pass.
                 if isinstance(outcome, BaseException) and not isinstance(outcome, NotFound | Conflict):
                     raise outcome
 
 
-async def forget(tx: Tx, refs: Sequence[Ref]) -> None:
+async def delete_expired(tx: Transaction, refs: Sequence[TaskRef]) -> None:
     """Removes tasks that are put away, with everything that is kept of them."""
-    [gone] = await tx.read(COORDINATING.tasks_forget(batch=[*sorted(refs)]))
-    batch: list[tuple[object, ...]] = [*sorted((str(zone_id), str(name)) for zone_id, name, _ in gone)]
+    [deleted] = await tx.read(COORDINATOR.tasks_forget(batch=[*sorted(refs)]))
+    batch: list[tuple[object, ...]] = [*sorted((str(zone_id), str(name)) for zone_id, name, _ in deleted)]
     if not batch:
         return
     tags: list[tuple[object, ...]] = [
-        (str(zone_id), tag, str(name)) for zone_id, name, of in gone for tag in _tags(str(of))
+        (str(zone_id), tag, str(name)) for zone_id, name, encoded in deleted for tag in _tags(str(encoded))
     ]
     if tags:
         tx.write(Q.task_tags_remove(batch=sorted(tags)))
     for statement in (
         Q.task_dependencies_remove,
-        LINES.task_lines_forget,
-        LINES.task_log_counts_forget,
-        MONEY.task_costs_forget,
-        MONEY.task_budgets_forget,
+        LOGS.task_lines_forget,
+        LOGS.task_log_counts_forget,
+        COSTS.task_costs_forget,
+        COSTS.task_budgets_forget,
     ):
         tx.write(statement(batch=batch))

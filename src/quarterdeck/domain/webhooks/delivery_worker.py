@@ -25,36 +25,49 @@ from dataclasses import dataclass
 from quarterdeck.core import webhook_signing
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem, Unavailable
-from quarterdeck.core.fair_slots import ShareLimits
-from quarterdeck.core.webhook_signing import Secrets
+from quarterdeck.core.fair_slots import SlotLimits
+from quarterdeck.core.webhook_signing import SecretDeriver
 from quarterdeck.domain.webhooks.model import (
-    Changed,
-    Command,
+    ClaimDeliveries,
+    ClaimedDeliveries,
     Delivery,
     Disable,
+    DisableReason,
     Endpoint,
+    EndpointResult,
+    FailPending,
+    FailPendingResult,
     Ref,
-    Report,
-    Reported,
-    Settle,
-    Settled,
-    Take,
-    Taken,
+    ReportAttempt,
+    ReportResult,
+    WebhookCommand,
     WebhookSettings,
-    Why,
 )
-from quarterdeck.domain.webhooks.operations.reads import to_take
+from quarterdeck.domain.webhooks.operations.reads import find_pending_endpoints
 from quarterdeck.domain.webhooks.rules import states
-from quarterdeck.engine.background import until_heard
-from quarterdeck.engine.delivery_scheduler import LOOK_MAX, Found, Full, Outgoing, Terms
-from quarterdeck.engine.outbound_http import Outward, OutwardError, Overlong, Refused, Request, TimedOut
+from quarterdeck.engine.background import retry_while_unavailable
+from quarterdeck.engine.delivery_scheduler import (
+    POLL_MAX,
+    DeliveryScheduler,
+    ExcludedTargets,
+    SchedulerConfig,
+    WaitingTarget,
+)
+from quarterdeck.engine.outbound_http import (
+    OutboundClient,
+    OutboundError,
+    Request,
+    RequestBlocked,
+    ResponseTooLarge,
+    TimedOut,
+)
 from quarterdeck.engine.transaction import Engine
-from quarterdeck.engine.wakeups import Wakes
+from quarterdeck.engine.wakeups import Wakeups
 
 log = logging.getLogger("quarterdeck.webhooks")
-SETTLE_MAX = 500
+FAIL_PENDING_MAX = 500
 """Deliveries that one transaction ends."""
-MARGIN_MS = 15_000
+REPORT_MARGIN_MS = 15_000
 """Between the end of an attempt and that of its lease: for its report."""
 DELIVERED, FAILED, REFUSED, TIMED_OUT, UNANSWERED = ("delivered", "failed", "refused", "timed_out", "unanswered")
 CODES = (DELIVERED, FAILED, REFUSED, TIMED_OUT, UNANSWERED)
@@ -62,144 +75,161 @@ CODES = (DELIVERED, FAILED, REFUSED, TIMED_OUT, UNANSWERED)
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class DeliveryDeps:
     """What it acts through."""
 
-    everywhere: Engine
-    wakes: Wakes
-    take: Callable[[Take], Awaitable[Taken]]
-    report: Callable[[Report], Awaitable[Reported]]
-    settle: Callable[[Settle], Awaitable[Settled]]
-    submit: Callable[[Command], Awaitable[Changed]]
-    outward: Outward
-    secrets: Secrets
+    cross_zone_engine: Engine
+    wakeups: Wakeups
+    claim: Callable[[ClaimDeliveries], Awaitable[ClaimedDeliveries]]
+    report: Callable[[ReportAttempt], Awaitable[ReportResult]]
+    fail_pending: Callable[[FailPending], Awaitable[FailPendingResult]]
+    submit: Callable[[WebhookCommand], Awaitable[EndpointResult]]
+    http_client: OutboundClient
+    secrets: SecretDeriver
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One delivery that was taken, and by when its report must have been heard."""
 
-    row: Delivery
+    delivery: Delivery
     endpoint: Endpoint
-    at: Millis
+    claimed_at: Millis
     leased_until: float
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AttemptOutcome:
     """What came of an attempt."""
 
     code: str
     answer_status: int | None = None
     error: str | None = None
     """None: it was delivered."""
-    wait_ms: Millis = 0
+    retry_after_ms: Millis = 0
 
 
-class Deliverer(Outgoing):
-    def __init__(self, means: Means, settings: WebhookSettings, grace_seconds: float) -> None:
-        limits = ShareLimits(
+class DeliveryWorker(DeliveryScheduler):
+    def __init__(self, deps: DeliveryDeps, settings: WebhookSettings, grace_seconds: float) -> None:
+        limits = SlotLimits(
             settings.webhook_concurrency, settings.webhook_zone_concurrency, settings.webhook_endpoint_concurrency
         )
-        terms = Terms("deliveries", limits, limits.of_one, settings.webhook_poll_ms / 1000, grace_seconds)
-        super().__init__(means.wakes, terms)
-        self._means = means
+        terms = SchedulerConfig("deliveries", limits, limits.per_target, settings.webhook_poll_ms / 1000, grace_seconds)
+        super().__init__(deps.wakeups, terms)
+        self._deps = deps
         self._timeout_seconds = settings.webhook_timeout_ms / 1000
-        self._lease_ms = settings.webhook_timeout_ms + MARGIN_MS
+        self._lease_ms = settings.webhook_timeout_ms + REPORT_MARGIN_MS
 
-    async def _find(self, full: Full) -> list[Found]:
-        found = await self._means.everywhere.read(lambda tx: to_take(tx, LOOK_MAX, full))
-        waiting = [Found(each.ref, each.at - each.now, self._lease) for each in found if each.enabled]
-        return [*waiting, *(Found(each.ref, 0, self._settle) for each in found if not each.enabled)]
+    async def _find_waiting(self, excluded: ExcludedTargets) -> list[WaitingTarget]:
+        found = await self._deps.cross_zone_engine.read(lambda tx: find_pending_endpoints(tx, POLL_MAX, excluded))
+        enabled = [
+            WaitingTarget(pending.ref, pending.due_at - pending.now, self._claim_and_send)
+            for pending in found
+            if pending.enabled
+        ]
+        return [
+            *enabled,
+            *(WaitingTarget(pending.ref, 0, self._fail_pending) for pending in found if not pending.enabled),
+        ]
 
     # -- taking --------------------------------------------------------------------------------------------------
 
-    async def _lease(self, ref: Ref, number: int) -> int:
+    async def _claim_and_send(self, ref: Ref, limit: int) -> int:
         """Takes what waits for an endpoint, up to so many, and begins to send it."""
-        began = asyncio.get_running_loop().time()
-        taken = await self._means.take(Take(*ref, number, self._lease_ms))
-        if taken.endpoint is None or self.drains:
+        started = asyncio.get_running_loop().time()
+        claimed = await self._deps.claim(ClaimDeliveries(*ref, limit, self._lease_ms))
+        if claimed.endpoint is None or self.is_draining:
             # What was taken by a server that stops is due again when its lease has ended.
             return 0
-        for row in taken.deliveries:
-            attempt = Attempt(row, taken.endpoint, taken.at, began + self._lease_ms / 1000)
-            self._send(ref, self._deliver(attempt), f"webhook {row.id}")
-        return len(taken.deliveries)
+        for delivery in claimed.deliveries:
+            attempt = Attempt(delivery, claimed.endpoint, claimed.claimed_at, started + self._lease_ms / 1000)
+            self._start_send(ref, self._deliver(attempt), f"webhook {delivery.id}")
+        return len(claimed.deliveries)
 
-    async def _settle(self, ref: Ref, number: int) -> int:
+    async def _fail_pending(self, ref: Ref, limit: int) -> int:
         """Ends what waits for an endpoint that hears of nothing any more: none of it is sent."""
-        while not self.drains:
-            settled = await self._means.settle(Settle(*ref, SETTLE_MAX))
-            if settled.number < SETTLE_MAX:
+        while not self.is_draining:
+            result = await self._deps.fail_pending(FailPending(*ref, FAIL_PENDING_MAX))
+            if result.count < FAIL_PENDING_MAX:
                 break
         return 0
 
     # -- sending -------------------------------------------------------------------------------------------------
 
     async def _deliver(self, attempt: Attempt) -> None:
-        verdict = await self._ask(attempt)
-        self.counts[verdict.code] += 1
-        await self._report(attempt, verdict)
+        outcome = await self._send_request(attempt)
+        self.counts[outcome.code] += 1
+        await self._report(attempt, outcome)
 
-    async def _ask(self, attempt: Attempt) -> Verdict:
+    async def _send_request(self, attempt: Attempt) -> AttemptOutcome:
         try:
-            answer = await self._means.outward.ask(self._request(attempt), self._timeout_seconds)
+            response = await self._deps.http_client.send(self._request(attempt), self._timeout_seconds)
         except TimedOut as late:
-            return Verdict(TIMED_OUT, error=str(late))
-        except Refused as refusal:
+            return AttemptOutcome(TIMED_OUT, error=str(late))
+        except RequestBlocked as refusal:
             log.info("a delivery to %s was refused: %s (%s)", attempt.endpoint.id, refusal, refusal.address)
-            return Verdict(REFUSED, error=str(refusal))
-        except Overlong as excess:
+            return AttemptOutcome(REFUSED, error=str(refusal))
+        except ResponseTooLarge as excess:
             # Nobody reads what an endpoint has to say beyond its status.
-            return Verdict(UNANSWERED, error=str(excess)) if excess.status is None else _by(excess.status)
-        except OutwardError as failure:
-            return Verdict(UNANSWERED, error=str(failure))
-        return _by(answer.status, states.wait_of(answer.status, answer.headers.get("retry-after"), attempt.at))
+            return (
+                AttemptOutcome(UNANSWERED, error=str(excess))
+                if excess.status is None
+                else _status_outcome(excess.status)
+            )
+        except OutboundError as failure:
+            return AttemptOutcome(UNANSWERED, error=str(failure))
+        return _status_outcome(
+            response.status,
+            states.retry_after_ms(response.status, response.headers.get("retry-after"), attempt.claimed_at),
+        )
 
     def _request(self, attempt: Attempt) -> Request:
-        endpoint, row = attempt.endpoint, attempt.row
-        numbers = states.secret_numbers(endpoint, attempt.at)
-        secrets = [self._means.secrets(*endpoint.ref, number) for number in numbers]
-        body = row.body.encode()
-        headers = [("Content-Type", "application/json"), *webhook_signing.signed(row.id, attempt.at, body, secrets)]
-        if row.trace is not None:
-            headers.append(("traceparent", row.trace))
-        return Request("POST", endpoint.url, headers, body, asker=endpoint.zone_id)
+        endpoint, delivery = attempt.endpoint, attempt.delivery
+        secret_numbers = states.secret_numbers(endpoint, attempt.claimed_at)
+        secrets = [self._deps.secrets(*endpoint.ref, number) for number in secret_numbers]
+        body = delivery.body.encode()
+        headers = [
+            ("Content-Type", "application/json"),
+            *webhook_signing.signature_headers(delivery.id, attempt.claimed_at, body, secrets),
+        ]
+        if delivery.trace is not None:
+            headers.append(("traceparent", delivery.trace))
+        return Request("POST", endpoint.url, headers, body, requester=endpoint.zone_id)
 
-    async def _report(self, attempt: Attempt, verdict: Verdict) -> None:
+    async def _report(self, attempt: Attempt, outcome: AttemptOutcome) -> None:
         """Says what came of it, until somebody has heard or the lease has ended."""
-        ask = _reporting(attempt.row, verdict)
+        command = _report_command(attempt.delivery, outcome)
         try:
-            reported = await until_heard(lambda: self._means.report(ask), attempt.leased_until)
-        except Unavailable as away:
-            log.warning("what came of the delivery %s could not be reported: %r", ask.id, away)
+            result = await retry_while_unavailable(lambda: self._deps.report(command), attempt.leased_until)
+        except Unavailable as error:
+            log.warning("what came of the delivery %s could not be reported: %r", command.id, error)
             return
-        if reported.ends is not None:
-            await self._disable(attempt.endpoint, reported.ends)
+        if result.disable_reason is not None:
+            await self._disable(attempt.endpoint, result.disable_reason)
 
-    async def _disable(self, endpoint: Endpoint, why: Why) -> None:
+    async def _disable(self, endpoint: Endpoint, reason: DisableReason) -> None:
         try:
-            await self._means.submit(Disable(zone_id=endpoint.zone_id, id=endpoint.id, why=why, url=endpoint.url))
+            await self._deps.submit(Disable(zone_id=endpoint.zone_id, id=endpoint.id, reason=reason, url=endpoint.url))
         except Problem as problem:
             # It was removed meanwhile; or the database is away, and its next failure finds the same.
             log.info("the endpoint %s was not disabled: %r", endpoint.id, problem)
 
 
-def _by(status: int, wait_ms: Millis = 0) -> Verdict:
-    why = states.refusal(status)
-    return Verdict(DELIVERED if why is None else FAILED, status, why, wait_ms)
+def _status_outcome(status: int, retry_after_ms: Millis = 0) -> AttemptOutcome:
+    error = states.status_error(status)
+    return AttemptOutcome(DELIVERED if error is None else FAILED, status, error, retry_after_ms)
 
 
-def _reporting(row: Delivery, verdict: Verdict) -> Report:
-    assert row.next_at is not None  # it was leased until then
-    return Report(
-        zone_id=row.zone_id,
-        endpoint_id=row.endpoint_id,
-        id=row.id,
-        until=row.next_at,
-        attempt=row.attempts,
-        answer_status=verdict.answer_status,
-        error=verdict.error,
-        wait_ms=verdict.wait_ms,
-        chance=random.random(),
+def _report_command(delivery: Delivery, outcome: AttemptOutcome) -> ReportAttempt:
+    assert delivery.next_at is not None  # it was leased until then
+    return ReportAttempt(
+        zone_id=delivery.zone_id,
+        endpoint_id=delivery.endpoint_id,
+        id=delivery.id,
+        lease_expires_at=delivery.next_at,
+        attempt=delivery.attempts,
+        answer_status=outcome.answer_status,
+        error=outcome.error,
+        retry_after_ms=outcome.retry_after_ms,
+        jitter=random.random(),
     )

@@ -24,101 +24,109 @@ import msgspec
 from quarterdeck.core.clock import MINUTE, SECOND, Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
-from quarterdeck.domain.webhooks.model import Changed, Command, Delivery, Disable, Endpoint, Ref, Why
+from quarterdeck.domain.webhooks.model import (
+    Delivery,
+    Disable,
+    DisableReason,
+    Endpoint,
+    EndpointResult,
+    Ref,
+    WebhookCommand,
+)
 from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.webhooks.rules import states
-from quarterdeck.domain.webhooks.rules.endpoints import types_of
-from quarterdeck.domain.webhooks.rules.payloads import Message, message_of
+from quarterdeck.domain.webhooks.rules.endpoints import decode_types
+from quarterdeck.domain.webhooks.rules.payloads import Payload, build_payload
 from quarterdeck.engine.event_log import Event, NewEvent
 from quarterdeck.engine.leases import Fence, LeaseLost
 from quarterdeck.engine.queries import Q as ENGINE
-from quarterdeck.engine.sinks import State
-from quarterdeck.engine.transaction import Engine, Tx
-from quarterdeck.engine.wakeups import Wakes
+from quarterdeck.engine.sinks import SinkState
+from quarterdeck.engine.transaction import Engine, Transaction
+from quarterdeck.engine.wakeups import Wakeups
 from quarterdeck.store.interface import StoreError, decode
-from quarterdeck.store.sql import pieces
+from quarterdeck.store.sql import chunks
 
 log = logging.getLogger("quarterdeck.webhooks")
-NAME = "webhooks"
+SINK_NAME = "webhooks"
 EVENTS_MAX = 200
 """Events of one turn; each may be told to as many endpoints as a zone may have."""
-SPAN = 20_000
+POSITIONS_MAX = 20_000
 """Positions that one turn looks through."""
-NOTE_SECONDS = 0.25
-IDLE_MS = 2 * SECOND
+SAVE_INTERVAL_SECONDS = 0.25
+IDLE_SAVE_INTERVAL_MS = 2 * SECOND
 """How often the position follows the head where nobody hears."""
-ATTEND_MS = 60 * MINUTE
-COUNTED_EVERY = 1_000
+TOUCH_INTERVAL_MS = 60 * MINUTE
+BACKLOG_CHECK_EVERY = 1_000
 """Deliveries to one endpoint between two counts of how many wait for it."""
 GAP_SECONDS = 0.02
 """Between two looks: most commits have nothing to do with this."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _LogPage:
     """One look at the log, and at who hears of it."""
 
     floor: int
     head: int
-    hears: bool
+    has_endpoints: bool
     events: Sequence[Event]
     endpoints: Sequence[Endpoint]
     now: Millis
 
 
-class Ears:
+class FanoutWakeups:
     """Which commits this sink is woken for. Every commit of every server wakes, and where nobody hears of anything none
     is worth a look; the interval finds an endpoint that another server has made."""
 
-    def __init__(self, wakes: Wakes) -> None:
-        self.wakes = Wakes()
+    def __init__(self, wakeups: Wakeups) -> None:
+        self.wakeups = Wakeups()
         """What the sink's duty is woken by."""
-        self.hears = True
-        wakes.subscribe(self._woken)
+        self.has_endpoints = True
+        wakeups.subscribe(self._on_wakeup)
 
-    def committed(self, events: Sequence[NewEvent]) -> None:
+    def on_commit(self, events: Sequence[NewEvent]) -> None:
         """Told what this process has committed."""
-        if not self.hears and any(event.type.startswith("webhook.") for event in events):
-            self.hears = True
-            self.wakes.committed()
+        if not self.has_endpoints and any(event.type.startswith("webhook.") for event in events):
+            self.has_endpoints = True
+            self.wakeups.notify()
 
-    def _woken(self) -> None:
-        if self.hears:
-            self.wakes.committed()
+    def _on_wakeup(self) -> None:
+        if self.has_endpoints:
+            self.wakeups.notify()
 
 
-class Teller:
+class WebhookFanout:
     """One process's share of the sink: an `engine.duties.Work`."""
 
     def __init__(
         self,
-        everywhere: Engine,
-        ears: Ears,
-        submit: Callable[[Command], Awaitable[Changed]],
-        written: Callable[[], None],
+        cross_zone_engine: Engine,
+        wakeups: FanoutWakeups,
+        submit: Callable[[WebhookCommand], Awaitable[EndpointResult]],
+        wake_workers: Callable[[], None],
         backlog_max: int,
     ) -> None:
-        self.name = NAME
+        self.name = SINK_NAME
         self.position = self.head = 0
         """As this process has last seen them, or made them."""
-        self.told = self.missed = 0
-        self._engine = everywhere
-        self._ears = ears
+        self.delivery_count = self.missed_count = 0
+        self._engine = cross_zone_engine
+        self._wakeups = wakeups
         self._submit = submit
-        self._written = written
+        self._wake_workers = wake_workers
         """Has deliverers look, here and elsewhere."""
         self._backlog_max = backlog_max
         self._id = ""
         self._term: int | None = None
         """The term in which the position was read; None: it has to be read."""
-        self._noted = 0
-        self._noted_at = -math.inf
-        self._uncounted: Counter[Ref] = Counter()
+        self._saved_position = 0
+        self._saved_at = -math.inf
+        self._since_backlog_check: Counter[Ref] = Counter()
 
-    async def begin(self) -> None:
+    async def create_sink(self) -> None:
         """Before anything is served: whatever is committed from here on is told, now or later."""
 
-        async def create(tx: Tx) -> None:
+        async def create(tx: Transaction) -> None:
             tx.write(ENGINE.sink_create(name=self.name, id=new_id()))
             tx.write(ENGINE.sink_attend(name=self.name))
 
@@ -128,158 +136,160 @@ class Teller:
 
     async def is_due(self) -> bool:
         self._term = None
-        state, hears, now = await self._engine.read(self._state)
-        self._ears.hears = hears
+        state, has_endpoints, now = await self._engine.read(self._read_state)
+        self._wakeups.has_endpoints = has_endpoints
         if state is None:
             return True
         self.position, self.head = state.position, state.head
-        if now - state.updated_at > ATTEND_MS:
+        if now - state.updated_at > TOUCH_INTERVAL_MS:
             return True
-        return state.head > state.position and (hears or now - state.updated_at > IDLE_MS)
+        return state.head > state.position and (has_endpoints or now - state.updated_at > IDLE_SAVE_INTERVAL_MS)
 
-    async def turn(self, fence: Fence) -> float | None:
-        await self._hold(fence)
-        seen = await self._engine.read(self._look)
-        self.head, self._ears.hears = seen.head, seen.hears
-        if self.position < seen.floor:
-            log.error("events %d to %d went before %s had told them", self.position + 1, seen.floor, self.name)
-            self.missed += seen.floor - self.position
-            self.position = seen.floor
+    async def run_cycle(self, fence: Fence) -> float | None:
+        await self._load_position(fence)
+        page = await self._engine.read(self._read_page)
+        self.head, self._wakeups.has_endpoints = page.head, page.has_endpoints
+        if self.position < page.floor:
+            log.error("events %d to %d went before %s had told them", self.position + 1, page.floor, self.name)
+            self.missed_count += page.floor - self.position
+            self.position = page.floor
             return 0
-        covers = self._covers(seen)
-        rows = self._deliveries(seen)
-        if rows or self._is_time_to_note(covers, seen.hears):
-            await self._write(fence, covers, rows)
-        self.position = covers
+        covered = self._covered_position(page)
+        rows = self._build_deliveries(page)
+        if rows or self._should_save(covered, page.has_endpoints):
+            await self._persist(fence, covered, rows)
+        self.position = covered
         if rows:
-            self._written()
-            await self._count(rows)
-        if covers < seen.head:
+            self._wake_workers()
+            await self._check_backlogs(rows)
+        if covered < page.head:
             return 0
-        return NOTE_SECONDS if covers > self._noted and seen.hears else None
+        return SAVE_INTERVAL_SECONDS if covered > self._saved_position and page.has_endpoints else None
 
-    async def rest(self, fence: Fence | None) -> None:
-        if fence is not None and self._term == fence.term and self.position > self._noted:
-            await self._write(fence, self.position, [])
+    async def on_stop(self, fence: Fence | None) -> None:
+        if fence is not None and self._term == fence.term and self.position > self._saved_position:
+            await self._persist(fence, self.position, [])
 
     # -- where it stands ----------------------------------------------------------------------------------------
 
-    async def _hold(self, fence: Fence) -> None:
+    async def _load_position(self, fence: Fence) -> None:
         if self._term == fence.term:
             return
-        state, _, _ = await self._engine.read(self._state)
+        state, _, _ = await self._engine.read(self._read_state)
         if state is None:
             log.warning("the sink %s had been forgotten, and begins anew at the head of the log", self.name)
-            await self.begin()
-            state, _, _ = await self._engine.read(self._state)
+            await self.create_sink()
+            state, _, _ = await self._engine.read(self._read_state)
         assert state is not None  # made a moment ago
         self._id, self._term = state.id, fence.term
-        self.position = self._noted = state.position
-        self._noted_at = -math.inf
+        self.position = self._saved_position = state.position
+        self._saved_at = -math.inf
 
-    async def _state(self, tx: Tx) -> tuple[State | None, bool, Millis]:
-        rows, hears = await tx.read(ENGINE.sink_state(name=self.name), Q.webhooks_any())
-        return next(iter(decode(rows, State)), None), bool(hears), tx.now
+    async def _read_state(self, tx: Transaction) -> tuple[SinkState | None, bool, Millis]:
+        rows, endpoint_rows = await tx.read(ENGINE.sink_state(name=self.name), Q.webhooks_any())
+        return next(iter(decode(rows, SinkState)), None), bool(endpoint_rows), tx.now
 
-    async def _look(self, tx: Tx) -> _Seen:
-        [rows] = await tx.read(Q.webhook_tail(after=self.position, upto=self.position + SPAN, limit=EVENTS_MAX))
-        floor, head, hears, *_ = rows[0]
+    async def _read_page(self, tx: Transaction) -> _LogPage:
+        [rows] = await tx.read(
+            Q.webhook_tail(after=self.position, upto=self.position + POSITIONS_MAX, limit=EVENTS_MAX)
+        )
+        floor, head, has_endpoints, *_ = rows[0]
         # A page without events is one row all the same: of the log's bounds, and of nothing beside them.
-        found = decode([row[3:] for row in rows if row[3] is not None], Event)
+        events = decode([row[3:] for row in rows if row[3] is not None], Event)
         endpoints: list[Endpoint] = []
-        if found:
-            zones: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted({e.zone_id for e in found})]
-            [hearing] = await tx.read(Q.webhooks_hearing(batch=zones))
-            endpoints = decode(hearing, Endpoint)
-        return _Seen(int(str(floor)), int(str(head)), bool(hears), found, endpoints, tx.now)
+        if events:
+            zones: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted({event.zone_id for event in events})]
+            [endpoint_rows] = await tx.read(Q.webhooks_hearing(batch=zones))
+            endpoints = decode(endpoint_rows, Endpoint)
+        return _LogPage(int(str(floor)), int(str(head)), bool(has_endpoints), events, endpoints, tx.now)
 
-    def _covers(self, seen: _Seen) -> int:
+    def _covered_position(self, page: _LogPage) -> int:
         """Up to where nothing is left to be told after this turn."""
-        if not seen.hears:
-            return max(seen.head, self.position)
-        if len(seen.events) == EVENTS_MAX:
-            return seen.events[-1].pos
-        return max(self.position, min(seen.head, self.position + SPAN))
+        if not page.has_endpoints:
+            return max(page.head, self.position)
+        if len(page.events) == EVENTS_MAX:
+            return page.events[-1].pos
+        return max(self.position, min(page.head, self.position + POSITIONS_MAX))
 
     # -- telling ------------------------------------------------------------------------------------------------
 
-    def _deliveries(self, seen: _Seen) -> list[Delivery]:
-        hearing: dict[str, list[tuple[Endpoint, frozenset[str]]]] = {}
-        for endpoint in seen.endpoints:
-            hearing.setdefault(endpoint.zone_id, []).append((endpoint, frozenset(types_of(endpoint))))
-        rows = []
-        for event in seen.events:
-            message = self._message(event)
-            if message is None:
+    def _build_deliveries(self, page: _LogPage) -> list[Delivery]:
+        endpoints_by_zone: dict[str, list[tuple[Endpoint, frozenset[str]]]] = {}
+        for endpoint in page.endpoints:
+            endpoints_by_zone.setdefault(endpoint.zone_id, []).append((endpoint, frozenset(decode_types(endpoint))))
+        deliveries = []
+        for event in page.events:
+            payload = self._build_payload(event)
+            if payload is None:
                 continue
             source = (event.id, event.pos, event.trace)
-            rows += [
-                states.made(endpoint, message, source, seen.now)
-                for endpoint, words in hearing.get(event.zone_id, ())
-                if endpoint.position < event.pos and not words.isdisjoint(message.words)
+            deliveries += [
+                states.new_delivery(endpoint, payload, source, page.now)
+                for endpoint, types in endpoints_by_zone.get(event.zone_id, ())
+                if endpoint.position < event.pos and not types.isdisjoint(payload.types)
             ]
-        return rows
+        return deliveries
 
-    def _message(self, event: Event) -> Message | None:
+    def _build_payload(self, event: Event) -> Payload | None:
         try:
-            return message_of(event)
+            return build_payload(event)
         except msgspec.MsgspecError as error:
             # No operation writes such an event; a hand in the database may, and must not stop all that comes after it.
             log.error("%s cannot tell what happened at position %d: %s", self.name, event.pos, error)
-            self.missed += 1
+            self.missed_count += 1
             return None
 
     # -- moving on ----------------------------------------------------------------------------------------------
 
-    def _is_time_to_note(self, covers: int, hears: bool) -> bool:
-        since = time.monotonic() - self._noted_at
-        if covers <= self._noted:
+    def _should_save(self, covered: int, has_endpoints: bool) -> bool:
+        elapsed = time.monotonic() - self._saved_at
+        if covered <= self._saved_position:
             # Nothing to note, but that somebody runs it.
-            return since > ATTEND_MS / SECOND
-        return since >= (NOTE_SECONDS if hears else IDLE_MS / SECOND)
+            return elapsed > TOUCH_INTERVAL_MS / SECOND
+        return elapsed >= (SAVE_INTERVAL_SECONDS if has_endpoints else IDLE_SAVE_INTERVAL_MS / SECOND)
 
-    async def _write(self, fence: Fence, position: int, rows: Sequence[Delivery]) -> None:
-        async def write(tx: Tx) -> bool:
+    async def _persist(self, fence: Fence, position: int, rows: Sequence[Delivery]) -> None:
+        async def write(tx: Transaction) -> bool:
             await fence.check(tx)
-            [moved] = await tx.read(ENGINE.sink_advance(name=self.name, id=self._id, position=position))
-            if moved:
-                for piece in pieces([msgspec.structs.astuple(row) for row in rows]):
+            [advanced] = await tx.read(ENGINE.sink_advance(name=self.name, id=self._id, position=position))
+            if advanced:
+                for piece in chunks([msgspec.structs.astuple(row) for row in rows]):
                     tx.write(Q.webhook_deliveries_insert(batch=piece))
-            return bool(moved)
+            return bool(advanced)
 
         try:
-            moved = await self._engine.transact(write)
+            advanced = await self._engine.transact(write)
         except StoreError:
             self._term = None  # nobody here knows whether it was written
             raise
-        if not moved:
+        if not advanced:
             self._term = None
             raise LeaseLost("lease_lost", f"The sink {self.name} was forgotten, or moved on by another.")
-        self.told += len(rows)
-        self._noted, self._noted_at = position, time.monotonic()
+        self.delivery_count += len(rows)
+        self._saved_position, self._saved_at = position, time.monotonic()
 
-    async def _count(self, rows: Sequence[Delivery]) -> None:
+    async def _check_backlogs(self, rows: Sequence[Delivery]) -> None:
         """An endpoint that takes less than happens would fill the database: beyond its bound it hears of nothing more.
         Counted once in a while, so the bound is exceeded by about as many as that."""
         for row in rows:
-            self._uncounted[row.zone_id, row.endpoint_id] += 1
-        often = min(COUNTED_EVERY, self._backlog_max)
-        for ref in [ref for ref, number in self._uncounted.items() if number >= often]:
-            del self._uncounted[ref]
-            if await self._waiting(ref[1]) > self._backlog_max:
+            self._since_backlog_check[row.zone_id, row.endpoint_id] += 1
+        check_every = min(BACKLOG_CHECK_EVERY, self._backlog_max)
+        for ref in [ref for ref, count in self._since_backlog_check.items() if count >= check_every]:
+            del self._since_backlog_check[ref]
+            if await self._count_pending(ref[1]) > self._backlog_max:
                 await self._disable(ref)
 
-    async def _waiting(self, endpoint_id: str) -> int:
-        async def read(tx: Tx) -> int:
-            [[[number]]] = await tx.read(Q.webhook_backlog(queue=endpoint_id, limit=self._backlog_max + 1))
-            return int(str(number))
+    async def _count_pending(self, endpoint_id: str) -> int:
+        async def read(tx: Transaction) -> int:
+            [[[count]]] = await tx.read(Q.webhook_backlog(queue=endpoint_id, limit=self._backlog_max + 1))
+            return int(str(count))
 
         return await self._engine.read(read)
 
     async def _disable(self, ref: Ref) -> None:
         zone_id, endpoint_id = ref
         try:
-            await self._submit(Disable(zone_id=zone_id, id=endpoint_id, why=Why.OVERFULL))
+            await self._submit(Disable(zone_id=zone_id, id=endpoint_id, reason=DisableReason.BACKLOG_FULL))
         except Problem as problem:
             # It was removed meanwhile; or the database is away, and the next count finds it again.
             log.info("the endpoint %s was not disabled: %r", endpoint_id, problem)

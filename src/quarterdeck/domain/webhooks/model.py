@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.command import Asked
+from quarterdeck.core.command import Command
 
 Ref = tuple[str, str]
 """(zone, endpoint)"""
@@ -20,7 +20,7 @@ URL_MAX = 2_048
 TYPES_MAX = 64
 
 
-class State(StrEnum):
+class DeliveryState(StrEnum):
     """Of a delivery."""
 
     PENDING = "pending"
@@ -28,14 +28,14 @@ class State(StrEnum):
     FAILED = "failed"
 
 
-class Verb(StrEnum):
+class DeliveryVerb(StrEnum):
     DELIVER = "deliver"
     RETRY = "retry"
     GIVE_UP = "give_up"
     REPLAY = "replay"
 
 
-class Why(StrEnum):
+class DisableReason(StrEnum):
     """Why an endpoint hears of nothing."""
 
     BY_HAND = "by_hand"
@@ -43,7 +43,7 @@ class Why(StrEnum):
     """It answered 410."""
     FAILING = "failing"
     """Nothing has reached it for days."""
-    OVERFULL = "backlog_full"
+    BACKLOG_FULL = "backlog_full"
     """More waited for it than may."""
 
 
@@ -78,9 +78,9 @@ class WebhookSettings(msgspec.Struct, frozen=True):
 
 Url = Annotated[str, Meta(max_length=URL_MAX, description="https://…, of a public host")]
 Description = Annotated[str, Meta(max_length=500, description="for people")]
-Type = Annotated[str, Meta(min_length=1, max_length=64)]
-Types = Annotated[
-    list[Type],
+EventType = Annotated[str, Meta(min_length=1, max_length=64)]
+EventTypes = Annotated[
+    list[EventType],
     Meta(
         min_length=1,
         max_length=TYPES_MAX,
@@ -90,22 +90,22 @@ Types = Annotated[
 ]
 
 
-class CreateBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+class CreateWebhookBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     url: Url
     description: Description | None = None
-    types: Types | None = None
+    types: EventTypes | None = None
 
 
-class ChangeBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+class UpdateWebhookBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """What is said replaces what was there."""
 
     url: Url | UnsetType = UNSET
     description: Description | UnsetType | None = UNSET
-    types: Types | UnsetType = UNSET
+    types: EventTypes | UnsetType = UNSET
     enabled: Annotated[bool, Meta(description="whether it hears of anything")] | UnsetType = UNSET
 
 
-class Ask(Asked, frozen=True, kw_only=True):
+class EndpointCommand(Command, frozen=True, kw_only=True):
     """What everything that is asked of the lane has."""
 
     id: str
@@ -116,75 +116,75 @@ class Ask(Asked, frozen=True, kw_only=True):
         return self.zone_id, self.id
 
 
-class Create(Ask, frozen=True, kw_only=True):
+class Create(EndpointCommand, frozen=True, kw_only=True):
     url: str
     types: tuple[str, ...]
     description: str | None = None
-    key: str | None = None
-    digest: str = ""
+    idempotency_key: str | None = None
+    request_digest: str = ""
 
 
-class Change(Ask, frozen=True, kw_only=True):
+class Update(EndpointCommand, frozen=True, kw_only=True):
     url: str | UnsetType = UNSET
     description: str | UnsetType | None = UNSET
     types: tuple[str, ...] | UnsetType = UNSET
     enabled: bool | UnsetType = UNSET
 
 
-class Rotate(Ask, frozen=True, kw_only=True):
+class RotateSecret(EndpointCommand, frozen=True, kw_only=True):
     pass
 
 
-class Remove(Ask, frozen=True, kw_only=True):
+class Remove(EndpointCommand, frozen=True, kw_only=True):
     pass
 
 
-class Trial(Ask, frozen=True, kw_only=True):
+class SendTest(EndpointCommand, frozen=True, kw_only=True):
     delivery_id: str
 
 
-class Replay(Ask, frozen=True, kw_only=True):
+class Replay(EndpointCommand, frozen=True, kw_only=True):
     delivery_id: str
 
 
-class Disable(Ask, frozen=True, kw_only=True):
+class Disable(EndpointCommand, frozen=True, kw_only=True):
     """By the server, for what it has met."""
 
-    why: Why
+    reason: DisableReason
     url: str | None = None
     """Where it was met. Of another address nothing is known."""
 
 
-Command = Create | Change | Rotate | Remove | Trial | Replay | Disable
+WebhookCommand = Create | Update | RotateSecret | Remove | SendTest | Replay | Disable
 
 
-class Take(msgspec.Struct, frozen=True):
+class ClaimDeliveries(msgspec.Struct, frozen=True):
     """Up to so many deliveries of an endpoint that are due, to be sent by whoever asks."""
 
     zone_id: str
     endpoint_id: str
-    number: int
+    limit: int
     lease_ms: int
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ReportAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """What came of an attempt."""
 
     zone_id: str
     endpoint_id: str
     id: str
-    until: Millis
+    lease_expires_at: Millis
     """The end of the attempt's lease. One whose lease has passed to another counts no more."""
     attempt: int
     answer_status: int | None = None
     error: str | None = None
     """None: it was delivered."""
-    wait_ms: Millis = 0
+    retry_after_ms: Millis = 0
     """What the endpoint has asked for before the next attempt."""
-    chance: float = 0.0
+    jitter: float = 0.0
 
 
-class Settle(msgspec.Struct, frozen=True):
+class FailPending(msgspec.Struct, frozen=True):
     """Ends what waits for an endpoint that hears of nothing any more."""
 
     zone_id: str
@@ -207,13 +207,13 @@ class DeliveryFilter(msgspec.Struct, frozen=True):
     caller: Caller
     limit: int
     before: str | None = None
-    status: State | None = None
+    status: DeliveryState | None = None
 
 
 class DeliveriesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     cursor: str | None = None
-    status: State | None = None
+    status: DeliveryState | None = None
 
 
 # -- stored ------------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True):
     """What its body calls the event."""
     body: str
     trace: str | None
-    status: State
+    status: DeliveryState
     attempts: int
     """Since it was made, or sent again by hand."""
     queue: str | None
@@ -272,32 +272,32 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True):
     delivered_at: Millis | None
 
 
-class Changed(msgspec.Struct, frozen=True):
+class EndpointResult(msgspec.Struct, frozen=True):
     """The outcome of a verb: the endpoint as it is now."""
 
     endpoint: Endpoint
-    shows_secret: bool = False
+    include_secret: bool = False
     delivery: Delivery | None = None
-    is_known: bool = False
+    is_repeat: bool = False
     """It was made before, by the same request."""
 
 
-class Taken(msgspec.Struct, frozen=True):
+class ClaimedDeliveries(msgspec.Struct, frozen=True):
     endpoint: Endpoint | None
     """None: there is none."""
     deliveries: tuple[Delivery, ...]
-    at: Millis
+    claimed_at: Millis
 
 
-class Reported(msgspec.Struct, frozen=True):
-    counts: bool
+class ReportResult(msgspec.Struct, frozen=True):
+    is_current: bool
     """Whether the attempt was still the one that counts."""
-    ends: Why | None = None
+    disable_reason: DisableReason | None = None
     """Why the endpoint is to hear of nothing any more."""
 
 
-class Settled(msgspec.Struct, frozen=True):
-    number: int
+class FailPendingResult(msgspec.Struct, frozen=True):
+    count: int
 
 
 # -- shown -------------------------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ class DeliveryView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     id: Annotated[str, Meta(description="its webhook-id: that of the event it tells of")]
     webhook_id: str
     event: str
-    status: State
+    status: DeliveryState
     attempts: int
     next_at: Annotated[str, Meta(description="when it is tried again, or what is under way is taken for lost")] | None
     answer_status: Annotated[int, Meta(description="of the last answer")] | None

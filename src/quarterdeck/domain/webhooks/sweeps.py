@@ -12,10 +12,10 @@ RETENTION = "webhook-retention"
 BATCH = 500
 
 
-def sweeps(everywhere: Engine, settings: WebhookSettings, retention_every_ms: int) -> list[Sweep]:
-    window = round(settings.webhook_retention_days * DAY)
+def sweeps(cross_zone_engine: Engine, settings: WebhookSettings, retention_every_ms: int) -> list[Sweep]:
+    retention_ms = round(settings.webhook_retention_days * DAY)
 
-    async def forget(batch: int) -> int:
-        return await everywhere.transact(lambda tx: operations.forget(tx, window, batch))
+    async def delete_expired(batch: int) -> int:
+        return await cross_zone_engine.transact(lambda tx: operations.delete_expired(tx, retention_ms, batch))
 
-    return [Sweep(RETENTION, retention_every_ms, BATCH, forget)]
+    return [Sweep(RETENTION, retention_every_ms, BATCH, delete_expired)]

@@ -12,7 +12,7 @@ from quarterdeck.core.clock import Millis
 
 DEFAULT_ZONE = "default"
 """There from the start, and always."""
-MEMBERS_MAX = 10_000
+ROLE_ASSIGNMENTS_MAX = 10_000
 """Members of one zone."""
 CEILINGS = {
     "max_depth": 100,
@@ -25,32 +25,34 @@ CEILINGS = {
 }
 
 
-def _up_to(name: str) -> Meta:
+def _limit_range(name: str) -> Meta:
     return Meta(ge=0, le=CEILINGS[name])
 
 
 class Limits(msgspec.Struct, frozen=True):
     """The limits in force for one admission. The defaults are the platform's."""
 
-    max_depth: Annotated[int, _up_to("max_depth")] = 10
-    max_children: Annotated[int, _up_to("max_children")] = 10
-    max_tree_size: Annotated[int, _up_to("max_tree_size")] = 50
-    max_tree_spawns: Annotated[int, _up_to("max_tree_spawns")] = 500
-    max_concurrent: Annotated[int, _up_to("max_concurrent")] = 50
-    max_sessions: Annotated[int, _up_to("max_sessions")] = 50
-    max_sessions_per_application: Annotated[int, _up_to("max_sessions_per_application")] = 200
+    max_depth: Annotated[int, _limit_range("max_depth")] = 10
+    max_children: Annotated[int, _limit_range("max_children")] = 10
+    max_tree_size: Annotated[int, _limit_range("max_tree_size")] = 50
+    max_tree_spawns: Annotated[int, _limit_range("max_tree_spawns")] = 500
+    max_concurrent: Annotated[int, _limit_range("max_concurrent")] = 50
+    max_sessions: Annotated[int, _limit_range("max_sessions")] = 50
+    max_sessions_per_application: Annotated[int, _limit_range("max_sessions_per_application")] = 200
 
 
 class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a zone sets for itself, each within its ceiling; null takes an override back."""
 
-    max_depth: Annotated[int, _up_to("max_depth")] | UnsetType | None = UNSET
-    max_children: Annotated[int, _up_to("max_children")] | UnsetType | None = UNSET
-    max_tree_size: Annotated[int, _up_to("max_tree_size")] | UnsetType | None = UNSET
-    max_tree_spawns: Annotated[int, _up_to("max_tree_spawns")] | UnsetType | None = UNSET
-    max_concurrent: Annotated[int, _up_to("max_concurrent")] | UnsetType | None = UNSET
-    max_sessions: Annotated[int, _up_to("max_sessions")] | UnsetType | None = UNSET
-    max_sessions_per_application: Annotated[int, _up_to("max_sessions_per_application")] | UnsetType | None = UNSET
+    max_depth: Annotated[int, _limit_range("max_depth")] | UnsetType | None = UNSET
+    max_children: Annotated[int, _limit_range("max_children")] | UnsetType | None = UNSET
+    max_tree_size: Annotated[int, _limit_range("max_tree_size")] | UnsetType | None = UNSET
+    max_tree_spawns: Annotated[int, _limit_range("max_tree_spawns")] | UnsetType | None = UNSET
+    max_concurrent: Annotated[int, _limit_range("max_concurrent")] | UnsetType | None = UNSET
+    max_sessions: Annotated[int, _limit_range("max_sessions")] | UnsetType | None = UNSET
+    max_sessions_per_application: Annotated[int, _limit_range("max_sessions_per_application")] | UnsetType | None = (
+        UNSET
+    )
 
 
 class Zone(msgspec.Struct, frozen=True, array_like=True):
@@ -65,7 +67,7 @@ class Zone(msgspec.Struct, frozen=True, array_like=True):
     ended_at: Millis | None
 
 
-class Terms(msgspec.Struct, frozen=True):
+class ZoneAdmission(msgspec.Struct, frozen=True):
     """What admission must know of a zone."""
 
     limits: Limits
@@ -81,7 +83,7 @@ class PutZone(msgspec.Struct, frozen=True):
     quotas: Overrides | None
     actor: str
     trace: str | None = None
-    creates: bool = True
+    create_missing: bool = True
     """Whether an absent zone is made (PUT of the zone) or refused (PUT of its quotas)."""
     bearer: Bearer | None = None
 
@@ -91,11 +93,11 @@ class PutZoneBody(msgspec.Struct, frozen=True):
     quotas: Overrides | None = None
 
 
-class FreezeZone(msgspec.Struct, frozen=True):
+class SetZoneFrozen(msgspec.Struct, frozen=True):
     """Asked for: no admission to a zone, or admission again."""
 
     zone_id: str
-    freezes: bool
+    frozen: bool
     caller: Caller
     trace: str | None = None
 
@@ -111,7 +113,7 @@ class ZoneRef(msgspec.Struct, frozen=True):
     bearer: Bearer | None = None
 
 
-class ZoneUse(msgspec.Struct, frozen=True):
+class ZoneUsage(msgspec.Struct, frozen=True):
     """A zone together with what is live in it."""
 
     zone: Zone
@@ -129,7 +131,7 @@ class ZoneView(msgspec.Struct, frozen=True):
     ended_at: str | None
 
 
-class Used(msgspec.Struct, frozen=True):
+class QuotaUsage(msgspec.Struct, frozen=True):
     sessions: int
     concurrent: int
 
@@ -139,7 +141,7 @@ class QuotasView(msgspec.Struct, frozen=True):
     limits: Limits
     overrides: Overrides
     ceilings: dict[str, int]
-    used: Used
+    used: QuotaUsage
     frozen: bool
 
 
@@ -156,7 +158,7 @@ class ListZonesQuery(msgspec.Struct, frozen=True):
 # -- members of a zone, which is a workspace to them ----------------------------------------------------------------
 
 
-class Member(msgspec.Struct, frozen=True, array_like=True):
+class RoleAssignment(msgspec.Struct, frozen=True, array_like=True):
     """A row of `zone_members`, in the order of its `columns` line in `queries.sql`."""
 
     zone_id: str
@@ -167,7 +169,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     updated_at: Millis
 
 
-class ChangeMember(msgspec.Struct, frozen=True):
+class ChangeRole(msgspec.Struct, frozen=True):
     """Asked for: somebody with this role, or, without one, no member any more."""
 
     zone_id: str
@@ -181,20 +183,20 @@ class ChangeMember(msgspec.Struct, frozen=True):
         return self.caller.bearer
 
 
-class MemberChange(msgspec.Struct, frozen=True):
+class RoleChange(msgspec.Struct, frozen=True):
     """A member as it was and as it is; None where there is none."""
 
-    before: Member | None
-    after: Member | None
+    before: RoleAssignment | None
+    after: RoleAssignment | None
 
 
-class MemberRef(msgspec.Struct, frozen=True):
+class RoleAssignmentRef(msgspec.Struct, frozen=True):
     zone_id: str
     subject: str
     caller: Caller
 
 
-class MemberFilter(msgspec.Struct, frozen=True):
+class RoleAssignmentFilter(msgspec.Struct, frozen=True):
     """Which members are wanted, in order of their names."""
 
     zone_id: str

@@ -10,112 +10,112 @@ from quarterdeck.core.caller import ADMIN, LIFECYCLE, Caller
 from quarterdeck.core.routing import Call, Reply, Route
 from quarterdeck.domain.zones import operations, rules
 from quarterdeck.domain.zones.model import (
-    FreezeZone,
     Limits,
     ListZonesQuery,
     Overrides,
     PutZone,
     PutZoneBody,
     QuotasView,
+    SetZoneFrozen,
     Zone,
     ZoneList,
     ZoneRef,
-    ZoneUse,
+    ZoneUsage,
     ZoneView,
 )
-from quarterdeck.domain.zones.operations import ZonePut
+from quarterdeck.domain.zones.operations import PutZoneResult
 from quarterdeck.engine.transaction import Engine
 
 
 @dataclass(frozen=True, slots=True)
-class ZoneDesk:
+class ZoneHandlers:
     """What the handlers need, handed over by the composition root."""
 
-    everywhere: Engine
+    cross_zone_engine: Engine
     """For the list: whoever may see it crosses zones."""
-    defaults: Limits
-    put: Callable[[PutZone], Awaitable[ZonePut]]
-    show: Callable[[ZoneRef], Awaitable[ZoneUse]]
-    freeze_or_thaw: Callable[[FreezeZone], Awaitable[Zone]]
+    default_limits: Limits
+    submit_put: Callable[[PutZone], Awaitable[PutZoneResult]]
+    submit_show: Callable[[ZoneRef], Awaitable[ZoneUsage]]
+    submit_frozen: Callable[[SetZoneFrozen], Awaitable[Zone]]
     check_bearer: Callable[[Caller], Awaitable[None]]
     """Refuses a token whose session has ended: sessions are above zones, so the composition root lends this."""
 
     async def put_zone(self, call: Call) -> Reply:
         body = call.body
         assert isinstance(body, PutZoneBody)
-        done = await self.put(_asked(call, body.name, body.quotas))
-        return Reply(rules.view(done.zone), 201 if done.created else 200)
+        result = await self.submit_put(_put_command(call, body.name, body.quotas))
+        return Reply(rules.view(result.zone), 201 if result.created else 200)
 
     async def get_zone(self, call: Call) -> ZoneView:
-        return rules.view((await self.show(_ref(call))).zone)
+        return rules.view((await self.submit_show(_zone_ref(call))).zone)
 
     async def list_zones(self, call: Call) -> Reply:
         query = call.query
         assert isinstance(query, ListZonesQuery)
         await self.check_bearer(call.caller)
         after = paging.decode("zones", query.cursor) if query.cursor else ""
-        zones = await self.everywhere.read(lambda tx: operations.page(tx, after, query.limit + 1))
-        shown, last = paging.clip([zone.id for zone in zones], query.limit)
+        zones = await self.cross_zone_engine.read(lambda tx: operations.list_zones(tx, after, query.limit + 1))
+        count, last = paging.trim_page([zone.id for zone in zones], query.limit)
         cursor = paging.encode("zones", last) if last else None
-        body = ZoneList([rules.view(zone) for zone in zones[:shown]], cursor)
-        return Reply(body, 200, call.link_to_next(cursor))
+        body = ZoneList([rules.view(zone) for zone in zones[:count]], cursor)
+        return Reply(body, 200, call.next_link(cursor))
 
     async def get_quotas(self, call: Call) -> QuotasView:
-        return rules.quotas_view(await self.show(_ref(call)), self.defaults)
+        return rules.quotas_view(await self.submit_show(_zone_ref(call)), self.default_limits)
 
     async def put_quotas(self, call: Call) -> QuotasView:
         body = call.body
         assert isinstance(body, Overrides)
-        await self.put(_asked(call, None, body, creates=False))
+        await self.submit_put(_put_command(call, None, body, create_missing=False))
         return await self.get_quotas(call)
 
     async def freeze(self, call: Call) -> ZoneView:
-        return rules.view(await self.freeze_or_thaw(FreezeZone(call.zone, True, call.caller, call.trace)))
+        return rules.view(await self.submit_frozen(SetZoneFrozen(call.zone_id, True, call.caller, call.trace)))
 
     async def thaw(self, call: Call) -> ZoneView:
-        return rules.view(await self.freeze_or_thaw(FreezeZone(call.zone, False, call.caller, call.trace)))
+        return rules.view(await self.submit_frozen(SetZoneFrozen(call.zone_id, False, call.caller, call.trace)))
 
 
-def _ref(call: Call) -> ZoneRef:
-    return ZoneRef(call.zone, call.caller.bearer)
+def _zone_ref(call: Call) -> ZoneRef:
+    return ZoneRef(call.zone_id, call.caller.bearer)
 
 
-def _asked(call: Call, name: str | None, quotas: Overrides | None, *, creates: bool = True) -> PutZone:
+def _put_command(call: Call, name: str | None, quotas: Overrides | None, *, create_missing: bool = True) -> PutZone:
     caller = call.caller
-    return PutZone(call.zone, name, quotas, caller.subject, call.trace, creates, caller.bearer)
+    return PutZone(call.zone_id, name, quotas, caller.subject, call.trace, create_missing, caller.bearer)
 
 
-def routes(desk: ZoneDesk) -> list[Route]:
+def routes(handlers: ZoneHandlers) -> list[Route]:
     tags = ("zones",)
-    ended = ("zone_not_found", "zone_ended")
+    ended_errors = ("zone_not_found", "zone_ended")
     return [
         Route(
-            "GET", "/zones", desk.list_zones, "List zones", ADMIN, query=ListZonesQuery, answer=ZoneList,
-            refusals=("invalid_cursor",), tags=tags,
+            "GET", "/zones", handlers.list_zones, "List zones", ADMIN, query=ListZonesQuery, response=ZoneList,
+            errors=("invalid_cursor",), tags=tags,
         ),
         Route(
-            "PUT", "/zones/{zone}", desk.put_zone, "Create a zone, or change its name and overrides", ADMIN,
-            body=PutZoneBody, answer=ZoneView, status=201, refusals=("zone_ended",), tags=tags,
+            "PUT", "/zones/{zone}", handlers.put_zone, "Create a zone, or change its name and overrides", ADMIN,
+            body=PutZoneBody, response=ZoneView, status=201, errors=("zone_ended",), tags=tags,
         ),
         Route(
-            "GET", "/zones/{zone}", desk.get_zone, "Show a zone", LIFECYCLE, answer=ZoneView,
-            refusals=("zone_not_found",), tags=tags,
+            "GET", "/zones/{zone}", handlers.get_zone, "Show a zone", LIFECYCLE, response=ZoneView,
+            errors=("zone_not_found",), tags=tags,
         ),
         Route(
-            "GET", "/zones/{zone}/quotas", desk.get_quotas, "Show the limits in force and what is used", LIFECYCLE,
-            answer=QuotasView, refusals=("zone_not_found",), tags=tags,
+            "GET", "/zones/{zone}/quotas", handlers.get_quotas, "Show the limits in force and what is used", LIFECYCLE,
+            response=QuotasView, errors=("zone_not_found",), tags=tags,
         ),
         Route(
-            "PUT", "/zones/{zone}/quotas", desk.put_quotas, "Set some of a zone's limits", ADMIN, body=Overrides,
-            answer=QuotasView, refusals=ended, tags=tags,
+            "PUT", "/zones/{zone}/quotas", handlers.put_quotas, "Set some of a zone's limits", ADMIN, body=Overrides,
+            response=QuotasView, errors=ended_errors, tags=tags,
             description="Names what is to change; null takes an override back. Beyond a ceiling, or unknown: 400.",
         ),
         Route(
-            "POST", "/zones/{zone}/freeze", desk.freeze, "Stop every admission to a zone", ADMIN, answer=ZoneView,
-            refusals=ended, tags=tags, description="Who runs goes on; every spawn is refused with 423 `zone_frozen`.",
+            "POST", "/zones/{zone}/freeze", handlers.freeze, "Stop every admission to a zone", ADMIN, response=ZoneView,
+            errors=ended_errors, tags=tags, description="Who runs goes on; every spawn is refused with 423 `zone_frozen`.",
         ),
         Route(
-            "POST", "/zones/{zone}/thaw", desk.thaw, "Allow admission to a zone again", ADMIN, answer=ZoneView,
-            refusals=ended, tags=tags,
+            "POST", "/zones/{zone}/thaw", handlers.thaw, "Allow admission to a zone again", ADMIN, response=ZoneView,
+            errors=ended_errors, tags=tags,
         ),
     ]  # fmt: skip

@@ -13,72 +13,72 @@ import contextlib
 import logging
 from collections.abc import Iterable
 
-from quarterdeck.bus.redis.interfaces import Away
-from quarterdeck.bus.redis.key_layout import KeyBoard, Pulse, Ref
+from quarterdeck.bus.redis.interfaces import BusUnavailable
+from quarterdeck.bus.redis.key_layout import Heartbeat, KeyWriter, Ref
 
 log = logging.getLogger("quarterdeck.beats")
 AGENTS_MAX = 20_000
-WRITTEN_AT_ONCE = 500
+CHUNK_MAX = 500
 GATHER_SECONDS = 0.05
-AWAY_SECONDS = 1.0
+UNAVAILABLE_SECONDS = 1.0
 
 
-class BeatWriter:
-    def __init__(self, board: KeyBoard) -> None:
+class HeartbeatMirror:
+    def __init__(self, key_writer: KeyWriter) -> None:
         self.lost = 0
-        self._board = board
-        self._newest: dict[Ref, Pulse] = {}
-        self._woken = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
+        self._key_writer = key_writer
+        self._newest: dict[Ref, Heartbeat] = {}
+        self._wakeup = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
 
-    def heard(self, pulses: Iterable[Pulse]) -> None:
+    def record(self, heartbeats: Iterable[Heartbeat]) -> None:
         """After the commit. Only remembers: whoever beats is waiting."""
-        for pulse in pulses:
-            if pulse.ref in self._newest or len(self._newest) < AGENTS_MAX:
-                self._newest[pulse.ref] = pulse
+        for heartbeat in heartbeats:
+            if heartbeat.ref in self._newest or len(self._newest) < AGENTS_MAX:
+                self._newest[heartbeat.ref] = heartbeat
             else:
                 self.lost += 1
-        self._woken.set()
+        self._wakeup.set()
 
     def start(self) -> None:
-        self._running = asyncio.create_task(self._run(), name="beats")
+        self._task = asyncio.create_task(self._run(), name="beats")
 
     async def stop(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
+        if self._task is not None:
+            self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._running
+                await self._task
 
     async def _run(self) -> None:
-        is_away = False
+        is_unavailable = False
         while True:
-            await self._woken.wait()
-            self._woken.clear()
+            await self._wakeup.wait()
+            self._wakeup.clear()
             try:
                 await self.write()
             except Exception as error:
                 # So broad because nobody would notice the end of this task; what was not written is counted as lost.
-                expected = isinstance(error, Away)
-                if not is_away or not expected:
-                    log.warning("heartbeats cannot be shown: %s", error, exc_info=not expected)
-                is_away = True
-                self._lose()
-                await asyncio.sleep(AWAY_SECONDS)
-                self._lose()
+                is_expected = isinstance(error, BusUnavailable)
+                if not is_unavailable or not is_expected:
+                    log.warning("heartbeats cannot be shown: %s", error, exc_info=not is_expected)
+                is_unavailable = True
+                self._drop_all()
+                await asyncio.sleep(UNAVAILABLE_SECONDS)
+                self._drop_all()
                 continue
-            is_away = False
+            is_unavailable = False
             await asyncio.sleep(GATHER_SECONDS)
 
     async def write(self) -> None:
         """All that have come."""
         while self._newest:
-            some = [*self._newest.values()][:WRITTEN_AT_ONCE]
-            await self._board.beat(some)
-            for pulse in some:
+            chunk = [*self._newest.values()][:CHUNK_MAX]
+            await self._key_writer.write_heartbeats(chunk)
+            for heartbeat in chunk:
                 # A newer one may have come meanwhile.
-                if self._newest.get(pulse.ref) is pulse:
-                    del self._newest[pulse.ref]
+                if self._newest.get(heartbeat.ref) is heartbeat:
+                    del self._newest[heartbeat.ref]
 
-    def _lose(self) -> None:
+    def _drop_all(self) -> None:
         self.lost += len(self._newest)
         self._newest.clear()

@@ -33,207 +33,221 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from quarterdeck.bus.redis import key_layout
-from quarterdeck.bus.redis.interfaces import Entry, Hold, Rejected
-from quarterdeck.bus.redis.key_layout import AgentMark, KeyBoard, Op, Page, Ref, Strike, TaskMark
+from quarterdeck.bus.redis.interfaces import RejectedEntry, SinkEntry, WriterIdentity
+from quarterdeck.bus.redis.key_layout import (
+    KeyOperation,
+    KeyPage,
+    KeyRemoval,
+    KeyWriter,
+    MirroredAgent,
+    MirroredTask,
+    Ref,
+)
 from quarterdeck.core.ids import is_path_id, new_id
 from quarterdeck.engine.leases import Fence
 from quarterdeck.engine.settings import SinkSettings
-from quarterdeck.engine.sinks import Channel, Sink
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.sinks import Sink, SinkTarget
+from quarterdeck.engine.transaction import Engine, Transaction
 
 log = logging.getLogger("quarterdeck.mirror")
-NAME = "redis-keys"
+SINK_NAME = "redis-keys"
 EVENTS_MIN = 500
 """That are told in one go at least: what several of them are about is read and written once."""
-SLICE = 250
+SLICE_MAX = 250
 """Of each kind that one step compares."""
 STEPS_MAX = 40
 """Of one pass, after which others have their turn."""
 ZONES_MAX = 200
 RECOVERING_MAX = 10_000
-WHOLE, BUILDING = "whole", "building"
-WAIT_SECONDS = 14.0
+COMPLETE, BUILDING = "whole", "building"
+REBUILD_WAIT_SECONDS = 14.0
 """Less than a server that drains has."""
-ASK_SECONDS = 0.1
-Places = tuple[str | None, ...]
+REBUILD_POLL_SECONDS = 0.1
+Positions = tuple[str | None, ...]
 
 
-class Contents(NamedTuple):
+class ZoneContents(NamedTuple):
     """Some of what a zone has."""
 
     tasks: Sequence[Ref]
     agents: Sequence[Ref]
-    reached: Places
+    positions: Positions
 
     @property
     def is_last(self) -> bool:
-        return all(place is None for place in self.reached)
+        return all(position is None for position in self.positions)
 
 
-class Source(Protocol):
+class MirrorSource(Protocol):
     """The rooms, asked how things are."""
 
-    async def marks(
-        self, tx: Tx, tasks: Sequence[Ref], named: Sequence[Ref]
-    ) -> tuple[list[TaskMark], list[AgentMark]]: ...
+    async def load_mirrored(
+        self, tx: Transaction, task_refs: Sequence[Ref], agent_refs: Sequence[Ref]
+    ) -> tuple[list[MirroredTask], list[MirroredAgent]]: ...
 
-    async def zones(self, tx: Tx, after: str, limit: int) -> list[str]: ...
+    async def list_zones(self, tx: Transaction, after: str, limit: int) -> list[str]: ...
 
-    async def contents(self, tx: Tx, zone_id: str, places: Places | None, limit: int) -> Contents:
+    async def list_contents(
+        self, tx: Transaction, zone_id: str, positions: Positions | None, limit: int
+    ) -> ZoneContents:
         """Of a zone, from these places on; from the first, if there are none."""
 
-    async def recovering(self, tx: Tx, limit: int) -> list[Ref]: ...
+    async def list_recovering(self, tx: Transaction, limit: int) -> list[Ref]: ...
 
 
 # -- what is asked about -----------------------------------------------------------------------------------------------
 
 
-class Claim(NamedTuple):
+class HolderClaim(NamedTuple):
     """Somewhere a task is said to be held. It may be one of several: ids may hold colons."""
 
-    strike: Strike
+    removal: KeyRemoval
     tasks: Sequence[Ref]
     agent: Ref | None = None
     """By whom, where the key says so; else the member says in which session."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ComparisonPart:
     """What one step compares."""
 
     tasks: Sequence[Ref] = ()
     agents: Sequence[Ref] = ()
-    claims: Sequence[Claim] = ()
-    strikes: Sequence[Strike] = ()
+    claims: Sequence[HolderClaim] = ()
+    removals: Sequence[KeyRemoval] = ()
     """What is wrong whatever the database says."""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.tasks or self.agents or self.strikes)
+        return not (self.tasks or self.agents or self.removals)
 
 
-def asked_of(page: Page) -> Asked:
+def comparison_for(page: KeyPage) -> ComparisonPart:
     """Whom what stands there is about."""
     family, key = page.family, page.key
     if not key:
-        return Asked()
-    if page.is_foreign:
-        return Asked(strikes=[Strike(key, "")])
+        return ComparisonPart()
+    if page.has_wrong_type:
+        return ComparisonPart(removals=[KeyRemoval(key, "")])
     name = key.removeprefix(family.prefix)
-    if family.prefix == key_layout.STALE:
-        return _about_agents(page)
-    if family.prefix in (key_layout.STATUS, key_layout.OF_AGENT):
-        ref = key_layout.agent_ref(name)
-        return Asked(strikes=[Strike(key, "")]) if ref is None else _about_agent(page, ref)
-    return _about_tasks(page, name) if is_path_id(name) else Asked(strikes=[Strike(key, "")])
+    if family.prefix == key_layout.STALE_AGENTS:
+        return _compare_stale_agents(page)
+    if family.prefix in (key_layout.STATUS, key_layout.AGENT_TASKS):
+        ref = key_layout.parse_agent_name(name)
+        return ComparisonPart(removals=[KeyRemoval(key, "")]) if ref is None else _compare_agent(page, ref)
+    return _compare_tasks(page, name) if is_path_id(name) else ComparisonPart(removals=[KeyRemoval(key, "")])
 
 
-def _about_agents(page: Page) -> Asked:
-    refs = {member: key_layout.agent_ref(member) for member in page.members}
-    strikes = [Strike(page.key, page.family.kind, member) for member, ref in refs.items() if ref is None]
-    return Asked(agents=[ref for ref in refs.values() if ref is not None], strikes=strikes)
+def _compare_stale_agents(page: KeyPage) -> ComparisonPart:
+    refs = {member: key_layout.parse_agent_name(member) for member in page.members}
+    removals = [KeyRemoval(page.key, page.family.redis_type, member) for member, ref in refs.items() if ref is None]
+    return ComparisonPart(agents=[ref for ref in refs.values() if ref is not None], removals=removals)
 
 
-def _about_agent(page: Page, ref: Ref) -> Asked:
-    strikes, claims = [], []
+def _compare_agent(page: KeyPage, ref: Ref) -> ComparisonPart:
+    removals, claims = [], []
     for member in page.members:
-        strike = Strike(page.key, page.family.kind, member)
+        removal = KeyRemoval(page.key, page.family.redis_type, member)
         if is_path_id(member):
-            claims.append(Claim(strike, [(ref[0], member)], ref))
+            claims.append(HolderClaim(removal, [(ref[0], member)], ref))
         else:
-            strikes.append(strike)
-    return Asked([task for claim in claims for task in claim.tasks], [ref], claims, strikes)
+            removals.append(removal)
+    return ComparisonPart([task for claim in claims for task in claim.tasks], [ref], claims, removals)
 
 
-def _about_tasks(page: Page, zone_id: str) -> Asked:
+def _compare_tasks(page: KeyPage, zone_id: str) -> ComparisonPart:
     tasks: list[Ref] = []
-    strikes, claims = [], []
+    removals, claims = [], []
     for member in page.members:
-        strike = Strike(page.key, page.family.kind, member)
-        in_session = page.family.prefix == key_layout.ACTIVE
-        meant = key_layout.tasks_meant(member) if in_session else [member] if is_path_id(member) else []
-        tasks += [(zone_id, task_id) for task_id in meant]
-        if not meant:
-            strikes.append(strike)
-        elif in_session:
-            claims.append(Claim(strike, [(zone_id, task_id) for task_id in meant]))
-    return Asked(tasks, claims=claims, strikes=strikes)
+        removal = KeyRemoval(page.key, page.family.redis_type, member)
+        is_active_set = page.family.prefix == key_layout.ACTIVE
+        task_ids = key_layout.possible_task_ids(member) if is_active_set else [member] if is_path_id(member) else []
+        tasks += [(zone_id, task_id) for task_id in task_ids]
+        if not task_ids:
+            removals.append(removal)
+        elif is_active_set:
+            claims.append(HolderClaim(removal, [(zone_id, task_id) for task_id in task_ids]))
+    return ComparisonPart(tasks, claims=claims, removals=removals)
 
 
-def refuted(claims: Sequence[Claim], marks: Sequence[TaskMark]) -> list[Strike]:
+def find_wrong_claims(claims: Sequence[HolderClaim], mirrored_tasks: Sequence[MirroredTask]) -> list[KeyRemoval]:
     """What is said to be held, and is not so."""
-    known = {mark.ref: mark for mark in marks}
-    found = []
+    tasks_by_ref = {task.ref: task for task in mirrored_tasks}
+    removals = []
     for claim in claims:
-        about = [known[ref] for ref in claim.tasks]
-        if not any(_is_so(claim, mark) for mark in about):
-            found.append(claim.strike._replace(is_recent=any(mark.is_recent for mark in about)))
-    return found
+        candidates = [tasks_by_ref[ref] for ref in claim.tasks]
+        if not any(_is_correct(claim, task) for task in candidates):
+            removals.append(claim.removal._replace(is_recent=any(task.is_recent for task in candidates)))
+    return removals
 
 
-def _is_so(claim: Claim, mark: TaskMark) -> bool:
-    if mark.holder is None:
+def _is_correct(claim: HolderClaim, task: MirroredTask) -> bool:
+    if task.holder is None:
         return False
     if claim.agent is not None:
-        return claim.agent == (mark.zone_id, mark.holder.agent_id)
-    return claim.strike.member == key_layout.active_member(mark.id, mark.holder.session_key)
+        return claim.agent == (task.zone_id, task.holder.agent_id)
+    return claim.removal.member == key_layout.active_member(task.id, task.holder.session_key)
 
 
 # -- telling -----------------------------------------------------------------------------------------------------------
 
 
-class _Outlet:
+class _KeyMirrorWriter:
     """What the sink delivers to."""
 
-    def __init__(self, everywhere: Engine, source: Source, board: KeyBoard) -> None:
-        self.hold: Hold | None = None
-        self._everywhere = everywhere
+    def __init__(self, cross_zone_engine: Engine, source: MirrorSource, key_writer: KeyWriter) -> None:
+        self.identity: WriterIdentity | None = None
+        self._cross_zone_engine = cross_zone_engine
         self._source = source
-        self._board = board
+        self._key_writer = key_writer
 
-    async def take_over(self, hold: Hold) -> None:
-        await self._board.take_over(hold)
-        self.hold = hold
+    async def take_over(self, identity: WriterIdentity) -> None:
+        await self._key_writer.take_over(identity)
+        self.identity = identity
 
-    async def deliver(self, hold: Hold, after: int, entries: Sequence[Entry]) -> list[Rejected]:
-        tasks, agents = key_layout.touched(entries)
-        about, of_agents = await self._everywhere.read(lambda tx: self._source.marks(tx, tasks, agents))
+    async def deliver(self, identity: WriterIdentity, after: int, entries: Sequence[SinkEntry]) -> list[RejectedEntry]:
+        task_refs, agent_refs = key_layout.changed_refs(entries)
+        tasks, agents = await self._cross_zone_engine.read(
+            lambda tx: self._source.load_mirrored(tx, task_refs, agent_refs)
+        )
         # First the keys: whoever hears of it and looks finds it so.
-        await self._board.write(hold, [*about, *of_agents])
-        await self._board.tell(hold, after, entries)
+        await self._key_writer.write(identity, [*tasks, *agents])
+        await self._key_writer.publish(identity, after, entries)
         return []
 
-    async def deliver_late(self, hold: Hold, entries: Sequence[Entry]) -> list[str | None]:
+    async def deliver_delayed(self, identity: WriterIdentity, entries: Sequence[SinkEntry]) -> list[str | None]:
         """Nothing is ever refused for what it is."""
         return [None for _ in entries]
 
     async def close(self) -> None:
-        await self._board.close()
+        await self._key_writer.close()
 
 
 # -- the duty ----------------------------------------------------------------------------------------------------------
 
 
-class Mirror:
+class KeyMirror:
     """One process's share of it: an `engine.duties.Work`."""
 
-    def __init__(self, everywhere: Engine, source: Source, board: KeyBoard, settings: SinkSettings) -> None:
+    def __init__(
+        self, cross_zone_engine: Engine, source: MirrorSource, key_writer: KeyWriter, settings: SinkSettings
+    ) -> None:
         self.repairs = 0
-        self.rebuilt = 0
+        self.rebuild_count = 0
         """How often this process has written all of it."""
-        self._everywhere = everywhere
+        self._cross_zone_engine = cross_zone_engine
         self._source = source
-        self._board = board
-        self._outlet = _Outlet(everywhere, source, board)
-        channel = Channel(self._outlet, key_layout.entries_of, lambda _: False)
-        batch = max(EVENTS_MIN, settings.outbox_batch_size)
-        told = msgspec.structs.replace(settings, outbox_batch_size=batch)
-        self.sink = Sink(everywhere, NAME, channel, told)
-        self._every_seconds = settings.keys_reconcile_interval_ms / 1000
-        self._due_at = 0.0
-        self._round: AsyncIterator[Asked] | None = None
-        self._suspects: Asked | None = None
-        self._building: str | None = None
+        self._key_writer = key_writer
+        self._mirror_writer = _KeyMirrorWriter(cross_zone_engine, source, key_writer)
+        target = SinkTarget(self._mirror_writer, key_layout.build_entries, lambda _: False)
+        batch_max = max(EVENTS_MIN, settings.outbox_batch_size)
+        sink_settings = msgspec.structs.replace(settings, outbox_batch_size=batch_max)
+        self.sink = Sink(cross_zone_engine, SINK_NAME, target, sink_settings)
+        self._interval_seconds = settings.keys_reconcile_interval_ms / 1000
+        self._comparison_due_at = 0.0
+        self._round: AsyncIterator[ComparisonPart] | None = None
+        self._suspects: ComparisonPart | None = None
+        self._building_state: str | None = None
         """What was said when the round began in which all of it is written."""
         self._repaired_in_round = 0
 
@@ -242,126 +256,130 @@ class Mirror:
     async def is_due(self) -> bool:
         if await self.sink.is_due():
             return True
-        return self._is_time() and await self._finds_something()
+        return self._is_comparison_due() and await self._find_differences()
 
-    async def turn(self, fence: Fence) -> float | None:
-        again = await self.sink.turn(fence)
-        if again == 0:
+    async def run_cycle(self, fence: Fence) -> float | None:
+        next_in = await self.sink.run_cycle(fence)
+        if next_in == 0:
             return 0
-        if self._is_time():
-            hold = self._outlet.hold
-            assert hold is not None  # the sink has taken over, and told whatever there was
-            if await self._put_right(hold):
+        if self._is_comparison_due():
+            identity = self._mirror_writer.identity
+            assert identity is not None  # the sink has taken over, and told whatever there was
+            if await self._repair(identity):
                 return 0
-            self._due_at = time.monotonic() + self._every_seconds
-        left = max(0.01, self._due_at - time.monotonic())
-        return left if again is None else min(again, left)
+            self._comparison_due_at = time.monotonic() + self._interval_seconds
+        remaining = max(0.01, self._comparison_due_at - time.monotonic())
+        return remaining if next_in is None else min(next_in, remaining)
 
-    async def rest(self, fence: Fence | None) -> None:
-        await self.sink.rest(fence)
+    async def on_stop(self, fence: Fence | None) -> None:
+        await self.sink.on_stop(fence)
 
-    def _is_time(self) -> bool:
-        return time.monotonic() >= self._due_at
+    def _is_comparison_due(self) -> bool:
+        return time.monotonic() >= self._comparison_due_at
 
     # -- by hand ------------------------------------------------------------------------------------------------
 
-    async def state(self) -> str:
-        return await self._board.state()
+    async def read_state(self) -> str:
+        return await self._key_writer.read_state()
 
-    async def rebuild(self, wake: Callable[[], None]) -> str:
+    async def rebuild(self, notify: Callable[[], None]) -> str:
         """Has all of it written anew by whoever holds the lease; what is said of it when that is done, or at the end of
         our patience."""
-        await self._board.unsay()
-        self._due_at = 0.0
-        wake()
-        until = time.monotonic() + WAIT_SECONDS
+        await self._key_writer.delete_state()
+        self._comparison_due_at = 0.0
+        notify()
+        deadline = time.monotonic() + REBUILD_WAIT_SECONDS
         while True:
             # Looked at again and again, because whoever does it may be another process, and says so nowhere else.
-            await asyncio.sleep(ASK_SECONDS)
-            state = await self._board.state()
-            if state.startswith(WHOLE) or time.monotonic() >= until:
+            await asyncio.sleep(REBUILD_POLL_SECONDS)
+            state = await self._key_writer.read_state()
+            if state.startswith(COMPLETE) or time.monotonic() >= deadline:
                 return state
 
     # -- comparing ----------------------------------------------------------------------------------------------
 
-    async def _finds_something(self) -> bool:
+    async def _find_differences(self) -> bool:
         """Looks, without the lease. What it finds is looked at again with it, before anything is written."""
-        if not (await self._board.state()).startswith(WHOLE):
+        if not (await self._key_writer.read_state()).startswith(COMPLETE):
             return True
         for _ in range(STEPS_MAX):
-            asked = await self._next()
-            if asked is None:
+            part = await self._next_part()
+            if part is None:
                 break
-            if asked.is_empty:
+            if part.is_empty:
                 continue
-            if (await self._board.look(await self._ops(asked))).wrong:
-                self._suspects = asked
+            if (await self._key_writer.compare(await self._load_operations(part))).total:
+                self._suspects = part
                 return True
-        self._due_at = time.monotonic() + self._every_seconds
+        self._comparison_due_at = time.monotonic() + self._interval_seconds
         return False
 
-    async def _put_right(self, hold: Hold) -> bool:
+    async def _repair(self, identity: WriterIdentity) -> bool:
         """A part of a round. Whether to go on at once."""
         try:
-            await self._begin_if_missing(hold)
-            repaired = await self._steps(hold)
+            await self._start_rebuild_if_missing(identity)
+            repaired = await self._repair_parts(identity)
         except BaseException:
             # A part that was not written must not be taken for written at the end of the round: it begins anew.
-            self._round = self._building = self._suspects = None
+            self._round = self._building_state = self._suspects = None
             raise
-        return bool(repaired) or self._building is not None
+        return bool(repaired) or self._building_state is not None
 
-    async def _steps(self, hold: Hold) -> int:
+    async def _repair_parts(self, identity: WriterIdentity) -> int:
         suspects, self._suspects = self._suspects, None
-        repaired = 0 if suspects is None else await self._right(hold, suspects)
+        repaired = 0 if suspects is None else await self._repair_part(identity, suspects)
         for _ in range(STEPS_MAX):
-            asked = await self._next()
-            if asked is None:
-                await self._round_is_over(hold)
+            part = await self._next_part()
+            if part is None:
+                await self._finish_round(identity)
                 break
-            repaired += await self._right(hold, asked)
+            repaired += await self._repair_part(identity, part)
         return repaired
 
-    async def _right(self, hold: Hold, asked: Asked) -> int:
-        if asked.is_empty:
+    async def _repair_part(self, identity: WriterIdentity, part: ComparisonPart) -> int:
+        if part.is_empty:
             return 0
-        wrong = (await self._board.write(hold, await self._ops(asked))).wrong
-        self.repairs += wrong
-        self._repaired_in_round += wrong
-        return wrong
+        differences = (await self._key_writer.write(identity, await self._load_operations(part))).total
+        self.repairs += differences
+        self._repaired_in_round += differences
+        return differences
 
-    async def _ops(self, asked: Asked) -> list[Op]:
-        tasks, agents = [*dict.fromkeys(asked.tasks)], [*dict.fromkeys(asked.agents)]
-        about, of_agents = await self._everywhere.read(lambda tx: self._source.marks(tx, tasks, agents))
-        return [*asked.strikes, *refuted(asked.claims, about), *about, *of_agents]
+    async def _load_operations(self, part: ComparisonPart) -> list[KeyOperation]:
+        task_refs, agent_refs = [*dict.fromkeys(part.tasks)], [*dict.fromkeys(part.agents)]
+        tasks, agents = await self._cross_zone_engine.read(
+            lambda tx: self._source.load_mirrored(tx, task_refs, agent_refs)
+        )
+        return [*part.removals, *find_wrong_claims(part.claims, tasks), *tasks, *agents]
 
     # -- rounds -------------------------------------------------------------------------------------------------
 
-    async def _begin_if_missing(self, hold: Hold) -> None:
-        state = await self._board.state()
-        if state.startswith(f"{WHOLE} {hold.sink_id} "):  # by this database: what another has written says nothing
-            self._building = None
+    async def _start_rebuild_if_missing(self, identity: WriterIdentity) -> None:
+        state = await self._key_writer.read_state()
+        if state.startswith(
+            f"{COMPLETE} {identity.sink_id} "
+        ):  # by this database: what another has written says nothing
+            self._building_state = None
             return
-        if state == self._building:
+        if state == self._building_state:
             return
-        self._building = f"{BUILDING} {new_id()}"
+        self._building_state = f"{BUILDING} {new_id()}"
         self._round = None
         log.info("what is shown of tasks and agents is missing, and written anew")
-        await self._board.say(hold, self._building)
+        await self._key_writer.write_state(identity, self._building_state)
 
-    async def _round_is_over(self, hold: Hold) -> None:
-        if self._building is None:
+    async def _finish_round(self, identity: WriterIdentity) -> None:
+        if self._building_state is None:
             return
-        whole = f"{WHOLE} {hold.sink_id} {self._repaired_in_round}"
-        if await self._board.say(hold, whole, instead_of=self._building):
+        state = f"{COMPLETE} {identity.sink_id} {self._repaired_in_round}"
+        if await self._key_writer.write_state(identity, state, expected=self._building_state):
             log.info("what is shown of tasks and agents was written anew: %d", self._repaired_in_round)
-            self._building = None
-            self.rebuilt += 1
+            self._building_state = None
+            self.rebuild_count += 1
 
-    async def _next(self) -> Asked | None:
+    async def _next_part(self) -> ComparisonPart | None:
         """The next part of the round; None when it is over. The one after it begins from the first."""
         if self._round is None:
-            self._round, self._repaired_in_round = self._walk(), 0
+            self._round, self._repaired_in_round = self._iterate_parts(), 0
         try:
             return await anext(self._round)
         except StopAsyncIteration:
@@ -372,34 +390,36 @@ class Mirror:
             self._round = None
             raise
 
-    async def _walk(self) -> AsyncIterator[Asked]:
+    async def _iterate_parts(self) -> AsyncIterator[ComparisonPart]:
         """First everything the database has, then everything that stands there."""
-        async for zone_id in self._zones():
-            async for part in self._zone(zone_id):
+        async for zone_id in self._iterate_zones():
+            async for part in self._iterate_zone_parts(zone_id):
                 yield part
-        recovering = await self._everywhere.read(lambda tx: self._source.recovering(tx, RECOVERING_MAX))
-        for begin in range(0, len(recovering), SLICE):
-            yield Asked(recovering[begin : begin + SLICE])
-        async for page in self._board.standing():
-            yield asked_of(page)
+        recovering = await self._cross_zone_engine.read(lambda tx: self._source.list_recovering(tx, RECOVERING_MAX))
+        for start in range(0, len(recovering), SLICE_MAX):
+            yield ComparisonPart(recovering[start : start + SLICE_MAX])
+        async for page in self._key_writer.scan():
+            yield comparison_for(page)
 
-    async def _zones(self) -> AsyncIterator[str]:
+    async def _iterate_zones(self) -> AsyncIterator[str]:
         after = ""
         while True:
-            names = await self._everywhere.read(partial(self._source.zones, after=after, limit=ZONES_MAX))
-            for name in names:
-                yield name
-            if len(names) < ZONES_MAX:
-                return
-            after = names[-1]
-
-    async def _zone(self, zone_id: str) -> AsyncIterator[Asked]:
-        places: Places | None = None
-        while True:
-            part = await self._everywhere.read(
-                partial(self._source.contents, zone_id=zone_id, places=places, limit=SLICE)
+            zone_ids = await self._cross_zone_engine.read(
+                partial(self._source.list_zones, after=after, limit=ZONES_MAX)
             )
-            yield Asked(part.tasks, part.agents)
+            for zone_id in zone_ids:
+                yield zone_id
+            if len(zone_ids) < ZONES_MAX:
+                return
+            after = zone_ids[-1]
+
+    async def _iterate_zone_parts(self, zone_id: str) -> AsyncIterator[ComparisonPart]:
+        positions: Positions | None = None
+        while True:
+            part = await self._cross_zone_engine.read(
+                partial(self._source.list_contents, zone_id=zone_id, positions=positions, limit=SLICE_MAX)
+            )
+            yield ComparisonPart(part.tasks, part.agents)
             if part.is_last:
                 return
-            places = part.reached
+            positions = part.positions

@@ -29,35 +29,42 @@ How it fails: always by an `OutwardError`, which quotes nothing of the answer. `
 to. After any other nobody knows what the other side has done.
 """
 
-from quarterdeck.engine.outbound_http.client import Outward
-from quarterdeck.engine.outbound_http.ssrf_guard import LAB, OWN, PUBLIC, Guard, Resolve, Resolver
+from quarterdeck.engine.outbound_http.client import OutboundClient
+from quarterdeck.engine.outbound_http.ssrf_guard import (
+    ALLOW_ALL,
+    ALLOW_PRIVATE,
+    PUBLIC_ONLY,
+    Resolve,
+    Resolver,
+    SsrfGuard,
+)
 from quarterdeck.engine.outbound_http.types import (
-    Answer,
-    Bounds,
-    Garbled,
-    OutwardError,
-    Overlong,
-    Refused,
+    InvalidResponse,
+    OutboundError,
     Request,
+    RequestBlocked,
+    Response,
+    ResponseLimits,
+    ResponseTooLarge,
     TimedOut,
     Unreachable,
 )
 
 __all__ = [
-    "LAB",
-    "OWN",
-    "PUBLIC",
-    "Answer",
-    "Bounds",
-    "Garbled",
-    "Guard",
-    "Outward",
-    "OutwardError",
-    "Overlong",
-    "Refused",
+    "ALLOW_ALL",
+    "ALLOW_PRIVATE",
+    "PUBLIC_ONLY",
+    "InvalidResponse",
+    "OutboundClient",
+    "OutboundError",
     "Request",
+    "RequestBlocked",
     "Resolve",
     "Resolver",
+    "Response",
+    "ResponseLimits",
+    "ResponseTooLarge",
+    "SsrfGuard",
     "TimedOut",
     "Unreachable",
 ]

@@ -12,42 +12,42 @@ from ipaddress import ip_address
 from weakref import WeakValueDictionary
 
 from quarterdeck.core import ssrf
-from quarterdeck.engine.outbound_http.types import Refused, Target, Unreachable
+from quarterdeck.engine.outbound_http.types import RequestBlocked, Target, Unreachable
 
 Resolve = Callable[[str, int, str], Awaitable[Sequence[str]]]
 """Every address of a host, the best first: by the host, the port, and whoever asks."""
-Name = tuple[str, int]
-Found = Sequence[str] | Exception
-AT_ONCE = 32
-SHARES = 4
+HostPort = tuple[str, int]
+LookupResult = Sequence[str] | Exception
+LOOKUPS_MAX = 32
+FULL_SHARES = 4
 """So many askers together may use all of them; one alone a part."""
-TRIED_MAX = 4
+ADDRESSES_MAX = 4
 
 
-def _nothing(named: str) -> str | None:
+def _allow_all(text: str) -> str | None:
     return None
 
 
-def _strange(host: str) -> str | None:
-    why = ssrf.refused(host)
-    return why if why == ssrf.STRANGE else None
+def _malformed_host(host: str) -> str | None:
+    reason = ssrf.blocked_host_reason(host)
+    return reason if reason == ssrf.MALFORMED_HOST else None
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class SsrfGuard:
     """Why something must not be called, if it must not."""
 
-    host: Callable[[str], str | None]
+    check_host: Callable[[str], str | None]
     """A host, as it is spelt."""
-    address: Callable[[str], str | None]
+    check_address: Callable[[str], str | None]
     """An address that it was resolved to."""
 
 
-PUBLIC = Guard(ssrf.refused, ssrf.address_refused)
+PUBLIC_ONLY = SsrfGuard(ssrf.blocked_host_reason, ssrf.blocked_address_reason)
 """For URLs that callers have named."""
-LAB = Guard(_strange, _nothing)
+ALLOW_PRIVATE = SsrfGuard(_malformed_host, _allow_all)
 """For the same where private networks are allowed: in tests, and where everybody is at home."""
-OWN = Guard(_nothing, _nothing)
+ALLOW_ALL = SsrfGuard(_allow_all, _allow_all)
 """For URLs of whoever runs this server, who may well keep them in a private network."""
 
 
@@ -58,81 +58,81 @@ class Resolver:
     its own calls waiting, and not the others'. A name that is being looked up is not looked up beside it. The threads
     do not keep a process from ending."""
 
-    def __init__(self, at_once: int = AT_ONCE) -> None:
-        self._free = asyncio.Semaphore(at_once)
-        self._share = max(1, at_once // SHARES)
+    def __init__(self, lookups_max: int = LOOKUPS_MAX) -> None:
+        self._slots = asyncio.Semaphore(lookups_max)
+        self._share_size = max(1, lookups_max // FULL_SHARES)
         self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         """Of those who ask at present: whoever waits for a share or uses it keeps it here."""
-        self._under_way: dict[Name, asyncio.Future[Found]] = {}
+        self._lookups: dict[HostPort, asyncio.Future[LookupResult]] = {}
 
-    async def __call__(self, host: str, port: int, asker: str) -> Sequence[str]:
+    async def __call__(self, host: str, port: int, requester: str) -> Sequence[str]:
         if _is_address(host):
             return [host]
-        name = host, port
-        if name not in self._under_way:
-            share = self._shares.setdefault(asker, asyncio.Semaphore(self._share))
+        host_port = host, port
+        if host_port not in self._lookups:
+            share = self._shares.setdefault(requester, asyncio.Semaphore(self._share_size))
             await share.acquire()
             try:
-                await self._free.acquire()
+                await self._slots.acquire()
             except BaseException:  # a cancellation, mostly: whoever gives up waiting keeps nothing
                 share.release()
                 raise
-            if name in self._under_way:  # somebody else's turn came first
-                self._give_back(share)
+            if host_port in self._lookups:  # somebody else's turn came first
+                self._release(share)
             else:
-                self._begin(name, share)
+                self._start_lookup(host_port, share)
         # Shielded: whoever gives up waiting gives up for itself.
-        found = await asyncio.shield(self._under_way[name])
-        if isinstance(found, Exception):
-            raise found
-        return found
+        result = await asyncio.shield(self._lookups[host_port])
+        if isinstance(result, Exception):
+            raise result
+        return result
 
-    def _begin(self, name: Name, share: asyncio.Semaphore) -> None:
+    def _start_lookup(self, host_port: HostPort, share: asyncio.Semaphore) -> None:
         loop = asyncio.get_running_loop()
 
-        def tell(found: Found) -> None:
+        def on_result(result: LookupResult) -> None:
             # A loop that is closed has nobody waiting.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._settle, name, share, found)
+                loop.call_soon_threadsafe(self._finish_lookup, host_port, share, result)
 
         try:
-            threading.Thread(target=_look_up, args=(*name, tell), name="resolver", daemon=True).start()
+            threading.Thread(target=_look_up, args=(*host_port, on_result), name="resolver", daemon=True).start()
         except RuntimeError:
-            self._give_back(share)
+            self._release(share)
             raise Unreachable("no thread is left to look its name up") from None
-        self._under_way[name] = loop.create_future()
+        self._lookups[host_port] = loop.create_future()
 
-    def _settle(self, name: Name, share: asyncio.Semaphore, found: Found) -> None:
-        self._give_back(share)
-        self._under_way.pop(name).set_result(found)
+    def _finish_lookup(self, host_port: HostPort, share: asyncio.Semaphore, result: LookupResult) -> None:
+        self._release(share)
+        self._lookups.pop(host_port).set_result(result)
 
-    def _give_back(self, share: asyncio.Semaphore) -> None:
+    def _release(self, share: asyncio.Semaphore) -> None:
         share.release()
-        self._free.release()
+        self._slots.release()
 
 
-async def places(target: Target, guard: Guard, resolve: Resolve, asker: str) -> Sequence[str]:
+async def resolve_target(target: Target, guard: SsrfGuard, resolve: Resolve, requester: str) -> Sequence[str]:
     """The addresses to try, in this order. Every one that the name has was judged, these few included."""
-    if why := guard.host(target.host):
-        raise Refused(f"its host is {why}")
-    found = await resolve(target.host, target.port, asker)
-    for address in found:
-        if why := guard.address(address):
-            raise Refused(f"an address of its host is {why}", address)
-    if not found:
+    if reason := guard.check_host(target.host):
+        raise RequestBlocked(f"its host is {reason}")
+    addresses = await resolve(target.host, target.port, requester)
+    for address in addresses:
+        if reason := guard.check_address(address):
+            raise RequestBlocked(f"an address of its host is {reason}", address)
+    if not addresses:
         raise Unreachable("its name has no address")
-    return found[:TRIED_MAX]
+    return addresses[:ADDRESSES_MAX]
 
 
-def _look_up(host: str, port: int, tell: Callable[[Found], None]) -> None:
+def _look_up(host: str, port: int, on_result: Callable[[LookupResult], None]) -> None:
     try:
         rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        tell(Unreachable("its name cannot be resolved"))
+        on_result(Unreachable("its name cannot be resolved"))
     except Exception as error:  # whatever it is, somebody waits for it, and it is theirs
-        tell(error)
+        on_result(error)
     else:
-        tell([*dict.fromkeys(str(row[4][0]) for row in rows)])
+        on_result([*dict.fromkeys(str(row[4][0]) for row in rows)])
 
 
 def _is_address(host: str) -> bool:

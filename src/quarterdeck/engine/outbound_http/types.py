@@ -7,53 +7,53 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
-PORTS = {"http": 80, "https": 443}
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-class OutwardError(Exception):
+class OutboundError(Exception):
     """Nothing that can be used came back. Its text completes "it failed: …", and quotes nothing of the answer."""
 
 
-class Refused(OutwardError):
+class RequestBlocked(OutboundError):
     """This process does not let itself be sent there. Nobody was connected to."""
 
-    def __init__(self, why: str, address: str | None = None) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, address: str | None = None) -> None:
+        super().__init__(reason)
         self.address = address
         """What was refused, if it was an address that a name gave. For whoever runs the server, and not for whoever
         named the URL: it would tell them of a network they cannot see."""
 
 
-class Unreachable(OutwardError):
+class Unreachable(OutboundError):
     """No connection, or one that broke."""
 
 
-class TimedOut(OutwardError):
+class TimedOut(OutboundError):
     """No whole answer within the time for it."""
 
 
-class Overlong(OutwardError):
+class ResponseTooLarge(OutboundError):
     """An answer beyond the bounds. What it began with is known."""
 
-    def __init__(self, why: str, status: int | None = None) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, status: int | None = None) -> None:
+        super().__init__(reason)
         self.status = status
 
 
-class Garbled(OutwardError):
+class InvalidResponse(OutboundError):
     """An answer that is not HTTP, or ends before its end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ResponseLimits:
     """Bytes of an answer."""
 
-    head: int = 32 * 1024
-    body: int = 256 * 1024
+    head_bytes: int = 32 * 1024
+    body_bytes: int = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     status: int
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -73,28 +73,28 @@ class Target:
     path: str
 
     @classmethod
-    def of(cls, url: str) -> Target:
+    def parse(cls, url: str) -> Target:
         # Before anything is taken apart: what the library would strip or read in its own way is not here.
         if not url.isascii() or any(c <= " " or c in "\\\x7f" for c in url):
-            raise Refused("its URL is not of plain characters")
+            raise RequestBlocked("its URL is not of plain characters")
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            raise Refused("its URL cannot be read") from None
-        if parts.scheme not in PORTS or not parts.hostname or port == 0 or "@" in parts.netloc:
-            raise Refused("its URL is none of http:// or https:// with a host and no user")
+            raise RequestBlocked("its URL cannot be read") from None
+        if parts.scheme not in DEFAULT_PORTS or not parts.hostname or port == 0 or "@" in parts.netloc:
+            raise RequestBlocked("its URL is none of http:// or https:// with a host and no user")
         query = f"?{parts.query}" if parts.query else ""
         return cls(
             parts.scheme == "https",
             parts.hostname,
-            port or PORTS[parts.scheme],
+            port or DEFAULT_PORTS[parts.scheme],
             parts.netloc,
             (parts.path or "/") + query,
         )
 
     @property
-    def name(self) -> str:
+    def server_name(self) -> str:
         """What a certificate must hold for. The dot that ends a name for resolvers is no part of it (RFC 6066)."""
         return self.host.removesuffix(".")
 
@@ -105,10 +105,10 @@ class Request:
     url: str
     headers: Sequence[tuple[str, str]] = ()
     body: bytes = b""
-    asker: str = ""
+    requester: str = ""
     """On whose behalf: each has a share of what there is only so much of."""
 
-    def message(self, target: Target) -> bytes:
+    def encode(self, target: Target) -> bytes:
         """The bytes to send. Nothing of a header can become another header."""
         headers = [
             ("Host", target.authority),

@@ -17,7 +17,7 @@ that is killed in the middle of a rotation has sealed some values with the new k
 ring, everything opens, and the next rotation goes on.
 """
 
-from quarterdeck.engine.secrets.field_encryption import About, Safe
-from quarterdeck.engine.secrets.keyring import Key, Ring, RingError, SecretSettings, Unopened
+from quarterdeck.engine.secrets.field_encryption import FieldCipher, FieldRef
+from quarterdeck.engine.secrets.keyring import DecryptionError, Keyring, KeyringError, SecretKey, SecretSettings
 
-__all__ = ["About", "Key", "Ring", "RingError", "Safe", "SecretSettings", "Unopened"]
+__all__ = ["DecryptionError", "FieldCipher", "FieldRef", "Keyring", "KeyringError", "SecretKey", "SecretSettings"]

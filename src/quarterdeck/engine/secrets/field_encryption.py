@@ -18,30 +18,30 @@ import msgspec
 
 from quarterdeck.core import redaction
 from quarterdeck.core.errors import Invalid
-from quarterdeck.core.redaction import SEALED, SECRET, SECRETS_MAX, STRUCK
-from quarterdeck.engine.secrets.keyring import About, Ring, Unopened, key_id_of
+from quarterdeck.core.redaction import ENCRYPTED_MARKER, MASK, SECRET_MARKER, SECRETS_MAX
+from quarterdeck.engine.secrets.keyring import DecryptionError, FieldRef, Keyring, key_id_of
 
-__all__ = ["About", "Safe", "key_ids_in"]
+__all__ = ["FieldCipher", "FieldRef", "key_ids_in"]
 
 log = logging.getLogger("quarterdeck.secrets")
-_MARK = f'"{SEALED}"'
-_VALUE = rf'{{"{re.escape(SEALED)}":"(qs1\.[A-Za-z0-9_.-]+)"}}'
-_SEALED = re.compile(_VALUE)
-_SHOWN = re.compile(rf'{{"{re.escape(SECRET)}":{_VALUE}}}|{_VALUE}')
-_NOTHING = f'"{STRUCK}"'
+_MARKER_JSON = f'"{ENCRYPTED_MARKER}"'
+_VALUE_PATTERN = rf'{{"{re.escape(ENCRYPTED_MARKER)}":"(qs1\.[A-Za-z0-9_.-]+)"}}'
+_ENCRYPTED = re.compile(_VALUE_PATTERN)
+_MASKABLE = re.compile(rf'{{"{re.escape(SECRET_MARKER)}":{_VALUE_PATTERN}}}|{_VALUE_PATTERN}')
+_MASK_JSON = f'"{MASK}"'
 
 
-class Safe:
+class FieldCipher:
     """Made once, in the composition root. `pepper` keeps digests of what holds secrets from being guessed."""
 
-    def __init__(self, ring: Ring, pepper: bytes) -> None:
-        self.ring = ring
+    def __init__(self, keyring: Keyring, pepper: bytes) -> None:
+        self.keyring = keyring
         self._pepper = pepper
-        self.unopened = 0
+        self.decryption_failures = 0
         """Values that did not open, counted each time."""
-        self._complained: set[str] = set()
+        self._reported_key_ids: set[str] = set()
 
-    def seal(self, value: object, about: About) -> str:
+    def encrypt(self, value: object, field_ref: FieldRef) -> str:
         """The JSON text to store. Raises Invalid for `$sealed`, which is ours, for a `$secret` that is none, and for
         more secrets than anybody has."""
         text = msgspec.json.encode(value)
@@ -49,74 +49,82 @@ class Safe:
             return text.decode()
         # Through the text again: what is walked is what would be stored, whatever types the value was made of.
         plain = msgspec.json.decode(text)
-        found = itertools.count(1)
+        counter = itertools.count(1)
 
-        def sealed(secret: str) -> dict[str, str]:
-            if next(found) > SECRETS_MAX:
+        def encrypt_secret(secret: str) -> dict[str, str]:
+            if next(counter) > SECRETS_MAX:
                 raise Invalid("too_many_secrets", f"One value may hold {SECRETS_MAX} secrets at most.")
-            return {SEALED: self.ring.seal(secret, about)}
+            return {ENCRYPTED_MARKER: self.keyring.encrypt(secret, field_ref)}
 
-        return msgspec.json.encode(redaction.replaced(plain, sealed)).decode()
+        return msgspec.json.encode(redaction.replace_secrets(plain, encrypt_secret)).decode()
 
-    def open(self, text: str, about: About) -> str:
+    def decrypt(self, text: str, field_ref: FieldRef) -> str:
         """In the clear, as it was sent. What does not open is masked."""
-        return _SEALED.sub(lambda found: self._opened(found[1], about), text) if _MARK in text else text
+        return (
+            _ENCRYPTED.sub(lambda match: self._decrypt_to_json(match[1], field_ref), text)
+            if _MARKER_JSON in text
+            else text
+        )
 
-    def masked(self, text: str) -> str:
+    def mask(self, text: str) -> str:
         """As everybody may see it."""
-        return _SHOWN.sub(_NOTHING, text) if _MARK in text else text
+        return _MASKABLE.sub(_MASK_JSON, text) if _MARKER_JSON in text else text
 
-    def resealed(self, text: str, about: About) -> str:
+    def reencrypt(self, text: str, field_ref: FieldRef) -> str:
         """With everything under the key that seals now. What does not open stays as it is."""
-        return _SEALED.sub(lambda found: self._resealed(found, about), text) if _MARK in text else text
+        return (
+            _ENCRYPTED.sub(lambda match: self._reencrypt_match(match, field_ref), text)
+            if _MARKER_JSON in text
+            else text
+        )
 
-    def strike(self, text: str, stored: Iterable[tuple[str, About]] = ()) -> str:
+    def redact(self, text: str, stored: Iterable[tuple[str, FieldRef]] = ()) -> str:
         """Free text (an error, a stack trace) without the secrets of the stored JSON that it may speak of."""
-        known: set[str] = set()
-        for said, about in stored:
-            if _MARK in said:
-                known |= self._secrets_in(said, about)
-        return redaction.redact_text(text, known)
+        secrets: set[str] = set()
+        for stored_text, field_ref in stored:
+            if _MARKER_JSON in stored_text:
+                secrets |= self._decrypt_secrets(stored_text, field_ref)
+        return redaction.redact_text(text, secrets)
 
-    def digest(self, asked: msgspec.Struct) -> str:
+    def digest(self, value: msgspec.Struct) -> str:
         """As `keys.digest`, for what may hold secrets: from a plain digest, a short secret could be guessed."""
-        text = msgspec.json.encode(asked, order="deterministic")
+        text = msgspec.json.encode(value, order="deterministic")
         if redaction.may_hold_secrets(text):
             return hmac.digest(self._pepper, text, hashlib.sha256).hex()
         return hashlib.sha256(text).hexdigest()
 
-    def _secrets_in(self, said: str, about: About) -> set[str]:
-        known = set()
-        for sealed in _SEALED.findall(said):
+    def _decrypt_secrets(self, text: str, field_ref: FieldRef) -> set[str]:
+        secrets = set()
+        for encrypted in _ENCRYPTED.findall(text):
             try:
-                known.add(self.ring.open(sealed, about))
-            except Unopened as error:
-                self._complain(error, about)
-        return known
+                secrets.add(self.keyring.decrypt(encrypted, field_ref))
+            except DecryptionError as error:
+                self._report_failure(error, field_ref)
+        return secrets
 
-    def _opened(self, sealed: str, about: About) -> str:
+    def _decrypt_to_json(self, encrypted: str, field_ref: FieldRef) -> str:
         try:
-            return msgspec.json.encode(self.ring.open(sealed, about)).decode()
-        except Unopened as error:
-            self._complain(error, about)
-            return _NOTHING
+            return msgspec.json.encode(self.keyring.decrypt(encrypted, field_ref)).decode()
+        except DecryptionError as error:
+            self._report_failure(error, field_ref)
+            return _MASK_JSON
 
-    def _resealed(self, found: re.Match[str], about: About) -> str:
-        if key_id_of(found[1]) == self.ring.sealing_id:
-            return found[0]
+    def _reencrypt_match(self, match: re.Match[str], field_ref: FieldRef) -> str:
+        if key_id_of(match[1]) == self.keyring.encryption_key_id:
+            return match[0]
         try:
-            anew = self.ring.seal(self.ring.open(found[1], about), about)
-        except Unopened as error:
-            self._complain(error, about)
-            return found[0]
-        return f'{{"{SEALED}":"{anew}"}}'
+            encrypted = self.keyring.encrypt(self.keyring.decrypt(match[1], field_ref), field_ref)
+        except DecryptionError as error:
+            self._report_failure(error, field_ref)
+            return match[0]
+        return f'{{"{ENCRYPTED_MARKER}":"{encrypted}"}}'
 
-    def _complain(self, error: Unopened, about: About) -> None:
-        self.unopened += 1
-        if error.key_id in self._complained:
+    def _report_failure(self, error: DecryptionError, field_ref: FieldRef) -> None:
+        self.decryption_failures += 1
+        if error.key_id in self._reported_key_ids:
             return  # counted; a line for each would be one for each claim
-        self._complained.add(error.key_id)
-        zone, table, row, field = about
+        self._reported_key_ids.add(error.key_id)
+        zone, table, row, field = field_ref
         log.error(
             "a secret sealed with the key %r does not open: %s (zone %s, %s of %s %s; more under that key are counted)",
             error.key_id, error, zone, field, table, row,
@@ -125,4 +133,4 @@ class Safe:
 
 def key_ids_in(text: str) -> list[str]:
     """Of each sealed value in a stored text, the key it was sealed with."""
-    return [key_id_of(sealed) for sealed in _SEALED.findall(text)]
+    return [key_id_of(encrypted) for encrypted in _ENCRYPTED.findall(text)]

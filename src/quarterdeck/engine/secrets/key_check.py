@@ -11,55 +11,60 @@ import logging
 from collections.abc import Collection
 
 from quarterdeck.engine.queries import Q
-from quarterdeck.engine.secrets.keyring import About, Ring, RingError, Unopened
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.secrets.keyring import DecryptionError, FieldRef, Keyring, KeyringError
+from quarterdeck.engine.transaction import Transaction
 
 log = logging.getLogger("quarterdeck.secrets")
-WORD = "quarterdeck"
+CHECK_TEXT = "quarterdeck"
 
 
-async def check(tx: Tx, ring: Ring, lost: Collection[str]) -> None:
+async def check_keys(tx: Transaction, keyring: Keyring, lost_key_ids: Collection[str]) -> None:
     """Raises RingError with a sentence. What is sealed from here on can be checked by whoever comes next."""
     _, rows = await tx.read(Q.secret_checks_turn(), Q.secret_checks_all())
-    known = {str(key_id): str(sealed) for key_id, sealed in rows}
-    for key_id, sealed in known.items():
-        if key_id in ring.ids:
-            _try(ring, key_id, sealed)
-        elif key_id in lost:
+    stored_checks = {str(key_id): str(sealed) for key_id, sealed in rows}
+    for key_id, encrypted in stored_checks.items():
+        if key_id in keyring.key_ids:
+            _check_key(keyring, key_id, encrypted)
+        elif key_id in lost_key_ids:
             log.warning("what was sealed with the lost key %r is shown as ***", key_id)
         else:
-            raise _missing(key_id)
-    if ring.sealing_id not in known:
-        tx.write(Q.secret_checks_add(key_id=ring.sealing_id, sealed=ring.seal(WORD, _about(ring.sealing_id))))
+            raise _missing_key_error(key_id)
+    if keyring.encryption_key_id not in stored_checks:
+        tx.write(
+            Q.secret_checks_add(
+                key_id=keyring.encryption_key_id,
+                sealed=keyring.encrypt(CHECK_TEXT, _field_ref(keyring.encryption_key_id)),
+            )
+        )
 
 
-async def names(tx: Tx) -> list[str]:
+async def list_key_ids(tx: Transaction) -> list[str]:
     """The keys that values may be sealed with."""
     [rows] = await tx.read(Q.secret_checks_all())
     return [str(row[0]) for row in rows]
 
 
-async def forget(tx: Tx, key_id: str) -> bool:
+async def delete_key(tx: Transaction, key_id: str) -> bool:
     """Whether there was such a key: from now on servers start without it."""
     [rows] = await tx.read(Q.secret_checks_forget(key_id=key_id))
     return bool(rows)
 
 
-def _try(ring: Ring, key_id: str, sealed: str) -> None:
+def _check_key(keyring: Keyring, key_id: str, encrypted: str) -> None:
     try:
-        ring.open(sealed, _about(key_id))
-    except Unopened:
-        raise RingError(
+        keyring.decrypt(encrypted, _field_ref(key_id))
+    except DecryptionError:
+        raise KeyringError(
             f"The secrets of this database were sealed with another key of the name {key_id!r} than this server has."
         ) from None
 
 
-def _about(key_id: str) -> About:
+def _field_ref(key_id: str) -> FieldRef:
     return ("", "secret_checks", key_id, "sealed")
 
 
-def _missing(key_id: str) -> RingError:
-    return RingError(
+def _missing_key_error(key_id: str) -> KeyringError:
+    return KeyringError(
         f"Secrets of this database were sealed with the key {key_id!r}, which this server lacks. Name it in "
         "QD_SECRET_KEYS, as every server of the database must, or put the key file `secret-keys` of the first server "
         "into the data directory. If the key is lost for good: QD_SECRET_KEYS_LOST names those to go on without."

@@ -24,13 +24,13 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import Meta
 
-FORM = "qs1"
+FORMAT = "qs1"
 KEY_BYTES = 32
 NONCE_BYTES = 12
 KEYS_MAX = 100
-_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
+_KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
-About = tuple[str, str, str, str]
+FieldRef = tuple[str, str, str, str]
 """What a sealed value is bound to: (zone, table, row, field)."""
 
 
@@ -53,108 +53,108 @@ class SecretSettings(msgspec.Struct, frozen=True):
     ) = None
 
 
-class RingError(ValueError):
+class KeyringError(ValueError):
     """Keys that cannot serve. Its text is a sentence, and never holds a key."""
 
 
-class Unopened(Exception):
+class DecryptionError(Exception):
     """A sealed value that stays shut. Names its key, never its content."""
 
-    def __init__(self, key_id: str, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, key_id: str, reason: str) -> None:
+        super().__init__(reason)
         self.key_id = key_id
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class SecretKey:
     id: str
     secret: bytes
 
     def __repr__(self) -> str:
         return f"Key({self.id!r})"
 
-    def told(self) -> str:
+    def to_text(self) -> str:
         """As it stands in QD_SECRET_KEYS or in the key file."""
         return f"{self.id}:{base64.b64encode(self.secret).decode()}"
 
 
-class Ring:
+class Keyring:
     """Keys by their id. The first seals; all of them open."""
 
-    def __init__(self, keys: Sequence[Key]) -> None:
+    def __init__(self, keys: Sequence[SecretKey]) -> None:
         if not keys:
-            raise RingError("There is no key to seal secrets with.")
+            raise KeyringError("There is no key to seal secrets with.")
         if len(keys) > KEYS_MAX:
-            raise RingError(f"There are more than {KEYS_MAX} keys for secrets.")
+            raise KeyringError(f"There are more than {KEYS_MAX} keys for secrets.")
         if len({key.id for key in keys}) < len(keys):
-            raise RingError("Two keys for secrets have the same id.")
-        self.ids = tuple(key.id for key in keys)
-        self.sealing_id = self.ids[0]
+            raise KeyringError("Two keys for secrets have the same id.")
+        self.key_ids = tuple(key.id for key in keys)
+        self.encryption_key_id = self.key_ids[0]
         self._ciphers = {key.id: AESGCM(key.secret) for key in keys}
-        self._sealing = self._ciphers[self.sealing_id]
+        self._encryption_cipher = self._ciphers[self.encryption_key_id]
 
-    def seal(self, clear: str, about: About) -> str:
+    def encrypt(self, plaintext: str, field_ref: FieldRef) -> str:
         nonce = os.urandom(NONCE_BYTES)
         # A lone surrogate cannot be here: the shell lets none in.
-        sealed = self._sealing.encrypt(nonce, clear.encode(), _bound_to(about))
-        return f"{FORM}.{self.sealing_id}.{_text(nonce)}.{_text(sealed)}"
+        ciphertext = self._encryption_cipher.encrypt(nonce, plaintext.encode(), _associated_data(field_ref))
+        return f"{FORMAT}.{self.encryption_key_id}.{_to_base64(nonce)}.{_to_base64(ciphertext)}"
 
-    def open(self, sealed: str, about: About) -> str:
+    def decrypt(self, encrypted: str, field_ref: FieldRef) -> str:
         """Raises Unopened."""
-        form, _, rest = sealed.partition(".")
+        format_, _, rest = encrypted.partition(".")
         key_id, _, rest = rest.partition(".")
         cipher = self._ciphers.get(key_id)
-        if form != FORM:
-            raise Unopened("", "it is not in a form that this release knows")
+        if format_ != FORMAT:
+            raise DecryptionError("", "it is not in a form that this release knows")
         if cipher is None:
-            raise Unopened(key_id, "its key is not in the ring")
-        nonce, _, content = rest.partition(".")
+            raise DecryptionError(key_id, "its key is not in the ring")
+        nonce, _, ciphertext = rest.partition(".")
         try:
-            return cipher.decrypt(_bytes(nonce), _bytes(content), _bound_to(about)).decode()
+            return cipher.decrypt(_from_base64(nonce), _from_base64(ciphertext), _associated_data(field_ref)).decode()
         except (InvalidTag, ValueError):
             # The key is another one of that name, or the value was changed or moved: nothing tells these apart.
-            raise Unopened(key_id, "it was changed or moved, or its key is another one of that name") from None
+            raise DecryptionError(key_id, "it was changed or moved, or its key is another one of that name") from None
 
 
-def key_id_of(sealed: str) -> str:
-    return sealed.split(".", 2)[1]
+def key_id_of(encrypted: str) -> str:
+    return encrypted.split(".", 2)[1]
 
 
-def parse(told: str) -> list[Key]:
+def parse_keys(text: str) -> list[SecretKey]:
     """Keys as QD_SECRET_KEYS and the key file tell them: `id:base64`, separated by commas or lines."""
     keys = []
-    for place, word in enumerate(re.split(r"[,\s]+", told.strip()), 1):
-        if not word:
+    for position, item in enumerate(re.split(r"[,\s]+", text.strip()), 1):
+        if not item:
             continue
-        key_id, _, encoded = word.partition(":")
-        if not _ID.fullmatch(key_id):
-            raise RingError(f"Key {place} has no id of letters, digits, `-` and `_`, followed by a colon.")
+        key_id, _, encoded = item.partition(":")
+        if not _KEY_ID.fullmatch(key_id):
+            raise KeyringError(f"Key {position} has no id of letters, digits, `-` and `_`, followed by a colon.")
         try:
-            secret = _bytes(encoded.rstrip("=").translate(_URLSAFE))
+            secret = _from_base64(encoded.rstrip("=").translate(_TO_URLSAFE))
         except (ValueError, binascii.Error):
             secret = b""
         if len(secret) != KEY_BYTES:
             # By its place: what stands before the colon may be a key, if somebody has left out its id.
-            raise RingError(f"Key {place} is not {KEY_BYTES} bytes in base64.")
-        keys.append(Key(key_id, secret))
+            raise KeyringError(f"Key {position} is not {KEY_BYTES} bytes in base64.")
+        keys.append(SecretKey(key_id, secret))
     return keys
 
 
-def new_key() -> Key:
-    return Key(f"k{secrets.token_hex(4)}", secrets.token_bytes(KEY_BYTES))
+def generate_key() -> SecretKey:
+    return SecretKey(f"k{secrets.token_hex(4)}", secrets.token_bytes(KEY_BYTES))
 
 
-_URLSAFE = str.maketrans("+/", "-_")
+_TO_URLSAFE = str.maketrans("+/", "-_")
 
 
-def _bound_to(about: About) -> bytes:
+def _associated_data(field_ref: FieldRef) -> bytes:
     # Escaped, so that no two quadruples are spelt alike wherever one name ends and the next begins.
-    return "|".join(part.replace("%", "%25").replace("|", "%7C") for part in about).encode()
+    return "|".join(part.replace("%", "%25").replace("|", "%7C") for part in field_ref).encode()
 
 
-def _text(raw: bytes) -> str:
+def _to_base64(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def _bytes(text: str) -> bytes:
+def _from_base64(text: str) -> bytes:
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

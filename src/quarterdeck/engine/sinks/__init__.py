@@ -30,7 +30,7 @@ ever. While its servers run it is never forgotten, however long the other side i
 | retention | how far sinks still need the log; what is forgotten               |
 """
 
-from quarterdeck.engine.sinks.model import Channel, Parked, Standing, State
+from quarterdeck.engine.sinks.model import ParkedEntry, SinkRow, SinkState, SinkTarget
 from quarterdeck.engine.sinks.sink import Sink
 
-__all__ = ["Channel", "Parked", "Sink", "Standing", "State"]
+__all__ = ["ParkedEntry", "Sink", "SinkRow", "SinkState", "SinkTarget"]

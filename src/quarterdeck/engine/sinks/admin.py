@@ -10,8 +10,8 @@ from msgspec import Meta
 from quarterdeck.core.clock import iso, iso_or_none
 from quarterdeck.core.errors import NotFound
 from quarterdeck.engine.queries import Q
-from quarterdeck.engine.sinks.model import Parked, Standing, State
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.sinks.model import ParkedEntry, SinkRow, SinkState
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
 ENTRIES_MAX = 100
@@ -33,7 +33,7 @@ class SinkView(msgspec.Struct, frozen=True):
     error: Annotated[str, Meta(description="what keeps the server that answers from delivering")] | None = None
 
 
-class EntryView(msgspec.Struct, frozen=True):
+class SinkEntryView(msgspec.Struct, frozen=True):
     """An entry that waits, or was given up."""
 
     pos: int
@@ -50,7 +50,7 @@ class EntryView(msgspec.Struct, frozen=True):
 
 class SinkDetail(SinkView, frozen=True):
     entries: Annotated[
-        list[EntryView], Meta(description=f"dead ones first, the newest first; at most {ENTRIES_MAX}")
+        list[SinkEntryView], Meta(description=f"dead ones first, the newest first; at most {ENTRIES_MAX}")
     ] = []
 
 
@@ -58,17 +58,17 @@ def not_found(name: str) -> NotFound:
     return NotFound("sink_not_found", f"There is no sink {name!r}.")
 
 
-async def names(tx: Tx) -> list[str]:
+async def list_names(tx: Transaction) -> list[str]:
     [rows] = await tx.read(Q.sinks_list())
-    return [standing.name for standing in decode(rows, Standing)]
+    return [sink.name for sink in decode(rows, SinkRow)]
 
 
-async def view(tx: Tx, name: str) -> SinkView:
+async def load_view(tx: Transaction, name: str) -> SinkView:
     """One sink, by a look at its row, the log and what waits at one instant. Raises if there is none."""
     states, tallies = await tx.read(Q.sink_state(name=name), Q.sink_tally(sink=name))
     if not states:
         raise not_found(name)
-    [state] = decode(states, State)
+    [state] = decode(states, SinkState)
     waiting, dead = (int(str(count)) for count in tallies[0])
     lag = 0 if state.oldest_at is None else max(0, tx.now - state.oldest_at) / 1000
     run_at = iso(state.updated_at)
@@ -76,21 +76,21 @@ async def view(tx: Tx, name: str) -> SinkView:
     return SinkView(name, False, state.position, state.head, lag_events, lag, waiting, dead, run_at)
 
 
-async def entries(tx: Tx, name: str) -> list[EntryView]:
+async def load_entries(tx: Transaction, name: str) -> list[SinkEntryView]:
     [rows] = await tx.read(Q.sink_entries_page(sink=name, limit=ENTRIES_MAX))
-    return [_entry(row) for row in decode(rows, Parked)]
+    return [_to_entry_view(row) for row in decode(rows, ParkedEntry)]
 
 
-async def requeue(tx: Tx, name: str, pos: int | None) -> int:
+async def requeue(tx: Transaction, name: str, pos: int | None) -> int:
     """Has what was given up tried again: all, or what is of one position. How many that are."""
-    known, moved = await tx.read(Q.sink_state(name=name), Q.sink_requeue(sink=name, pos=pos))
-    if not known:
+    sinks, requeued = await tx.read(Q.sink_state(name=name), Q.sink_requeue(sink=name, pos=pos))
+    if not sinks:
         raise not_found(name)
-    return len(moved)
+    return len(requeued)
 
 
-def _entry(row: Parked) -> EntryView:
-    return EntryView(
+def _to_entry_view(row: ParkedEntry) -> SinkEntryView:
+    return SinkEntryView(
         row.pos,
         row.stream,
         row.zone_id,

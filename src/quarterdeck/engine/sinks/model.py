@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from quarterdeck.bus.redis.interfaces import Entry, Outlet
+from quarterdeck.bus.redis.interfaces import SinkEntry, StreamWriter
 from quarterdeck.core.clock import Millis
 from quarterdeck.engine.event_log import Event
 
 
-class Standing(msgspec.Struct, frozen=True, array_like=True):
+class SinkRow(msgspec.Struct, frozen=True, array_like=True):
     """A sink's row."""
 
     name: str
@@ -23,7 +23,7 @@ class Standing(msgspec.Struct, frozen=True, array_like=True):
     """When a server that runs it last said so."""
 
 
-class State(msgspec.Struct, frozen=True, array_like=True):
+class SinkState(msgspec.Struct, frozen=True, array_like=True):
     """A sink's row beside the log, at one instant."""
 
     name: str
@@ -38,7 +38,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """When something that was refused is tried again."""
 
 
-class Parked(msgspec.Struct, frozen=True, array_like=True):
+class ParkedEntry(msgspec.Struct, frozen=True, array_like=True):
     """An entry that waits, or was given up."""
 
     sink: str
@@ -55,9 +55,9 @@ class Parked(msgspec.Struct, frozen=True, array_like=True):
     error: str
     created_at: Millis
 
-    def told(self) -> Entry:
+    def to_entry(self) -> SinkEntry:
         fields: Mapping[str, str] = msgspec.json.decode(self.fields, type=dict[str, str])
-        return Entry(self.pos, self.entry, "", self.zone_id, self.stream, self.subject, fields)
+        return SinkEntry(self.pos, self.entry, "", self.zone_id, self.stream, self.subject, fields)
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -65,10 +65,10 @@ class Parked(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
+class SinkTarget:
     """What a sink tells, and to whom."""
 
-    outlet: Outlet
-    entries_of: Callable[[Event], list[Entry]]
-    never_gives_up: Callable[[str], bool]
+    writer: StreamWriter
+    build_entries: Callable[[Event], list[SinkEntry]]
+    must_deliver: Callable[[str], bool]
     """Of which streams nothing may be given up."""

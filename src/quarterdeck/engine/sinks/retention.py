@@ -13,7 +13,7 @@ from functools import partial
 from quarterdeck.core.clock import DAY
 from quarterdeck.engine.queries import Q
 from quarterdeck.engine.sweeps import Sweep
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 
 log = logging.getLogger("quarterdeck.sinks")
 SINK_RETENTION = "sink-retention"
@@ -21,38 +21,38 @@ ROWS_MAX = 500
 
 
 class SinkRetention:
-    def __init__(self, everywhere: Engine, days: float, every_ms: int) -> None:
-        self._everywhere = everywhere
-        self._window = round(days * DAY)
+    def __init__(self, cross_zone_engine: Engine, days: float, every_ms: int) -> None:
+        self._cross_zone_engine = cross_zone_engine
+        self._retention_ms = round(days * DAY)
         self._every_ms = every_ms
 
     def sweep(self) -> Sweep:
         return Sweep(SINK_RETENTION, self._every_ms, ROWS_MAX, self.run_once)
 
     async def run_once(self, batch: int) -> int:
-        for name in await self._everywhere.read(self._unattended):
-            await self._everywhere.transact(partial(self._forget, name=name))
-        return await self._everywhere.transact(lambda tx: self._forget_dead(tx, batch))
+        for name in await self._cross_zone_engine.read(self._list_abandoned):
+            await self._cross_zone_engine.transact(partial(self._delete_sink, name=name))
+        return await self._cross_zone_engine.transact(lambda tx: self._delete_dead_entries(tx, batch))
 
-    async def _unattended(self, tx: Tx) -> list[str]:
+    async def _list_abandoned(self, tx: Transaction) -> list[str]:
         await tx.read()
-        [rows] = await tx.read(Q.sinks_unattended(before=tx.now - self._window))
+        [rows] = await tx.read(Q.sinks_unattended(before=tx.now - self._retention_ms))
         return [str(row[0]) for row in rows]
 
-    async def _forget(self, tx: Tx, name: str) -> None:
+    async def _delete_sink(self, tx: Transaction, name: str) -> None:
         await tx.read()
-        [gone] = await tx.read(Q.sink_forget(name=name, before=tx.now - self._window))
-        if gone:
+        [deleted] = await tx.read(Q.sink_forget(name=name, before=tx.now - self._retention_ms))
+        if deleted:
             tx.write(Q.sink_forget_entries(sink=name))
             log.warning("the sink %s is forgotten: no server has run it for long", name)
 
-    async def _forget_dead(self, tx: Tx, limit: int) -> int:
+    async def _delete_dead_entries(self, tx: Transaction, limit: int) -> int:
         await tx.read()
-        [gone] = await tx.read(Q.sink_forget_dead(before=tx.now - self._window, limit=limit))
-        return len(gone)
+        [deleted] = await tx.read(Q.sink_forget_dead(before=tx.now - self._retention_ms, limit=limit))
+        return len(deleted)
 
 
-async def needed(tx: Tx) -> int | None:
+async def lowest_needed_position(tx: Transaction) -> int | None:
     """The lowest position that a sink has still to tell; None if there is no sink."""
     [rows] = await tx.read(Q.sinks_needed())
     lowest = rows[0][0]

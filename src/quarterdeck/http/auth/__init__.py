@@ -78,9 +78,9 @@ Nothing here puts a token, a key, or any part of one, into a log line or the tex
 
 from __future__ import annotations
 
-from quarterdeck.http.auth.authenticator import Authenticator, Presented
+from quarterdeck.http.auth.authenticator import Authenticator, Credentials
 from quarterdeck.http.auth.local_issuer import LocalIssuer
 from quarterdeck.http.auth.model import AuthSettings, Grant
 from quarterdeck.http.auth.secret_files import KeyFileError
 
-__all__ = ["AuthSettings", "Authenticator", "Grant", "KeyFileError", "LocalIssuer", "Presented"]
+__all__ = ["AuthSettings", "Authenticator", "Credentials", "Grant", "KeyFileError", "LocalIssuer"]

@@ -9,23 +9,23 @@ from hashlib import sha256
 from typing import Protocol
 
 from quarterdeck.core import api_key as apikey
-from quarterdeck.core.api_key import ShownKey
+from quarterdeck.core.api_key import ParsedApiKey
 from quarterdeck.core.caller import LIFECYCLE, METRICS, Caller
 from quarterdeck.core.errors import Forbidden
 from quarterdeck.http.auth import jwt_claims
-from quarterdeck.http.auth.issuers import Issuers
-from quarterdeck.http.auth.jwks_cache import KeySets
-from quarterdeck.http.auth.jwks_fetch import Fetcher
+from quarterdeck.http.auth.issuers import TrustedIssuers
+from quarterdeck.http.auth.jwks_cache import JwksCache
+from quarterdeck.http.auth.jwks_fetch import JwksFetcher
 from quarterdeck.http.auth.local_issuer import LocalIssuer
 from quarterdeck.http.auth.model import AuthSettings
 
-_CANONICAL = b"Bearer "
-_MAX_HEADER = len(_CANONICAL) + jwt_claims.MAX_CREDENTIAL
-FindKey = Callable[[ShownKey], Awaitable[Caller]]
+_BEARER_PREFIX = b"Bearer "
+_MAX_HEADER_BYTES = len(_BEARER_PREFIX) + jwt_claims.MAX_TOKEN_BYTES
+ApiKeyLookup = Callable[[ParsedApiKey], Awaitable[Caller]]
 """Asks the database whose key that is, each time. Raises what the caller is to be told."""
 
 
-class Presented(Protocol):
+class Credentials(Protocol):
     """The two headers by which a request says who it is, as they came."""
 
     authorization: bytes | None
@@ -40,86 +40,88 @@ class Authenticator:
         settings: AuthSettings,
         local: LocalIssuer | None,
         clock: Callable[[], float] = time.time,
-        ticks: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
         self._leeway = settings.leeway_seconds
         self._lifecycle_scope = settings.lifecycle_scope
-        self._max_verified = settings.token_cache_max
-        self._keysets = KeySets(settings, Fetcher(settings.jwks_timeout_seconds), ticks)
-        self._issuers = Issuers(settings, local, self._keysets)
-        self._verified: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
-        self._find_key: FindKey | None = None
+        self._token_cache_max = settings.token_cache_max
+        self._jwks_cache = JwksCache(settings, JwksFetcher(settings.jwks_timeout_seconds), monotonic)
+        self._issuers = TrustedIssuers(settings, local, self._jwks_cache)
+        self._token_cache: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+        self._lookup_api_key: ApiKeyLookup | None = None
 
-    def believes_keys(self, find_key: FindKey) -> None:
+    def set_api_key_lookup(self, lookup: ApiKeyLookup) -> None:
         """Told afterwards, because whoever finds keys is built later. Until then every key is refused."""
-        self._find_key = find_key
+        self._lookup_api_key = lookup
 
-    async def identify(self, shown: Presented) -> Caller:
+    async def authenticate(self, credentials: Credentials) -> Caller:
         """Who shows this, at this moment. What outlives a request asks again with the same headers: a token that has
         expired meanwhile is refused, and so is a key that was revoked, because a key is asked about every time."""
-        if shown.api_key:
-            if shown.authorization:
-                jwt_claims.refuse("The request has both a bearer token and an API key; give one of them.")
-            return await self._by_key(shown.api_key)
-        known = self.known(shown.authorization) if shown.authorization else None
-        return known or await self.verify(shown.authorization)
+        if credentials.api_key:
+            if credentials.authorization:
+                jwt_claims.raise_invalid_token("The request has both a bearer token and an API key; give one of them.")
+            return await self._authenticate_api_key(credentials.api_key)
+        cached = self.cached_caller(credentials.authorization) if credentials.authorization else None
+        return cached or await self.verify_token(credentials.authorization)
 
-    def known(self, authorization: bytes) -> Caller | None:
+    def cached_caller(self, authorization: bytes) -> Caller | None:
         """Who sent this very header before, if it held then and has not expired. Every request pays this."""
-        if len(authorization) > _MAX_HEADER:
+        if len(authorization) > _MAX_HEADER_BYTES:
             return None
         digest = sha256(authorization).digest()
-        entry = self._verified.get(digest)
+        entry = self._token_cache.get(digest)
         if entry is None:
             return None
         if self._clock() < entry[0]:
             return entry[1]
-        del self._verified[digest]
+        del self._token_cache[digest]
         return None
 
-    async def verify(self, authorization: bytes | None) -> Caller:
+    async def verify_token(self, authorization: bytes | None) -> Caller:
         """Check a credential whole. Raises Unauthenticated, or Unavailable if no key for it can be had."""
-        token = jwt_claims.parse(jwt_claims.credential(authorization))
+        token = jwt_claims.parse_token(jwt_claims.extract_bearer_token(authorization))
         issuer = self._issuers.issuer_of(token)
-        jwt_claims.judge(token.claims, self._clock(), self._leeway)
+        jwt_claims.check_claims(token.claims, self._clock(), self._leeway)
         key = await issuer.key(token)
         if key is None:
-            jwt_claims.refuse("The token is signed with a key that its issuer does not have.")
+            jwt_claims.raise_invalid_token("The token is signed with a key that its issuer does not have.")
         # The key says which algorithm it is for; the token may only agree.
-        if token.header.alg != key.alg or not key.verifies(token.signed, token.signature):
-            jwt_claims.refuse("The token's signature does not hold.")
-        issuer.proved(token)
-        caller = jwt_claims.caller(
+        if token.header.alg != key.alg or not key.verify(token.signing_input, token.signature):
+            jwt_claims.raise_invalid_token("The token's signature does not hold.")
+        issuer.on_token_verified(token)
+        caller = jwt_claims.to_caller(
             token.claims, may_grant_admin=issuer.may_grant_admin, is_local=issuer.is_local, leeway=self._leeway
         )
-        self._remember(authorization or b"", token.claims.exp, caller)
+        self._cache_token(authorization or b"", token.claims.exp, caller)
         return caller
 
-    def check(self, caller: Caller, scope: str, zone: str | None) -> None:
+    def check_access(self, caller: Caller, scope: str, zone: str | None) -> None:
         """Whether a caller may: the scope first, then the zone. Raises Forbidden."""
-        wanted = self._lifecycle_scope if scope == LIFECYCLE else scope
+        required_scope = self._lifecycle_scope if scope == LIFECYCLE else scope
         # Whoever crosses zones may see the figures too; the scope of its own is for those who may see nothing else.
-        if wanted not in caller.scopes and not (scope == METRICS and caller.is_admin):
-            raise Forbidden("missing_scope", f"This needs a token with the scope {wanted}.", scope=wanted)
+        if required_scope not in caller.scopes and not (scope == METRICS and caller.is_admin):
+            raise Forbidden(
+                "missing_scope", f"This needs a token with the scope {required_scope}.", scope=required_scope
+            )
         if zone is not None and zone != caller.zone_id and not caller.is_admin:
             raise Forbidden("zone_mismatch", "The token is for another zone.")
 
     async def close(self) -> None:
         """Give up what is being fetched, and forget everybody."""
-        await self._keysets.close()
-        self._verified.clear()
+        await self._jwks_cache.close()
+        self._token_cache.clear()
 
-    async def _by_key(self, text: bytes) -> Caller:
-        shown = apikey.read(text)
-        if shown is None or self._find_key is None:
-            raise apikey.refusal()
-        return await self._find_key(shown)
+    async def _authenticate_api_key(self, text: bytes) -> Caller:
+        parsed_key = apikey.parse(text)
+        if parsed_key is None or self._lookup_api_key is None:
+            raise apikey.invalid_key_error()
+        return await self._lookup_api_key(parsed_key)
 
-    def _remember(self, authorization: bytes, until: float, caller: Caller) -> None:
+    def _cache_token(self, authorization: bytes, expires_at: float, caller: Caller) -> None:
         # One spelling only: "bearer" in sixty-four cases before any number of spaces is still one token.
-        if not authorization.startswith(_CANONICAL) or authorization.startswith(b" ", len(_CANONICAL)):
+        if not authorization.startswith(_BEARER_PREFIX) or authorization.startswith(b" ", len(_BEARER_PREFIX)):
             return
-        self._verified[sha256(authorization).digest()] = (until, caller)
-        if len(self._verified) > self._max_verified:
-            self._verified.popitem(last=False)
+        self._token_cache[sha256(authorization).digest()] = (expires_at, caller)
+        if len(self._token_cache) > self._token_cache_max:
+            self._token_cache.popitem(last=False)

@@ -10,9 +10,9 @@ from typing import Protocol
 from urllib.parse import quote
 
 from quarterdeck.http.auth.jwk import VerifyingKey
-from quarterdeck.http.auth.jwks_cache import KeySets
+from quarterdeck.http.auth.jwks_cache import JwksCache
 from quarterdeck.http.auth.jwks_fetch import check_url
-from quarterdeck.http.auth.jwt_claims import Token, refuse
+from quarterdeck.http.auth.jwt_claims import UnverifiedToken, raise_invalid_token
 from quarterdeck.http.auth.local_issuer import LocalIssuer
 from quarterdeck.http.auth.model import AuthSettings
 
@@ -25,39 +25,41 @@ class Issuer(Protocol):
     @property
     def is_local(self) -> bool: ...
 
-    async def key(self, token: Token) -> VerifyingKey | None:
+    async def key(self, token: UnverifiedToken) -> VerifyingKey | None:
         """The key the token names, or None if the issuer has no such key."""
 
-    def proved(self, token: Token) -> None:
+    def on_token_verified(self, token: UnverifiedToken) -> None:
         """Learn that a token held."""
 
 
-class Issuers:
+class TrustedIssuers:
     """The trusted issuers. Raises ValueError, with a sentence, for an address that can never be asked."""
 
-    def __init__(self, settings: AuthSettings, local: LocalIssuer | None, keysets: KeySets) -> None:
-        self._local = _Local(local) if local is not None else None
-        self._external: dict[str, _External] = {}
+    def __init__(self, settings: AuthSettings, local: LocalIssuer | None, jwks_cache: JwksCache) -> None:
+        self._local = _TrustedLocalIssuer(local) if local is not None else None
+        self._external: dict[str, _ExternalIssuer] = {}
         admin = settings.admin_issuer
         if settings.issuer_url:
-            at = settings.sts_url or settings.issuer_url
-            check_url("STS_URL" if settings.sts_url else "ISSUER_URL", at)
-            self._external[settings.issuer_url] = _External(at, keysets, settings.issuer_url == admin)
+            keys_base_url = settings.sts_url or settings.issuer_url
+            check_url("STS_URL" if settings.sts_url else "ISSUER_URL", keys_base_url)
+            self._external[settings.issuer_url] = _ExternalIssuer(
+                keys_base_url, jwks_cache, settings.issuer_url == admin
+            )
         if admin and admin not in self._external and (local is None or admin != local.issuer):
             check_url("QD_ADMIN_ISSUER", admin)
-            self._external[admin] = _External(admin, keysets, may_grant_admin=True)
+            self._external[admin] = _ExternalIssuer(admin, jwks_cache, may_grant_admin=True)
 
-    def issuer_of(self, token: Token) -> Issuer:
+    def issuer_of(self, token: UnverifiedToken) -> Issuer:
         """Whose token this claims to be. Refuses the tokens of strangers."""
-        if self._local is not None and self._local.signed(token):
+        if self._local is not None and self._local.matches(token):
             return self._local
         external = self._external.get(token.claims.iss)
         if external is None:
-            refuse("The token comes from an issuer, or a key of it, that this server does not trust.")
+            raise_invalid_token("The token comes from an issuer, or a key of it, that this server does not trust.")
         return external
 
 
-class _Local:
+class _TrustedLocalIssuer:
     """The built-in issuer. It always names its key, by thumbprint, so that a shared name decides nothing."""
 
     may_grant_admin = True
@@ -66,32 +68,32 @@ class _Local:
     def __init__(self, issuer: LocalIssuer) -> None:
         self._issuer = issuer
 
-    def signed(self, token: Token) -> bool:
+    def matches(self, token: UnverifiedToken) -> bool:
         return token.claims.iss == self._issuer.issuer and token.header.kid == self._issuer.kid
 
-    async def key(self, token: Token) -> VerifyingKey:
+    async def key(self, token: UnverifiedToken) -> VerifyingKey:
         return self._issuer.verifying_key
 
-    def proved(self, token: Token) -> None:
+    def on_token_verified(self, token: UnverifiedToken) -> None:
         """Its one key needs no praise."""
 
 
-class _External:
+class _ExternalIssuer:
     """An issuer whose keys are fetched: a set for each zone, so that its keys sign for that zone only."""
 
     is_local = False
 
-    def __init__(self, base_url: str, keysets: KeySets, may_grant_admin: bool) -> None:
+    def __init__(self, base_url: str, jwks_cache: JwksCache, may_grant_admin: bool) -> None:
         self.may_grant_admin = may_grant_admin
         self._jwks_url = base_url.rstrip("/") + "/.well-known/jwks.json"
-        self._keysets = keysets
+        self._jwks_cache = jwks_cache
 
-    async def key(self, token: Token) -> VerifyingKey | None:
-        return await self._keysets.find(self._url(token), token.header.kid)
+    async def key(self, token: UnverifiedToken) -> VerifyingKey | None:
+        return await self._jwks_cache.find_key(self._url(token), token.header.kid)
 
-    def proved(self, token: Token) -> None:
-        self._keysets.proved(self._url(token))
+    def on_token_verified(self, token: UnverifiedToken) -> None:
+        self._jwks_cache.mark_verified(self._url(token))
 
-    def _url(self, token: Token) -> str:
+    def _url(self, token: UnverifiedToken) -> str:
         # The zone is a forger's to choose, but `judge` has seen to it that it is of the form of a path id.
         return f"{self._jwks_url}?zone_id={quote(token.claims.zone_id, safe='')}"

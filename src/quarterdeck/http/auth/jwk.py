@@ -29,21 +29,21 @@ class VerifyingKey:
 
     kid: str | None
     alg: str
-    public: PublicKey
+    public_key: PublicKey
     algorithm: Algorithm
 
-    def verifies(self, signed: bytes, signature: bytes) -> bool:
-        return self.algorithm.verify(signed, self.public, signature)
+    def verify(self, message: bytes, signature: bytes) -> bool:
+        return self.algorithm.verify(message, self.public_key, signature)
 
 
-def verifying_key(kid: str | None, public: object) -> VerifyingKey | None:
+def to_verifying_key(kid: str | None, public_key: object) -> VerifyingKey | None:
     """The pinning: the type of a key is its algorithm. None for a key we would not trust a signature of."""
-    if isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1):
-        return VerifyingKey(kid, "ES256", public, jwt.get_algorithm_by_name("ES256"))
-    if isinstance(public, Ed25519PublicKey):
-        return VerifyingKey(kid, "EdDSA", public, jwt.get_algorithm_by_name("EdDSA"))
-    if isinstance(public, RSAPublicKey) and public.key_size in _RSA_BITS:
-        return VerifyingKey(kid, "RS256", public, jwt.get_algorithm_by_name("RS256"))
+    if isinstance(public_key, EllipticCurvePublicKey) and isinstance(public_key.curve, SECP256R1):
+        return VerifyingKey(kid, "ES256", public_key, jwt.get_algorithm_by_name("ES256"))
+    if isinstance(public_key, Ed25519PublicKey):
+        return VerifyingKey(kid, "EdDSA", public_key, jwt.get_algorithm_by_name("EdDSA"))
+    if isinstance(public_key, RSAPublicKey) and public_key.key_size in _RSA_BITS:
+        return VerifyingKey(kid, "RS256", public_key, jwt.get_algorithm_by_name("RS256"))
     return None
 
 
@@ -82,30 +82,30 @@ class _Jwks(msgspec.Struct, frozen=True):
     keys: list[msgspec.Raw]
 
 
-_jwks = msgspec.json.Decoder(_Jwks)
-_jwk = msgspec.json.Decoder(_Jwk)
+_jwks_decoder = msgspec.json.Decoder(_Jwks)
+_jwk_decoder = msgspec.json.Decoder(_Jwk)
 
 
-def read_key_set(document: bytes) -> KeySet:
+def parse_key_set(document: bytes) -> KeySet:
     """A JWKS document's usable keys. Raises ValueError if it is no JWKS document at all."""
     try:
-        published = _jwks.decode(document).keys
+        published = _jwks_decoder.decode(document).keys
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ValueError("not a JWKS document") from None
-    return KeySet(key for raw in published[:MAX_KEYS] if (key := _read_key(raw)) is not None)
+    return KeySet(key for raw in published[:MAX_KEYS] if (key := _parse_key(raw)) is not None)
 
 
-def _read_key(raw: msgspec.Raw) -> VerifyingKey | None:
+def _parse_key(raw: msgspec.Raw) -> VerifyingKey | None:
     try:
-        jwk = _jwk.decode(raw)
-        public = _public_key(jwk)
+        jwk = _jwk_decoder.decode(raw)
+        public_key = _public_key(jwk)
     except (ValueError, RecursionError, jwt.InvalidKeyError, UnsupportedAlgorithm):
         return None
-    key = verifying_key(jwk.kid, public)
+    key = to_verifying_key(jwk.kid, public_key)
     if key is None or jwk.alg not in (None, key.alg):
         return None
-    meant_for_signatures = jwk.use in (None, "sig") and (jwk.key_ops is None or "verify" in jwk.key_ops)
-    return key if meant_for_signatures else None
+    is_signing_key = jwk.use in (None, "sig") and (jwk.key_ops is None or "verify" in jwk.key_ops)
+    return key if is_signing_key else None
 
 
 def _public_key(jwk: _Jwk) -> object:

@@ -16,145 +16,151 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from quarterdeck.core.errors import Unavailable
-from quarterdeck.http.auth.jwk import KeySet, VerifyingKey, read_key_set
-from quarterdeck.http.auth.jwks_fetch import Answer, FetchFailed
+from quarterdeck.http.auth.jwk import KeySet, VerifyingKey, parse_key_set
+from quarterdeck.http.auth.jwks_fetch import FetchError, Response
 from quarterdeck.http.auth.model import AuthSettings
 
-Fetch = Callable[[str], Awaitable[Answer]]
-Ticks = Callable[[], float]
+Fetch = Callable[[str], Awaitable[Response]]
+MonotonicClock = Callable[[], float]
 
 _log = logging.getLogger(__name__)
-_NEW_PER_SECOND = 10
+_NEW_URLS_PER_SECOND = 10
 
 
 @dataclass(slots=True)
-class _Entry:
+class _CacheEntry:
     """What is known of one URL."""
 
     keys: KeySet | None = None
     fetched_at: float = -math.inf
-    asked_at: float = -math.inf
-    proven: bool = False
+    requested_at: float = -math.inf
+    has_verified_token: bool = False
     """A key of this set has verified a token, so the zone is real and not some forger's invention."""
 
 
-class KeySets:
+class JwksCache:
     """A bounded cache over `fetch`. `ticks` is a monotonic clock in seconds."""
 
-    def __init__(self, settings: AuthSettings, fetch: Fetch, ticks: Ticks) -> None:
-        self._max = max(1, settings.jwks_cache_max)
-        self._fresh = settings.jwks_fresh_seconds
-        self._stale = settings.jwks_stale_seconds
-        self._gap = settings.jwks_refetch_seconds
+    def __init__(self, settings: AuthSettings, fetch: Fetch, monotonic: MonotonicClock) -> None:
+        self._max_entries = max(1, settings.jwks_cache_max)
+        self._fresh_seconds = settings.jwks_fresh_seconds
+        self._stale_seconds = settings.jwks_stale_seconds
+        self._refetch_seconds = settings.jwks_refetch_seconds
         self._fetch = fetch
-        self._ticks = ticks
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._asking: dict[str, asyncio.Task[_Entry]] = {}
-        self._allowance = _Allowance(burst=self._max, per_second=_NEW_PER_SECOND, ticks=ticks)
+        self._monotonic = monotonic
+        self._entries: OrderedDict[str, _CacheEntry] = OrderedDict()
+        self._running_fetches: dict[str, asyncio.Task[_CacheEntry]] = {}
+        self._new_url_limiter = _RateLimiter(
+            burst=self._max_entries, per_second=_NEW_URLS_PER_SECOND, monotonic=monotonic
+        )
 
-    async def find(self, url: str, kid: str | None) -> VerifyingKey | None:
+    async def find_key(self, url: str, kid: str | None) -> VerifyingKey | None:
         """The key of that name, or None if the issuer has none. Raises Unavailable if nobody can say."""
         entry = self._entries.get(url)
-        if entry is None or self._ticks() - entry.fetched_at >= self._fresh:
-            entry = await self._asked(url)
-        key = self._usable(entry).find(kid)
+        if entry is None or self._monotonic() - entry.fetched_at >= self._fresh_seconds:
+            entry = await self._refresh(url)
+        key = self._usable_keys(entry).find(kid)
         if key is None:
-            entry = await self._asked(url)
-            key = self._usable(entry).find(kid)
+            entry = await self._refresh(url)
+            key = self._usable_keys(entry).find(kid)
         return key
 
-    def proved(self, url: str) -> None:
+    def mark_verified(self, url: str) -> None:
         """A token was verified by a key of that set: keep it longer than those that never did any good."""
         if (entry := self._entries.get(url)) is not None:
-            entry.proven = True
+            entry.has_verified_token = True
             self._entries.move_to_end(url)
 
     async def close(self) -> None:
         """Give up what is being asked."""
-        asking = list(self._asking.values())
-        for task in asking:
+        fetches = list(self._running_fetches.values())
+        for task in fetches:
             task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await asyncio.gather(*fetches, return_exceptions=True)
 
-    def _usable(self, entry: _Entry) -> KeySet:
-        now = self._ticks()
-        if entry.keys is None or now - entry.fetched_at >= self._stale:
-            wait = max(1, math.ceil(entry.asked_at + self._gap - now))
+    def _usable_keys(self, entry: _CacheEntry) -> KeySet:
+        now = self._monotonic()
+        if entry.keys is None or now - entry.fetched_at >= self._stale_seconds:
+            retry_after = max(1, math.ceil(entry.requested_at + self._refetch_seconds - now))
             raise Unavailable(
                 "issuer_unavailable",
                 "The token cannot be checked, because its issuer's keys cannot be had right now.",
-                retry_after=wait,
+                retry_after=retry_after,
             )
         return entry.keys
 
-    async def _asked(self, url: str) -> _Entry:
+    async def _refresh(self, url: str) -> _CacheEntry:
         """Ask the issuer, or join who is asking, or let the last outcome stand if it is too young."""
-        task = self._asking.get(url)
+        task = self._running_fetches.get(url)
         if task is None:
             entry = self._entries.get(url)
-            if entry is not None and self._ticks() - entry.asked_at < self._gap:
+            if entry is not None and self._monotonic() - entry.requested_at < self._refetch_seconds:
                 return entry
-            if entry is None and not self._allowance.take():
+            if entry is None and not self._new_url_limiter.try_acquire():
                 raise Unavailable(
                     "issuer_unavailable",
                     "The token cannot be checked: too many zones are asking for their issuer's keys at once.",
                     retry_after=1,
                 )
-            task = asyncio.create_task(self._ask(url), name="jwks")
-            self._asking[url] = task
-            task.add_done_callback(lambda _: self._asking.pop(url, None))
+            task = asyncio.create_task(self._fetch_entry(url), name="jwks")
+            self._running_fetches[url] = task
+            task.add_done_callback(lambda _: self._running_fetches.pop(url, None))
         # Waited for beside the task, not on it: whoever hangs up must not take the answer from the others.
         await asyncio.wait({task})
         if task.cancelled():
             raise Unavailable("issuer_unavailable", "The server is closing.", retry_after=1)
         return task.result()
 
-    async def _ask(self, url: str) -> _Entry:
-        entry = self._entries.get(url) or _Entry()
+    async def _fetch_entry(self, url: str) -> _CacheEntry:
+        entry = self._entries.get(url) or _CacheEntry()
         try:
-            entry.keys = _keys_of(await self._fetch(url))
-            entry.fetched_at = self._ticks()
-        except FetchFailed as failure:
-            _log.warning("keys of an issuer could not be fetched: %s: %s", url, failure)
-        entry.asked_at = self._ticks()
-        self._keep(url, entry)
+            entry.keys = _parse_response(await self._fetch(url))
+            entry.fetched_at = self._monotonic()
+        except FetchError as error:
+            _log.warning("keys of an issuer could not be fetched: %s: %s", url, error)
+        entry.requested_at = self._monotonic()
+        self._store_entry(url, entry)
         return entry
 
-    def _keep(self, url: str, entry: _Entry) -> None:
+    def _store_entry(self, url: str, entry: _CacheEntry) -> None:
         self._entries[url] = entry
         self._entries.move_to_end(url)
-        if len(self._entries) > self._max:
+        if len(self._entries) > self._max_entries:
             # The oldest that proved nothing goes first: made-up zones must not wash out the real ones.
-            others = (known for known, kept in self._entries.items() if known != url and not kept.proven)
-            del self._entries[next(others, next(iter(self._entries)))]
+            evictable = (
+                other_url
+                for other_url, other_entry in self._entries.items()
+                if other_url != url and not other_entry.has_verified_token
+            )
+            del self._entries[next(evictable, next(iter(self._entries)))]
 
 
-def _keys_of(answer: Answer) -> KeySet:
-    if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+def _parse_response(response: Response) -> KeySet:
+    if response.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
         return KeySet()
-    if answer.status != HTTPStatus.OK:
-        raise FetchFailed(f"status {answer.status}")
+    if response.status != HTTPStatus.OK:
+        raise FetchError(f"status {response.status}")
     try:
-        return read_key_set(answer.body)
-    except ValueError as flaw:
-        raise FetchFailed(str(flaw)) from None
+        return parse_key_set(response.body)
+    except ValueError as error:
+        raise FetchError(str(error)) from None
 
 
-class _Allowance:
+class _RateLimiter:
     """A bucket of questions about URLs not met before: a burst, then so many a second."""
 
-    def __init__(self, burst: int, per_second: float, ticks: Ticks) -> None:
+    def __init__(self, burst: int, per_second: float, monotonic: MonotonicClock) -> None:
         self._burst = burst
         self._per_second = per_second
-        self._ticks = ticks
-        self._left = float(burst)
-        self._at = ticks()
+        self._monotonic = monotonic
+        self._available = float(burst)
+        self._refilled_at = monotonic()
 
-    def take(self) -> bool:
-        now = self._ticks()
-        self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
-        self._at = now
-        if self._left < 1:
+    def try_acquire(self) -> bool:
+        now = self._monotonic()
+        self._available = min(self._burst, self._available + (now - self._refilled_at) * self._per_second)
+        self._refilled_at = now
+        if self._available < 1:
             return False
-        self._left -= 1
+        self._available -= 1
         return True

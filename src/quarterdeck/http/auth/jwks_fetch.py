@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from quarterdeck.engine.outbound_http import OWN, Answer, Bounds, Outward, OutwardError, Request
-from quarterdeck.engine.outbound_http.types import PORTS
+from quarterdeck.engine.outbound_http import ALLOW_ALL, OutboundClient, OutboundError, Request, Response, ResponseLimits
+from quarterdeck.engine.outbound_http.types import DEFAULT_PORTS
 
-__all__ = ["Answer", "FetchFailed", "Fetcher", "check_url"]
-MAX_ANSWER = 256 * 1024
+__all__ = ["FetchError", "JwksFetcher", "Response", "check_url"]
+MAX_RESPONSE_BYTES = 256 * 1024
 
 
-class FetchFailed(Exception):
+class FetchError(Exception):
     """Nothing that can be used came back. Its text is for the log, and quotes nothing of the answer."""
 
 
@@ -26,7 +26,7 @@ def check_url(name: str, url: str) -> None:
         port = parts.port
     except ValueError:
         raise ValueError(f"{name} is not a URL.") from None
-    if parts.scheme not in PORTS or not parts.hostname or port == 0:
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname or port == 0:
         raise ValueError(f"{name} must be an http:// or https:// URL.")
     if parts.username is not None or parts.query or parts.fragment:
         raise ValueError(f"{name} must not hold a user name, a query or a fragment.")
@@ -34,16 +34,16 @@ def check_url(name: str, url: str) -> None:
         raise ValueError(f"{name} must be written in plain ASCII without spaces.")
 
 
-class Fetcher:
+class JwksFetcher:
     """Asks one URL once: within a time limit, up to a size, following nothing."""
 
-    def __init__(self, timeout: float, limit: int = MAX_ANSWER) -> None:
+    def __init__(self, timeout: float, max_bytes: int = MAX_RESPONSE_BYTES) -> None:
         self._timeout = timeout
-        self._outward = Outward(OWN, Bounds(body=limit))
+        self._http_client = OutboundClient(ALLOW_ALL, ResponseLimits(body_bytes=max_bytes))
 
-    async def __call__(self, url: str) -> Answer:
+    async def __call__(self, url: str) -> Response:
         request = Request("GET", url, [("Accept", "application/json")])
         try:
-            return await self._outward.ask(request, self._timeout)
-        except OutwardError as failure:
-            raise FetchFailed(str(failure)) from None
+            return await self._http_client.send(request, self._timeout)
+        except OutboundError as error:
+            raise FetchError(str(error)) from None

@@ -22,20 +22,20 @@ from quarterdeck.core.ids import NAME_MAX, is_name, is_path_id
 
 T = TypeVar("T")
 
-MAX_CREDENTIAL = 8 * 1024
-_SCHEME = re.compile(rb"bearer +", re.IGNORECASE)
-_COMPACT = re.compile(rb"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+MAX_TOKEN_BYTES = 8 * 1024
+_BEARER_SCHEME = re.compile(rb"bearer +", re.IGNORECASE)
+_COMPACT_JWS = re.compile(rb"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 _YEAR_9999 = 253_402_300_799
-Instant = Annotated[float, Meta(ge=0, le=_YEAR_9999)]
+NumericDate = Annotated[float, Meta(ge=0, le=_YEAR_9999)]
 """RFC 7519's NumericDate: seconds, possibly with a fraction. Bounded: arithmetic on it cannot overflow."""
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 OptionalName = Annotated[str, Meta(max_length=NAME_MAX)] | None
 _ROLES = {role.value: role for role in Role}
 
 
-class Header(msgspec.Struct, frozen=True):
+class TokenHeader(msgspec.Struct, frozen=True):
     """What is read of a token's header. Members that carry or point to keys are left out on purpose."""
 
     alg: str
@@ -48,12 +48,12 @@ class Claims(msgspec.Struct, frozen=True):
 
     iss: str
     aud: str | list[str]
-    exp: Instant
+    exp: NumericDate
     zone_id: Name
     sub: Name
     client_id: Name
-    nbf: Instant | None = None
-    iat: Instant | None = None
+    nbf: NumericDate | None = None
+    iat: NumericDate | None = None
     scope: str | None = None
     sid: OptionalName = None
     agent_session_id: OptionalName = None
@@ -65,67 +65,69 @@ class Claims(msgspec.Struct, frozen=True):
     agent_since: object = None
 
 
-class Token(msgspec.Struct, frozen=True):
+class UnverifiedToken(msgspec.Struct, frozen=True):
     """A well-formed token of which nothing is believed yet."""
 
-    header: Header
+    header: TokenHeader
     claims: Claims
-    signed: bytes
+    signing_input: bytes
     signature: bytes
 
 
-_header = msgspec.json.Decoder(Header)
-_claims = msgspec.json.Decoder(Claims)
+_header_decoder = msgspec.json.Decoder(TokenHeader)
+_claims_decoder = msgspec.json.Decoder(Claims)
 
 
-def refuse(sentence: str) -> NoReturn:
+def raise_invalid_token(detail: str) -> NoReturn:
     # No chain: what a parser says of its input may quote the input.
-    raise Unauthenticated("invalid_token", sentence) from None
+    raise Unauthenticated("invalid_token", detail) from None
 
 
-def credential(authorization: bytes | None) -> bytes:
+def extract_bearer_token(authorization: bytes | None) -> bytes:
     """The bearer credential of an Authorization header. Another scheme is no bearer token at all."""
-    found = _SCHEME.match(authorization or b"")
-    if authorization is None or found is None or found.end() == len(authorization):
+    scheme = _BEARER_SCHEME.match(authorization or b"")
+    if authorization is None or scheme is None or scheme.end() == len(authorization):
         raise Unauthenticated(
             "missing_token", "This needs a bearer token in the Authorization header, or an API key in X-API-Key."
         )
-    return authorization[found.end() :]
+    return authorization[scheme.end() :]
 
 
-def parse(text: bytes) -> Token:
+def parse_token(text: bytes) -> UnverifiedToken:
     """Take a compact JWS apart, strictly."""
-    if len(text) > MAX_CREDENTIAL:
-        refuse(f"The bearer token is longer than {MAX_CREDENTIAL} bytes.")
-    compact = _COMPACT.fullmatch(text)
+    if len(text) > MAX_TOKEN_BYTES:
+        raise_invalid_token(f"The bearer token is longer than {MAX_TOKEN_BYTES} bytes.")
+    compact = _COMPACT_JWS.fullmatch(text)
     if compact is None:
-        refuse("The bearer token is not a signed JWT of three segments.")
-    head, body, tail = compact.groups()
-    header = _decoded(_header, head, "header")
+        raise_invalid_token("The bearer token is not a signed JWT of three segments.")
+    header_segment, claims_segment, signature_segment = compact.groups()
+    header = _decode_segment(_header_decoder, header_segment, "header")
     if header.crit is not msgspec.UNSET:
-        refuse("The token's header demands extensions (crit), and none are supported.")
-    claims = _decoded(_claims, body, "claims")
-    return Token(header, claims, signed=text[: compact.end(2)], signature=_unarmoured(tail))
+        raise_invalid_token("The token's header demands extensions (crit), and none are supported.")
+    claims = _decode_segment(_claims_decoder, claims_segment, "claims")
+    return UnverifiedToken(
+        header, claims, signing_input=text[: compact.end(2)], signature=_decode_base64url(signature_segment)
+    )
 
 
-def judge(claims: Claims, now: float, leeway: float) -> None:
+def check_claims(claims: Claims, now: float, leeway: float) -> None:
     """Everything about the claims that needs no key."""
     if not is_path_id(claims.zone_id):
-        refuse("The claim zone_id is not of the form of an id.")
+        raise_invalid_token("The claim zone_id is not of the form of an id.")
     optional = (claims.sid, claims.agent_session_id, claims.agent_id, claims.delegation_edge_id)
-    if any(_CONTROL.search(name) for name in (claims.sub, claims.client_id, *optional) if name is not None):
-        refuse("A claim holds control characters.")
+    if any(_CONTROL_CHARACTER.search(name) for name in (claims.sub, claims.client_id, *optional) if name is not None):
+        raise_invalid_token("A claim holds control characters.")
     if claims.iss not in ([claims.aud] if isinstance(claims.aud, str) else claims.aud):
-        refuse("The token is meant for another audience.")
+        raise_invalid_token("The token is meant for another audience.")
     if now >= claims.exp + leeway:
-        refuse("The token has expired.")
+        raise_invalid_token("The token has expired.")
     if claims.nbf is not None and now + leeway < claims.nbf:
-        refuse("The token is not valid yet.")
+        raise_invalid_token("The token is not valid yet.")
     if claims.iat is not None and now + leeway < claims.iat:
-        refuse("The token says that it was issued in the future.")
+        raise_invalid_token("The token says that it was issued in the future.")
 
 
-def caller(claims: Claims, *, may_grant_admin: bool, is_local: bool, leeway: float) -> Caller:
+def to_caller(claims: Claims, *, may_grant_admin: bool, is_local: bool, leeway: float) -> Caller:
     """Who that is. Only for claims whose signature holds."""
     scopes = frozenset((claims.scope or "").split(" ")) - {""}
     if not may_grant_admin:
@@ -142,7 +144,7 @@ def caller(claims: Claims, *, may_grant_admin: bool, is_local: bool, leeway: flo
         delegation_edge_id=claims.delegation_edge_id or None,
         is_admin=ADMIN in scopes,
         role=_ROLES.get(claims.role) if isinstance(claims.role, str) else None,
-        attempt=_attempt(claims.attempt),
+        attempt=_attempt_claim(claims.attempt),
         is_local=is_local,
         agent_since=claims.agent_since if type(claims.agent_since) is int else None,
         issued_at=_issued_at(claims.iat, leeway),
@@ -154,26 +156,26 @@ def _issued_at(iat: float | None, leeway: float) -> int:
     return 0 if iat is None else round((iat + 1 + leeway) * 1000)
 
 
-def _attempt(claim: object) -> str | None:
+def _attempt_claim(claim: object) -> str | None:
     return claim if isinstance(claim, str) and is_name(claim) else None
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], segment: bytes, part: str) -> T:
+def _decode_segment(decoder: msgspec.json.Decoder[T], segment: bytes, part: str) -> T:
     try:
-        return decoder.decode(_unarmoured(segment))
-    except msgspec.ValidationError as flaw:
+        return decoder.decode(_decode_base64url(segment))
+    except msgspec.ValidationError as error:
         # Names the claim and the type that was wanted, never the value that was found.
-        refuse(f"The token is refused for its {part}: {flaw}.")
+        raise_invalid_token(f"The token is refused for its {part}: {error}.")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        refuse(f"The token's {part} cannot be read as JSON.")
+        raise_invalid_token(f"The token's {part} cannot be read as JSON.")
 
 
-def _unarmoured(segment: bytes) -> bytes:
+def _decode_base64url(segment: bytes) -> bytes:
     """base64url without padding, in its one canonical spelling: one token must not have sixteen digests."""
     try:
         data = base64.urlsafe_b64decode(segment + b"=" * (-len(segment) % 4))
     except binascii.Error:
-        refuse("The bearer token is not base64url.")
+        raise_invalid_token("The bearer token is not base64url.")
     if base64.urlsafe_b64encode(data).rstrip(b"=") != segment:
-        refuse("The bearer token is not base64url in its canonical spelling.")
+        raise_invalid_token("The bearer token is not base64url in its canonical spelling.")
     return data

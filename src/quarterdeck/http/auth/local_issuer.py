@@ -33,8 +33,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from quarterdeck.core.caller import ADMIN, COORDINATOR_ADMIN, FLEET_EXEC, LIFECYCLE
 from quarterdeck.core.errors import Invalid, Unauthenticated
-from quarterdeck.http.auth.jwk import VerifyingKey, verifying_key
-from quarterdeck.http.auth.jwt_claims import judge, parse
+from quarterdeck.http.auth.jwk import VerifyingKey, to_verifying_key
+from quarterdeck.http.auth.jwt_claims import check_claims, parse_token
 from quarterdeck.http.auth.model import Grant
 from quarterdeck.http.auth.secret_files import KeyFileError, create_secret, read_secret, replace_secret
 
@@ -53,10 +53,10 @@ class LocalIssuer:
         self._clock = clock
         self.kid = thumbprint(self._jwk)
         self.issuer = issuer or f"urn:quarterdeck:{self.kid}"
-        pinned = verifying_key(self.kid, key.public_key())
-        if pinned is None:
+        verifying = to_verifying_key(self.kid, key.public_key())
+        if verifying is None:
             raise ValueError("The local issuer signs with a P-256 key.")
-        self.verifying_key: VerifyingKey = pinned
+        self.verifying_key: VerifyingKey = verifying
 
     @classmethod
     def open(cls, key_file: Path, issuer: str | None = None, clock: Callable[[], float] = time.time) -> LocalIssuer:
@@ -94,24 +94,24 @@ class LocalIssuer:
             "attempt": grant.attempt,
             "agent_since": grant.agent_since,
         }
-        said = {name: value for name, value in claims.items() if value is not None}
-        token = jwt.encode(said, self._key, algorithm="ES256", headers={"kid": self.kid})
+        payload = {name: value for name, value in claims.items() if value is not None}
+        token = jwt.encode(payload, self._key, algorithm="ES256", headers={"kid": self.kid})
         try:
             # Read back by the very judge that will meet it: nothing is handed out that would be refused.
-            judge(parse(token.encode()).claims, now, leeway=0)
-        except Unauthenticated as refusal:
-            raise Invalid("invalid_claims", refusal.detail) from None
+            check_claims(parse_token(token.encode()).claims, now, leeway=0)
+        except Unauthenticated as error:
+            raise Invalid("invalid_claims", error.detail) from None
         return token
 
     def sign(self, message: bytes) -> bytes:
         """For seals. What is signed here must not be of the form of a token (`core.seals.signed_text`)."""
         return self.verifying_key.algorithm.sign(message, self._key)
 
-    def derive(self, purpose: str) -> bytes:
+    def derive_secret(self, purpose: str) -> bytes:
         """32 bytes that follow from the private key, and others for each purpose: for secrets that are found again
         instead of stored. They tell nothing of the key, nor of each other."""
-        own = self._key.private_numbers().private_value.to_bytes(32, "big")
-        return HKDF(SHA256(), length=32, salt=None, info=b"quarterdeck " + purpose.encode()).derive(own)
+        private_value = self._key.private_numbers().private_value.to_bytes(32, "big")
+        return HKDF(SHA256(), length=32, salt=None, info=b"quarterdeck " + purpose.encode()).derive(private_value)
 
     def jwks(self) -> dict[str, list[dict[str, str]]]:
         """What others need to check our tokens: the body of /.well-known/jwks.json."""
@@ -123,14 +123,14 @@ class LocalIssuer:
 
     def mint_admin(self, lifecycle_scope: str = LIFECYCLE, ttl: int = ADMIN_TOKEN_TTL) -> str:
         """The local administrator's token, who may do everything in every zone."""
-        administrator = Grant(
+        admin_grant = Grant(
             zone_id="default",
             client_id="local",
             subject="local",
             sid="local",
             scopes=(lifecycle_scope, COORDINATOR_ADMIN, ADMIN, FLEET_EXEC),
         )
-        return self.mint(administrator, ttl)
+        return self.mint(admin_grant, ttl)
 
 
 def _new_pem() -> bytes:

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 _MAX_BYTES = 16 * 1024
-_PRIVATE = 0o600
+_OWNER_ONLY = 0o600
 
 
 class KeyFileError(Exception):
@@ -23,11 +23,11 @@ def read_secret(path: Path) -> bytes | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    except OSError as failure:
-        raise KeyFileError(f"The key file {path} cannot be opened: {failure.strerror}.") from None
+    except OSError as error:
+        raise KeyFileError(f"The key file {path} cannot be opened: {error.strerror}.") from None
     try:
         # Of the opened file, not of its path: what was looked at is what is read.
-        _check_private(path, os.fstat(descriptor))
+        _check_permissions(path, os.fstat(descriptor))
         content = os.read(descriptor, _MAX_BYTES + 1)
     finally:
         os.close(descriptor)
@@ -45,50 +45,50 @@ def create_secret(path: Path, content: bytes) -> None:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        written = _write_beside(path, content)
+        temporary = _write_temporary_file(path, content)
         try:
             with contextlib.suppress(FileExistsError):
-                os.link(written, path)
+                os.link(temporary, path)
         finally:
-            written.unlink()
+            temporary.unlink()
         _sync_directory(path.parent)
-    except OSError as failure:
-        raise KeyFileError(f"The key file {path} cannot be made: {failure.strerror}.") from None
+    except OSError as error:
+        raise KeyFileError(f"The key file {path} cannot be made: {error.strerror}.") from None
 
 
 def replace_secret(path: Path, content: bytes) -> None:
     """Put a new secret in the place of the old one: a reader finds the one or the other, whole."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        written = _write_beside(path, content)
+        temporary = _write_temporary_file(path, content)
         try:
-            written.replace(path)
+            temporary.replace(path)
         except OSError:
-            written.unlink()
+            temporary.unlink()
             raise
-    except OSError as failure:
-        raise KeyFileError(f"The file {path} cannot be written: {failure.strerror}.") from None
+    except OSError as error:
+        raise KeyFileError(f"The file {path} cannot be written: {error.strerror}.") from None
 
 
-def _check_private(path: Path, found: os.stat_result) -> None:
+def _check_permissions(path: Path, file_status: os.stat_result) -> None:
     """Ours: nobody else may touch it. Root's: our group may read it, as pods are given their secrets."""
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(file_status.st_mode):
         raise KeyFileError(f"The key file {path} is not a regular file.")
-    if found.st_uid not in (os.geteuid(), 0):
+    if file_status.st_uid not in (os.geteuid(), 0):
         raise KeyFileError(f"The key file {path} belongs to another user, who could replace it.")
-    allowed = 0o700 if found.st_uid == os.geteuid() else 0o740
-    if stat.S_IMODE(found.st_mode) & ~allowed & 0o777:
+    allowed = 0o700 if file_status.st_uid == os.geteuid() else 0o740
+    if stat.S_IMODE(file_status.st_mode) & ~allowed & 0o777:
         raise KeyFileError(f"The key file {path} is open to others. Mend it with: chmod 600 {path}")
 
 
-def _write_beside(path: Path, content: bytes) -> Path:
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
+def _write_temporary_file(path: Path, content: bytes) -> Path:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ONLY)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(descriptor)
-    return beside
+    return temporary
 
 
 def _sync_directory(directory: Path) -> None:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from html import escape
 
-VOID = frozenset({"meta", "link", "br", "wbr"})
-_CODE = re.compile(r"`([^`]+)`")
+VOID_ELEMENTS = frozenset({"meta", "link", "br", "wbr"})
+_BACKTICKS = re.compile(r"`([^`]+)`")
 
 
 class Html(str):
@@ -21,28 +21,28 @@ EMPTY = Html()
 
 def el(name: str, /, *children: str, **attributes: str) -> Html:
     """An element. `class_` is the attribute class, `aria_label` is aria-label; one that is empty is left out."""
-    given = "".join(
+    attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items() if value
     )
-    if name in VOID:
-        return Html(f"<{name}{given}>")
-    return Html(f"<{name}{given}>{joined(children)}</{name}>")
+    if name in VOID_ELEMENTS:
+        return Html(f"<{name}{attribute_text}>")
+    return Html(f"<{name}{attribute_text}>{join_html(children)}</{name}>")
 
 
-def joined(parts: Iterable[str], between: str = "") -> Html:
+def join_html(parts: Iterable[str], separator: str = "") -> Html:
     """Parts one after the other, each escaped unless it is markup."""
-    return Html(_safe(between).join(_safe(part) for part in parts))
+    return Html(_escape_text(separator).join(_escape_text(part) for part in parts))
 
 
-def prose(text: str) -> Html:
+def format_prose(text: str) -> Html:
     """A sentence in which `backticks` mean code."""
-    pieces = _CODE.split(text)
-    return joined(el("code", piece) if index % 2 else piece for index, piece in enumerate(pieces))
+    pieces = _BACKTICKS.split(text)
+    return join_html(el("code", piece) if index % 2 else piece for index, piece in enumerate(pieces))
 
 
-def link(place: str, *children: str, **attributes: str) -> Html:
+def link(target: str, *children: str, **attributes: str) -> Html:
     """A link to another place on this page; there are no others."""
-    return el("a", *children, href=f"#{place}", **attributes)
+    return el("a", *children, href=f"#{target}", **attributes)
 
 
 def stylesheet(css: str) -> Html:
@@ -56,10 +56,10 @@ def document(head: Html, body: Html) -> bytes:
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'.encode()
 
 
-def anchor(text: str) -> str:
+def to_anchor(text: str) -> str:
     """A text as the name of a place: letters, digits and hyphens."""
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()
 
 
-def _safe(part: str) -> str:
+def _escape_text(part: str) -> str:
     return part if isinstance(part, Html) else escape(part)

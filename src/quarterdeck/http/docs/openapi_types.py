@@ -60,7 +60,7 @@ class Content(msgspec.Struct, frozen=True):
 class Parameter(msgspec.Struct, frozen=True):
     ref: str = field(name="$ref", default="")
     name: str = ""
-    place: str = field(name="in", default="")
+    location: str = field(name="in", default="")
     required: bool = False
     description: str = ""
     schema: Schema = Schema()
@@ -87,7 +87,7 @@ class Operation(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def scopes(self) -> list[str]:
         """What is needed, whichever way one says who one is."""
-        named = (scope for wanted in self.security for scopes in wanted.values() for scope in scopes)
+        named = (scope for requirement in self.security for scopes in requirement.values() for scope in scopes)
         return list(dict.fromkeys(named))
 
 
@@ -108,7 +108,7 @@ class Components(msgspec.Struct, frozen=True):
     responses: dict[str, Content] = {}
 
 
-class Row(NamedTuple):
+class RouteEntry(NamedTuple):
     """One route of the description."""
 
     method: str
@@ -116,39 +116,39 @@ class Row(NamedTuple):
     operation: Operation
 
 
-class Description(msgspec.Struct, frozen=True):
+class ApiDescription(msgspec.Struct, frozen=True):
     info: Info
     paths: dict[str, dict[str, Operation]]
     tags: list[Tag] = []
     components: Components = Components()
     refusals: list[Refusal] = field(name="x-refusals", default=[])
 
-    def rows(self) -> Iterator[Row]:
+    def routes(self) -> Iterator[RouteEntry]:
         for path, operations in self.paths.items():
             for method, operation in operations.items():
-                yield Row(method.upper(), path, operation)
+                yield RouteEntry(method.upper(), path, operation)
 
-    def groups(self) -> list[tuple[Tag, list[Row]]]:
+    def groups(self) -> list[tuple[Tag, list[RouteEntry]]]:
         """The routes by their first tag, in the order of the tags; those without one come last."""
-        named = {tag.name: tag for tag in self.tags}
-        found: dict[str, list[Row]] = {name: [] for name in named}
-        for row in self.rows():
-            found.setdefault(row.operation.tags[0] if row.operation.tags else "other", []).append(row)
-        return [(named.get(name, Tag(name)), rows) for name, rows in found.items() if rows]
+        tags_by_name = {tag.name: tag for tag in self.tags}
+        found: dict[str, list[RouteEntry]] = {name: [] for name in tags_by_name}
+        for route in self.routes():
+            found.setdefault(route.operation.tags[0] if route.operation.tags else "other", []).append(route)
+        return [(tags_by_name.get(name, Tag(name)), routes) for name, routes in found.items() if routes]
 
-    def parameter(self, given: Parameter) -> Parameter:
-        return self.components.parameters[given.ref.rpartition("/")[2]] if given.ref else given
+    def resolve_parameter(self, parameter: Parameter) -> Parameter:
+        return self.components.parameters[parameter.ref.rpartition("/")[2]] if parameter.ref else parameter
 
-    def schema(self, given: Schema) -> Schema:
-        return self.components.schemas[given.name] if given.ref else given
+    def resolve_schema(self, schema: Schema) -> Schema:
+        return self.components.schemas[schema.name] if schema.ref else schema
 
     def problem_example(self) -> object | UnsetType:
         """A refusal as it looks, if the description shows one."""
-        for answer in self.components.responses.values():
-            if answer.media is not None and answer.media.example is not UNSET:
-                return answer.media.example
+        for response in self.components.responses.values():
+            if response.media is not None and response.media.example is not UNSET:
+                return response.media.example
         return UNSET
 
 
-def read(description: Mapping[str, object]) -> Description:
-    return msgspec.convert(description, Description)
+def parse_description(description: Mapping[str, object]) -> ApiDescription:
+    return msgspec.convert(description, ApiDescription)

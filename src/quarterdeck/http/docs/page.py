@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from quarterdeck.http.docs import introduction
-from quarterdeck.http.docs.markup import EMPTY, Html, anchor, document, el, joined, link, prose, stylesheet
-from quarterdeck.http.docs.openapi_types import Description, Row, Tag, read
-from quarterdeck.http.docs.route_html import article, method, path
-from quarterdeck.http.docs.schema_html import field_list, fields_of, type_of
+from quarterdeck.http.docs.markup import EMPTY, Html, document, el, format_prose, join_html, link, stylesheet, to_anchor
+from quarterdeck.http.docs.openapi_types import ApiDescription, RouteEntry, Tag, parse_description
+from quarterdeck.http.docs.route_html import method_badge, path_html, route_article
+from quarterdeck.http.docs.schema_html import field_list, fields_of, type_html
 
-STYLE = Path(__file__).with_name("page.css")
+STYLESHEET = Path(__file__).with_name("page.css")
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="#0f2a3d"/>'
     '<g fill="none" stroke="#d9a441" stroke-width="2.4" stroke-linecap="round"><circle cx="16" cy="16" r="6.5"/>'
@@ -23,87 +23,97 @@ ICON = (
 
 def render(description: Mapping[str, object]) -> bytes:
     """One page of HTML for an OpenAPI description."""
-    whole = read(description)
-    return document(_head(whole), joined([_contents(whole), el("main", *_main(whole))]))
+    api = parse_description(description)
+    return document(_head(api), join_html([_table_of_contents(api), el("main", *_main_sections(api))]))
 
 
-def _head(whole: Description) -> Html:
+def _head(api: ApiDescription) -> Html:
     icon = base64.b64encode(ICON.encode()).decode()
-    return joined(
+    return join_html(
         [
             el("meta", charset="utf-8"),
             el("meta", name="viewport", content="width=device-width, initial-scale=1"),
             el("meta", name="color-scheme", content="light dark"),
-            el("title", f"{whole.info.title} {whole.info.version}: the API"),
+            el("title", f"{api.info.title} {api.info.version}: the API"),
             el("link", rel="icon", href=f"data:image/svg+xml;base64,{icon}"),
-            stylesheet(STYLE.read_text(encoding="utf-8")),
+            stylesheet(STYLESHEET.read_text(encoding="utf-8")),
         ]
     )
 
 
-def _main(whole: Description) -> Iterator[Html]:
-    yield from introduction.all_of(whole)
-    for tag, rows in whole.groups():
-        yield _group(tag, rows, whole)
-    yield _types(whole)
+def _main_sections(api: ApiDescription) -> Iterator[Html]:
+    yield from introduction.introduction_sections(api)
+    for tag, routes in api.groups():
+        yield _group_section(tag, routes, api)
+    yield _types_section(api)
 
 
 # -- the contents ------------------------------------------------------------------------------------------------
 
 
-def _contents(whole: Description) -> Html:
-    opening = [el("li", link(place, title)) for place, title in introduction.PLACES.items()]
+def _table_of_contents(api: ApiDescription) -> Html:
+    section_links = [el("li", link(target, title)) for target, title in introduction.SECTIONS.items()]
     groups = [
-        el("li", link(_place(tag), _title(tag)), el("ul", *(_entry(row) for row in rows)), class_="group")
-        for tag, rows in whole.groups()
+        el(
+            "li",
+            link(_group_anchor(tag), _group_title(tag)),
+            el("ul", *(_route_link(route) for route in routes)),
+            class_="group",
+        )
+        for tag, routes in api.groups()
     ]
     return el(
         "nav",
-        el("p", link("start", whole.info.title), " ", el("small", whole.info.version), class_="brand"),
-        el("ul", *opening, *groups, el("li", link("types", "Types"))),
+        el("p", link("start", api.info.title), " ", el("small", api.info.version), class_="brand"),
+        el("ul", *section_links, *groups, el("li", link("types", "Types"))),
         aria_label="Contents",
     )
 
 
-def _entry(row: Row) -> Html:
-    return el("li", link(row.operation.operation_id, method(row.method), row.operation.summary or row.path))
+def _route_link(route: RouteEntry) -> Html:
+    return el(
+        "li", link(route.operation.operation_id, method_badge(route.method), route.operation.summary or route.path)
+    )
 
 
 # -- the routes and the types ------------------------------------------------------------------------------------
 
 
-def _group(tag: Tag, rows: list[Row], whole: Description) -> Html:
-    index = [el("li", link(row.operation.operation_id, method(row.method), path(row.path))) for row in rows]
+def _group_section(tag: Tag, routes: list[RouteEntry], api: ApiDescription) -> Html:
+    route_links = [
+        el("li", link(route.operation.operation_id, method_badge(route.method), path_html(route.path)))
+        for route in routes
+    ]
     return el(
         "section",
-        el("h2", _title(tag)),
-        el("p", prose(tag.description)) if tag.description else EMPTY,
-        el("ul", *index, class_="index"),
-        *(article(row, whole) for row in rows),
-        id=_place(tag),
+        el("h2", _group_title(tag)),
+        el("p", format_prose(tag.description)) if tag.description else EMPTY,
+        el("ul", *route_links, class_="index"),
+        *(route_article(route, api) for route in routes),
+        id=_group_anchor(tag),
     )
 
 
-def _types(whole: Description) -> Html:
-    shown = []
-    for name, schema in whole.components.schemas.items():
+def _types_section(api: ApiDescription) -> Html:
+    blocks = []
+    for name, schema in api.components.schemas.items():
         fields = fields_of(schema)
-        shown.append(
+        blocks.append(
             el(
                 "div",
-                el("h3", link(f"type-{anchor(name)}", name)),
-                el("p", prose(schema.description)) if schema.description else EMPTY,
-                field_list(fields, whole) if fields else el("p", type_of(schema, whole)),
-                id=f"type-{anchor(name)}",
+                el("h3", link(f"type-{to_anchor(name)}", name)),
+                el("p", format_prose(schema.description)) if schema.description else EMPTY,
+                field_list(fields, api) if fields else el("p", type_html(schema, api)),
+                id=f"type-{to_anchor(name)}",
                 class_="type",
             )
         )
-    return el("section", el("h2", "Types"), el("div", *shown, class_="types"), id="types")
+    return el("section", el("h2", "Types"), el("div", *blocks, class_="types"), id="types")
 
 
-def _title(tag: Tag) -> str:
+def _group_title(tag: Tag) -> str:
     return tag.name.capitalize()
 
 
-def _place(tag: Tag) -> str:
-    return f"group-{anchor(tag.name)}"
+def _group_anchor(tag: Tag) -> str:
+    return f"group-{to_anchor(tag.name)}"

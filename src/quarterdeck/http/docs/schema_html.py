@@ -9,8 +9,8 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from quarterdeck.http.docs.markup import EMPTY, Html, anchor, el, joined, link, prose
-from quarterdeck.http.docs.openapi_types import Description, Schema
+from quarterdeck.http.docs.markup import EMPTY, Html, el, format_prose, join_html, link, to_anchor
+from quarterdeck.http.docs.openapi_types import ApiDescription, Schema
 
 _TOKENS = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*)|\b(true|false|null)\b')
 UNBOUNDED = 2**63 - 1
@@ -23,109 +23,113 @@ class Field(NamedTuple):
     name: str
     schema: Schema
     required: bool = False
-    says: str = ""
+    description: str = ""
 
 
-def pretty(value: object) -> str:
+def pretty_json(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value)).decode()
 
 
 def json_block(value: object) -> Html:
-    return el("pre", el("code", coloured(pretty(value))), tabindex="0")
+    return el("pre", el("code", highlight_json(pretty_json(value))), tabindex="0")
 
 
-def coloured(text: str) -> Html:
+def highlight_json(text: str) -> Html:
     """JSON with a class for each kind of word."""
     parts: list[str] = []
     end = 0
-    for found in _TOKENS.finditer(text):
-        string, colon, number, word = found.groups()
-        kind = "k" if colon else "s" if string else "n" if number else "w"
-        parts += [text[end : found.start()], el("span", string or number or word, class_=kind), colon or ""]
-        end = found.end()
-    return joined([*parts, text[end:]])
+    for match in _TOKENS.finditer(text):
+        string, colon, number, keyword = match.groups()
+        css_class = "k" if colon else "s" if string else "n" if number else "w"
+        parts += [text[end : match.start()], el("span", string or number or keyword, class_=css_class), colon or ""]
+        end = match.end()
+    return join_html([*parts, text[end:]])
 
 
 # -- fields ------------------------------------------------------------------------------------------------------
 
 
-def field_list(fields: list[Field], whole: Description) -> Html:
-    return el("dl", *(_field(field, whole) for field in fields), class_="fields")
+def field_list(fields: list[Field], api: ApiDescription) -> Html:
+    return el("dl", *(_field_html(field, api) for field in fields), class_="fields")
 
 
 def fields_of(schema: Schema) -> list[Field]:
     return [Field(name, inner, name in schema.required, inner.description) for name, inner in schema.properties.items()]
 
 
-def _field(field: Field, whole: Description) -> Html:
-    says = field.says or _says(field.schema)
-    facts = [type_of(field.schema, whole), *bounds(field.schema)]
-    if not says:
+def _field_html(field: Field, api: ApiDescription) -> Html:
+    description = field.description or _schema_description(field.schema)
+    facts = [type_html(field.schema, api), *limits_html(field.schema)]
+    if not description:
         # People are better served by words than by a pattern, where there are words.
-        facts += patterns(field.schema)
+        facts += patterns_html(field.schema)
     if field.schema.default not in (UNSET, None):
-        facts.append(joined(["default ", el("code", msgspec.json.encode(field.schema.default).decode())]))
+        facts.append(join_html(["default ", el("code", msgspec.json.encode(field.schema.default).decode())]))
     badge = el("span", "required", class_="required") if field.required else EMPTY
     return el(
         "div",
         el("dt", el("code", field.name), badge),
-        el("dd", el("span", joined(facts, " · "), class_="facts"), el("p", prose(_sentence(says))) if says else ""),
+        el(
+            "dd",
+            el("span", join_html(facts, " · "), class_="facts"),
+            el("p", format_prose(_to_sentence(description))) if description else "",
+        ),
     )
 
 
-def _says(schema: Schema) -> str:
+def _schema_description(schema: Schema) -> str:
     """A field that says nothing itself speaks through what it may be; a component speaks for itself elsewhere."""
     return next((option.description for option in schema.any_of if option.description), schema.description)
 
 
-def _sentence(text: str) -> str:
+def _to_sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", ":", "?")) else ".")
 
 
 # -- types -------------------------------------------------------------------------------------------------------
 
 
-def type_of(schema: Schema, whole: Description) -> Html:
+def type_html(schema: Schema, api: ApiDescription) -> Html:
     """What a value may be, in words. A component is a link to its place, unless it is only a choice of words."""
-    if schema.ref and not whole.schema(schema).enum:
-        return link(f"type-{anchor(schema.name)}", schema.name)
+    if schema.ref and not api.resolve_schema(schema).enum:
+        return link(f"type-{to_anchor(schema.name)}", schema.name)
     if schema.any_of:
-        return joined([type_of(option, whole) for option in schema.any_of], " or ")
-    if values := whole.schema(schema).enum:
-        return joined([el("code", str(value)) for value in values], " | ")
+        return join_html([type_html(option, api) for option in schema.any_of], " or ")
+    if values := api.resolve_schema(schema).enum:
+        return join_html([el("code", str(value)) for value in values], " | ")
     if schema.const is not UNSET:
         return el("code", str(schema.const))
     if schema.type == "array":
-        return joined(["list of ", type_of(schema.items, whole)] if schema.items else ["list"])
+        return join_html(["list of ", type_html(schema.items, api)] if schema.items else ["list"])
     inner = schema.additional_properties
     if schema.type == "object" and isinstance(inner, Schema) and (inner.type or inner.ref):
-        return joined(["object of ", type_of(inner, whole)])
-    kinds = schema.type if isinstance(schema.type, list) else [schema.type]
-    return joined([kind or "any JSON" for kind in kinds], " or ")
+        return join_html(["object of ", type_html(inner, api)])
+    type_names = schema.type if isinstance(schema.type, list) else [schema.type]
+    return join_html([type_name or "any JSON" for type_name in type_names], " or ")
 
 
-def bounds(schema: Schema) -> Iterator[Html]:
+def limits_html(schema: Schema) -> Iterator[Html]:
     """The bounds of a value, or of whichever of its kinds has some."""
     for option in schema.any_of:
-        yield from bounds(option)
+        yield from limits_html(option)
     for low, high, unit in (
         (schema.minimum, schema.maximum, ""),
         (schema.min_length, schema.max_length, " characters"),
         (schema.min_items, schema.max_items, " items"),
     ):
-        if range_ := _range(low, high):
-            yield joined([range_, unit])
-    if schema.items is not None and (inner := list(bounds(schema.items))):
-        yield joined(["each ", joined(inner, ", ")])
+        if range_ := _range_text(low, high):
+            yield join_html([range_, unit])
+    if schema.items is not None and (inner := list(limits_html(schema.items))):
+        yield join_html(["each ", join_html(inner, ", ")])
 
 
-def patterns(schema: Schema) -> Iterator[Html]:
+def patterns_html(schema: Schema) -> Iterator[Html]:
     for part in (schema, *schema.any_of, *([schema.items] if schema.items else [])):
         if part.pattern:
             yield el("code", part.pattern)
 
 
-def _range(low: float | None, high: float | None) -> str:
+def _range_text(low: float | None, high: float | None) -> str:
     if high is not None and high >= UNBOUNDED:
         high = None
     if low is not None and high is not None:

@@ -9,19 +9,19 @@ from quarterdeck.core.caller import ADMIN, Role
 from quarterdeck.core.idempotency import KEY_BYTES_MAX
 from quarterdeck.core.ids import NAME_MAX, PATH_ID
 from quarterdeck.core.routing import Route
-from quarterdeck.domain.zones.rules import POWERS
+from quarterdeck.domain.zones.rules import PERMISSIONS
 from quarterdeck.http.openapi import error_codes, responses
-from quarterdeck.http.openapi.examples import AN_ID, USUAL, Sampler
+from quarterdeck.http.openapi.examples import EXAMPLE_ID, TYPICAL_VALUES, ExampleBuilder
 from quarterdeck.http.openapi.schemas import Json, Schemas, without_null
-from quarterdeck.http.router import NAMES, NUMBERS
+from quarterdeck.http.router import NAME_PARAMETERS, NUMBER_PARAMETERS
 
 TITLE = "Quarterdeck"
-ABOUT = (
+API_DESCRIPTION = (
     "The coordination plane for fleets of AI agents: one server that admits them, gives them work, carries their "
     "messages, passes authority between them, gates what they may do, watches over them, and stops them, all of "
     "them, provably, when it must."
 )
-GROUPS: Mapping[str, str] = {
+TAG_DESCRIPTIONS: Mapping[str, str] = {
     "zones": "Everything belongs to exactly one zone, and the limits of a zone hold for all that lives in it.",
     "sessions": "A session is one live run of an agent. Sessions form trees: ending one ends its whole subtree.",
     "services": "A service is an endpoint that a session or an application offers, and goes with who registered it.",
@@ -35,17 +35,17 @@ GROUPS: Mapping[str, str] = {
     "server": "How the server is, what it serves, and its public keys.",
 }
 BEARER, API_KEY = "bearer", "apiKey"
-_ID: Json = {
+_ID_PARAMETER: Json = {
     "description": "1 to 128 letters, digits and _ . - :",
     "schema": {"type": "string", "pattern": f"^{PATH_ID.pattern}$"},
 }
-_NAME: Json = {
+_NAME_PARAMETER: Json = {
     "description": f"1 to {NAME_MAX} characters, percent-encoded where they must be; no control characters, no slash",
     "schema": {"type": "string", "pattern": f"^[^/\\x00-\\x1f\\x7f]{{1,{NAME_MAX}}}$"},
 }
 
 
-_NUMBER: Json = {
+_NUMBER_PARAMETER: Json = {
     "description": "a number from 1 on",
     "schema": {"type": "integer", "minimum": 1, "maximum": 9_999_999_999_999_999},
 }
@@ -56,34 +56,37 @@ def describe(routes: Sequence[Route], version: str) -> dict[str, object]:
     schemas = Schemas(routes)
     return {
         "openapi": "3.1.0",
-        "info": {"title": TITLE, "version": version, "description": ABOUT, "license": _license()},
+        "info": {"title": TITLE, "version": version, "description": API_DESCRIPTION, "license": _license()},
         "servers": [{"url": "/"}],
         "tags": [_tag(name) for name in dict.fromkeys(name for route in routes for name in route.tags)],
         "paths": _paths(routes, schemas),
         "components": {
             "schemas": schemas.components,
-            "responses": {kind.__name__: responses.problem(kind) for kind in responses.kinds().values()},
-            "headers": responses.headers(),
-            "parameters": {"IdempotencyKey": _idempotency_key(), "WorkspaceId": _zone_meant()},
-            "securitySchemes": {BEARER: _bearer(), API_KEY: _api_key()},
+            "responses": {
+                problem_type.__name__: responses.problem_component(problem_type)
+                for problem_type in responses.problem_types().values()
+            },
+            "headers": responses.header_components(),
+            "parameters": {"IdempotencyKey": _idempotency_key(), "WorkspaceId": _workspace_id()},
+            "securitySchemes": {BEARER: _bearer_scheme(), API_KEY: _api_key_scheme()},
         },
-        "x-refusals": [responses.refusal(code) for code in error_codes.COMMON],
+        "x-refusals": [responses.error_code_entry(code) for code in error_codes.COMMON_CODES],
     }
 
 
 def _paths(routes: Sequence[Route], schemas: Schemas) -> Json:
-    sampler = Sampler(schemas.components)
+    example_builder = ExampleBuilder(schemas.components)
     paths: dict[str, Json] = {}
-    for route, name in zip(routes, _names(routes), strict=True):
+    for route, name in zip(routes, _operation_ids(routes), strict=True):
         item = paths.setdefault(route.path, {})
-        item[route.method.lower()] = {"operationId": name, **_operation(route, schemas, sampler)}
+        item[route.method.lower()] = {"operationId": name, **_operation(route, schemas, example_builder)}
     return dict(paths)
 
 
-def _operation(route: Route, schemas: Schemas, sampler: Sampler) -> Json:
+def _operation(route: Route, schemas: Schemas, example_builder: ExampleBuilder) -> Json:
     operation: Json = {"summary": route.summary}
-    if said := " ".join(_says(route)):
-        operation["description"] = said
+    if description := " ".join(_description_sentences(route)):
+        operation["description"] = description
     if route.tags:
         operation["tags"] = list(route.tags)
     if parameters := [*_path_parameters(route), *_query_parameters(route, schemas), *_header_parameters(route)]:
@@ -91,77 +94,86 @@ def _operation(route: Route, schemas: Schemas, sampler: Sampler) -> Json:
     if route.body is not None:
         operation["requestBody"] = {
             # An empty body is an empty object, so it is needed only where one of its fields is.
-            "required": bool(schemas.resolved(schemas.of(route.body)).get("required")),
-            "content": responses.content(schemas.of(route.body), sampler),
+            "required": bool(schemas.resolve(schemas.schema_of(route.body)).get("required")),
+            "content": responses.json_content(schemas.schema_of(route.body), example_builder),
         }
-    operation["responses"] = {**responses.successes(route, schemas, sampler), **responses.problems(route)}
-    operation["security"] = [{way: [route.scope]} for way in _ways(route)]
-    if route.power is not None:
-        operation["x-power"] = route.power
-    if route.body_max is not None:
-        operation["x-body-max"] = route.body_max
-    if route.refusals:
-        operation["x-refusals"] = [responses.refusal(code) for code in route.refusals]
+    operation["responses"] = {
+        **responses.success_responses(route, schemas, example_builder),
+        **responses.problem_responses(route),
+    }
+    operation["security"] = [{scheme: [route.scope]} for scheme in _security_schemes(route)]
+    if route.permission is not None:
+        operation["x-power"] = route.permission
+    if route.body_bytes_max is not None:
+        operation["x-body-max"] = route.body_bytes_max
+    if route.errors:
+        operation["x-refusals"] = [responses.error_code_entry(code) for code in route.errors]
     return operation
 
 
 # -- what is asked -----------------------------------------------------------------------------------------------
 
 
-def _says(route: Route) -> Iterator[str]:
+def _description_sentences(route: Route) -> Iterator[str]:
     if route.description:
         yield route.description
-    if route.power is not None:
-        allowed = [role.value for role in Role if role in POWERS[route.power]]
-        yield f"Needs the power `{route.power}`, which {_listed(allowed)} has."
-    if route.body_max is not None:
-        yield f"The body may have up to {_size(route.body_max)}."
+    if route.permission is not None:
+        allowed = [role.value for role in Role if role in PERMISSIONS[route.permission]]
+        yield f"Needs the power `{route.permission}`, which {_join_with_or(allowed)} has."
+    if route.body_bytes_max is not None:
+        yield f"The body may have up to {_format_size(route.body_bytes_max)}."
 
 
-def _listed(words: Sequence[str]) -> str:
+def _join_with_or(words: Sequence[str]) -> str:
     *others, last = words
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _size(number: int) -> str:
+def _format_size(number: int) -> str:
     mebibytes, rest = divmod(number, 1 << 20)
     return f"{number // 1024} KiB" if rest else f"{mebibytes} MiB"
 
 
 def _path_parameters(route: Route) -> Iterator[Json]:
     for name in re.findall(r"{(\w+)}", route.path):
-        if name in NUMBERS:
-            yield {"name": name, "in": "path", "required": True, **_NUMBER, "example": 1}
+        if name in NUMBER_PARAMETERS:
+            yield {"name": name, "in": "path", "required": True, **_NUMBER_PARAMETER, "example": 1}
             continue
-        of_form = _NAME if name in NAMES else _ID
-        yield {"name": name, "in": "path", "required": True, **of_form, "example": USUAL.get(name, AN_ID)}
+        parameter_form = _NAME_PARAMETER if name in NAME_PARAMETERS else _ID_PARAMETER
+        yield {
+            "name": name,
+            "in": "path",
+            "required": True,
+            **parameter_form,
+            "example": TYPICAL_VALUES.get(name, EXAMPLE_ID),
+        }
 
 
 def _query_parameters(route: Route, schemas: Schemas) -> Iterator[Json]:
     if route.query is None:
         return
-    fields, required = schemas.fields(route.query)
+    fields, required = schemas.query_fields(route.query)
     for name, field in fields.items():
         schema = without_null(field)
         parameter: Json = {"name": name, "in": "query", "schema": schema}
         if name in required:
             parameter["required"] = True
-        if says := schema.pop("description", None):
-            parameter["description"] = says
+        if description := schema.pop("description", None):
+            parameter["description"] = description
         yield parameter
 
 
 def _header_parameters(route: Route) -> Iterator[Json]:
     # Whoever honours a key must be ready to refuse one.
-    if "idempotency_key_conflict" in route.refusals:
+    if "idempotency_key_conflict" in route.errors:
         yield {"$ref": "#/components/parameters/IdempotencyKey"}
-    if route.in_callers_zone:
+    if route.is_in_caller_zone:
         yield {"$ref": "#/components/parameters/WorkspaceId"}
-    if route.streams is not None:
+    if route.stream_event is not None:
         yield _last_event_id()
 
 
-def _zone_meant() -> Json:
+def _workspace_id() -> Json:
     return {
         "name": "X-Workspace-ID",
         "in": "header",
@@ -190,7 +202,7 @@ def _idempotency_key() -> Json:
     }
 
 
-def _bearer() -> Json:
+def _bearer_scheme() -> Json:
     return {
         "type": "http",
         "scheme": "bearer",
@@ -200,7 +212,7 @@ def _bearer() -> Json:
     }
 
 
-def _ways(route: Route) -> Iterator[str]:
+def _security_schemes(route: Route) -> Iterator[str]:
     """How one may say who one is. A key is for its zone, and never holds the scope that crosses zones."""
     if route.scope is not None:
         yield BEARER
@@ -208,7 +220,7 @@ def _ways(route: Route) -> Iterator[str]:
             yield API_KEY
 
 
-def _api_key() -> Json:
+def _api_key_scheme() -> Json:
     return {
         "type": "apiKey",
         "in": "header",
@@ -221,21 +233,21 @@ def _api_key() -> Json:
 # -- names -------------------------------------------------------------------------------------------------------
 
 
-def _names(routes: Iterable[Route]) -> Iterator[str]:
+def _operation_ids(routes: Iterable[Route]) -> Iterator[str]:
     """An operation is named for its method and path, which are the contract: a handler may be renamed at will."""
-    given: set[str] = set()
+    used: set[str] = set()
     for route in routes:
         stem = "_".join([route.method.lower(), *re.findall(r"[A-Za-z0-9]+", route.path)])
         name, number = stem, 1
-        while name in given:
+        while name in used:
             number += 1
             name = f"{stem}_{number}"
-        given.add(name)
+        used.add(name)
         yield name
 
 
 def _tag(name: str) -> Json:
-    return {"name": name, "description": GROUPS[name]} if name in GROUPS else {"name": name}
+    return {"name": name, "description": TAG_DESCRIPTIONS[name]} if name in TAG_DESCRIPTIONS else {"name": name}
 
 
 def _license() -> Json:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quarterdeck.http.openapi.schemas import PLACE, Json
+from quarterdeck.http.openapi.schemas import SCHEMA_REF_PREFIX, Json
 
-AN_ID = "0198f3a2-7c41-7b1e-9d52-3f6a8c0e41d7"
-AN_INSTANT = "2026-01-02T03:04:05.678Z"
+EXAMPLE_ID = "0198f3a2-7c41-7b1e-9d52-3f6a8c0e41d7"
+EXAMPLE_TIME = "2026-01-02T03:04:05.678Z"
 
-USUAL: Mapping[str, object] = {
+TYPICAL_VALUES: Mapping[str, object] = {
     "zone": "default",
     "ZoneView.id": "default",
     "zone_id": "default",
@@ -27,7 +27,7 @@ USUAL: Mapping[str, object] = {
     "to": "active",
     "KeyView.status": "live",
     "NewKeyView.status": "live",
-    "NewKeyView.key": f"qd_default.{AN_ID}.{'0' * 64}",
+    "NewKeyView.key": f"qd_default.{EXAMPLE_ID}.{'0' * 64}",
     "endpoint_url": "https://agents.example.com/research",
     "health": "healthy",
     "delivery": "pull",
@@ -39,15 +39,15 @@ USUAL: Mapping[str, object] = {
     "params": {"text": "hello"},
     "attempt_token": "q3Ml0cVtQv2mVZ0Jr0cS8w",
     "attemptToken": "q3Ml0cVtQv2mVZ0Jr0cS8w",
-    "EnqueueBody.service_id": AN_ID,
+    "EnqueueBody.service_id": EXAMPLE_ID,
     "RequeueBody.all": True,
     "scopes": ["agent:lifecycle"],
     "reason": "requested",
     "type": "session.spawn",
-    "id": AN_ID,
-    "root": AN_ID,
-    "subject": AN_ID,
-    "at": AN_INSTANT,
+    "id": EXAMPLE_ID,
+    "root": EXAMPLE_ID,
+    "subject": EXAMPLE_ID,
+    "at": EXAMPLE_TIME,
     "expires_at": "2026-01-02T04:04:05.678Z",
     "capabilities": ["search"],
     "metadata": {"purpose": "nightly report"},
@@ -71,88 +71,88 @@ USUAL: Mapping[str, object] = {
     "ttl_seconds": 3_600,
     "max_concurrent": 8,
 }
-WORTH_SHOWING = frozenset(
+SHOWN_OPTIONAL_FIELDS = frozenset(
     {"idempotency_key", "name", "quotas", "max_concurrent", "to", "title", "taskType", "attemptToken", "usd"}
 )
 """Optional fields without a default that an example shows all the same: without them some would be empty."""
 
-_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
-NULL = {"type": "null"}
+_JSON_TYPE_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+NULL_SCHEMA = {"type": "null"}
 
 
-class Sampler:
+class ExampleBuilder:
     """Makes examples out of schemas that refer to each other."""
 
     def __init__(self, components: Mapping[str, Json]) -> None:
         self._components = components
 
-    def value(self, schema: Mapping[str, object], name: str = "", above: tuple[str, ...] = ()) -> object:
+    def build(self, schema: Mapping[str, object], name: str = "", ancestors: tuple[str, ...] = ()) -> object:
         """An example. `above` are the components this one stands in: one that holds itself ends there."""
         reference = schema.get("$ref")
         if isinstance(reference, str):
-            component = reference.removeprefix(PLACE)
-            if component in above:
+            component = reference.removeprefix(SCHEMA_REF_PREFIX)
+            if component in ancestors:
                 return None
-            return self.value(self._components[component], name, (*above, component))
+            return self.build(self._components[component], name, (*ancestors, component))
         examples, values = schema.get("examples"), schema.get("enum")
         if isinstance(examples, list) and examples:
             return examples[0]
-        if (usual := _usual(name, above)) is not None and _fits(usual, schema):
-            return usual
+        if (typical := _typical_value(name, ancestors)) is not None and _matches_schema(typical, schema):
+            return typical
         if schema.get("default") is not None:
             return schema["default"]
         if isinstance(values, list) and values:
             return values[0]
-        return schema["const"] if "const" in schema else self._by_shape(schema, name, above)
+        return schema["const"] if "const" in schema else self._build_by_type(schema, name, ancestors)
 
-    def _by_shape(self, schema: Mapping[str, object], name: str, above: tuple[str, ...]) -> object:
-        options, lowest = schema.get("anyOf"), schema.get("minimum")
+    def _build_by_type(self, schema: Mapping[str, object], name: str, ancestors: tuple[str, ...]) -> object:
+        options, minimum = schema.get("anyOf"), schema.get("minimum")
         if isinstance(options, list):
-            real = name in WORTH_SHOWING or NULL not in options
-            return self.value(options[0], name, above) if real else None
+            is_shown = name in SHOWN_OPTIONAL_FIELDS or NULL_SCHEMA not in options
+            return self.build(options[0], name, ancestors) if is_shown else None
         match schema.get("type"):
             case "object":
-                return self._object(schema, above)
+                return self._build_object(schema, ancestors)
             case "array":
-                return self._array(schema, above)
+                return self._build_array(schema, ancestors)
             case "string":
                 return "text"
             case "integer" | "number":
-                return lowest if isinstance(lowest, int | float) else 0
+                return minimum if isinstance(minimum, int | float) else 0
             case "boolean":
                 return False
             case "null":
                 return None
         return {}
 
-    def _array(self, schema: Mapping[str, object], above: tuple[str, ...]) -> list[object]:
+    def _build_array(self, schema: Mapping[str, object], ancestors: tuple[str, ...]) -> list[object]:
         items = schema.get("items")
-        item = self.value(items, "", above) if isinstance(items, dict) else None
+        item = self.build(items, "", ancestors) if isinstance(items, dict) else None
         return [] if item is None else [item]
 
-    def _object(self, schema: Mapping[str, object], above: tuple[str, ...]) -> Json:
+    def _build_object(self, schema: Mapping[str, object], ancestors: tuple[str, ...]) -> Json:
         fields, required = schema.get("properties"), schema.get("required")
         if not isinstance(fields, dict):
             return {}
-        needed = required if isinstance(required, list) else []
+        required_names = required if isinstance(required, list) else []
         return {
-            name: self.value(field, name, above)
+            name: self.build(field, name, ancestors)
             for name, field in fields.items()
-            if name in needed or name in WORTH_SHOWING or field.get("default") is not None
+            if name in required_names or name in SHOWN_OPTIONAL_FIELDS or field.get("default") is not None
         }
 
 
-def _usual(name: str, above: tuple[str, ...]) -> object:
+def _typical_value(name: str, ancestors: tuple[str, ...]) -> object:
     """What a field of this name usually holds; what it holds in one component, where that differs, comes first."""
-    for key in (f"{above[-1]}.{name}" if above else name, name):
-        if key in USUAL:
-            return USUAL[key]
+    for key in (f"{ancestors[-1]}.{name}" if ancestors else name, name):
+        if key in TYPICAL_VALUES:
+            return TYPICAL_VALUES[key]
     if name.endswith(("_id", "Id")) and name != "parent_id":
-        return AN_ID
-    return AN_INSTANT if name.endswith(("_at", "At")) else None
+        return EXAMPLE_ID
+    return EXAMPLE_TIME if name.endswith(("_at", "At")) else None
 
 
-def _fits(value: object, schema: Mapping[str, object]) -> bool:
+def _matches_schema(value: object, schema: Mapping[str, object]) -> bool:
     """Whether a usual value may stand here. Where null may stand it does: it is the usual value of such fields."""
     values = schema.get("enum")
     if isinstance(values, list):
@@ -160,5 +160,5 @@ def _fits(value: object, schema: Mapping[str, object]) -> bool:
     if "properties" in schema:
         return False
     if "type" in schema:
-        return schema["type"] == _NAMES[type(value)]
+        return schema["type"] == _JSON_TYPE_NAMES[type(value)]
     return "anyOf" not in schema and "const" not in schema

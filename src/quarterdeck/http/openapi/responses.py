@@ -9,13 +9,13 @@ import msgspec
 from quarterdeck.core import errors
 from quarterdeck.core.routing import Route
 from quarterdeck.http.openapi import error_codes
-from quarterdeck.http.openapi.examples import AN_ID, Sampler
-from quarterdeck.http.openapi.schemas import PLACE, Json, Schemas
+from quarterdeck.http.openapi.examples import EXAMPLE_ID, ExampleBuilder
+from quarterdeck.http.openapi.schemas import SCHEMA_REF_PREFIX, Json, Schemas
 from quarterdeck.http.problem_json import CONTENT_TYPE
 from quarterdeck.http.stream_limits import EVENT_STREAM
 
-WITH_TOKEN = (400, 401, 403, 404, 429, 500, 503)
-WITHOUT_TOKEN = (500, 503)
+AUTHENTICATED_STATUSES = (400, 401, 403, 404, 429, 500, 503)
+PUBLIC_STATUSES = (500, 503)
 """The problems any route may answer with, beyond those its row names."""
 PROBLEM_EXAMPLE: Json = {
     "type": "urn:quarterdeck:problem:agent_concurrency_limit_exceeded",
@@ -23,7 +23,7 @@ PROBLEM_EXAMPLE: Json = {
     "status": 429,
     "detail": "max_concurrent is 8, and 8 are used (live child sessions in the zone).",
     "error": "agent_concurrency_limit_exceeded",
-    "request_id": AN_ID,
+    "request_id": EXAMPLE_ID,
     "bound": "max_concurrent",
     "limit": 8,
     "used": 8,
@@ -32,58 +32,61 @@ PROBLEM_EXAMPLE: Json = {
 }
 
 
-def successes(route: Route, schemas: Schemas, sampler: Sampler) -> Json:
+def success_responses(route: Route, schemas: Schemas, example_builder: ExampleBuilder) -> Json:
     """What success looks like. 201 is 200 for what was there already; 204 is 200 for who asks to see more."""
-    full: Json = {"description": _phrase(200), "headers": _answer_headers(route, schemas)}
-    if route.answer is not None:
-        full["content"] = content(schemas.of(route.answer), sampler)
-    if route.streams is not None:
-        full["content"] = {**_content(full), **_events(schemas.of(route.streams), sampler)}
+    success: Json = {"description": _status_description(200), "headers": _response_headers(route, schemas)}
+    if route.response is not None:
+        success["content"] = json_content(schemas.schema_of(route.response), example_builder)
+    if route.stream_event is not None:
+        success["content"] = {
+            **_content_of(success),
+            **_event_stream_content(schemas.schema_of(route.stream_event), example_builder),
+        }
     if route.status == 201:
-        made: Json = {"201": {**full, "description": _phrase(201)}}
+        created: Json = {"201": {**success, "description": _status_description(201)}}
         # Of what is made by its id, by an Idempotency-Key, or known otherwise; any other POST makes something new each
         # time.
-        keyed = "idempotency_key_conflict" in route.refusals
-        may_repeat = route.method == "PUT" or keyed or route.may_be_known
-        return made | {"200": {**full, "description": "It was there already"}} if may_repeat else made
+        takes_key = "idempotency_key_conflict" in route.errors
+        is_repeatable = route.method == "PUT" or takes_key or route.returns_existing
+        return created | {"200": {**success, "description": "It was there already"}} if is_repeatable else created
     if route.status == 204:
-        empty: Json = {"description": _phrase(204), "headers": full["headers"]}
-        return {"204": empty} if route.answer is None else {"204": empty, "200": full}
-    return {str(route.status): {**full, "description": _phrase(route.status)}}
+        empty: Json = {"description": _status_description(204), "headers": success["headers"]}
+        return {"204": empty} if route.response is None else {"204": empty, "200": success}
+    return {str(route.status): {**success, "description": _status_description(route.status)}}
 
 
-def _phrase(status: int) -> str:
+def _status_description(status: int) -> str:
     return {200: "Done", 201: "Made", 202: "Accepted", 204: "Done; there is nothing to show"}.get(status, "Answered")
 
 
-def content(schema: Json, sampler: Sampler) -> Json:
-    return {"application/json": {"schema": schema, "example": sampler.value(schema)}}
+def json_content(schema: Json, example_builder: ExampleBuilder) -> Json:
+    return {"application/json": {"schema": schema, "example": example_builder.build(schema)}}
 
 
-def _content(answer: Json) -> Json:
-    found = answer.get("content")
+def _content_of(response: Json) -> Json:
+    found = response.get("content")
     return found if isinstance(found, dict) else {}
 
 
-def _events(schema: Json, sampler: Sampler) -> Json:
+def _event_stream_content(schema: Json, example_builder: ExampleBuilder) -> Json:
     """Server-sent events. OpenAPI 3.1 has no word for them, so they are text, with one shown."""
-    event = sampler.value(schema)
-    told = msgspec.json.encode(event).decode()
+    event = example_builder.build(schema)
+    data = msgspec.json.encode(event).decode()
     fields = event if isinstance(event, dict) else {}
     # What is no event of the log itself is named for what it is.
     pos, name = fields.get("pos", 42), fields.get("type", "entry")
-    shown = f"id: {pos}\nevent: {name}\ndata: {told}\n\n"
-    return {EVENT_STREAM: {"schema": {"type": "string"}, "example": shown}}
+    example = f"id: {pos}\nevent: {name}\ndata: {data}\n\n"
+    return {EVENT_STREAM: {"schema": {"type": "string"}, "example": example}}
 
 
-def _answer_headers(route: Route, schemas: Schemas) -> Json:
+def _response_headers(route: Route, schemas: Schemas) -> Json:
     headers: Json = {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}
-    if route.query is not None and "cursor" in schemas.fields(route.query)[0]:
+    if route.query is not None and "cursor" in schemas.query_fields(route.query)[0]:
         headers["Link"] = {"$ref": "#/components/headers/Link"}
     return headers
 
 
-def headers() -> Json:
+def header_components() -> Json:
     text, number = {"type": "string"}, {"type": "integer", "minimum": 0}
     return {
         "RequestId": {"description": "The request's own x-request-id, or one made here.", "schema": text},
@@ -96,47 +99,54 @@ def headers() -> Json:
 # -- what is refused ---------------------------------------------------------------------------------------------
 
 
-def problems(route: Route) -> Json:
+def problem_responses(route: Route) -> Json:
     """The problem answers of a route: those of all routes, and those of its own codes, which are named."""
-    named: dict[int, list[str]] = {}
-    for code in route.refusals:
-        if known := error_codes.meaning(code):
-            named.setdefault(known.kind.status, []).append(code)
-    statuses = set(WITHOUT_TOKEN if route.scope is None else WITH_TOKEN) | named.keys()
+    codes_by_status: dict[int, list[str]] = {}
+    for code in route.errors:
+        if error_code := error_codes.find_code(code):
+            codes_by_status.setdefault(error_code.problem_type.status, []).append(code)
+    statuses = set(PUBLIC_STATUSES if route.scope is None else AUTHENTICATED_STATUSES) | codes_by_status.keys()
     if route.body is not None:
         statuses |= {400, 413}
-    known_kinds = kinds()
-    return {str(status): _reference(known_kinds[status], named.get(status, [])) for status in sorted(statuses)}
+    problem_types_by_status = problem_types()
+    return {
+        str(status): _response_reference(problem_types_by_status[status], codes_by_status.get(status, []))
+        for status in sorted(statuses)
+    }
 
 
-def _reference(kind: type[errors.Problem], named: Sequence[str]) -> Json:
-    reference: Json = {"$ref": f"#/components/responses/{kind.__name__}"}
-    if named:
-        reference["description"] = f"{kind.title}: {', '.join(named)}"
+def _response_reference(problem_type: type[errors.Problem], codes: Sequence[str]) -> Json:
+    reference: Json = {"$ref": f"#/components/responses/{problem_type.__name__}"}
+    if codes:
+        reference["description"] = f"{problem_type.title}: {', '.join(codes)}"
     return reference
 
 
-def problem(kind: type[errors.Problem]) -> Json:
+def problem_component(problem_type: type[errors.Problem]) -> Json:
     headers: Json = {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}
-    if kind.status in (429, 503):
+    if problem_type.status in (429, 503):
         headers["Retry-After"] = {"$ref": "#/components/headers/RetryAfter"}
-    if kind.status == 401:
+    if problem_type.status == 401:
         headers["WWW-Authenticate"] = {"$ref": "#/components/headers/Challenge"}
-    media: Json = {"schema": {"$ref": PLACE + "Problem"}}
-    if kind.status == PROBLEM_EXAMPLE["status"]:
+    media: Json = {"schema": {"$ref": SCHEMA_REF_PREFIX + "Problem"}}
+    if problem_type.status == PROBLEM_EXAMPLE["status"]:
         media["example"] = PROBLEM_EXAMPLE
-    return {"description": kind.title, "headers": headers, "content": {CONTENT_TYPE.decode(): media}}
+    return {"description": problem_type.title, "headers": headers, "content": {CONTENT_TYPE.decode(): media}}
 
 
-def kinds() -> dict[int, type[errors.Problem]]:
+def problem_types() -> dict[int, type[errors.Problem]]:
     """One kind for each status. Kinds that other modules derive look like the kind they derive from."""
     found: dict[int, type[errors.Problem]] = {}
-    for kind in errors.leaves():
-        if kind.__module__ == errors.__name__:
-            found.setdefault(kind.status, kind)
+    for problem_type in errors.concrete_types():
+        if problem_type.__module__ == errors.__name__:
+            found.setdefault(problem_type.status, problem_type)
     return found
 
 
-def refusal(code: str) -> Json:
-    known = error_codes.meaning(code)
-    return {"error": code} if known is None else {"error": code, "status": known.kind.status, "meaning": known.says}
+def error_code_entry(code: str) -> Json:
+    error_code = error_codes.find_code(code)
+    return (
+        {"error": code}
+        if error_code is None
+        else {"error": code, "status": error_code.problem_type.status, "meaning": error_code.meaning}
+    )

@@ -13,7 +13,7 @@ from quarterdeck.core.routing import Route
 
 Json = dict[str, object]
 """A JSON object that is being built."""
-PLACE = "#/components/schemas/"
+SCHEMA_REF_PREFIX = "#/components/schemas/"
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -40,58 +40,60 @@ class Schemas:
         bodies: list[object] = [Problem]
         queries: list[object] = []
         for route in routes:
-            bodies += [route.body, *_each(route.answer), *_each(route.streams)]
+            bodies += [route.body, *_union_members(route.response), *_union_members(route.stream_event)]
             queries.append(route.query)
-        kinds = _distinct([*bodies, *queries])
-        found, components = msgspec.json.schema_components(kinds, schema_hook=_free_form, ref_template=PLACE + "{name}")
-        self._schemas: dict[object, Json] = dict(zip(kinds, found, strict=True))
+        types = _distinct([*bodies, *queries])
+        type_schemas, components = msgspec.json.schema_components(
+            types, schema_hook=_any_value_schema, ref_template=SCHEMA_REF_PREFIX + "{name}"
+        )
+        self._schemas: dict[object, Json] = dict(zip(types, type_schemas, strict=True))
         self.components: dict[str, Json] = components
-        self._fields = {query: self.resolved(self._schemas[query]) for query in _distinct(queries)}
+        self._fields = {query: self.resolve(self._schemas[query]) for query in _distinct(queries)}
         # A query's struct has no place in a document that lists its fields one by one as parameters.
         for query in self._fields.keys() - set(_distinct(bodies)):
-            self.components.pop(_name(self._schemas[query]), None)
+            self.components.pop(_component_name(self._schemas[query]), None)
 
-    def of(self, kind: object) -> Json:
+    def schema_of(self, value_type: object) -> Json:
         """One of several, where a route answers with more than one type of document."""
-        options = [self._schemas[each] for each in _each(kind)]
+        options = [self._schemas[member] for member in _union_members(value_type)]
         return options[0] if len(options) == 1 else {"anyOf": [*options]}
 
-    def fields(self, query: object) -> tuple[dict[str, Json], Sequence[str]]:
+    def query_fields(self, query: object) -> tuple[dict[str, Json], Sequence[str]]:
         """The fields of a query's struct, and the names of those that are required."""
         schema = self._fields[query]
         properties, required = schema.get("properties"), schema.get("required")
         return (properties if isinstance(properties, dict) else {}, required if isinstance(required, list) else [])
 
-    def resolved(self, schema: Json) -> Json:
-        return self.components[_name(schema)] if "$ref" in schema else schema
+    def resolve(self, schema: Json) -> Json:
+        return self.components[_component_name(schema)] if "$ref" in schema else schema
 
 
 def without_null(schema: Mapping[str, object]) -> Json:
     """The schema of a value that is either there or not: in a query string nobody writes null."""
-    kept = {name: value for name, value in schema.items() if name != "anyOf"}
-    if kept.get("default", UNSET) is None:
-        del kept["default"]
+    result = {name: value for name, value in schema.items() if name != "anyOf"}
+    if result.get("default", UNSET) is None:
+        del result["default"]
     options = schema.get("anyOf")
     if isinstance(options, list):
-        real = [option for option in options if option != {"type": "null"}]
-        kept |= real[0] if len(real) == 1 else {"anyOf": real}
-    return kept
+        non_null = [option for option in options if option != {"type": "null"}]
+        result |= non_null[0] if len(non_null) == 1 else {"anyOf": non_null}
+    return result
 
 
-def _each(kind: object) -> tuple[object, ...]:
-    return get_args(kind) if isinstance(kind, UnionType) else (kind,)
+def _union_members(value_type: object) -> tuple[object, ...]:
+    return get_args(value_type) if isinstance(value_type, UnionType) else (value_type,)
 
 
-def _distinct(kinds: Iterable[object]) -> list[object]:
-    return [kind for kind in dict.fromkeys(kinds) if kind is not None]
+def _distinct(types: Iterable[object]) -> list[object]:
+    return [value_type for value_type in dict.fromkeys(types) if value_type is not None]
 
 
-def _name(schema: Json) -> str:
-    return str(schema.get("$ref", "")).removeprefix(PLACE)
+def _component_name(schema: Json) -> str:
+    return str(schema.get("$ref", "")).removeprefix(SCHEMA_REF_PREFIX)
 
 
-def _free_form(kind: type) -> Json:
+def _any_value_schema(value_type: type) -> Json:
     # msgspec takes an empty answer for no answer, so a value without bounds gets at least a word.
-    if kind is object:
+    if value_type is object:
         return {"description": "any JSON value"}
     raise NotImplementedError

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.engine.event_log import Event
-from quarterdeck.maintenance.history_checker.task_model import DependencyRow, TaskRow, Work
+from quarterdeck.maintenance.history_checker.task_model import DependencyRow, TaskCallData, TaskRow
 
 # -- what clients wrote down -------------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Asked(msgspec.Struct, frozen=True, gc=False):
+class CallRequest(msgspec.Struct, frozen=True, gc=False):
     """Of what was asked, only what a promise needs: whatever else a client noted is not kept."""
 
     id: str | None = None
@@ -73,7 +73,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     attempt_token: str
 
 
-class Answer(msgspec.Struct, frozen=True):
+class CallResponse(msgspec.Struct, frozen=True):
     id: str | None = None
     status: str | int | None = None
     """Of an invocation or a session its state; of a problem its number, which the line has by itself."""
@@ -85,11 +85,11 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 Instant = Annotated[float, Meta(ge=0)]
-NOTHING_ASKED = Asked()
-NOTHING_ANSWERED = Answer()
+EMPTY_REQUEST = CallRequest()
+EMPTY_RESPONSE = CallResponse()
 
 
-class Line(msgspec.Struct, frozen=True):
+class HistoryLine(msgspec.Struct, frozen=True):
     """One line as it stands in a file. What was asked and answered is looked at only where a promise is about it."""
 
     client: Annotated[str, Meta(min_length=1, max_length=256)]
@@ -109,7 +109,7 @@ class Line(msgspec.Struct, frozen=True):
     under the same number stands in for it."""
 
 
-class Call(msgspec.Struct, gc=False):
+class RecordedCall(msgspec.Struct, gc=False):
     """One call that a client made, and what became of it as far as the client knows."""
 
     client: str
@@ -119,18 +119,18 @@ class Call(msgspec.Struct, gc=False):
     op: str
     zone: str
     status: int | None
-    asked: Asked = NOTHING_ASKED
-    answer: Answer | None = None
+    request: CallRequest = EMPTY_REQUEST
+    optional_response: CallResponse | None = None
     session: str | None = None
     file: str = ""
     line: int = 0
-    work: Work | None = None
+    task_data: TaskCallData | None = None
     """Of calls about tasks."""
-    before: bool = False
+    is_write_ahead: bool = False
 
     @property
-    def said(self) -> Answer:
-        return self.answer or NOTHING_ANSWERED
+    def response(self) -> CallResponse:
+        return self.optional_response or EMPTY_RESPONSE
 
     @property
     def outcome(self) -> Outcome:
@@ -140,30 +140,32 @@ class Call(msgspec.Struct, gc=False):
             return Outcome.UNKNOWN
         if self.status < 300:
             return Outcome.DONE
-        told = self.said.error
-        if self.status < 500 or (self.status == 503 and isinstance(told, str) and told != "outcome_unknown"):
+        error_code = self.response.error
+        if self.status < 500 or (
+            self.status == 503 and isinstance(error_code, str) and error_code != "outcome_unknown"
+        ):
             return Outcome.REFUSED
         return Outcome.UNKNOWN
 
     @property
-    def created(self) -> bool:
+    def has_created(self) -> bool:
         return self.status == 201
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         return f"{self.file}:{self.line}"
 
     def leases(self) -> Iterator[Lease]:
         """What the answer handed over."""
         if self.outcome is not Outcome.DONE:
             return
-        yield from self.said.items
-        if self.op == Op.TASK_CLAIM and self.work is not None:
-            for lease in self.work.leases:
+        yield from self.response.items
+        if self.op == Op.TASK_CLAIM and self.task_data is not None:
+            for lease in self.task_data.leases:
                 yield Lease(lease.id, lease.attempt, lease.attempt_token)
-        told = self.said
-        if self.op == Op.START and self.asked.id and told.attempt is not None and told.attempt_token:
-            yield Lease(self.asked.id, told.attempt, told.attempt_token)
+        response = self.response
+        if self.op == Op.START and self.request.id and response.attempt is not None and response.attempt_token:
+            yield Lease(self.request.id, response.attempt, response.attempt_token)
 
 
 # -- what the tables hold ----------------------------------------------------------------------------------------
@@ -226,7 +228,7 @@ class CascadeRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     zone_id: str
     id: str
     target_id: str | None
-    left: int
+    remaining: int
     finished_at: Millis | None
 
 
@@ -252,7 +254,7 @@ class Rows(msgspec.Struct, frozen=True):
 # -- the log -----------------------------------------------------------------------------------------------------
 
 
-class Told(msgspec.Struct, frozen=True):
+class EventData(msgspec.Struct, frozen=True):
     """Of an event's data, what a promise needs."""
 
     application_id: str | None = None
@@ -273,16 +275,16 @@ class Told(msgspec.Struct, frozen=True):
     scopes: list[str] = []
 
     @property
-    def expires(self) -> Millis | None:
-        told = self.expires_at
-        return round(told.timestamp() * SECOND) if isinstance(told, datetime) else told
+    def expires_at_ms(self) -> Millis | None:
+        value = self.expires_at
+        return round(value.timestamp() * SECOND) if isinstance(value, datetime) else value
 
 
-_decode = msgspec.json.Decoder(Told).decode
-NOTHING_TOLD = Told()
+_decode = msgspec.json.Decoder(EventData).decode
+EMPTY_EVENT_DATA = EventData()
 
 
-def told_by(event: Event) -> Told | None:
+def decode_event_data(event: Event) -> EventData | None:
     """None where the data cannot be read as what such an event says."""
     try:
         return _decode(event.data)
@@ -296,19 +298,19 @@ def told_by(event: Event) -> Told | None:
 class Evidence(msgspec.Struct, frozen=True):
     log: Iterable[Event]
     """In the order of positions; can be walked as often as somebody wants to."""
-    history: Sequence[Call]
+    history: Sequence[RecordedCall]
     rows: Rows
 
-    def done(self, *ops: Op) -> Iterator[Call]:
+    def successful_calls(self, *ops: Op) -> Iterator[RecordedCall]:
         return (call for call in self.history if call.op in ops and call.outcome is Outcome.DONE)
 
     @property
-    def whole(self) -> bool:
+    def is_log_complete(self) -> bool:
         """Whether the log is there from its beginning."""
         return self.rows.floor == 0
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Violation(msgspec.Struct, frozen=True):
     """One breach of a promise: where it is seen, of what, and in a sentence."""
 
     promise: str
@@ -321,13 +323,13 @@ class Finding(msgspec.Struct, frozen=True):
     """The line of a history that shows it."""
 
     def text(self) -> str:
-        at = f" at {self.pos}" if self.pos is not None else ""
-        by = f" ({self.call})" if self.call else ""
-        line = f"{self.promise}{at}: zone {self.zone_id}: {self.detail}{by}"
+        position = f" at {self.pos}" if self.pos is not None else ""
+        source = f" ({self.call})" if self.call else ""
+        line = f"{self.promise}{position}: zone {self.zone_id}: {self.detail}{source}"
         # Names are chosen by strangers: as one line that cannot move a cursor.
         return line if line.isprintable() else ascii(line)[1:-1]
 
 
-Promise = Callable[[Evidence], Iterable[Finding]]
+Invariant = Callable[[Evidence], Iterable[Violation]]
 Ref = tuple[str, str]
 """(zone, id)"""

@@ -14,67 +14,67 @@ from typing import BinaryIO
 import msgspec
 
 from quarterdeck.core.errors import Invalid
-from quarterdeck.maintenance.history_checker.model import Answer, Asked, Call, Line, Op
-from quarterdeck.maintenance.history_checker.task_model import TaskAnswer, TaskAsked, Work
+from quarterdeck.maintenance.history_checker.model import CallRequest, CallResponse, HistoryLine, Op, RecordedCall
+from quarterdeck.maintenance.history_checker.task_model import TaskCallData, TaskRequest, TaskResponse
 
 LINE_MAX = 32 << 20
 """Bytes. A claim of a hundred invocations with everything in them fits."""
 OPS = frozenset(Op)
-OF_TASKS = frozenset(op for op in Op if op.startswith("task."))
-_line = msgspec.json.Decoder(Line).decode
-_asked = msgspec.json.Decoder(Asked).decode
-_answer = msgspec.json.Decoder(Answer | None).decode
-_task_asked = msgspec.json.Decoder(TaskAsked).decode
-_task_answer = msgspec.json.Decoder(TaskAnswer | None).decode
+TASK_OPS = frozenset(op for op in Op if op.startswith("task."))
+_decode_line = msgspec.json.Decoder(HistoryLine).decode
+_decode_request = msgspec.json.Decoder(CallRequest).decode
+_decode_response = msgspec.json.Decoder(CallResponse | None).decode
+_decode_task_request = msgspec.json.Decoder(TaskRequest).decode
+_decode_task_response = msgspec.json.Decoder(TaskResponse | None).decode
 
 
 class History(msgspec.Struct, frozen=True):
-    calls: list[Call]
-    cut: int = 0
+    calls: list[RecordedCall]
+    truncated_files: int = 0
     """Files whose last line was not whole."""
 
 
-def read(files: Sequence[Path]) -> History:
-    calls: list[Call] = []
-    cut = 0
+def read_histories(files: Sequence[Path]) -> History:
+    calls: list[RecordedCall] = []
+    truncated_files = 0
     for file in files:
         try:
             with file.open("rb") as handle:
-                for call in _lines(handle, file):
+                for call in _read_calls(handle, file):
                     if call is None:
-                        cut += 1
+                        truncated_files += 1
                     else:
                         calls.append(call)
         except OSError as error:
             raise Invalid("invalid_history", f"{file} cannot be read: {error.strerror}.") from error
-    return History(_told_once(calls), cut)
+    return History(_merge_duplicates(calls), truncated_files)
 
 
-def _lines(handle: BinaryIO, file: Path) -> Iterator[Call | None]:
-    number = 0
+def _read_calls(handle: BinaryIO, file: Path) -> Iterator[RecordedCall | None]:
+    line_number = 0
     while raw := handle.readline(LINE_MAX):
-        number += 1
+        line_number += 1
         if not raw.strip():
             continue
         try:
-            call = _call(_line(raw))
+            call = _to_call(_decode_line(raw))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if not raw.endswith(b"\n") and len(raw) < LINE_MAX:
                 yield None
                 return
-            raise _wrong(file, number, str(error)) from None
+            raise _invalid_line(file, line_number, str(error)) from None
         if call.ended < call.started:
-            raise _wrong(file, number, "it ended before it started")
-        if call.before and call.status is not None:
-            raise _wrong(file, number, "it was written before the call, and has its answer")
-        call.file, call.line = file.name, number
+            raise _invalid_line(file, line_number, "it ended before it started")
+        if call.is_write_ahead and call.status is not None:
+            raise _invalid_line(file, line_number, "it was written before the call, and has its answer")
+        call.file, call.line = file.name, line_number
         yield call
 
 
-def _call(line: Line) -> Call:
+def _to_call(line: HistoryLine) -> RecordedCall:
     """Of what no promise is about, only that it was."""
-    is_judged = line.op in OPS
-    return Call(
+    is_checked = line.op in OPS
+    return RecordedCall(
         line.client,
         line.seq,
         line.started,
@@ -82,26 +82,28 @@ def _call(line: Line) -> Call:
         line.op,
         line.zone,
         line.status,
-        _asked(line.asked) if is_judged else Asked(),
-        _answer(line.answer) if is_judged else None,
+        _decode_request(line.asked) if is_checked else CallRequest(),
+        _decode_response(line.answer) if is_checked else None,
         line.session,
-        work=Work(_task_asked(line.asked), _task_answer(line.answer)) if line.op in OF_TASKS else None,
-        before=line.before,
+        task_data=TaskCallData(_decode_task_request(line.asked), _decode_task_response(line.answer))
+        if line.op in TASK_OPS
+        else None,
+        is_write_ahead=line.before,
     )
 
 
-def _told_once(calls: Sequence[Call]) -> list[Call]:
+def _merge_duplicates(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
     """One call told twice would count as two; but what was written before it gives way to what was written after."""
-    met: dict[tuple[str, int], Call] = {}
+    seen: dict[tuple[str, int], RecordedCall] = {}
     for call in calls:
-        first = met.get((call.client, call.seq))
-        if first is not None and (call.before or not first.before):
+        first = seen.get((call.client, call.seq))
+        if first is not None and (call.is_write_ahead or not first.is_write_ahead):
             raise Invalid(
-                "invalid_history", f"{first.where} and {call.where} are both call {call.seq} of {call.client}."
+                "invalid_history", f"{first.location} and {call.location} are both call {call.seq} of {call.client}."
             )
-        met[call.client, call.seq] = call
-    return [*met.values()]
+        seen[call.client, call.seq] = call
+    return [*seen.values()]
 
 
-def _wrong(file: Path, number: int, why: str) -> Invalid:
-    return Invalid("invalid_history", f"{file}:{number} is not a call: {why}.")
+def _invalid_line(file: Path, line_number: int, reason: str) -> Invalid:
+    return Invalid("invalid_history", f"{file}:{line_number} is not a call: {reason}.")

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.engine.event_log import Event
-from quarterdeck.maintenance.history_checker.model import ENDED_STATES, Evidence, Ref, Told, told_by
+from quarterdeck.maintenance.history_checker.model import ENDED_STATES, EventData, Evidence, Ref, decode_event_data
 
 
 @dataclass(slots=True)
-class Life:
+class ReplayedSession:
     """One session, as far as the log has come."""
 
     zone_id: str
@@ -28,34 +28,34 @@ class Life:
     spawned_pos: int
     ended_pos: int | None = None
     """Where it ended for everybody: its own event, or the stamp of a cascade above it."""
-    settled_pos: int | None = None
+    terminated_pos: int | None = None
     """Where its own end is told."""
-    settled_at: Millis | None = None
-    asleep: bool = False
+    terminated_at: Millis | None = None
+    is_suspended: bool = False
 
     def is_live(self, at: Millis) -> bool:
         """Past its time it is gone, whether a sweep has come or not."""
         return self.ended_pos is None and self.expires_at > at
 
 
-class Lives:
+class SessionReplay:
     """Every session the log has told of so far."""
 
     def __init__(self, evidence: Evidence) -> None:
-        self._lives: dict[Ref, Life] = {}
+        self._sessions: dict[Ref, ReplayedSession] = {}
         self._children: dict[Ref, list[str]] = {}
-        self._live: dict[str, dict[str, None]] = {}
+        self._live_ids: dict[str, dict[str, None]] = {}
         """By zone, whom no end has been told of: for an ending of the whole zone."""
-        if not evidence.whole:
-            self._begin(evidence)
+        if not evidence.is_log_complete:
+            self._load_earlier(evidence)
 
-    def _begin(self, evidence: Evidence) -> None:
+    def _load_earlier(self, evidence: Evidence) -> None:
         """What lived before the first event that is left is known by its rows."""
         first = next(iter(evidence.log), None)
         for row in evidence.rows.sessions:
             if first is None or row.spawned_at < first.at:
-                life = self._enter(
-                    Life(
+                session = self._add(
+                    ReplayedSession(
                         row.zone_id,
                         row.id,
                         row.application_id,
@@ -67,107 +67,107 @@ class Lives:
                     )
                 )
                 if row.terminated_at is not None and (first is None or row.terminated_at < first.at):
-                    self._end(life, 0)
+                    self._mark_ended(session, 0)
 
-    def __iter__(self) -> Iterator[Life]:
-        return iter(self._lives.values())
+    def __iter__(self) -> Iterator[ReplayedSession]:
+        return iter(self._sessions.values())
 
-    def get(self, zone_id: str, session_id: str | None) -> Life | None:
-        return None if session_id is None else self._lives.get((zone_id, session_id))
+    def get(self, zone_id: str, session_id: str | None) -> ReplayedSession | None:
+        return None if session_id is None else self._sessions.get((zone_id, session_id))
 
-    def feed(self, event: Event, told: Told) -> Sequence[Life]:
+    def apply(self, event: Event, data: EventData) -> Sequence[ReplayedSession]:
         """Takes an event in; who of those that lived has ended by it."""
         match event.type:
             case "session.spawn":
-                if (event.zone_id, event.subject) not in self._lives:
-                    self._enter(_born(event, told))
+                if (event.zone_id, event.subject) not in self._sessions:
+                    self._add(_spawned_session(event, data))
             case "session.terminate":
                 return self._terminate(event)
             case "cascade.begin":
-                return [self._end(life, event.pos) for life in self._reached(event)]
+                return [self._mark_ended(life, event.pos) for life in self._cascade_targets(event)]
             case "session.suspend" | "session.resume":
-                if life := self.get(event.zone_id, event.subject):
-                    life.asleep = event.to_state == "suspended"
+                if session := self.get(event.zone_id, event.subject):
+                    session.is_suspended = event.to_state == "suspended"
         return ()
 
-    def _enter(self, life: Life) -> Life:
-        self._lives[life.zone_id, life.id] = life
-        self._live.setdefault(life.zone_id, {})[life.id] = None
-        if life.parent_id is not None:
-            self._children.setdefault((life.zone_id, life.parent_id), []).append(life.id)
-        return life
+    def _add(self, session: ReplayedSession) -> ReplayedSession:
+        self._sessions[session.zone_id, session.id] = session
+        self._live_ids.setdefault(session.zone_id, {})[session.id] = None
+        if session.parent_id is not None:
+            self._children.setdefault((session.zone_id, session.parent_id), []).append(session.id)
+        return session
 
-    def _terminate(self, event: Event) -> Sequence[Life]:
-        life = self.get(event.zone_id, event.subject)
-        if life is None or life.settled_pos is not None:
+    def _terminate(self, event: Event) -> Sequence[ReplayedSession]:
+        session = self.get(event.zone_id, event.subject)
+        if session is None or session.terminated_pos is not None:
             return ()
-        life.settled_pos, life.settled_at = event.pos, event.at
-        return [self._end(life, event.pos)] if life.ended_pos is None else ()
+        session.terminated_pos, session.terminated_at = event.pos, event.at
+        return [self._mark_ended(session, event.pos)] if session.ended_pos is None else ()
 
-    def _end(self, life: Life, pos: int) -> Life:
-        life.ended_pos = pos
-        self._live.get(life.zone_id, {}).pop(life.id, None)
-        return life
+    def _mark_ended(self, session: ReplayedSession, pos: int) -> ReplayedSession:
+        session.ended_pos = pos
+        self._live_ids.get(session.zone_id, {}).pop(session.id, None)
+        return session
 
-    def _reached(self, event: Event) -> list[Life]:
+    def _cascade_targets(self, event: Event) -> list[ReplayedSession]:
         """Whom a cascade stamps: the session it names and all that lives under it, or the whole zone."""
-        top = self.get(event.zone_id, event.subject)
-        if top is None:
-            whole = [self.get(event.zone_id, name) for name in self._live.get(event.zone_id, ())]
-            return [life for life in whole if life]
-        return [life for life in self.under(top) if life.ended_pos is None]
+        root = self.get(event.zone_id, event.subject)
+        if root is None:
+            zone_sessions = [self.get(event.zone_id, name) for name in self._live_ids.get(event.zone_id, ())]
+            return [session for session in zone_sessions if session]
+        return [session for session in self.subtree(root) if session.ended_pos is None]
 
-    def under(self, top: Life) -> Iterator[Life]:
+    def subtree(self, root: ReplayedSession) -> Iterator[ReplayedSession]:
         """A session and everything under it, the dead included: below one that has ended somebody may still live."""
-        pending, met = [top], {top.id}
+        pending, seen = [root], {root.id}
         while pending:
-            life = pending.pop()
-            yield life
-            for child in self.children(life):
-                if child.id not in met:
-                    met.add(child.id)
+            session = pending.pop()
+            yield session
+            for child in self.children(session):
+                if child.id not in seen:
+                    seen.add(child.id)
                     pending.append(child)
 
-    def children(self, life: Life) -> Iterator[Life]:
-        for name in self._children.get((life.zone_id, life.id), ()):
-            if child := self.get(life.zone_id, name):
+    def children(self, session: ReplayedSession) -> Iterator[ReplayedSession]:
+        for name in self._children.get((session.zone_id, session.id), ()):
+            if child := self.get(session.zone_id, name):
                 yield child
 
 
-def _born(event: Event, told: Told) -> Life:
-    expires = told.expires
-    return Life(
+def _spawned_session(event: Event, data: EventData) -> ReplayedSession:
+    expires = data.expires_at_ms
+    return ReplayedSession(
         event.zone_id,
         event.subject,
-        told.application_id or "",
-        told.parent_id,
-        told.root_id or event.subject,
-        told.depth,
+        data.application_id or "",
+        data.parent_id,
+        data.root_id or event.subject,
+        data.depth,
         # One that does not say when it ends is not taken for one that has.
         2**63 if expires is None else expires,
         event.pos,
     )
 
 
-def lived(evidence: Evidence) -> Lives:
+def replay_sessions(evidence: Evidence) -> SessionReplay:
     """The whole log, taken in."""
-    lives = Lives(evidence)
-    for event, told in reading(evidence):
-        lives.feed(event, told)
-    return lives
+    sessions = SessionReplay(evidence)
+    for event, data in readable_events(evidence):
+        sessions.apply(event, data)
+    return sessions
 
 
-def reading(evidence: Evidence) -> Iterator[tuple[Event, Told]]:
+def readable_events(evidence: Evidence) -> Iterator[tuple[Event, EventData]]:
     """Events that can be read; what cannot is for the promise about the story to tell."""
     for event in evidence.log:
-        told = told_by(event)
-        if told is not None:
-            yield event, told
+        data = decode_event_data(event)
+        if data is not None:
+            yield event, data
 
 
 # -- invocations -------------------------------------------------------------------------------------------------
 
-LEADS_TO = {
+STATE_AFTER = {
     "invocation.created": "pending",
     "invocation.started": "running",
     "invocation.retried": "pending",
@@ -175,7 +175,7 @@ LEADS_TO = {
     "invocation.cancel_requested": "running",
     **{f"invocation.{state}": state for state in ENDED_STATES},
 }
-COMES_FROM: dict[str, frozenset[str | None]] = {
+STATES_BEFORE: dict[str, frozenset[str | None]] = {
     "invocation.created": frozenset({None}),
     "invocation.started": frozenset({"pending"}),
     "invocation.canceled": frozenset({"pending", "running"}),
@@ -184,13 +184,13 @@ COMES_FROM: dict[str, frozenset[str | None]] = {
         for verb in ("retried", "released", "cancel_requested", "succeeded", "failed", "timed_out", "dead")
     },
 }
-ENDS_AN_ATTEMPT = frozenset({"invocation.retried", "invocation.released"}) | {
+ATTEMPT_END_EVENTS = frozenset({"invocation.retried", "invocation.released"}) | {
     f"invocation.{state}" for state in ENDED_STATES
 }
 
 
 @dataclass(slots=True)
-class Tale:
+class ReplayedInvocation:
     """One invocation, as far as the log has come."""
 
     state: str | None = None

@@ -10,7 +10,7 @@ from quarterdeck.engine.event_log import Event
 NO_CHECKPOINT = msgspec.Raw(b"{}")
 
 
-class TaskAsked(msgspec.Struct, frozen=True, rename="camel"):
+class TaskRequest(msgspec.Struct, frozen=True, rename="camel"):
     """Of what was asked about a task, what a promise needs beside its id."""
 
     attempt_token: str | None = None
@@ -20,7 +20,7 @@ class TaskAsked(msgspec.Struct, frozen=True, rename="camel"):
     checkpoint_data: msgspec.Raw = msgspec.Raw(b"null")
 
     @property
-    def saves(self) -> bool:
+    def has_checkpoint(self) -> bool:
         """Whether it leaves something for the next attempt."""
         return bytes(self.checkpoint_data) != b"null"
 
@@ -34,22 +34,22 @@ class TaskLease(msgspec.Struct, frozen=True, rename="camel"):
     checkpoint_data: msgspec.Raw = NO_CHECKPOINT
 
 
-class TaskAnswer(msgspec.Struct, frozen=True, rename="camel"):
+class TaskResponse(msgspec.Struct, frozen=True, rename="camel"):
     tasks: list[TaskLease] = []
 
 
-NOTHING_ANSWERED = TaskAnswer()
+EMPTY_TASK_RESPONSE = TaskResponse()
 
 
-class Work(msgspec.Struct, frozen=True):
+class TaskCallData(msgspec.Struct, frozen=True):
     """What one call about tasks asked and was answered, beside what every call has."""
 
-    asked: TaskAsked = TaskAsked()
-    answer: TaskAnswer | None = None
+    request: TaskRequest = TaskRequest()
+    optional_response: TaskResponse | None = None
 
     @property
     def leases(self) -> list[TaskLease]:
-        return (self.answer or NOTHING_ANSWERED).tasks
+        return (self.optional_response or EMPTY_TASK_RESPONSE).tasks
 
 
 # -- what the tables hold ----------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class DependencyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 # -- the log -----------------------------------------------------------------------------------------------------
 
 
-class TaskTold(msgspec.Struct, frozen=True, rename="camel"):
+class TaskEventData(msgspec.Struct, frozen=True, rename="camel"):
     """Of a task's event, what a promise needs."""
 
     attempt: int
@@ -94,10 +94,10 @@ class TaskTold(msgspec.Struct, frozen=True, rename="camel"):
     current_step: str | None = None
 
 
-_decode = msgspec.json.Decoder(TaskTold).decode
+_decode = msgspec.json.Decoder(TaskEventData).decode
 
 
-def task_told_by(event: Event) -> TaskTold | None:
+def decode_task_event_data(event: Event) -> TaskEventData | None:
     """None where the data cannot be read as what such an event says."""
     try:
         return _decode(event.data)

@@ -23,16 +23,16 @@ from quarterdeck.sdk.invocations import Invocations
 from quarterdeck.sdk.types import BULK_MAX, Item, Lease, Token
 
 log = logging.getLogger("quarterdeck.sdk.invocation_worker")
-AHEAD_SECONDS = 0.25
+PREFETCH_SECONDS = 0.25
 """How soon what is taken ahead should begin."""
-SHARE = 0.2
+MEAN_WEIGHT = 0.2
 """Of the last method in how long methods take."""
 RETRY_SECONDS = 0.5
-LEAST_BEAT_SECONDS = 0.05
+MIN_HEARTBEAT_SECONDS = 0.05
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class HeldLease:
     """One lease."""
 
     lease: Lease
@@ -42,7 +42,7 @@ class Held:
     """Its method has; its outcome is yet to be told."""
     is_dropped: bool = False
     """Nobody wants to know what becomes of it."""
-    beats: int = 0
+    heartbeats: int = 0
     """How often it was prolonged before it began."""
 
     @property
@@ -56,17 +56,17 @@ class Limits:
     prefetch: int
 
 
-class Holdings:
-    def __init__(self, limits: Limits, begin: Callable[[Held], Coroutine[None, None, None]]) -> None:
+class InFlight:
+    def __init__(self, limits: Limits, start: Callable[[HeldLease], Coroutine[None, None, None]]) -> None:
         self._limits = limits
-        self._begin = begin
-        self._held: dict[str, Held] = {}
-        self._waiting: deque[Held] = deque()
-        self._running: set[Held] = set()
-        self._mean: float | None = None
-        self._beat_seconds = 0.0
-        self._freed = asyncio.Event()
-        self._some = asyncio.Event()
+        self._start = start
+        self._held: dict[str, HeldLease] = {}
+        self._waiting: deque[HeldLease] = deque()
+        self._running: set[HeldLease] = set()
+        self._mean_seconds: float | None = None
+        self._heartbeat_seconds = 0.0
+        self._slot_freed = asyncio.Event()
+        self._not_empty = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -77,59 +77,63 @@ class Holdings:
 
     # -- taking and beginning ----------------------------------------------------------------------------------------
 
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many more may be taken now."""
-        return self._limits.concurrency + self._ahead() - len(self._held)
+        return self._limits.concurrency + self._prefetch_count() - len(self._held)
 
-    async def until_room(self) -> int:
-        while (room := self.room()) <= 0:
-            self._freed.clear()
-            await self._freed.wait()
-        return room
+    async def wait_for_slots(self) -> int:
+        while (free_slots := self.free_slots()) <= 0:
+            self._slot_freed.clear()
+            await self._slot_freed.wait()
+        return free_slots
 
-    def take(self, held: Iterable[Held]) -> None:
-        for each in held:
-            if each.lease.attempt_token in self._held:
+    def add(self, held: Iterable[HeldLease]) -> None:
+        for entry in held:
+            if entry.lease.attempt_token in self._held:
                 continue  # given once more by a claim that was made once more
-            self._held[each.lease.attempt_token] = each
-            self._waiting.append(each)
-            lasts = (each.lease.lease_expires_at - each.lease.updated_at).total_seconds()
-            self._beat_seconds = max(LEAST_BEAT_SECONDS, lasts / 3)
-        self._some.set()
-        self._fill()
+            self._held[entry.lease.attempt_token] = entry
+            self._waiting.append(entry)
+            lease_seconds = (entry.lease.lease_expires_at - entry.lease.updated_at).total_seconds()
+            self._heartbeat_seconds = max(MIN_HEARTBEAT_SECONDS, lease_seconds / 3)
+        self._not_empty.set()
+        self._start_waiting()
 
-    def ended(self, held: Held, seconds: float) -> None:
+    def mark_ended(self, held: HeldLease, seconds: float) -> None:
         """Its method has returned; its lease is held until the outcome is told."""
         if held.has_ended:
             return
         self._running.discard(held)
         held.has_ended = True
         if not held.is_dropped:
-            self._mean = seconds if self._mean is None else self._mean + SHARE * (seconds - self._mean)
-        self._fill()
-        self._freed.set()
+            self._mean_seconds = (
+                seconds
+                if self._mean_seconds is None
+                else self._mean_seconds + MEAN_WEIGHT * (seconds - self._mean_seconds)
+            )
+        self._start_waiting()
+        self._slot_freed.set()
 
-    def forget(self, attempt_token: str) -> None:
+    def remove(self, attempt_token: str) -> None:
         self._held.pop(attempt_token, None)
-        self._freed.set()
+        self._slot_freed.set()
 
-    def _ahead(self) -> int:
-        if self._mean is None:
+    def _prefetch_count(self) -> int:
+        if self._mean_seconds is None:
             return 0
-        soon = self._limits.concurrency * AHEAD_SECONDS / max(self._mean, 1e-6)
-        return min(self._limits.prefetch, int(soon))
+        startable = self._limits.concurrency * PREFETCH_SECONDS / max(self._mean_seconds, 1e-6)
+        return min(self._limits.prefetch, int(startable))
 
-    def _fill(self) -> None:
+    def _start_waiting(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting and len(self._running) < self._limits.concurrency:
             held = self._waiting.popleft()
             self._running.add(held)
-            held.task = loop.create_task(self._begin(held))
+            held.task = loop.create_task(self._start(held))
             # Heard of by the task and not within it: one that is dropped before its first step never runs at all.
-            held.task.add_done_callback(partial(self._done, held, loop.time()))
+            held.task.add_done_callback(partial(self._on_task_done, held, loop.time()))
 
-    def _done(self, held: Held, began: float, task: asyncio.Task[None]) -> None:
-        self.ended(held, asyncio.get_running_loop().time() - began)
+    def _on_task_done(self, held: HeldLease, started_at: float, task: asyncio.Task[None]) -> None:
+        self.mark_ended(held, asyncio.get_running_loop().time() - started_at)
 
     # -- letting go --------------------------------------------------------------------------------------------------
 
@@ -141,20 +145,20 @@ class Holdings:
         """What has not ended. Coroutines are canceled; threads are told, and nobody waits for them."""
         return self._drop(list(self._running))
 
-    async def until_none_runs(self) -> None:
+    async def wait_until_none_running(self) -> None:
         while tasks := [held.task for held in self._running if held.task is not None]:
             await asyncio.wait(tasks)
 
-    def _drop(self, dropped: Sequence[Held]) -> list[Token]:
+    def _drop(self, dropped: Sequence[HeldLease]) -> list[Token]:
         for held in dropped:
             held.is_dropped = True
             held.context.cancel()
             self._held.pop(held.lease.attempt_token, None)
             if held.task is not None:
                 held.task.cancel()
-        gone = set(dropped)
-        self._waiting = deque(held for held in self._waiting if held not in gone)
-        self._freed.set()
+        dropped_set = set(dropped)
+        self._waiting = deque(held for held in self._waiting if held not in dropped_set)
+        self._slot_freed.set()
         return [held.token for held in dropped]
 
     # -- keeping alive -----------------------------------------------------------------------------------------------
@@ -164,33 +168,33 @@ class Holdings:
         pause = 0.0
         while True:
             if not self._held:
-                self._some.clear()
-                await self._some.wait()
-            await asyncio.sleep(pause or self._beat_seconds)
+                self._not_empty.clear()
+                await self._not_empty.wait()
+            await asyncio.sleep(pause or self._heartbeat_seconds)
             try:
-                await self._give_back_stale(invocations)
-                await self._beat(invocations)
+                await self._release_stale(invocations)
+                await self._send_heartbeats(invocations)
                 pause = 0.0
             except Fault as fault:
                 log.warning("%d leases cannot be prolonged now: %s", len(self._held), fault.detail)
-                pause = min(RETRY_SECONDS, self._beat_seconds)
+                pause = min(RETRY_SECONDS, self._heartbeat_seconds)
 
-    async def _give_back_stale(self, invocations: Invocations) -> None:
-        late = [held for held in self._waiting if held.beats > 0]
-        for part in parts(self._drop(late)):
-            await invocations.release(part)
+    async def _release_stale(self, invocations: Invocations) -> None:
+        stale = [held for held in self._waiting if held.heartbeats > 0]
+        for batch in split_batches(self._drop(stale)):
+            await invocations.release(batch)
 
-    async def _beat(self, invocations: Invocations) -> None:
+    async def _send_heartbeats(self, invocations: Invocations) -> None:
         for held in self._waiting:
-            held.beats += 1
-        for part in parts([held.token for held in self._held.values()]):
-            tokens = {token.id: token.attempt_token for token in part}
-            for item in await invocations.heartbeat(part):
+            held.heartbeats += 1
+        for batch in split_batches([held.token for held in self._held.values()]):
+            tokens = {token.id: token.attempt_token for token in batch}
+            for item in await invocations.heartbeat(batch):
                 found = self._held.get(tokens.get(item.id, ""))
                 if found is not None:
-                    self._heard(found, item)
+                    self._handle_heartbeat_item(found, item)
 
-    def _heard(self, held: Held, item: Item) -> None:
+    def _handle_heartbeat_item(self, held: HeldLease, item: Item) -> None:
         if item.cancel:
             held.context.cancel()
         # Of one that has ended the report will say whether it counts: it may have been told in this very moment.
@@ -199,5 +203,5 @@ class Holdings:
             self._drop([held])
 
 
-def parts(tokens: Sequence[Token]) -> Iterable[Sequence[Token]]:
-    return (tokens[at : at + BULK_MAX] for at in range(0, len(tokens), BULK_MAX))
+def split_batches(tokens: Sequence[Token]) -> Iterable[Sequence[Token]]:
+    return (tokens[start : start + BULK_MAX] for start in range(0, len(tokens), BULK_MAX))

@@ -10,24 +10,24 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from quarterdeck import __version__
-from quarterdeck.client.api import path_of
+from quarterdeck.client.api import build_path
 from quarterdeck.sdk.client import Quarterdeck
 from quarterdeck.sdk.errors import Problem
 from quarterdeck.sdk.invocation_worker.claims import Claimer
-from quarterdeck.sdk.invocation_worker.in_flight import Held, Holdings, Limits, parts
-from quarterdeck.sdk.invocation_worker.methods import Context, Function, Methods, failed
+from quarterdeck.sdk.invocation_worker.in_flight import HeldLease, InFlight, Limits, split_batches
+from quarterdeck.sdk.invocation_worker.methods import Context, Function, Methods, build_failure
 from quarterdeck.sdk.invocation_worker.reports import Reporter
 from quarterdeck.sdk.options import ServiceOptions
 from quarterdeck.sdk.types import Completion, Lease, Service, Token
-from quarterdeck.sdk.worker_core.signals import until_signalled
-from quarterdeck.sdk.worker_core.threads import Threads
+from quarterdeck.sdk.worker_core.signals import run_until_signal
+from quarterdeck.sdk.worker_core.threads import DaemonThreadPool
 
 log = logging.getLogger("quarterdeck.sdk.invocation_worker")
 F = TypeVar("F", bound=Function)
-ALIVE_SECONDS = 30.0
-LAST_WORDS_SECONDS = 5.0
+HEARTBEAT_SECONDS = 30.0
+FINAL_REPORT_SECONDS = 5.0
 """For giving back and telling what the grace was too short for."""
-NOWHERE = "http://worker.invalid"
+PULL_ENDPOINT_BASE = "http://worker.invalid"
 """Services are known by an address. That of one whose work is fetched is only a name: `.invalid` leads nowhere."""
 
 
@@ -72,11 +72,11 @@ class Worker:
         self._offer = Offer(service) if isinstance(service, str) else service
         self._grace = grace
         self._methods = Methods()
-        self._threads = Threads(concurrency)
+        self._threads = DaemonThreadPool(concurrency)
         limits = Limits(concurrency, concurrency if prefetch is None else prefetch)
-        self._holdings = Holdings(limits, self._serve)
-        self._reporter = Reporter(client.invocations, self._told)
-        self._claimer = Claimer(client.invocations, self._holdings, self._register)
+        self._in_flight = InFlight(limits, self._run_method)
+        self._reporter = Reporter(client.invocations, self._on_reported)
+        self._claimer = Claimer(client.invocations, self._in_flight, self._register)
         self._stopping = asyncio.Event()
         self._registered = asyncio.Event()
         self._service: Service | None = None
@@ -86,38 +86,38 @@ class Worker:
         annotation names, and a `Context` if it has a second parameter. Coroutines run on the loop, others in
         threads."""
 
-        def declared(function: F) -> F:
+        def decorator(function: F) -> F:
             self._methods.add(name or function.__name__, function)
             return function
 
-        return declared
+        return decorator
 
     # -- its life ----------------------------------------------------------------------------------------------------
 
     def main(self) -> None:
         """Serves until SIGTERM or SIGINT: for a program that does nothing else. A second signal does not wait."""
-        asyncio.run(until_signalled(self, self._client))
+        asyncio.run(run_until_signal(self, self._client))
 
     async def run(self) -> None:
         """Serves until `stop` is called, or until it is cancelled, or until the server refuses for good, which is
         raised."""
         loop = asyncio.get_running_loop()
-        claiming = loop.create_task(self._claimer.run(self._take))
-        others = [
-            loop.create_task(self._holdings.keep_alive(self._client.invocations)),
+        claim_task = loop.create_task(self._claimer.run(self._add_leases))
+        other_tasks = [
+            loop.create_task(self._in_flight.keep_alive(self._client.invocations)),
             loop.create_task(self._reporter.run()),
-            loop.create_task(self._say_alive()),
+            loop.create_task(self._send_heartbeats()),
             loop.create_task(self._stopping.wait()),
         ]
         try:
-            await asyncio.wait([claiming, *others], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([claim_task, *other_tasks], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await self._wind_down(claiming)
-            await _ended([*others])
+            await self._shut_down(claim_task)
+            await _cancel_and_wait([*other_tasks])
             self._threads.close()
-        for wrong in [task.exception() for task in (claiming, *others) if not task.cancelled()]:
-            if wrong is not None:
-                raise wrong
+        for error in [task.exception() for task in (claim_task, *other_tasks) if not task.cancelled()]:
+            if error is not None:
+                raise error
 
     @property
     def is_stopping(self) -> bool:
@@ -133,26 +133,26 @@ class Worker:
         assert self._service is not None
         return self._service
 
-    async def _wind_down(self, claiming: asyncio.Task[None]) -> None:
-        await _ended([claiming])
+    async def _shut_down(self, claim_task: asyncio.Task[None]) -> None:
+        await _cancel_and_wait([claim_task])
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._grace):
-                with _logged("work that was taken at the last moment is not given back"):
-                    await self._claimer.give_back()
-                await self._release(self._holdings.drop_waiting())
-                await self._holdings.until_none_runs()
-                await self._reporter.until_quiet()
+                with _log_problems("work that was taken at the last moment is not given back"):
+                    await self._claimer.release_pending_claim()
+                await self._release(self._in_flight.drop_waiting())
+                await self._in_flight.wait_until_none_running()
+                await self._reporter.wait_until_sent()
                 return
-        log.warning("%d methods did not end within %g s and are given up", self._holdings.running, self._grace)
+        log.warning("%d methods did not end within %g s and are given up", self._in_flight.running, self._grace)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_SECONDS):
-                await self._release(self._holdings.drop_running())
-                await self._reporter.until_quiet()
+            async with asyncio.timeout(FINAL_REPORT_SECONDS):
+                await self._release(self._in_flight.drop_running())
+                await self._reporter.wait_until_sent()
 
     async def _release(self, tokens: Sequence[Token]) -> None:
-        for part in parts(tokens):
-            with _logged(f"{len(part)} leases are not given back, and end by themselves"):
-                await self._client.invocations.release(part)
+        for batch in split_batches(tokens):
+            with _log_problems(f"{len(batch)} leases are not given back, and end by themselves"):
+                await self._client.invocations.release(batch)
 
     # -- what it is made of ------------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Worker:
         if isinstance(offer, Service):
             self._service = offer
         else:
-            described: ServiceOptions = {
+            options: ServiceOptions = {
                 "capabilities": [*self._methods],
                 "framework_name": "quarterdeck-sdk",
                 "framework_version": __version__,
@@ -169,49 +169,49 @@ class Worker:
                 "delivery": "pull",
                 **offer.described,
             }
-            url = offer.endpoint_url or NOWHERE + path_of(offer.application_id)
+            url = offer.endpoint_url or PULL_ENDPOINT_BASE + build_path(offer.application_id)
             self._service = await self._client.services.register(
-                offer.application_id, url, agent_id=offer.agent_id, **described
+                offer.application_id, url, agent_id=offer.agent_id, **options
             )
         self._registered.set()
         log.info("serving %s of %s as %s", ", ".join(self._methods), self._service.application_id, self._service.id)
         return self._service.id, self._service is not offer
 
-    def _take(self, leases: Sequence[Lease]) -> None:
-        self._holdings.take(Held(lease, Context(lease, self._client)) for lease in leases)
+    def _add_leases(self, leases: Sequence[Lease]) -> None:
+        self._in_flight.add(HeldLease(lease, Context(lease, self._client)) for lease in leases)
 
-    async def _serve(self, held: Held) -> None:
+    async def _run_method(self, held: HeldLease) -> None:
         try:
             completion = await self._methods.run(held.context, self._threads)
         except asyncio.CancelledError:
             # Either the worker has given it up, or the method canceled itself, which is one way to fail.
-            completion = failed(held.lease, "method_failed", "the method was canceled", type="CancelledError")
+            completion = build_failure(held.lease, "method_failed", "the method was canceled", type="CancelledError")
         if not held.is_dropped:
             self._reporter.add(completion)
 
-    def _told(self, completion: Completion) -> None:
-        self._holdings.forget(completion.attempt_token)
+    def _on_reported(self, completion: Completion) -> None:
+        self._in_flight.remove(completion.attempt_token)
 
-    async def _say_alive(self) -> None:
+    async def _send_heartbeats(self) -> None:
         service = await self.until_registered()
         while True:
-            await asyncio.sleep(ALIVE_SECONDS)
-            with _logged("the service's heartbeat is not heard", logging.DEBUG):
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            with _log_problems("the service's heartbeat is not heard", logging.DEBUG):
                 await self._client.services.heartbeat(
-                    service.id, health="healthy", active_invocations=self._holdings.running
+                    service.id, health="healthy", active_invocations=self._in_flight.running
                 )
 
 
 @contextlib.contextmanager
-def _logged(what: str, level: int = logging.WARNING) -> Iterator[None]:
+def _log_problems(message: str, level: int = logging.WARNING) -> Iterator[None]:
     """For what a worker can do without."""
     try:
         yield
     except Problem as problem:
-        log.log(level, "%s: %s", what, problem.detail)
+        log.log(level, "%s: %s", message, problem.detail)
 
 
-async def _ended(tasks: Iterable[asyncio.Task[object]]) -> None:
+async def _cancel_and_wait(tasks: Iterable[asyncio.Task[object]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from quarterdeck.sdk import agents
-from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.loop_thread import LoopThread
 from quarterdeck.sdk.options import AgentFilter, AgentOptions, BeatOptions
 from quarterdeck.sdk.work_types import Agent, AgentBeaten, AgentHealth, AgentToken, Task, TaskStatus
 
 
 class Agents:
-    def __init__(self, inner: agents.Agents, background: Background) -> None:
+    def __init__(self, inner: agents.Agents, background: LoopThread) -> None:
         self._inner = inner
         self._background = background
 

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from quarterdeck.sdk import client
-from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.loop_thread import LoopThread
 from quarterdeck.sdk.sync.agents import Agents
 from quarterdeck.sdk.sync.coordinator import Coordinator
 from quarterdeck.sdk.sync.costs import Budgets, Costs
@@ -25,7 +25,7 @@ from quarterdeck.sdk.transport import Options, TokenSource
 class Quarterdeck:
     """A client for one zone. Nothing is looked for before the first call; `close` lets go of everything."""
 
-    def __init__(self, inner: client.Quarterdeck, background: Background) -> None:
+    def __init__(self, inner: client.Quarterdeck, background: LoopThread) -> None:
         self._inner = inner
         self._background = background
         self.zones = Zones(inner.zones, background)
@@ -54,7 +54,7 @@ class Quarterdeck:
         """A client of the server at `url` (or QD_URL), or of the server of the data directory `data` (or QD_DATA, or
         the user's), which is started if none runs. The token is the one given, or QD_TOKEN, or the directory's; the
         zone the one given, or QD_ZONE, or `default`."""
-        return cls(client.Quarterdeck.connect(url, token, zone, data, options), Background())
+        return cls(client.Quarterdeck.connect(url, token, zone, data, options), LoopThread())
 
     @property
     def zone(self) -> str:

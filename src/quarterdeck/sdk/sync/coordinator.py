@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quarterdeck.sdk import coordinator
-from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.loop_thread import LoopThread
 from quarterdeck.sdk.work_types import CoordinatorLine, CoordinatorStatus, Level, Recovered, Strategy
 
 
 class Coordinator:
-    def __init__(self, inner: coordinator.Coordinator, background: Background) -> None:
+    def __init__(self, inner: coordinator.Coordinator, background: LoopThread) -> None:
         self._inner = inner
         self._background = background
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from datetime import date
 
 from quarterdeck.sdk import costs
-from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.loop_thread import LoopThread
 from quarterdeck.sdk.work_types import Budget, CostSum, GroupBy, Period, Scope
 
 
 class Costs:
-    def __init__(self, inner: costs.Costs, background: Background) -> None:
+    def __init__(self, inner: costs.Costs, background: LoopThread) -> None:
         self._inner = inner
         self._background = background
 
@@ -23,7 +23,7 @@ class Costs:
 
 
 class Budgets:
-    def __init__(self, inner: costs.Budgets, background: Background) -> None:
+    def __init__(self, inner: costs.Budgets, background: LoopThread) -> None:
         self._inner = inner
         self._background = background
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from quarterdeck.sdk import delegations
-from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.loop_thread import LoopThread
 from quarterdeck.sdk.options import DelegateOptions
 from quarterdeck.sdk.types import Authority, Delegation, DelegationStatus, Revoked
 
 
 class Delegations:
-    def __init__(self, inner: delegations.Delegations, background: Background) -> None:
+    def __init__(self, inner: delegations.Delegations, background: LoopThread) -> None:
         self._inner = inner
         self._background = background
 

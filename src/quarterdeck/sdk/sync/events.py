@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from quarterdeck.sdk import events
-from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.loop_thread import LoopThread
 from quarterdeck.sdk.types import Event
 
 
 class Events:
-    def __init__(self, inner: events.Events, background: Background) -> None:
+    def __init__(self, inner: events.Events, background: LoopThread) -> None:
         self._inner = inner
         self._background = background
 

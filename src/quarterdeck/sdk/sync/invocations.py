@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Unpack
 
 from quarterdeck.sdk import invocations
-from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.loop_thread import LoopThread
 from quarterdeck.sdk.options import EnqueueOptions
 from quarterdeck.sdk.types import Completion, Invocation, InvocationStatus, Item, Lease, Token
 
 
 class Invocations:
-    def __init__(self, inner: invocations.Invocations, background: Background) -> None:
+    def __init__(self, inner: invocations.Invocations, background: LoopThread) -> None:
         self._inner = inner
         self._background = background
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quarterdeck.sdk import members
-from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.loop_thread import LoopThread
 from quarterdeck.sdk.work_types import Member, Role
 
 
 class Members:
-    def __init__(self, inner: members.Members, background: Background) -> None:
+    def __init__(self, inner: members.Members, background: LoopThread) -> None:
         self._inner = inner
         self._background = background
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Unpack
 
 from quarterdeck.sdk import services
-from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.loop_thread import LoopThread
 from quarterdeck.sdk.options import ServiceOptions
 from quarterdeck.sdk.types import Health, Service
 
 
 class Services:
-    def __init__(self, inner: services.Services, background: Background) -> None:
+    def __init__(self, inner: services.Services, background: LoopThread) -> None:
         self._inner = inner
         self._background = background
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from quarterdeck.sdk import sessions
-from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.loop_thread import LoopThread
 from quarterdeck.sdk.options import SpawnOptions
 from quarterdeck.sdk.types import Receipt, Session, SessionStatus
 
 
 class Sessions:
-    def __init__(self, inner: sessions.Sessions, background: Background) -> None:
+    def __init__(self, inner: sessions.Sessions, background: LoopThread) -> None:
         self._inner = inner
         self._background = background
 

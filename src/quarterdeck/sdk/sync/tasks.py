@@ -7,7 +7,7 @@ from typing import Unpack
 
 from quarterdeck.sdk import tasks
 from quarterdeck.sdk.errors import Problem
-from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.loop_thread import LoopThread
 from quarterdeck.sdk.options import NewTask, TaskChanges, TaskFilter, TaskOptions
 from quarterdeck.sdk.work_types import (
     Level,
@@ -25,7 +25,7 @@ from quarterdeck.sdk.work_types import (
 
 
 class Tasks:
-    def __init__(self, inner: tasks.Tasks, background: Background) -> None:
+    def __init__(self, inner: tasks.Tasks, background: LoopThread) -> None:
         self._inner = inner
         self._background = background
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Literal, Unpack
 
 from quarterdeck.sdk import webhooks
-from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.loop_thread import LoopThread
 from quarterdeck.sdk.options import WebhookChanges, WebhookOptions
 from quarterdeck.sdk.work_types import Webhook, WebhookDelivery
 
 
 class Webhooks:
-    def __init__(self, inner: webhooks.Webhooks, background: Background) -> None:
+    def __init__(self, inner: webhooks.Webhooks, background: LoopThread) -> None:
         self._inner = inner
         self._background = background
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quarterdeck.sdk import zones
-from quarterdeck.sdk.loop_thread import Background
+from quarterdeck.sdk.loop_thread import LoopThread
 from quarterdeck.sdk.types import Quotas, Receipt, Zone
 
 
 class Zones:
-    def __init__(self, inner: zones.Zones, background: Background) -> None:
+    def __init__(self, inner: zones.Zones, background: LoopThread) -> None:
         self._inner = inner
         self._background = background
 

@@ -20,10 +20,10 @@ from quarterdeck.sdk.work_types import Cost, Level, TaskLease, TaskProgress
 T = TypeVar("T")
 
 
-class Desk(Protocol):
+class AttemptReporter(Protocol):
     """Where an attempt's words go."""
 
-    async def progress(self, said: TaskProgress) -> None: ...
+    async def progress(self, update: TaskProgress) -> None: ...
 
     async def log(self, lease: TaskLease, line: Mapping[str, object]) -> None: ...
 
@@ -38,15 +38,15 @@ class Done:
 
 
 class _Attempt:
-    __slots__ = ("_bell", "_desk", "_input", "_thread_bell", "_why", "lease")
+    __slots__ = ("_cancel_event", "_cancel_reason", "_input", "_reporter", "_thread_cancel_event", "lease")
 
-    def __init__(self, lease: TaskLease, desk: Desk) -> None:
+    def __init__(self, lease: TaskLease, reporter: AttemptReporter) -> None:
         self.lease = lease
-        self._desk = desk
+        self._reporter = reporter
         self._input: dict[str, object] | None = None
-        self._why: str | None = None
-        self._bell: asyncio.Event | None = None
-        self._thread_bell: threading.Event | None = None
+        self._cancel_reason: str | None = None
+        self._cancel_event: asyncio.Event | None = None
+        self._thread_cancel_event: threading.Event | None = None
 
     @property
     def id(self) -> str:
@@ -95,28 +95,28 @@ class _Attempt:
     def cancelled(self) -> bool:
         """Whether this attempt is not wanted any more. A function that takes long looks now and then, and stops by
         raising `Canceled`; one that does not look runs to its end, and its result does not count."""
-        return self._why is not None
+        return self._cancel_reason is not None
 
     @property
     def why_cancelled(self) -> str | None:
         """`canceled`, `paused`, `lost` (it was taken from this worker) or `stopping` (the worker is)."""
-        return self._why
+        return self._cancel_reason
 
     def check(self) -> None:
         """Raises `Canceled` if this attempt is not wanted any more."""
-        if self._why is not None:
-            raise Canceled(f"this attempt is not wanted any more: {self._why}")
+        if self._cancel_reason is not None:
+            raise Canceled(f"this attempt is not wanted any more: {self._cancel_reason}")
 
-    def cancel(self, why: str) -> None:
+    def cancel(self, reason: str) -> None:
         """By the worker, on its loop."""
-        if self._why is None:
-            self._why = why
-        if self._bell is not None:
-            self._bell.set()
-        if self._thread_bell is not None:
-            self._thread_bell.set()
+        if self._cancel_reason is None:
+            self._cancel_reason = reason
+        if self._cancel_event is not None:
+            self._cancel_event.set()
+        if self._thread_cancel_event is not None:
+            self._thread_cancel_event.set()
 
-    def _said(
+    def _build_progress(
         self, percent: int | None, step: str | None, checkpoint: Mapping[str, object] | None, costs: Sequence[Cost]
     ) -> TaskProgress:
         return TaskProgress(
@@ -145,18 +145,18 @@ class Attempt(_Attempt):
     ) -> None:
         """Tells how far it is; returns when the server has kept it. Another attempt goes on from the last `checkpoint`.
         Raises `Canceled` if this attempt does not count any more."""
-        await self._desk.progress(self._said(percent, step, checkpoint, costs))
+        await self._reporter.progress(self._build_progress(percent, step, checkpoint, costs))
 
     async def log(self, level: Level, message: str, **details: object) -> None:
         """Adds a line to the task's log."""
-        await self._desk.log(self.lease, {"level": level, "message": message, "details": details})
+        await self._reporter.log(self.lease, {"level": level, "message": message, "details": details})
 
     async def until_cancelled(self) -> None:
         """Returns when the attempt is not wanted any more."""
-        if self._bell is None:
-            self._bell = asyncio.Event()
-        if self._why is None:
-            await self._bell.wait()
+        if self._cancel_event is None:
+            self._cancel_event = asyncio.Event()
+        if self._cancel_reason is None:
+            await self._cancel_event.wait()
 
 
 class ThreadAttempt(_Attempt):
@@ -164,8 +164,8 @@ class ThreadAttempt(_Attempt):
 
     __slots__ = ("_loop",)
 
-    def __init__(self, lease: TaskLease, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(lease, desk)
+    def __init__(self, lease: TaskLease, reporter: AttemptReporter, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(lease, reporter)
         self._loop = loop
 
     def progress(
@@ -178,19 +178,19 @@ class ThreadAttempt(_Attempt):
     ) -> None:
         """Tells how far it is; returns when the server has kept it. Another attempt goes on from the last `checkpoint`.
         Raises `Canceled` if this attempt does not count any more."""
-        self._wait_for(self._desk.progress(self._said(percent, step, checkpoint, costs)))
+        self._wait_for(self._reporter.progress(self._build_progress(percent, step, checkpoint, costs)))
 
     def log(self, level: Level, message: str, **details: object) -> None:
         """Adds a line to the task's log."""
-        self._wait_for(self._desk.log(self.lease, {"level": level, "message": message, "details": details}))
+        self._wait_for(self._reporter.log(self.lease, {"level": level, "message": message, "details": details}))
 
     def wait_cancelled(self, seconds: float) -> bool:
         """Waits so long, and tells whether the attempt is not wanted any more."""
-        bell = self._thread_bell
-        if bell is None:
-            bell = self._thread_bell = threading.Event()
+        event = self._thread_cancel_event
+        if event is None:
+            event = self._thread_cancel_event = threading.Event()
         # Looked at after the bell hangs: whoever cancels in between has seen it, or is seen here.
-        return self._why is not None or bell.wait(seconds)
+        return self._cancel_reason is not None or event.wait(seconds)
 
-    def _wait_for(self, said: Coroutine[None, None, None]) -> None:
-        asyncio.run_coroutine_threadsafe(said, self._loop).result()
+    def _wait_for(self, coroutine: Coroutine[None, None, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

@@ -13,41 +13,41 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.retry import Policy, delay
+from quarterdeck.core.retry import Policy, backoff
 from quarterdeck.sdk.errors import Fault, NotFound, Problem, Refusal
-from quarterdeck.sdk.task_worker.in_flight import Holdings
+from quarterdeck.sdk.task_worker.in_flight import InFlight
 from quarterdeck.sdk.tasks import Tasks
 from quarterdeck.sdk.work_types import TaskLease, TaskReturn
 
 log = logging.getLogger("quarterdeck.sdk.invocation_worker")
 WAIT_SECONDS = 30.0
-MOST = 250
-CLAIMS = 2
-AGAIN = Policy(max_attempts=0, base_ms=200, cap_ms=15_000)
+CLAIM_MAX = 250
+CONCURRENT_CLAIMS = 2
+RETRY_POLICY = Policy(max_attempts=0, base_ms=200, cap_ms=15_000)
 NO_AGENT, DRAINING, TERMINATED = "agent_not_found", "agent_draining", "agent_terminated"
-Take = Callable[[Sequence[TaskLease]], None]
+AddLeases = Callable[[Sequence[TaskLease]], None]
 
 
 class Claimer:
     """One claim after another, of those that may be under way at once."""
 
-    def __init__(self, tasks: Tasks, holdings: Holdings, agent_id: str, wanted: list[str] | None) -> None:
+    def __init__(self, tasks: Tasks, in_flight: InFlight, agent_id: str, task_types: list[str] | None) -> None:
         self._tasks = tasks
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._agent_id = agent_id
-        self._wanted = wanted
+        self._task_types = task_types
         self._claim_id: str | None = None
         """Of a claim whose outcome is not known yet."""
         self._failures = 0
 
-    async def run(self, take: Take, register: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, add_leases: AddLeases, register: Callable[[], Awaitable[None]]) -> None:
         """Until cancelled, or until the server refuses for good."""
         while True:
-            room = await self._holdings.until_room(MOST)
-            began = asyncio.get_running_loop().time()
+            free_slots = await self._in_flight.wait_for_slots(CLAIM_MAX)
+            started_at = asyncio.get_running_loop().time()
             try:
-                with self._holdings.asking_for(room):
-                    leases = await self._claim(room, WAIT_SECONDS)
+                with self._in_flight.reserve_slots(free_slots):
+                    leases = await self._claim(free_slots, WAIT_SECONDS)
             except Fault as fault:
                 log.warning("no tasks can be taken now: %s", fault.detail)
                 leases = ()
@@ -59,16 +59,16 @@ class Claimer:
                 leases = ()
             if leases:
                 self._failures = 0
-                take(leases)
-            elif asyncio.get_running_loop().time() - began < min(1.0, WAIT_SECONDS / 2):
+                add_leases(leases)
+            elif asyncio.get_running_loop().time() - started_at < min(1.0, WAIT_SECONDS / 2):
                 # Nothing, and not for lack of patience: something is wrong, or this server is about to stop.
                 await self._pause()
 
-    async def once(self) -> Sequence[TaskLease]:
+    async def claim_now(self) -> Sequence[TaskLease]:
         """What there is now."""
-        return await self._claim(max(1, self._holdings.room(MOST)), 0.0)
+        return await self._claim(max(1, self._in_flight.free_slots(CLAIM_MAX)), 0.0)
 
-    async def give_back(self) -> None:
+    async def release_pending_claim(self) -> None:
         """After `run` was cancelled in the middle of a claim: whatever that was given goes back."""
         if self._claim_id is None:
             return
@@ -76,12 +76,12 @@ class Claimer:
         if leases:
             await self._tasks.release([TaskReturn(lease.id, lease.attempt_token) for lease in leases])
 
-    async def _claim(self, most: int, wait_seconds: float) -> Sequence[TaskLease]:
+    async def _claim(self, limit: int, wait_seconds: float) -> Sequence[TaskLease]:
         if self._claim_id is None:
             self._claim_id = new_id()
         try:
             leases = await self._tasks.claim(
-                self._agent_id, self._claim_id, most=most, wait_seconds=wait_seconds, task_types=self._wanted
+                self._agent_id, self._claim_id, most=limit, wait_seconds=wait_seconds, task_types=self._task_types
             )
         except Refusal:
             self._claim_id = None
@@ -91,9 +91,9 @@ class Claimer:
 
     async def _pause(self) -> None:
         self._failures += 1
-        await asyncio.sleep(delay(AGAIN, attempt=self._failures, chance=random.random()) / 1000)
+        await asyncio.sleep(backoff(RETRY_POLICY, attempt=self._failures, jitter=random.random()) / 1000)
 
 
-def ends_it(wrong: BaseException | None) -> bool:
+def is_agent_ending(error: BaseException | None) -> bool:
     """Whether somebody has decided that the agent is to end, or has ended: that is no failure of the worker's."""
-    return isinstance(wrong, Problem) and wrong.code in (DRAINING, TERMINATED)
+    return isinstance(error, Problem) and error.code in (DRAINING, TERMINATED)

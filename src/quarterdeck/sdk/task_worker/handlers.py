@@ -12,9 +12,9 @@ import msgspec
 from msgspec import UNSET
 
 from quarterdeck.sdk.errors import Canceled, Fail, Fatal, Release
-from quarterdeck.sdk.task_worker.attempt import Attempt, Desk, Done, ThreadAttempt
+from quarterdeck.sdk.task_worker.attempt import Attempt, AttemptReporter, Done, ThreadAttempt
 from quarterdeck.sdk.work_types import TaskCompletion, TaskFailure, TaskLease, TaskReturn
-from quarterdeck.sdk.worker_core.threads import Threads
+from quarterdeck.sdk.worker_core.threads import DaemonThreadPool
 
 Function = Callable[..., object]
 Outcome = TaskCompletion | TaskFailure | TaskReturn | None
@@ -34,12 +34,12 @@ class Handler:
         self._function = function
         self._is_async = inspect.iscoroutinefunction(function)
 
-    def attempt(self, lease: TaskLease, desk: Desk) -> Attempt | ThreadAttempt:
+    def create_attempt(self, lease: TaskLease, reporter: AttemptReporter) -> Attempt | ThreadAttempt:
         if self._is_async:
-            return Attempt(lease, desk)
-        return ThreadAttempt(lease, desk, asyncio.get_running_loop())
+            return Attempt(lease, reporter)
+        return ThreadAttempt(lease, reporter, asyncio.get_running_loop())
 
-    async def run(self, attempt: Attempt | ThreadAttempt, threads: Threads) -> Outcome:
+    async def run(self, attempt: Attempt | ThreadAttempt, threads: DaemonThreadPool) -> Outcome:
         """What became of an attempt. Of a cancellation of this very task nothing is told: it is not the function's."""
         lease = attempt.lease
         try:
@@ -48,34 +48,34 @@ class Handler:
                 result = await cast(Awaitable[object], self._function(attempt))
             else:
                 result = await threads.call(self._function, attempt)
-        except Canceled as stopped:
-            return None if attempt.cancelled else failed(lease, str(stopped))
+        except Canceled as canceled:
+            return None if attempt.cancelled else build_failure(lease, str(canceled))
         except Release:
             return TaskReturn(lease.id, lease.attempt_token)
         except Fail as fail:
-            return TaskFailure(*_named(lease), _plain(fail), None, fail.retryable, fail.costs)
+            return TaskFailure(*_attempt_key(lease), _error_text(fail), None, fail.retryable, fail.costs)
         except Fatal as fatal:
-            return failed(lease, str(fatal), retryable=False)
-        except Exception as wrong:
+            return build_failure(lease, str(fatal), retryable=False)
+        except Exception as error:
             # Whatever a function raises is the outcome of its attempt, and nothing of the worker's.
-            told = f"{type(wrong).__name__}: {_plain(wrong)}"
-            trace = _clean("".join(traceback.format_exception(wrong)))
-            return TaskFailure(*_named(lease), told, trace[-_TRACE_MAX:])
-        return completed(lease, result)
+            message = f"{type(error).__name__}: {_error_text(error)}"
+            trace = _clean("".join(traceback.format_exception(error)))
+            return TaskFailure(*_attempt_key(lease), message, trace[-_TRACE_MAX:])
+        return build_completion(lease, result)
 
 
 class Handlers:
     def __init__(self) -> None:
         self._by_type: dict[str, Handler] = {}
-        self._other: Handler | None = None
+        self._default: Handler | None = None
         self.capabilities: dict[str, None] = {}
 
     def add(self, task_type: str | None, function: Function, capabilities: Iterable[str]) -> None:
-        if task_type in self._by_type or (task_type is None and self._other is not None):
+        if task_type in self._by_type or (task_type is None and self._default is not None):
             raise ValueError(f"there is a function for {task_type or 'all other types'} already")
         handler = Handler(task_type or "that for all other types", function)
         if task_type is None:
-            self._other = handler
+            self._default = handler
         else:
             self._by_type[task_type] = handler
         self.capabilities.update(dict.fromkeys(capabilities))
@@ -83,37 +83,37 @@ class Handlers:
     @property
     def task_types(self) -> list[str] | None:
         """Those to ask for; None: all."""
-        return None if self._other is not None else sorted(self._by_type)
+        return None if self._default is not None else sorted(self._by_type)
 
-    def of(self, task_type: str) -> Handler | None:
-        return self._by_type.get(task_type, self._other)
+    def find(self, task_type: str) -> Handler | None:
+        return self._by_type.get(task_type, self._default)
 
 
-def completed(lease: TaskLease, result: object) -> Outcome:
+def build_completion(lease: TaskLease, result: object) -> Outcome:
     if result is None:
         return TaskCompletion(lease.id, lease.attempt_token)
     done = result if isinstance(result, Done) else Done(result)
     try:
         encoded = msgspec.json.encode(done.result)
-    except (TypeError, ValueError, RecursionError) as wrong:
-        return failed(lease, f"the result is no JSON: {wrong}", retryable=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        return build_failure(lease, f"the result is no JSON: {error}", retryable=False)
     if len(encoded) > RESULT_MAX:
-        told = f"the result has {len(encoded)} bytes, and may have {RESULT_MAX}"
-        return failed(lease, told, retryable=False)
+        message = f"the result has {len(encoded)} bytes, and may have {RESULT_MAX}"
+        return build_failure(lease, message, retryable=False)
     output = UNSET if done.result is None else msgspec.Raw(encoded)
     return TaskCompletion(lease.id, lease.attempt_token, output, done.summary, done.costs)
 
 
-def failed(lease: TaskLease, error: str, *, retryable: bool = True) -> TaskFailure:
-    return TaskFailure(*_named(lease), _clean(error)[:_ERROR_MAX] or "failed", None, retryable)
+def build_failure(lease: TaskLease, error: str, *, retryable: bool = True) -> TaskFailure:
+    return TaskFailure(*_attempt_key(lease), _clean(error)[:_ERROR_MAX] or "failed", None, retryable)
 
 
-def _named(lease: TaskLease) -> tuple[str, str]:
+def _attempt_key(lease: TaskLease) -> tuple[str, str]:
     return lease.id, lease.attempt_token
 
 
-def _plain(wrong: Exception) -> str:
-    return _clean(str(wrong))[:_ERROR_MAX] or type(wrong).__name__
+def _error_text(error: Exception) -> str:
+    return _clean(str(error))[:_ERROR_MAX] or type(error).__name__
 
 
 def _clean(text: str) -> str:

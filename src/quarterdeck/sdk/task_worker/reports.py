@@ -18,141 +18,141 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from quarterdeck.core.retry import Policy, delay
+from quarterdeck.core.retry import Policy, backoff
 from quarterdeck.sdk.errors import Fault, Invalid, Problem, TooLarge, Unauthenticated
 from quarterdeck.sdk.types import ItemProblem
 from quarterdeck.sdk.work_types import TaskItem
 
 log = logging.getLogger("quarterdeck.sdk.invocation_worker")
 E = TypeVar("E")
-AGAIN = Policy(max_attempts=0, base_ms=100, cap_ms=10_000)
+RETRY_POLICY = Policy(max_attempts=0, base_ms=100, cap_ms=10_000)
 BATCH_MAX = 500
 BYTES_MAX = 16 * 1024 * 1024
 SENDERS = 2
 SESSION_ENDED = "session_ended"
-NEVER_TAKEN: Mapping[int | None, type[Problem]] = {kind.status: kind for kind in (Invalid, TooLarge)}
+PERMANENT_PROBLEMS: Mapping[int | None, type[Problem]] = {kind.status: kind for kind in (Invalid, TooLarge)}
 """Of one word among many: the word itself is wrong, and its attempt is as it was before."""
-SMALL = 512
+ITEM_OVERHEAD_BYTES = 512
 """Bytes that one word about an attempt is taken to have beside what it carries."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ways(Generic[E]):
+class OutboxCallbacks(Generic[E]):
     """How an outbox tells, and whom it tells what came of it."""
 
     send: Callable[[Sequence[E]], Awaitable[Sequence[TaskItem]]]
-    heard: Callable[[E, ItemProblem | None], None]
+    on_reported: Callable[[E, ItemProblem | None], None]
     """For each that needs to be told no more: the problem says why it did not count."""
-    refused: Callable[[E, Problem], None]
+    on_refused: Callable[[E, Problem], None]
     """For each that the server will never take."""
-    size: Callable[[E], int] = lambda said: 0
+    size: Callable[[E], int] = lambda report: 0
 
 
 class Outbox(Generic[E]):
-    def __init__(self, name: str, ways: Ways[E]) -> None:
+    def __init__(self, name: str, callbacks: OutboxCallbacks[E]) -> None:
         self._name = name
-        self._ways: Ways[E] = ways
+        self._callbacks: OutboxCallbacks[E] = callbacks
         self._waiting: deque[E] = deque()
-        self._news = asyncio.Event()
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._has_waiting = asyncio.Event()
+        self._all_sent = asyncio.Event()
+        self._all_sent.set()
         self._sending = 0
 
-    def add(self, said: E) -> None:
-        self._waiting.append(said)
-        self._quiet.clear()
-        self._news.set()
+    def add(self, report: E) -> None:
+        self._waiting.append(report)
+        self._all_sent.clear()
+        self._has_waiting.set()
 
-    async def until_quiet(self) -> None:
+    async def wait_until_sent(self) -> None:
         """Returns when everything has been told."""
-        await self._quiet.wait()
+        await self._all_sent.wait()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as senders:
             for _ in range(SENDERS):
-                senders.create_task(self._send())
+                senders.create_task(self._run_sender())
 
-    async def _send(self) -> None:
+    async def _run_sender(self) -> None:
         failures = 0
         while True:
-            await self._news.wait()
-            batch = self._take()
+            await self._has_waiting.wait()
+            batch = self._take_batch()
             if not batch:
-                self._news.clear()
+                self._has_waiting.clear()
                 continue
-            again: Sequence[E] = batch  # what is not heard of, for whatever reason, is not lost
+            unsent: Sequence[E] = batch  # what is not heard of, for whatever reason, is not lost
             self._sending += 1
             try:
-                again = await self._try(batch)
+                unsent = await self._try_send(batch)
             finally:
                 self._sending -= 1
-                self._waiting.extendleft(reversed(again))
-            if again:
+                self._waiting.extendleft(reversed(unsent))
+            if unsent:
                 failures += 1
-                self._news.set()
-                await asyncio.sleep(delay(AGAIN, attempt=failures, chance=random.random()) / 1000)
+                self._has_waiting.set()
+                await asyncio.sleep(backoff(RETRY_POLICY, attempt=failures, jitter=random.random()) / 1000)
             else:
                 failures = 0
                 if not self._waiting and not self._sending:
-                    self._quiet.set()
+                    self._all_sent.set()
 
-    def _take(self) -> list[E]:
-        if len(self._waiting) <= BATCH_MAX and self._is_small():
+    def _take_batch(self) -> list[E]:
+        if len(self._waiting) <= BATCH_MAX and self._fits_one_batch():
             batch = [*self._waiting]
             self._waiting.clear()
             return batch
         batch, size = [], 0
         while self._waiting and len(batch) < BATCH_MAX:
-            size += SMALL + self._ways.size(self._waiting[0])
+            size += ITEM_OVERHEAD_BYTES + self._callbacks.size(self._waiting[0])
             if batch and size > BYTES_MAX:
                 break
             batch.append(self._waiting.popleft())
         return batch
 
-    def _is_small(self) -> bool:
-        sizes = map(self._ways.size, self._waiting)
-        return len(self._waiting) * SMALL + sum(sizes) <= BYTES_MAX
+    def _fits_one_batch(self) -> bool:
+        sizes = map(self._callbacks.size, self._waiting)
+        return len(self._waiting) * ITEM_OVERHEAD_BYTES + sum(sizes) <= BYTES_MAX
 
-    async def _try(self, batch: Sequence[E]) -> Sequence[E]:
+    async def _try_send(self, batch: Sequence[E]) -> Sequence[E]:
         """Tells them; what must be told again."""
         try:
-            return await self._tell(batch)
+            return await self._send_batch(batch)
         except Problem as problem:
-            if _may_pass(problem):
+            if _is_retryable(problem):
                 log.warning("%d %s cannot be told now and are kept: %s", len(batch), self._name, problem.detail)
                 return batch
             # Whoever speaks so is not listened to any more; the claims are about to hear the same, and end the worker.
             log.error("%d %s are refused: %s", len(batch), self._name, problem.detail)
-            for said in batch:
-                self._ways.heard(said, ItemProblem(problem.code, problem.detail))
+            for report in batch:
+                self._callbacks.on_reported(report, ItemProblem(problem.code, problem.detail))
             return ()
 
-    async def _tell(self, batch: Sequence[E]) -> list[E]:
+    async def _send_batch(self, batch: Sequence[E]) -> list[E]:
         try:
-            items = await self._ways.send(batch)
+            items = await self._callbacks.send(batch)
         except (Invalid, TooLarge) as refusal:
-            return await self._tell_apart(batch, refusal)
-        return [said for said, item in zip(batch, items, strict=True) if self._must_be_told_again(said, item)]
+            return await self._send_halves(batch, refusal)
+        return [report for report, item in zip(batch, items, strict=True) if self._needs_retry(report, item)]
 
-    async def _tell_apart(self, batch: Sequence[E], refusal: Problem) -> list[E]:
+    async def _send_halves(self, batch: Sequence[E], refusal: Problem) -> list[E]:
         if len(batch) > 1:
             half = len(batch) // 2
-            return [*await self._tell(batch[:half]), *await self._tell(batch[half:])]
-        self._ways.refused(batch[0], refusal)
+            return [*await self._send_batch(batch[:half]), *await self._send_batch(batch[half:])]
+        self._callbacks.on_refused(batch[0], refusal)
         return []
 
-    def _must_be_told_again(self, said: E, item: TaskItem) -> bool:
+    def _needs_retry(self, report: E, item: TaskItem) -> bool:
         problem = item.error
         if problem is not None and problem.passes:
             return True
-        if problem is not None and (kind := NEVER_TAKEN.get(problem.status)):
-            self._ways.refused(said, kind(problem.error, problem.detail))
+        if problem is not None and (kind := PERMANENT_PROBLEMS.get(problem.status)):
+            self._callbacks.on_refused(report, kind(problem.error, problem.detail))
         else:
-            self._ways.heard(said, problem)
+            self._callbacks.on_reported(report, problem)
         return False
 
 
-def _may_pass(problem: Problem) -> bool:
+def _is_retryable(problem: Problem) -> bool:
     """A token that is no longer good may be renewed, also while the worker winds down, and what has been done is not to
     be done again for it. A session that has ended does not come back."""
     return isinstance(problem, Fault) or (isinstance(problem, Unauthenticated) and problem.code != SESSION_ENDED)

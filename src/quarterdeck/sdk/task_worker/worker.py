@@ -11,23 +11,23 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from quarterdeck.core.ids import new_id
-from quarterdeck.core.retry import delay
+from quarterdeck.core.retry import backoff
 from quarterdeck.sdk.client import Quarterdeck
 from quarterdeck.sdk.errors import Canceled, Fault, Problem
 from quarterdeck.sdk.options import AgentOptions
-from quarterdeck.sdk.task_worker.claims import AGAIN, CLAIMS, Claimer, ends_it
-from quarterdeck.sdk.task_worker.handlers import Function, Handlers, Outcome, failed
-from quarterdeck.sdk.task_worker.heartbeat import NAMED_MAX, Beater
-from quarterdeck.sdk.task_worker.in_flight import Held, Holdings, Limits
-from quarterdeck.sdk.task_worker.reports import Outbox, Ways
+from quarterdeck.sdk.task_worker.claims import CONCURRENT_CLAIMS, RETRY_POLICY, Claimer, is_agent_ending
+from quarterdeck.sdk.task_worker.handlers import Function, Handlers, Outcome, build_failure
+from quarterdeck.sdk.task_worker.heartbeat import TASK_IDS_MAX, HeartbeatSender
+from quarterdeck.sdk.task_worker.in_flight import HeldAttempt, InFlight, Limits
+from quarterdeck.sdk.task_worker.reports import Outbox, OutboxCallbacks
 from quarterdeck.sdk.types import ItemProblem
 from quarterdeck.sdk.work_types import Agent, TaskCompletion, TaskFailure, TaskItem, TaskLease, TaskProgress, TaskReturn
-from quarterdeck.sdk.worker_core.signals import until_signalled
-from quarterdeck.sdk.worker_core.threads import Threads
+from quarterdeck.sdk.worker_core.signals import run_until_signal
+from quarterdeck.sdk.worker_core.threads import DaemonThreadPool
 
 log = logging.getLogger("quarterdeck.sdk.invocation_worker")
 F = TypeVar("F", bound=Function)
-LAST_WORDS_SECONDS = 5.0
+FINAL_REPORT_SECONDS = 5.0
 """For giving back and telling what the grace was too short for."""
 PREFETCH = 500
 
@@ -43,11 +43,11 @@ class WorkerOptions:
 
 
 @dataclass(slots=True, eq=False)
-class _Telling:
+class _PendingProgress:
     """One word about how far an attempt is, and who waits for it to be heard."""
 
-    said: TaskProgress
-    heard: asyncio.Future[None]
+    update: TaskProgress
+    future: asyncio.Future[None]
 
 
 class TaskWorker:
@@ -71,27 +71,30 @@ class TaskWorker:
         options: WorkerOptions | None = None,
     ) -> None:
         """So many functions run at once, at most. The agent is registered when it begins."""
-        if not 1 <= concurrency <= NAMED_MAX:
-            raise ValueError(f"a task worker does 1 to {NAMED_MAX} tasks at once")
+        if not 1 <= concurrency <= TASK_IDS_MAX:
+            raise ValueError(f"a task worker does 1 to {TASK_IDS_MAX} tasks at once")
         self._client = client
         self._agent_id = agent
         self._run_id = new_id()
         self._options = options or WorkerOptions()
         self._capabilities = [*capabilities]
         self._handlers = Handlers()
-        self._threads = Threads(concurrency)
-        wanted = PREFETCH if self._options.prefetch is None else self._options.prefetch
+        self._threads = DaemonThreadPool(concurrency)
+        prefetch = PREFETCH if self._options.prefetch is None else self._options.prefetch
         # No more than a heartbeat can name: what it does not name is taken back.
-        self._limits = Limits(concurrency, min(max(0, wanted), NAMED_MAX - concurrency))
-        self._holdings = Holdings(self._limits, self._run, self._ended)
+        self._limits = Limits(concurrency, min(max(0, prefetch), TASK_IDS_MAX - concurrency))
+        self._in_flight = InFlight(self._limits, self._run_attempt, self._on_ended)
         tasks = client.tasks
-        self._completed = Outbox("completions", Ways(tasks.complete, self._told, self._not_taken, _output_size))
-        self._failed = Outbox("failures", Ways(tasks.fail, self._told, self._lost_for_good))
-        self._returned = Outbox("returns", Ways(tasks.release, self._told, self._lost_for_good))
-        self._progressed = Outbox(
-            "words of progress", Ways(self._send_progress, _progress_heard, _progress_refused, _checkpoint_size)
+        self._completions = Outbox(
+            "completions", OutboxCallbacks(tasks.complete, self._on_reported, self._on_completion_refused, _output_size)
         )
-        self._beater = Beater(client.agents, self._holdings, agent)
+        self._failures = Outbox("failures", OutboxCallbacks(tasks.fail, self._on_reported, self._on_report_refused))
+        self._returns = Outbox("returns", OutboxCallbacks(tasks.release, self._on_reported, self._on_report_refused))
+        self._progress_updates = Outbox(
+            "words of progress",
+            OutboxCallbacks(self._send_progress, _on_progress_reported, _on_progress_refused, _checkpoint_size),
+        )
+        self._heartbeat = HeartbeatSender(client.agents, self._in_flight, agent)
         self._stopping = asyncio.Event()
         self._registered = asyncio.Event()
         self._agent: Agent | None = None
@@ -101,48 +104,48 @@ class TaskWorker:
         coroutines an `Attempt`, plain functions, which run in threads, a `ThreadAttempt`. The `capabilities` are added
         to the agent's."""
 
-        def declared(function: F) -> F:
+        def decorator(function: F) -> F:
             self._handlers.add(task_type, function, capabilities)
             return function
 
-        return declared
+        return decorator
 
     # -- its life ----------------------------------------------------------------------------------------------------
 
     def main(self) -> None:
         """Works until SIGTERM or SIGINT: for a program that does nothing else. A second signal does not wait."""
-        asyncio.run(until_signalled(self, self._client))
+        asyncio.run(run_until_signal(self, self._client))
 
     async def run(self) -> None:
         """Works until `stop` is called, until it is cancelled, until its agent ends, or until the server refuses for
         good, which is raised."""
-        agent = await self._register_first()
+        agent = await self._register_with_retry()
         if agent is None:
             return
         loop = asyncio.get_running_loop()
-        claimers = [self._claimer() for _ in range(CLAIMS)]
-        claiming = [loop.create_task(each.run(self._take, self._register_again)) for each in claimers]
-        others = [*self._begin(agent), loop.create_task(_until(self._stopping))]
+        claimers = [self._new_claimer() for _ in range(CONCURRENT_CLAIMS)]
+        claim_tasks = [loop.create_task(claimer.run(self._add_leases, self._reregister)) for claimer in claimers]
+        other_tasks = [*self._start_background(agent), loop.create_task(_wait_until_stopped(self._stopping))]
         try:
-            await asyncio.wait([*claiming, *others], return_when=asyncio.FIRST_COMPLETED)
-            if any(task.done() and ends_it(task.exception()) for task in (*claiming, *others)):
-                await self._end_with_agent(others[-1])
+            await asyncio.wait([*claim_tasks, *other_tasks], return_when=asyncio.FIRST_COMPLETED)
+            if any(task.done() and is_agent_ending(task.exception()) for task in (*claim_tasks, *other_tasks)):
+                await self._wait_for_agent_end(other_tasks[-1])
         finally:
             self._stopping.set()
-            await _ended(claiming)
-            await self._wind_down(claimers)
-            await _ended(others)
+            await _cancel_and_wait(claim_tasks)
+            await self._shut_down(claimers)
+            await _cancel_and_wait(other_tasks)
             self._threads.close()
-        _raise_first([*claiming, *others])
+        _raise_first([*claim_tasks, *other_tasks])
 
-    async def _end_with_agent(self, stopping: asyncio.Task[None]) -> None:
+    async def _wait_for_agent_end(self, stopping: asyncio.Task[None]) -> None:
         """An agent that is to end does so with its last task, however long that takes; one that has ended holds none,
         and whatever still runs for it is told."""
         log.warning("the agent %s is to end, and its worker with it", self._agent_id)
         if (await self._client.agents.get(self._agent_id)).status == "TERMINATED":
-            self._holdings.cancel(self._holdings.task_ids, "canceled")
+            self._in_flight.cancel(self._in_flight.task_ids, "canceled")
             return
-        idle = asyncio.get_running_loop().create_task(self._holdings.until_idle())
+        idle = asyncio.get_running_loop().create_task(self._in_flight.wait_until_idle())
         try:
             await asyncio.wait([idle, stopping], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -151,25 +154,25 @@ class TaskWorker:
     async def drain(self) -> int:
         """Does what there is to do now, and returns when nothing is left: how many attempts it has made. For programs
         that are started by a clock, and for tests. Not beside `run`."""
-        others = self._begin(await self._register())
-        claimer, made = self._claimer(), 0
+        other_tasks = self._start_background(await self._register())
+        claimer, attempts = self._new_claimer(), 0
         try:
-            while leases := await claimer.once():
-                made += len(leases)
-                self._take(leases)
+            while leases := await claimer.claim_now():
+                attempts += len(leases)
+                self._add_leases(leases)
                 await self.until_idle()
         finally:
-            await self._wind_down([claimer])
-            await _ended(others)
-        return made
+            await self._shut_down([claimer])
+            await _cancel_and_wait(other_tasks)
+        return attempts
 
-    def _begin(self, agent: Agent) -> list[asyncio.Task[None]]:
+    def _start_background(self, agent: Agent) -> list[asyncio.Task[None]]:
         loop = asyncio.get_running_loop()
-        beating = self._beater.run(agent.heartbeat_interval_seconds, self._register_again)
-        return [loop.create_task(beating), *(loop.create_task(each.run()) for each in self._outboxes())]
+        heartbeat = self._heartbeat.run(agent.heartbeat_interval_seconds, self._reregister)
+        return [loop.create_task(heartbeat), *(loop.create_task(outbox.run()) for outbox in self._outboxes())]
 
-    def _claimer(self) -> Claimer:
-        return Claimer(self._client.tasks, self._holdings, self._agent_id, self._handlers.task_types)
+    def _new_claimer(self) -> Claimer:
+        return Claimer(self._client.tasks, self._in_flight, self._agent_id, self._handlers.task_types)
 
     @property
     def is_stopping(self) -> bool:
@@ -187,50 +190,52 @@ class TaskWorker:
 
     async def until_idle(self) -> None:
         """Returns when it holds nothing, and everything has been told."""
-        await self._holdings.until_idle()
+        await self._in_flight.wait_until_idle()
         for outbox in self._outboxes():
-            await outbox.until_quiet()
+            await outbox.wait_until_sent()
 
     async def beat(self) -> None:
         """A heartbeat now, out of turn: what the server has to say of its tasks is heard when this returns."""
         try:
-            await self._beater.beat()
+            await self._heartbeat.send()
         except Problem:
-            self._beater.hurry()  # whatever it is, the worker is to hear of it as well
+            self._heartbeat.send_soon()  # whatever it is, the worker is to hear of it as well
             raise
 
-    def _outboxes(self) -> tuple[Outbox[TaskCompletion], Outbox[TaskFailure], Outbox[TaskReturn], Outbox[_Telling]]:
-        return self._completed, self._failed, self._returned, self._progressed
+    def _outboxes(
+        self,
+    ) -> tuple[Outbox[TaskCompletion], Outbox[TaskFailure], Outbox[TaskReturn], Outbox[_PendingProgress]]:
+        return self._completions, self._failures, self._returns, self._progress_updates
 
-    async def _wind_down(self, claimers: Sequence[Claimer]) -> None:
+    async def _shut_down(self, claimers: Sequence[Claimer]) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._options.grace):
                 for claimer in claimers:
-                    with _logged("tasks that were taken at the last moment are not given back"):
-                        await claimer.give_back()
-                self._give_back(self._holdings.drop_waiting())
-                await self._holdings.until_none_runs()
-                await self._until_quiet()
+                    with _log_problems("tasks that were taken at the last moment are not given back"):
+                        await claimer.release_pending_claim()
+                self._return_tasks(self._in_flight.drop_waiting())
+                await self._in_flight.wait_until_none_running()
+                await self._wait_until_sent()
                 return
         log.warning(
-            "%d tasks were not done within %g s and are given back", self._holdings.running, self._options.grace
+            "%d tasks were not done within %g s and are given back", self._in_flight.running, self._options.grace
         )
-        self._give_back(self._holdings.drop_running())
+        self._return_tasks(self._in_flight.drop_running())
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_SECONDS):
-                await self._until_quiet()
+            async with asyncio.timeout(FINAL_REPORT_SECONDS):
+                await self._wait_until_sent()
 
-    async def _until_quiet(self) -> None:
+    async def _wait_until_sent(self) -> None:
         for outbox in self._outboxes():
-            await outbox.until_quiet()
+            await outbox.wait_until_sent()
 
-    def _give_back(self, returned: Iterable[TaskReturn]) -> None:
-        for each in returned:
-            self._returned.add(each)
+    def _return_tasks(self, returned: Iterable[TaskReturn]) -> None:
+        for item in returned:
+            self._returns.add(item)
 
     # -- what it is made of ------------------------------------------------------------------------------------------
 
-    async def _register_first(self) -> Agent | None:
+    async def _register_with_retry(self) -> Agent | None:
         """However long the server is away; None if the worker is to stop before it is back."""
         failures = 0
         while not self._stopping.is_set():
@@ -240,124 +245,124 @@ class TaskWorker:
                 log.warning("the agent cannot be registered now: %s", fault.detail)
             failures += 1
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay(AGAIN, attempt=failures, chance=random.random()) / 1000):
+                async with asyncio.timeout(backoff(RETRY_POLICY, attempt=failures, jitter=random.random()) / 1000):
                     await self._stopping.wait()
         return None
 
     async def _register(self) -> Agent:
         capabilities = [*dict.fromkeys([*self._capabilities, *self._handlers.capabilities])]
-        described: AgentOptions = {
+        options: AgentOptions = {
             "capabilities": capabilities,
-            "max_concurrent_tasks": self._limits.most,
+            "max_concurrent_tasks": self._limits.total,
             "run_id": self._run_id,
             **self._options.described,
         }
-        self._agent = await self._client.agents.register(self._agent_id, **described)
+        self._agent = await self._client.agents.register(self._agent_id, **options)
         self._registered.set()
         log.info("working as %s on %s", self._agent_id, ", ".join(self._handlers.task_types or ["everything"]))
         return self._agent
 
-    async def _register_again(self) -> None:
-        with _logged("the agent cannot be registered again now"):
+    async def _reregister(self) -> None:
+        with _log_problems("the agent cannot be registered again now"):
             await self._register()
 
-    def _take(self, leases: Sequence[TaskLease]) -> None:
-        taken = []
+    def _add_leases(self, leases: Sequence[TaskLease]) -> None:
+        attempts = []
         for lease in leases:
-            handler = self._handlers.of(lease.task_type)
+            handler = self._handlers.find(lease.task_type)
             if handler is None:
                 # Assigned to this agent by somebody who knows better, or of a type that was served before.
-                self._failed.add(failed(lease, f"nobody here does {lease.task_type!r}", retryable=True))
+                self._failures.add(build_failure(lease, f"nobody here does {lease.task_type!r}", retryable=True))
             else:
-                taken.append(Held(handler.attempt(lease, self), handler))
-        self._holdings.take(taken)
+                attempts.append(HeldAttempt(handler.create_attempt(lease, self), handler))
+        self._in_flight.add(attempts)
 
-    async def _run(self, held: Held) -> Outcome:
+    async def _run_attempt(self, held: HeldAttempt) -> Outcome:
         return await held.handler.run(held.attempt, self._threads)
 
-    def _ended(self, outcome: Outcome, held: Held) -> None:
+    def _on_ended(self, outcome: Outcome, held: HeldAttempt) -> None:
         if isinstance(outcome, TaskCompletion):
-            self._completed.add(outcome)
+            self._completions.add(outcome)
         elif isinstance(outcome, TaskFailure):
-            self._failed.add(outcome)
+            self._failures.add(outcome)
         elif isinstance(outcome, TaskReturn):
-            self._returned.add(outcome)
+            self._returns.add(outcome)
         else:
-            self._holdings.forget(held.token)
+            self._in_flight.remove(held.token)
 
-    def _told(self, said: TaskCompletion | TaskFailure | TaskReturn, problem: ItemProblem | None) -> None:
+    def _on_reported(self, report: TaskCompletion | TaskFailure | TaskReturn, problem: ItemProblem | None) -> None:
         if problem is not None:
             # It was taken from this worker meanwhile, or this was the answer that got lost: told already.
-            log.warning("what became of %s does not count: %s", said.id, problem.detail)
-        self._holdings.forget(said.attempt_token)
+            log.warning("what became of %s does not count: %s", report.id, problem.detail)
+        self._in_flight.remove(report.attempt_token)
 
-    def _not_taken(self, said: TaskCompletion, refusal: Problem) -> None:
-        told = f"The task was done, but its result cannot be kept: {refusal.detail}"
-        self._failed.add(TaskFailure(said.id, said.attempt_token, told, retryable=False))
+    def _on_completion_refused(self, completion: TaskCompletion, refusal: Problem) -> None:
+        error = f"The task was done, but its result cannot be kept: {refusal.detail}"
+        self._failures.add(TaskFailure(completion.id, completion.attempt_token, error, retryable=False))
 
-    def _lost_for_good(self, said: TaskFailure | TaskReturn, refusal: Problem) -> None:
-        log.error("what became of %s cannot be told: %s", said.id, refusal.detail)
-        self._holdings.forget(said.attempt_token)
+    def _on_report_refused(self, report: TaskFailure | TaskReturn, refusal: Problem) -> None:
+        log.error("what became of %s cannot be told: %s", report.id, refusal.detail)
+        self._in_flight.remove(report.attempt_token)
 
     # -- what attempts say -------------------------------------------------------------------------------------------
 
-    async def progress(self, said: TaskProgress) -> None:
+    async def progress(self, update: TaskProgress) -> None:
         """Told for an attempt; returns when it is kept, and raises what is wrong with it."""
-        telling = _Telling(said, asyncio.get_running_loop().create_future())
-        self._progressed.add(telling)
-        await telling.heard
+        pending = _PendingProgress(update, asyncio.get_running_loop().create_future())
+        self._progress_updates.add(pending)
+        await pending.future
 
     async def log(self, lease: TaskLease, line: Mapping[str, object]) -> None:
         await self._client.tasks.say(lease.id, [line], attempt_token=lease.attempt_token)
 
-    async def _send_progress(self, batch: Sequence[_Telling]) -> Sequence[TaskItem]:
-        return await self._client.tasks.progress([telling.said for telling in batch])
+    async def _send_progress(self, batch: Sequence[_PendingProgress]) -> Sequence[TaskItem]:
+        return await self._client.tasks.progress([pending.update for pending in batch])
 
 
-def _progress_heard(telling: _Telling, problem: ItemProblem | None) -> None:
-    if telling.heard.done():
+def _on_progress_reported(pending: _PendingProgress, problem: ItemProblem | None) -> None:
+    if pending.future.done():
         return
     if problem is None:
-        telling.heard.set_result(None)
+        pending.future.set_result(None)
     else:
-        telling.heard.set_exception(Canceled(problem.detail))
+        pending.future.set_exception(Canceled(problem.detail))
 
 
-def _progress_refused(telling: _Telling, refusal: Problem) -> None:
-    if not telling.heard.done():
-        telling.heard.set_exception(refusal)
+def _on_progress_refused(pending: _PendingProgress, refusal: Problem) -> None:
+    if not pending.future.done():
+        pending.future.set_exception(refusal)
 
 
-def _output_size(said: TaskCompletion) -> int:
-    return 0 if not said.output_result else len(memoryview(said.output_result))
+def _output_size(completion: TaskCompletion) -> int:
+    return 0 if not completion.output_result else len(memoryview(completion.output_result))
 
 
-def _checkpoint_size(telling: _Telling) -> int:
-    checkpoint = telling.said.checkpoint_data
+def _checkpoint_size(pending: _PendingProgress) -> int:
+    checkpoint = pending.update.checkpoint_data
     return 0 if checkpoint is None else len(memoryview(checkpoint))
 
 
-async def _until(stopping: asyncio.Event) -> None:
+async def _wait_until_stopped(stopping: asyncio.Event) -> None:
     await stopping.wait()
 
 
 def _raise_first(tasks: Iterable[asyncio.Task[None]]) -> None:
     for task in tasks:
-        wrong = None if task.cancelled() else task.exception()
-        if wrong is not None and not ends_it(wrong):
-            raise wrong
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not is_agent_ending(error):
+            raise error
 
 
 @contextlib.contextmanager
-def _logged(what: str) -> Iterator[None]:
+def _log_problems(message: str) -> Iterator[None]:
     """For what a worker can do without."""
     try:
         yield
     except Problem as problem:
-        log.warning("%s: %s", what, problem.detail)
+        log.warning("%s: %s", message, problem.detail)
 
 
-async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+async def _cancel_and_wait(tasks: Sequence[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

@@ -9,10 +9,10 @@ from typing import Protocol
 
 from quarterdeck.sdk.client import Quarterdeck
 
-HURRY_SECONDS = 0.05
+CANCEL_INTERVAL_SECONDS = 0.05
 
 
-class Serves(Protocol):
+class RunnableWorker(Protocol):
     @property
     def is_stopping(self) -> bool: ...
 
@@ -21,23 +21,23 @@ class Serves(Protocol):
     async def run(self) -> None: ...
 
 
-async def until_signalled(worker: Serves, client: Quarterdeck) -> None:
-    loop, own = asyncio.get_running_loop(), asyncio.current_task()
-    assert own is not None
+async def run_until_signal(worker: RunnableWorker, client: Quarterdeck) -> None:
+    loop, main_task = asyncio.get_running_loop(), asyncio.current_task()
+    assert main_task is not None
 
-    def hurry() -> None:
+    def cancel_repeatedly() -> None:
         # Again and again: one that comes in the same moment as the first signal only has it begin to wind down.
-        if not own.done():
-            own.cancel()
-            loop.call_later(HURRY_SECONDS, hurry)
+        if not main_task.done():
+            main_task.cancel()
+            loop.call_later(CANCEL_INTERVAL_SECONDS, cancel_repeatedly)
 
-    def told_to_stop() -> None:
+    def on_signal() -> None:
         if worker.is_stopping:
-            hurry()
+            cancel_repeatedly()
         worker.stop()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told_to_stop)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, on_signal)
     with contextlib.suppress(asyncio.CancelledError):
         async with client:
             await worker.run()

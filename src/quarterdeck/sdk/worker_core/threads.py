@@ -14,41 +14,41 @@ from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
 
-Work = tuple[Future[object], Callable[[], object]]
+WorkItem = tuple[Future[object], Callable[[], object]]
 
 
-class Threads:
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._made = 0
+class DaemonThreadPool:
+    def __init__(self, max_threads: int) -> None:
+        self._max_threads = max_threads
+        self._started = 0
         self._idle = threading.Semaphore(0)
-        self._asked: SimpleQueue[Work | None] = SimpleQueue()
+        self._queue: SimpleQueue[WorkItem | None] = SimpleQueue()
 
     async def call(self, function: Callable[..., object], *arguments: object) -> object:
         """What it returns or raises. Whoever is cancelled does not wait for it, and it runs on."""
-        done: Future[object] = Future()
-        self._asked.put((done, partial(function, *arguments)))
-        if not self._idle.acquire(blocking=False) and self._made < self._most:
-            self._made += 1
-            name = f"quarterdeck-worker-{self._made}"
-            threading.Thread(target=self._serve, name=name, daemon=True).start()
-        return await asyncio.wrap_future(done)
+        future: Future[object] = Future()
+        self._queue.put((future, partial(function, *arguments)))
+        if not self._idle.acquire(blocking=False) and self._started < self._max_threads:
+            self._started += 1
+            name = f"quarterdeck-worker-{self._started}"
+            threading.Thread(target=self._run_thread, name=name, daemon=True).start()
+        return await asyncio.wrap_future(future)
 
     def close(self) -> None:
         """Those that have nothing to do end now, and the others after what they do."""
-        for _ in range(self._made):
-            self._asked.put(None)
+        for _ in range(self._started):
+            self._queue.put(None)
 
-    def _serve(self) -> None:
-        while asked := self._asked.get():
-            done, work = asked
-            if done.set_running_or_notify_cancel():
+    def _run_thread(self) -> None:
+        while item := self._queue.get():
+            future, work = item
+            if future.set_running_or_notify_cancel():
                 try:
                     result = work()
-                except BaseException as wrong:  # whatever it is, somebody waits for it, and it is theirs
-                    done.set_exception(wrong)
+                except BaseException as error:  # whatever it is, somebody waits for it, and it is theirs
+                    future.set_exception(error)
                 else:
-                    done.set_result(result)
+                    future.set_result(result)
             # Nothing of a call outlives it here, while the thread waits for the next.
-            del asked, done, work
+            del item, future, work
             self._idle.release()

@@ -22,7 +22,12 @@ def run(script: str) -> None:
     the type is spelt INTEGER. `{clustered}` keeps a narrow table in the order of its key on SQLite; PostgreSQL has
     no such thing.
     """
-    names = ("bigint", "") if on_postgresql() else ("integer", "without rowid")
+    replacements = ("bigint", "") if on_postgresql() else ("integer", "without rowid")
     for statement in script.split(";\n"):
         if statement.strip():
-            op.execute(statement.replace("{position}", names[0]).replace("{clustered}", names[1]).strip().rstrip(";"))
+            op.execute(
+                statement.replace("{position}", replacements[0])
+                .replace("{clustered}", replacements[1])
+                .strip()
+                .rstrip(";")
+            )

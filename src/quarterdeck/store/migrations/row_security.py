@@ -15,9 +15,9 @@ from sqlalchemy.exc import DBAPIError
 
 from quarterdeck.store.interface import StoreError
 from quarterdeck.store.migrations import on_postgresql
-from quarterdeck.store.postgres_roles import ROLES, SERVER, SWEEP, Role, creation, granting
+from quarterdeck.store.postgres_roles import ROLES, SERVER, SWEEP, Role, create_roles_sql, grant_roles_sql
 
-CREATE = """
+CREATE_ROLE = """
 do $$
 begin
     create role {role} nologin;
@@ -30,19 +30,19 @@ exception when duplicate_object or unique_violation then
 end
 $$
 """
-AUTHENTICATED = "(select unnest(string_to_array(current_setting('quarterdeck.zones', true), ',')))"
+SESSION_ZONES = "(select unnest(string_to_array(current_setting('quarterdeck.zones', true), ',')))"
 
 
 def make_roles() -> None:
     """Roles belong to the whole cluster: they may be there already, or be made this moment for another database."""
     if not on_postgresql():
         return
-    missing = [role for role in ROLES if not _one(f"exists (select from pg_roles where rolname = '{role}')")]
+    missing = [role for role in ROLES if not _scalar(f"exists (select from pg_roles where rolname = '{role}')")]
     if missing:
-        _create(missing)
+        _create_roles(missing)
     for role in ROLES:
-        if not _one(f"has_schema_privilege('{role}', current_schema(), 'usage')"):
-            _run(f"grant usage on schema {_one('quote_ident(current_schema())')} to {role}")
+        if not _scalar(f"has_schema_privilege('{role}', current_schema(), 'usage')"):
+            _execute(f"grant usage on schema {_scalar('quote_ident(current_schema())')} to {role}")
 
 
 def secure(table: str, *, server: str, sweep: str = "select", zone: str = "zone_id") -> None:
@@ -50,44 +50,44 @@ def secure(table: str, *, server: str, sweep: str = "select", zone: str = "zone_
     if not on_postgresql():
         return
     grant(table, server=server, sweep=sweep)
-    _run(f"alter table {table} enable row level security")
-    inside = f"{zone} in {AUTHENTICATED}"
-    _run(f"create policy server on {table} to {SERVER} using ({inside}) with check ({inside})")
-    _run(f"create policy sweep on {table} to {SWEEP} using (true) with check (true)")
+    _execute(f"alter table {table} enable row level security")
+    condition = f"{zone} in {SESSION_ZONES}"
+    _execute(f"create policy server on {table} to {SERVER} using ({condition}) with check ({condition})")
+    _execute(f"create policy sweep on {table} to {SWEEP} using (true) with check (true)")
 
 
 def grant(table: str, *, server: str, sweep: str = "select") -> None:
     """What each role may do with a table; of everything else, nothing."""
     if not on_postgresql():
         return
-    _run(f"grant {server} on {table} to {SERVER}")
-    _run(f"grant {sweep} on {table} to {SWEEP}")
+    _execute(f"grant {server} on {table} to {SERVER}")
+    _execute(f"grant {sweep} on {table} to {SWEEP}")
 
 
 def revoke(*tables: str, sweep: str) -> None:
     """What the sweeps' role may do no more."""
     if on_postgresql():
-        _run(f"revoke {sweep} on {', '.join(tables)} from {SWEEP}")
+        _execute(f"revoke {sweep} on {', '.join(tables)} from {SWEEP}")
 
 
-def _create(missing: list[Role]) -> None:
-    login = str(_one("current_user"))
+def _create_roles(missing: list[Role]) -> None:
+    login = str(_scalar("current_user"))
     try:
         for role in missing:
-            _run(CREATE.replace("{role}", role))
+            _execute(CREATE_ROLE.replace("{role}", role))
     except DBAPIError as error:
         if getattr(error.orig, "sqlstate", None) != "42501":
             raise
         raise StoreError(
             "migration",
             f"The login {login} may not make the roles that the server and its sweeps act as. An administrator has "
-            f"to run: {creation(missing)} {granting(login)} Then upgrade again.",
+            f"to run: {create_roles_sql(missing)} {grant_roles_sql(login)} Then upgrade again.",
         ) from error
 
 
-def _one(expression: str) -> object:
+def _scalar(expression: str) -> object:
     return op.get_bind().exec_driver_sql(f"select {expression}").scalar_one()
 
 
-def _run(statement: str) -> None:
+def _execute(statement: str) -> None:
     op.get_bind().exec_driver_sql(statement)

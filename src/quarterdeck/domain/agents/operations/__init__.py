@@ -14,43 +14,55 @@
 | writing     | rows and events of what was decided                                                         |
 """
 
-from quarterdeck.domain.agents.operations.authorization import still_speak
-from quarterdeck.domain.agents.operations.heartbeat import Beater
-from quarterdeck.domain.agents.operations.launch_queries import launch_zones, launchable_in
-from quarterdeck.domain.agents.operations.liveness import look, next_look, stale_count, terminate, to_look_at
-from quarterdeck.domain.agents.operations.load import by_ref, get, waiting
-from quarterdeck.domain.agents.operations.reads import counted, names, page, show, watch
+from quarterdeck.domain.agents.operations.authorization import check_agent_callers
+from quarterdeck.domain.agents.operations.heartbeat import HeartbeatRecorder
+from quarterdeck.domain.agents.operations.launch_queries import list_launch_zones, list_launchable
+from quarterdeck.domain.agents.operations.liveness import (
+    count_stale,
+    list_liveness_due,
+    next_liveness_due,
+    refresh_status,
+    terminate_agents,
+)
+from quarterdeck.domain.agents.operations.load import decode_agents, get_statement, load_contact_deadlines
+from quarterdeck.domain.agents.operations.reads import (
+    count_by_status,
+    list_agent_ids,
+    list_agents,
+    load_history,
+    show_agents,
+)
 from quarterdeck.domain.agents.operations.register import Registrar
-from quarterdeck.domain.agents.operations.retention import forget
-from quarterdeck.domain.agents.operations.task_slots import hold, revive
-from quarterdeck.domain.agents.operations.tokens import issue
-from quarterdeck.domain.agents.rules import claim_problem, free_slots, is_unheard, was_just_heard
+from quarterdeck.domain.agents.operations.retention import delete_expired
+from quarterdeck.domain.agents.operations.task_slots import adjust_held, revive
+from quarterdeck.domain.agents.operations.tokens import issue_tokens
+from quarterdeck.domain.agents.rules import awaits_first_contact, claim_problem, free_slots, was_just_seen
 
 __all__ = [
-    "Beater",
+    "HeartbeatRecorder",
     "Registrar",
-    "by_ref",
+    "adjust_held",
+    "awaits_first_contact",
+    "check_agent_callers",
     "claim_problem",
-    "counted",
-    "forget",
+    "count_by_status",
+    "count_stale",
+    "decode_agents",
+    "delete_expired",
     "free_slots",
-    "get",
-    "hold",
-    "is_unheard",
-    "issue",
-    "launch_zones",
-    "launchable_in",
-    "look",
-    "names",
-    "next_look",
-    "page",
+    "get_statement",
+    "issue_tokens",
+    "list_agent_ids",
+    "list_agents",
+    "list_launch_zones",
+    "list_launchable",
+    "list_liveness_due",
+    "load_contact_deadlines",
+    "load_history",
+    "next_liveness_due",
+    "refresh_status",
     "revive",
-    "show",
-    "stale_count",
-    "still_speak",
-    "terminate",
-    "to_look_at",
-    "waiting",
-    "was_just_heard",
-    "watch",
+    "show_agents",
+    "terminate_agents",
+    "was_just_seen",
 ]

@@ -26,15 +26,15 @@ from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.sessions.model import Session
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
 Ref = tuple[str, str]
 """(zone, session, agent or subject)"""
 
 
-class Asked(Protocol):
+class CallerCommand(Protocol):
     """What is asked, where, and by whom. Without a caller it is the server itself that asks."""
 
     @property
@@ -45,95 +45,97 @@ class Asked(Protocol):
     def bearer(self) -> Bearer | None: ...
 
 
-class Speakers:
+class CallerChecks:
     """Who speaks in a batch, and the statements that tell whether they may: none, if only the server does."""
 
-    def __init__(self, asks: Sequence[Asked]) -> None:
-        self._sessions = sorted(sessions.bearers_of(asks))
+    def __init__(self, commands: Sequence[CallerCommand]) -> None:
+        self._sessions = sorted(sessions.bearer_refs(commands))
         agents: set[Ref] = set()
-        members: set[Ref] = set()
-        for ask in asks:
-            caller = ask.caller
+        subjects: set[Ref] = set()
+        for command in commands:
+            caller = command.caller
             if caller is None:
                 continue
             if caller.agent_id is not None:
                 agents.add((caller.zone_id, caller.agent_id))
-            elif not caller.is_admin and caller.zone_id == ask.zone_id:
-                members.add((caller.zone_id, caller.subject))
+            elif not caller.is_admin and caller.zone_id == command.zone_id:
+                subjects.add((caller.zone_id, caller.subject))
         self._agents = sorted(agents)
-        self._members = sorted(members)
+        self._subjects = sorted(subjects)
 
-    def statements(self) -> list[Bound]:
+    def statements(self) -> list[BoundStatement]:
         """Up to three. They go into the first round trip, after the zones' locks."""
-        statements = [sessions.get(self._sessions)] if self._sessions else []
+        statements = [sessions.get_statement(self._sessions)] if self._sessions else []
         if self._agents:
             statements.append(Q.agents_speaking(batch=[*self._agents]))
-        if self._members:
-            statements.append(zones.members_get(self._members))
+        if self._subjects:
+            statements.append(zones.role_assignments_statement(self._subjects))
         return statements
 
-    def heard(self, answers: Sequence[list[Row]], now: Millis) -> Heard:
+    def build_state(self, results: Sequence[list[Row]], now: Millis) -> CallerState:
         """What is known of them by the answers of exactly those statements, in their order."""
-        rows = iter(answers)
-        found = sessions.by_ref(next(rows)) if self._sessions else {}
+        rows = iter(results)
+        sessions_by_ref = sessions.decode_sessions(next(rows)) if self._sessions else {}
         agents = next(rows) if self._agents else []
-        members = zones.members_by_ref(next(rows)) if self._members else {}
-        return Heard(
+        assignments = zones.decode_role_assignments(next(rows)) if self._subjects else {}
+        return CallerState(
             now,
-            found,
+            sessions_by_ref,
             {
-                (str(zone_id), str(name)): (State(str(status)), int(str(since)))
-                for zone_id, name, status, since in agents
+                (str(zone_id), str(name)): (State(str(status)), int(str(registered_at)))
+                for zone_id, name, status, registered_at in agents
             },
-            {ref: member.role for ref, member in members.items()},
+            {ref: assignment.role for ref, assignment in assignments.items()},
         )
 
 
-class Heard:
+class CallerState:
     """Who may speak, and what for."""
 
     def __init__(
         self,
         now: Millis,
-        found: Mapping[Ref, Session],
+        sessions: Mapping[Ref, Session],
         agents: Mapping[Ref, tuple[State, Millis]],
         roles: dict[Ref, Role],
     ) -> None:
         self._now = now
-        self.sessions = found
+        self.sessions = sessions
         """Those that bearers speak for."""
         self._agents = agents
         self._roles = roles
 
-    def problem(self, ask: Asked, power: str) -> Problem | None:
+    def problem(self, command: CallerCommand, permission: str) -> Problem | None:
         """Why whoever asks may not use this power, if not. The server itself may everything."""
-        caller = ask.caller
+        caller = command.caller
         if caller is None:
             return None
-        if problem := session_rules.bearer_problem(ask.bearer, self.sessions, self._now):
+        if problem := session_rules.bearer_problem(command.bearer, self.sessions, self._now):
             return problem
-        known = self._agents.get((caller.zone_id, caller.agent_id or ""))
-        if known is not None and (problem := rules.bearer_problem(caller, *known)):
+        agent = self._agents.get((caller.zone_id, caller.agent_id or ""))
+        if agent is not None and (problem := rules.agent_token_problem(caller, *agent)):
             return problem
-        return zone_rules.power_problem(caller, ask.zone_id, self._row(caller), power)
+        return zone_rules.permission_problem(caller, command.zone_id, self._assigned_role(caller), permission)
 
-    def role(self, ask: Asked) -> Role | None:
+    def role(self, command: CallerCommand) -> Role | None:
         """What whoever asks is in the workspace it asks in; None for one who is nothing there, and for the server."""
-        caller = ask.caller
-        return None if caller is None else zone_rules.role_of(caller, ask.zone_id, self._row(caller))
+        caller = command.caller
+        return (
+            None if caller is None else zone_rules.effective_role(caller, command.zone_id, self._assigned_role(caller))
+        )
 
-    def is_now(self, member: Ref, role: Role | None) -> None:
+    def set_role(self, ref: Ref, role: Role | None) -> None:
         """A member's row was changed in this very transaction."""
         if role is None:
-            self._roles.pop(member, None)
+            self._roles.pop(ref, None)
         else:
-            self._roles[member] = role
+            self._roles[ref] = role
 
-    def _row(self, caller: Caller) -> Role | None:
+    def _assigned_role(self, caller: Caller) -> Role | None:
         return self._roles.get((caller.zone_id, caller.subject))
 
 
-class AsAgent(msgspec.Struct, frozen=True):
+class AgentCaller(msgspec.Struct, frozen=True):
     """One who speaks for an agent, in a room below that knows nothing of agents."""
 
     zone_id: str
@@ -141,19 +143,24 @@ class AsAgent(msgspec.Struct, frozen=True):
     caller: Caller
 
 
-async def still_speak(tx: Tx, asks: Sequence[AsAgent]) -> list[bool | Problem]:
+async def check_agent_callers(tx: Transaction, commands: Sequence[AgentCaller]) -> list[bool | Problem]:
     """Whether their agents may still be spoken for; what they may do is for those rooms to say."""
-    named = sorted({(ask.zone_id, ask.caller.agent_id) for ask in asks if ask.caller.agent_id is not None})
-    [rows] = await tx.read(Q.agents_speaking(batch=[*named]))
-    known = {(str(zone_id), str(name)): (State(str(status)), int(str(since))) for zone_id, name, status, since in rows}
-    found = [known.get((ask.zone_id, ask.caller.agent_id or "")) for ask in asks]
+    refs = sorted(
+        {(command.zone_id, command.caller.agent_id) for command in commands if command.caller.agent_id is not None}
+    )
+    [rows] = await tx.read(Q.agents_speaking(batch=[*refs]))
+    agents = {
+        (str(zone_id), str(name)): (State(str(status)), int(str(registered_at)))
+        for zone_id, name, status, registered_at in rows
+    }
+    found = [agents.get((command.zone_id, command.caller.agent_id or "")) for command in commands]
     return [
-        (each is not None and rules.bearer_problem(ask.caller, *each)) or True
-        for ask, each in zip(asks, found, strict=True)
+        (agent is not None and rules.agent_token_problem(command.caller, *agent)) or True
+        for command, agent in zip(commands, found, strict=True)
     ]
 
 
-class _Plain(msgspec.Struct, frozen=True):
+class _ReadCommand(msgspec.Struct, frozen=True):
     zone_id: str
     caller: Caller
 
@@ -162,12 +169,12 @@ class _Plain(msgspec.Struct, frozen=True):
         return self.caller.bearer
 
 
-async def require_power(tx: Tx, caller: Caller | None, zone_id: str, power: str) -> None:
+async def require_permission(tx: Transaction, caller: Caller | None, zone_id: str, permission: str) -> None:
     """Refuses a caller who may not, before anything is read for it."""
     if caller is None:
         return
-    ask = _Plain(zone_id, caller)
-    speakers = Speakers([ask])
-    answers = await tx.read(*speakers.statements())
-    if problem := speakers.heard(answers, tx.now).problem(ask, power):
+    command = _ReadCommand(zone_id, caller)
+    caller_checks = CallerChecks([command])
+    results = await tx.read(*caller_checks.statements())
+    if problem := caller_checks.build_state(results, tx.now).problem(command, permission):
         raise problem

@@ -12,77 +12,79 @@ from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.agents import rules
-from quarterdeck.domain.agents.model import Agent, Beat, Beaten, Ref, State
+from quarterdeck.domain.agents.model import Agent, HeartbeatResult, RecordHeartbeat, Ref, State
 from quarterdeck.domain.agents.operations import persist
-from quarterdeck.domain.agents.operations.authorization import Heard, Speakers
-from quarterdeck.domain.agents.operations.load import Batch, by_ref, refs_of
+from quarterdeck.domain.agents.operations.authorization import CallerChecks, CallerState
+from quarterdeck.domain.agents.operations.load import Batch, decode_agents, sorted_refs
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 
-Hears = Callable[[Sequence[Agent]], None]
+HeartbeatListener = Callable[[Sequence[Agent]], None]
 
 
-class Beater:
+class HeartbeatRecorder:
     """An object because others of this process hear of heartbeats: they write no event that a sink could follow."""
 
     def __init__(self) -> None:
-        self.hears: list[Hears] = []
+        self.listeners: list[HeartbeatListener] = []
         """Called after the commit, with the agents that were heard of as they are since."""
 
-    async def beat(self, tx: Tx, asks: Sequence[Beat]) -> list[Beaten | Problem | Busy]:
+    async def record(
+        self, tx: Transaction, commands: Sequence[RecordHeartbeat]
+    ) -> list[HeartbeatResult | Problem | Busy]:
         """Notes that agents were heard of, in order of arrival."""
-        refs = refs_of(asks)
-        speakers = Speakers(asks)
-        _, rows, *said = await tx.read(
-            Q.agent_pulses_lock(batch=refs), Q.agents_get(batch=refs), *speakers.statements()
+        refs = sorted_refs(commands)
+        caller_checks = CallerChecks(commands)
+        _, rows, *caller_rows = await tx.read(
+            Q.agent_pulses_lock(batch=refs), Q.agents_get(batch=refs), *caller_checks.statements()
         )
-        known, heard = by_ref(rows), speakers.heard(said, tx.now)
-        beaten: dict[Ref, Agent] = {}
-        kept: Batch = []
-        outcomes: list[Beaten | Problem | Busy] = []
-        for ask in asks:
-            agent = _found(ask, known, heard)
+        agents, callers = decode_agents(rows), caller_checks.build_state(caller_rows, tx.now)
+        updated: dict[Ref, Agent] = {}
+        history_rows: Batch = []
+        outcomes: list[HeartbeatResult | Problem | Busy] = []
+        for command in commands:
+            agent = _find_agent(command, agents, callers)
             if isinstance(agent, Problem):
                 outcomes.append(agent)
                 continue
-            if rules.kept(agent, ask, tx.now):
-                kept.append(_row(ask, agent, tx.now))
-            known[ask.ref] = beaten[ask.ref] = agent = rules.beaten(agent, ask, tx.now)
-            outcomes.append(Beaten(agent, rules.is_news(agent, tx.now)))
-        persist.pulses(tx, [beaten[ref] for ref in sorted(beaten)])
-        if kept:
-            tx.write(Q.agent_heartbeats_insert(batch=kept))
-        if self.hears and beaten:
-            tx.on_commit(lambda: self._told([*beaten.values()]))
+            if rules.belongs_in_history(agent, command, tx.now):
+                history_rows.append(_history_row(command, agent, tx.now))
+            agents[command.ref] = updated[command.ref] = agent = rules.apply_heartbeat(agent, command, tx.now)
+            outcomes.append(HeartbeatResult(agent, rules.needs_status_refresh(agent, tx.now)))
+        persist.write_pulses(tx, [updated[ref] for ref in sorted(updated)])
+        if history_rows:
+            tx.write(Q.agent_heartbeats_insert(batch=history_rows))
+        if self.listeners and updated:
+            tx.on_commit(lambda: self._notify([*updated.values()]))
         return outcomes
 
-    def _told(self, agents: Sequence[Agent]) -> None:
-        for hear in self.hears:
-            hear(agents)
+    def _notify(self, agents: Sequence[Agent]) -> None:
+        for listener in self.listeners:
+            listener(agents)
 
 
-def _found(ask: Beat, known: dict[Ref, Agent], heard: Heard) -> Agent | Problem:
-    if problem := heard.problem(ask, "agents.beat"):
+def _find_agent(command: RecordHeartbeat, agents: dict[Ref, Agent], callers: CallerState) -> Agent | Problem:
+    if problem := callers.problem(command, "agents.beat"):
         return problem
-    if problem := rules.acting_problem(ask.caller, heard.role(ask), ask.agent_id):
+    if problem := rules.acting_agent_problem(command.caller, callers.role(command), command.agent_id):
         return problem
-    agent = known.get(ask.ref)
+    agent = agents.get(command.ref)
     if agent is None:
-        return rules.not_found(ask.agent_id)
-    return rules.has_terminated(ask.agent_id) if agent.status is State.TERMINATED else agent
+        return rules.agent_not_found(command.agent_id)
+    return rules.agent_terminated(command.agent_id) if agent.status is State.TERMINATED else agent
 
 
-def _row(ask: Beat, agent: Agent, now: Millis) -> tuple[object, ...]:
+def _history_row(command: RecordHeartbeat, agent: Agent, now: Millis) -> tuple[object, ...]:
     return (
         new_id(),
-        *ask.ref,
-        ask.status,
-        ask.current_task_id,
-        ask.progress_percent,
-        ask.memory_mb,
-        ask.cpu_percent,
+        *command.ref,
+        command.status,
+        command.current_task_id,
+        command.progress_percent,
+        command.memory_mb,
+        command.cpu_percent,
         now,
-        now + rules.expected_within(agent) * SECOND,
-        ask.metadata,
+        now + rules.next_heartbeat_seconds(agent) * SECOND,
+        command.metadata,
     )

@@ -6,19 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from quarterdeck.domain.agents.model import Agent, State
 from quarterdeck.domain.agents.queries import Q
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
 
-async def launch_zones(tx: Tx, after: Mapping[str, str], limit: int) -> list[tuple[str, str]]:
+async def list_launch_zones(tx: Transaction, after: Mapping[str, str], limit: int) -> list[tuple[str, str]]:
     """(launcher, zone) of where there are agents that launchers start: of each launcher the next after a zone."""
     batch: list[tuple[object, ...]] = [*sorted(after.items())]
     [rows] = await tx.read(Q.agents_launch_zones(batch=batch, limit=limit))
     return [(str(launcher), str(zone_id)) for launcher, zone_id in rows]
 
 
-async def launchable_in(tx: Tx, places: Sequence[tuple[str, str]], limit: int) -> list[Agent]:
+async def list_launchable(tx: Transaction, launcher_zones: Sequence[tuple[str, str]], limit: int) -> list[Agent]:
     """Of these, (launcher, zone), the agents that have a slot free."""
-    batch: list[tuple[object, ...]] = [(*place, State.IDLE, 1, 0) for place in sorted(set(places))]
+    batch: list[tuple[object, ...]] = [
+        (*launcher_zone, State.IDLE, 1, 0) for launcher_zone in sorted(set(launcher_zones))
+    ]
     [rows] = await tx.read(Q.agents_launchable_in(batch=batch, limit=limit))
     return decode(rows, Agent)

@@ -7,79 +7,89 @@ from collections.abc import Sequence
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents import rules
-from quarterdeck.domain.agents.model import Agent, Look, Ref, Standing, Terminate, ToLookAt
+from quarterdeck.domain.agents.model import Agent, AgentAt, LivenessDue, Ref, RefreshStatus, Terminate
 from quarterdeck.domain.agents.operations import persist
-from quarterdeck.domain.agents.operations.load import Loaded, load
+from quarterdeck.domain.agents.operations.load import AgentBatchInput, load
 from quarterdeck.domain.agents.queries import Q
-from quarterdeck.domain.agents.rules import Moved
+from quarterdeck.domain.agents.rules import AgentChange
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
-POWER = "agents.terminate"
+TERMINATE_PERMISSION = "agents.terminate"
 
 
-async def look(tx: Tx, asks: Sequence[Look]) -> list[Standing | Problem | Busy]:
+async def refresh_status(tx: Transaction, commands: Sequence[RefreshStatus]) -> list[AgentAt | Problem | Busy]:
     """Whether agents still stand as is stored of them. Nothing of it depends on who asks, or when: a look too many
     finds what is there, so it needs no lease. An agent that is heard of while this waits for its row is found alive."""
-    loaded = await load(tx, asks)
-    moves: dict[Ref, tuple[Agent, Agent]] = {}
-    outcomes: list[Standing | Problem | Busy] = []
-    for ask in asks:
-        agent = sessions.held_up(ask, loaded.why_not) or loaded.found(ask)
+    loaded = await load(tx, commands)
+    changes: dict[Ref, tuple[Agent, Agent]] = {}
+    outcomes: list[AgentAt | Problem | Busy] = []
+    for command in commands:
+        agent = sessions.blocked(command, loaded.lock_failures) or loaded.find_agent(command)
         if isinstance(agent, Agent):
-            agent = _take(tx, loaded, moves, rules.judged(agent, tx.now), ask)
-        outcomes.append(Standing(agent, tx.now) if isinstance(agent, Agent) else agent)
-    await persist.move(tx, moves)
+            agent = _record_change(tx, loaded, changes, rules.evaluate_liveness(agent, tx.now), command)
+        outcomes.append(AgentAt(agent, tx.now) if isinstance(agent, Agent) else agent)
+    await persist.update_agents(tx, changes)
     return outcomes
 
 
-async def terminate(tx: Tx, asks: Sequence[Terminate]) -> list[Standing | Problem | Busy]:
+async def terminate_agents(tx: Transaction, commands: Sequence[Terminate]) -> list[AgentAt | Problem | Busy]:
     """Ends agents, at once or with their last task; members of fleets only from within. Done twice it moves
     nothing the second time."""
-    loaded = await load(tx, asks)
-    moves: dict[Ref, tuple[Agent, Agent]] = {}
-    outcomes: list[Standing | Problem | Busy] = []
-    for ask in asks:
-        agent = loaded.refusal(ask, POWER) or _acting(ask, loaded) or loaded.found(ask)
+    loaded = await load(tx, commands)
+    changes: dict[Ref, tuple[Agent, Agent]] = {}
+    outcomes: list[AgentAt | Problem | Busy] = []
+    for command in commands:
+        agent = (
+            loaded.problem(command, TERMINATE_PERMISSION)
+            or _acting_problem(command, loaded)
+            or loaded.find_agent(command)
+        )
         if isinstance(agent, Agent):
-            agent = rules.ending_problem(ask, agent) or agent
+            agent = rules.termination_problem(command, agent) or agent
         if isinstance(agent, Agent):
-            moved = rules.terminated(agent, ask.reason, tx.now, graceful=ask.graceful)
-            agent = _take(tx, loaded, moves, moved, ask)
-        outcomes.append(Standing(agent, tx.now) if isinstance(agent, Agent) else agent)
-    await persist.move(tx, moves)
+            change = rules.terminate(agent, command.reason, tx.now, graceful=command.graceful)
+            agent = _record_change(tx, loaded, changes, change, command)
+        outcomes.append(AgentAt(agent, tx.now) if isinstance(agent, Agent) else agent)
+    await persist.update_agents(tx, changes)
     return outcomes
 
 
-def _acting(ask: Terminate, loaded: Loaded) -> Problem | None:
-    return rules.acting_problem(ask.caller, loaded.role(ask), ask.agent_id)
+def _acting_problem(command: Terminate, loaded: AgentBatchInput) -> Problem | None:
+    return rules.acting_agent_problem(command.caller, loaded.role(command), command.agent_id)
 
 
-def _take(tx: Tx, loaded: Loaded, moves: dict[Ref, tuple[Agent, Agent]], moved: Moved, ask: Look | Terminate) -> Agent:
+def _record_change(
+    tx: Transaction,
+    loaded: AgentBatchInput,
+    changes: dict[Ref, tuple[Agent, Agent]],
+    change: AgentChange,
+    command: RefreshStatus | Terminate,
+) -> Agent:
     """Keeps a move, from how the agent was before the batch."""
-    first = moves.get(ask.ref, (moved.before, moved.before))[0]
-    moves[ask.ref] = (first, moved.after)
-    loaded.agents[ask.ref] = moved.after
-    persist.tell(tx, moved, ask.actor, ask.trace)
-    return moved.after
+    first = changes.get(command.ref, (change.before, change.before))[0]
+    changes[command.ref] = (first, change.after)
+    loaded.agents[command.ref] = change.after
+    persist.emit_change(tx, change, command.actor, command.trace)
+    return change.after
 
 
-async def to_look_at(tx: Tx, limit: int, zone_id: str | None = None) -> list[ToLookAt]:
+async def list_liveness_due(tx: Transaction, limit: int, zone_id: str | None = None) -> list[LivenessDue]:
     """Agents of all zones, or of one, that may have been silent for too long, the longest first."""
     [rows] = await tx.read(Q.agents_to_look_at(limit=limit, zone_id=zone_id))
-    return decode(rows, ToLookAt)
+    return decode(rows, LivenessDue)
 
 
-async def next_look(tx: Tx) -> Millis | None:
+async def next_liveness_due(tx: Transaction) -> Millis | None:
     """In how many milliseconds the next agent will have to be looked at; None if there is none."""
     [[row]] = await tx.read(Q.agents_next_look())
     look_at, now = row
     return None if look_at is None else max(0, int(str(look_at)) - int(str(now)))
 
 
-async def stale_count(tx: Tx) -> int:
+async def count_stale(tx: Transaction) -> int:
     """How many agents are lost, in all zones."""
     [[row]] = await tx.read(Q.agents_in_error_count())
     return int(str(row[0]))

@@ -10,20 +10,20 @@ from quarterdeck.core.caller import Bearer, Caller, Role
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents import rules
-from quarterdeck.domain.agents.model import Agent, Ref, Waiting
-from quarterdeck.domain.agents.operations.authorization import Heard, Speakers
+from quarterdeck.domain.agents.model import Agent, Ref, WaitingAgent
+from quarterdeck.domain.agents.operations.authorization import CallerChecks, CallerState
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
 Batch = list[tuple[object, ...]]
 
 
-class Asked(Protocol):
+class AgentCommand(Protocol):
     @property
     def zone_id(self) -> str: ...
     @property
@@ -36,58 +36,64 @@ class Asked(Protocol):
     def ref(self) -> Ref: ...
 
 
-def get(refs: Iterable[Ref]) -> Bound:
+def get_statement(refs: Iterable[Ref]) -> BoundStatement:
     """The statement that loads agents, for the first round trip of a room above."""
     return Q.agents_get(batch=[*refs])
 
 
-def by_ref(rows: Sequence[Row]) -> dict[Ref, Agent]:
+def decode_agents(rows: Sequence[Row]) -> dict[Ref, Agent]:
     """What that statement found."""
     return {agent.ref: agent for agent in decode([*rows], Agent)}
 
 
-async def waiting(tx: Tx, refs: Iterable[Ref]) -> dict[Ref, Millis]:
+async def load_contact_deadlines(tx: Transaction, refs: Iterable[Ref]) -> dict[Ref, Millis]:
     """Of those that wait for work: in how long each must be heard of again."""
     [rows] = await tx.read(Q.agents_waiting(batch=[*sorted(refs)]))
-    return {(each.zone_id, each.id): rules.heard_within(each, tx.now) for each in decode(rows, Waiting)}
+    return {(agent.zone_id, agent.id): rules.contact_due_in(agent, tx.now) for agent in decode(rows, WaitingAgent)}
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class AgentBatchInput:
     now: Millis
     agents: dict[Ref, Agent]
-    heard: Heard
-    why_not: Mapping[str, Problem | Busy]
+    callers: CallerState
+    lock_failures: Mapping[str, Problem | Busy]
     """Of each zone that could not be locked: why."""
-    endings: Mapping[str, Problem | None]
+    ended_zone_problems: Mapping[str, Problem | None]
     """Of each zone that was locked: why nothing can begin in it any more, if so."""
 
-    def refusal(self, ask: Asked, power: str) -> Problem | Busy | None:
+    def problem(self, command: AgentCommand, permission: str) -> Problem | Busy | None:
         """Why an ask is not judged at all."""
-        return sessions.held_up(ask, self.why_not) or self.heard.problem(ask, power)
+        return sessions.blocked(command, self.lock_failures) or self.callers.problem(command, permission)
 
-    def role(self, ask: Asked) -> Role | None:
-        return self.heard.role(ask)
+    def role(self, command: AgentCommand) -> Role | None:
+        return self.callers.role(command)
 
-    def found(self, ask: Asked) -> Agent | Problem:
-        return self.agents.get(ask.ref) or rules.not_found(ask.agent_id)
+    def find_agent(self, command: AgentCommand) -> Agent | Problem:
+        return self.agents.get(command.ref) or rules.agent_not_found(command.agent_id)
 
 
-async def load(tx: Tx, asks: Sequence[Asked]) -> Loaded:
+async def load(tx: Transaction, commands: Sequence[AgentCommand]) -> AgentBatchInput:
     """Under the locks of the zones, and of what is heard of the agents: no heartbeat comes between looking and
     writing."""
-    refs = refs_of(asks)
-    speakers = Speakers(asks)
-    zone_rows, _, rows, *said = await tx.read(
-        zones.lock(tx, zones_of(asks)),
+    refs = sorted_refs(commands)
+    caller_checks = CallerChecks(commands)
+    zone_rows, _, rows, *caller_rows = await tx.read(
+        zones.lock_statement(tx, zones_of(commands)),
         Q.agent_pulses_lock(batch=refs),
         Q.agents_get(batch=refs),
-        *speakers.statements(),
+        *caller_checks.statements(),
     )
-    locked = zones.locked(zone_rows)
-    why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
-    return Loaded(tx.now, by_ref(rows), speakers.heard(said, tx.now), why_not, zone_rules.endings(locked.values()))
+    locked = zones.decode_zones(zone_rows)
+    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
+    return AgentBatchInput(
+        tx.now,
+        decode_agents(rows),
+        caller_checks.build_state(caller_rows, tx.now),
+        lock_failures,
+        zone_rules.ended_zone_problems(locked.values()),
+    )
 
 
-def refs_of(asks: Iterable[Asked]) -> Batch:
-    return [*sorted({ask.ref for ask in asks})]
+def sorted_refs(commands: Iterable[AgentCommand]) -> Batch:
+    return [*sorted({command.ref for command in commands})]

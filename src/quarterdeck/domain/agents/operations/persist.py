@@ -8,24 +8,24 @@ import msgspec
 
 from quarterdeck.domain.agents.model import Agent, Ref
 from quarterdeck.domain.agents.queries import Q
-from quarterdeck.domain.agents.rules import Moved
+from quarterdeck.domain.agents.rules import AgentChange
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.transaction import Tx
-from quarterdeck.store.sql import pieces
+from quarterdeck.engine.transaction import Transaction
+from quarterdeck.store.sql import chunks
 
 Batch = list[tuple[object, ...]]
 
 
-async def move(tx: Tx, moves: Mapping[Ref, tuple[Agent, Agent]]) -> None:
+async def update_agents(tx: Transaction, changes: Mapping[Ref, tuple[Agent, Agent]]) -> None:
     """Agents from how they stood to how they stand. The pulse is not written here: it is as it was."""
-    batch: Batch = [_moved(before, after) for _, (before, after) in sorted(moves.items()) if before != after]
-    for piece in pieces(batch):
+    batch: Batch = [_update_row(before, after) for _, (before, after) in sorted(changes.items()) if before != after]
+    for piece in chunks(batch):
         [rows] = await tx.read(Q.agents_move(batch=piece))
         if len(rows) != len(piece):
             raise RuntimeError("agents moved under the zone's lock")
 
 
-def _moved(before: Agent, after: Agent) -> tuple[object, ...]:
+def _update_row(before: Agent, after: Agent) -> tuple[object, ...]:
     return (
         after.zone_id,
         after.id,
@@ -39,7 +39,7 @@ def _moved(before: Agent, after: Agent) -> tuple[object, ...]:
     )
 
 
-def pulses(tx: Tx, agents: Iterable[Agent]) -> None:
+def write_pulses(tx: Transaction, agents: Iterable[Agent]) -> None:
     """What is heard of agents whose rows this transaction has locked."""
     batch: Batch = [
         (
@@ -60,15 +60,15 @@ def pulses(tx: Tx, agents: Iterable[Agent]) -> None:
         tx.write(Q.agent_pulses_beat(batch=batch))
 
 
-def event(moved: Moved, actor: str, trace: str | None) -> NewEvent:
+def change_event(change: AgentChange, actor: str, trace: str | None) -> NewEvent:
     """What is told of a move; asked only where there is something to tell."""
-    before, after = moved.before, moved.after
-    if moved.told is None:
+    before, after = change.before, change.after
+    if change.event_type is None:
         raise ValueError("there is nothing to tell of it")
-    data = msgspec.json.encode(dict(moved.data)).decode()
-    return NewEvent(moved.told, after.zone_id, after.id, actor, before.status, after.status, data, trace)
+    data = msgspec.json.encode(dict(change.data)).decode()
+    return NewEvent(change.event_type, after.zone_id, after.id, actor, before.status, after.status, data, trace)
 
 
-def tell(tx: Tx, moved: Moved, actor: str, trace: str | None = None) -> None:
-    if moved.told is not None:
-        tx.emit(event(moved, actor, trace))
+def emit_change(tx: Transaction, change: AgentChange, actor: str, trace: str | None = None) -> None:
+    if change.event_type is not None:
+        tx.emit(change_event(change, actor, trace))

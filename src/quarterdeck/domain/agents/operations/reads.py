@@ -9,70 +9,76 @@ from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import (
     RECENT_MAX,
     Agent,
+    AgentAt,
     AgentFilter,
+    AgentHistory,
     AgentRef,
+    AgentStatus,
     Heartbeat,
-    Shown,
-    Standing,
-    Watched,
 )
-from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
-from quarterdeck.domain.agents.operations.load import by_ref, refs_of
+from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
+from quarterdeck.domain.agents.operations.load import decode_agents, sorted_refs
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
-READ = "agents.read"
+READ_PERMISSION = "agents.read"
 
 
-async def show(tx: Tx, asks: Sequence[AgentRef]) -> list[Standing | Problem | Busy]:
-    speakers = Speakers(asks)
-    rows, *said = await tx.read(Q.agents_get(batch=refs_of(asks)), *speakers.statements())
-    found, heard = by_ref(rows), speakers.heard(said, tx.now)
-    outcomes: list[Standing | Problem | Busy] = []
-    for ask in asks:
-        agent = heard.problem(ask, READ) or found.get(ask.ref) or rules.not_found(ask.agent_id)
-        outcomes.append(Standing(agent, tx.now) if isinstance(agent, Agent) else agent)
+async def show_agents(tx: Transaction, commands: Sequence[AgentRef]) -> list[AgentAt | Problem | Busy]:
+    caller_checks = CallerChecks(commands)
+    rows, *caller_rows = await tx.read(Q.agents_get(batch=sorted_refs(commands)), *caller_checks.statements())
+    found, callers = decode_agents(rows), caller_checks.build_state(caller_rows, tx.now)
+    outcomes: list[AgentAt | Problem | Busy] = []
+    for command in commands:
+        agent = (
+            callers.problem(command, READ_PERMISSION)
+            or found.get(command.ref)
+            or rules.agent_not_found(command.agent_id)
+        )
+        outcomes.append(AgentAt(agent, tx.now) if isinstance(agent, Agent) else agent)
     return outcomes
 
 
-async def watch(tx: Tx, ask: AgentRef) -> Watched:
+async def load_history(tx: Transaction, command: AgentRef) -> AgentHistory:
     """One agent, and what was heard of it lately."""
-    [standing] = await show(tx, [ask])
-    if not isinstance(standing, Standing):
-        raise standing if isinstance(standing, Problem) else RuntimeError("a look waits for nobody")
-    [rows] = await tx.read(Q.agent_heartbeats_recent(zone_id=ask.zone_id, agent_id=ask.agent_id, limit=RECENT_MAX))
-    return Watched(standing.agent, standing.at, tuple(decode(rows, Heartbeat)))
+    [found] = await show_agents(tx, [command])
+    if not isinstance(found, AgentAt):
+        raise found if isinstance(found, Problem) else RuntimeError("a look waits for nobody")
+    [rows] = await tx.read(
+        Q.agent_heartbeats_recent(zone_id=command.zone_id, agent_id=command.agent_id, limit=RECENT_MAX)
+    )
+    return AgentHistory(found.agent, found.at, tuple(decode(rows, Heartbeat)))
 
 
-async def page(tx: Tx, wanted: AgentFilter) -> list[Agent]:
+async def list_agents(tx: Transaction, filters: AgentFilter) -> list[Agent]:
     """Up to `limit` agents, in the order of their ids."""
-    await require_power(tx, wanted.caller, wanted.zone_id, READ)
-    enabled = wanted.coordinator_enabled
+    await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
+    enabled = filters.coordinator_enabled
     [rows] = await tx.read(
         Q.agents_page(
-            zone_id=wanted.zone_id,
-            after=wanted.after,
+            zone_id=filters.zone_id,
+            after=filters.after,
             enabled=None if enabled is None else int(enabled),
-            status=wanted.status,
-            capability=wanted.capability,
-            limit=wanted.limit,
+            status=filters.status,
+            capability=filters.capability,
+            limit=filters.limit,
         )
     )
     if not rows:
-        await zones.require(tx, wanted.zone_id)
+        await zones.require_zone(tx, filters.zone_id)
     return decode(rows, Agent)
 
 
-async def counted(tx: Tx, zone_id: str) -> dict[Shown, int]:
+async def count_by_status(tx: Transaction, zone_id: str) -> dict[AgentStatus, int]:
     """How many agents of a zone stand how. It looks at all of them: for whoever asks now and then."""
     [rows] = await tx.read(Q.agents_count(zone_id=zone_id))
-    return {Shown(str(status)): int(str(number)) for status, number in rows}
+    return {AgentStatus(str(status)): int(str(number)) for status, number in rows}
 
 
-async def names(tx: Tx, zone_id: str, *, after: str, limit: int) -> list[str]:
+async def list_agent_ids(tx: Transaction, zone_id: str, *, after: str, limit: int) -> list[str]:
     """Of all agents that a zone has, or had, from one on: for whoever shows them to others."""
     [rows] = await tx.read(Q.agents_named(zone_id=zone_id, after=after, limit=limit))
     return [str(row[0]) for row in rows]

@@ -7,24 +7,24 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.idempotency import Key, bound
+from quarterdeck.core.idempotency import Key, new_record
 from quarterdeck.domain.agents import rules
-from quarterdeck.domain.agents.model import Agent, Ref, Register, Registered, State
+from quarterdeck.domain.agents.model import Agent, Ref, Register, RegisterResult, State
 from quarterdeck.domain.agents.operations import persist
-from quarterdeck.domain.agents.operations.load import Batch, Loaded, load
+from quarterdeck.domain.agents.operations.load import AgentBatchInput, Batch, load
 from quarterdeck.domain.agents.queries import Q
-from quarterdeck.domain.agents.rules import Moved, Speaker
-from quarterdeck.domain.agents.rules.registration import registered_data
+from quarterdeck.domain.agents.rules import AgentChange, RegistrationContext
+from quarterdeck.domain.agents.rules.registration import registered_event_data
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 
-OWN = Agent.__struct_fields__.index("pulse_status")
+AGENT_COLUMNS = Agent.__struct_fields__.index("pulse_status")
 """So many columns are of `agents`; the rest is of its pulse."""
-BEGINNING = "agent.begin"
+RUN_OPERATION = "agent.begin"
 """What the processes that work as agents are kept under."""
-_names = msgspec.json.Decoder(list[str]).decode
+_decode_names = msgspec.json.Decoder(list[str]).decode
 
 
 class Registrar:
@@ -33,96 +33,103 @@ class Registrar:
     def __init__(self, launchers: Collection[str]) -> None:
         self._launchers = launchers
 
-    async def register(self, tx: Tx, asks: Sequence[Register]) -> list[Registered | Problem | Busy]:
+    async def register(self, tx: Transaction, commands: Sequence[Register]) -> list[RegisterResult | Problem | Busy]:
         """Registers agents, or changes what is said of them, in order of arrival."""
-        loaded = await load(tx, asks)
+        loaded = await load(tx, commands)
         before = dict(loaded.agents)
-        outcomes = [self._decide(tx, loaded, ask) for ask in asks]
-        await _begin(tx, asks, outcomes, before)
-        touched = {ask.ref for ask, o in zip(asks, outcomes, strict=True) if isinstance(o, Registered)}
-        await _write(tx, {ref: (before.get(ref), loaded.agents[ref]) for ref in sorted(touched)})
+        outcomes = [self._decide(tx, loaded, command) for command in commands]
+        await _emit_restarts(tx, commands, outcomes, before)
+        touched = {command.ref for command, o in zip(commands, outcomes, strict=True) if isinstance(o, RegisterResult)}
+        await _persist(tx, {ref: (before.get(ref), loaded.agents[ref]) for ref in sorted(touched)})
         return outcomes
 
-    def _decide(self, tx: Tx, loaded: Loaded, ask: Register) -> Registered | Problem | Busy:
-        if refusal := loaded.refusal(ask, "agents.register") or loaded.endings[ask.zone_id]:
-            return refusal
-        by = Speaker(ask.caller, loaded.role(ask), self._launchers)
-        known = loaded.agents.get(ask.ref)
-        outcome = rules.register(ask, known, by, tx.now)
+    def _decide(self, tx: Transaction, loaded: AgentBatchInput, command: Register) -> RegisterResult | Problem | Busy:
+        if problem := loaded.problem(command, "agents.register") or loaded.ended_zone_problems[command.zone_id]:
+            return problem
+        context = RegistrationContext(command.caller, loaded.role(command), self._launchers)
+        existing = loaded.agents.get(command.ref)
+        outcome = rules.register(command, existing, context, tx.now)
         if isinstance(outcome, Problem):
             return outcome
-        if isinstance(outcome, Moved):
-            persist.tell(tx, outcome, ask.actor, ask.trace)
-            loaded.agents[ask.ref] = outcome.after
-            return Registered(outcome.after, outcome.before.status is State.TERMINATED, tx.now)
-        tx.emit(_made(outcome, ask))
-        loaded.agents[ask.ref] = outcome
-        return Registered(outcome, True, tx.now)
+        if isinstance(outcome, AgentChange):
+            persist.emit_change(tx, outcome, command.actor, command.trace)
+            loaded.agents[command.ref] = outcome.after
+            return RegisterResult(outcome.after, outcome.before.status is State.TERMINATED, tx.now)
+        tx.emit(_registered_event(outcome, command))
+        loaded.agents[command.ref] = outcome
+        return RegisterResult(outcome, True, tx.now)
 
 
-async def _begin(
-    tx: Tx, asks: Sequence[Register], outcomes: Sequence[Registered | Problem | Busy], before: Mapping[Ref, Agent]
+async def _emit_restarts(
+    tx: Transaction,
+    commands: Sequence[Register],
+    outcomes: Sequence[RegisterResult | Problem | Busy],
+    before: Mapping[Ref, Agent],
 ) -> None:
     """Where another process works as an agent than before, tells so: the room of tasks takes back what that one held.
     Once for each process: the same request, should it come late once more, takes nothing from it."""
-    said = {
-        _run_of(ask): ask
-        for ask, outcome in zip(asks, outcomes, strict=True)
-        if isinstance(outcome, Registered) and ask.run_id is not None
+    runs = {
+        _run_key(command): command
+        for command, outcome in zip(commands, outcomes, strict=True)
+        if isinstance(outcome, RegisterResult) and command.run_id is not None
     }
-    if not said:
+    if not runs:
         return
-    [rows] = await tx.read(idempotency.load([*said]))
-    known = idempotency.loaded(rows)
-    new = {key: ask for key, ask in said.items() if key not in known}
+    [rows] = await tx.read(idempotency.load_keys([*runs]))
+    existing = idempotency.decode_records(rows)
+    new = {key: command for key, command in runs.items() if key not in existing}
     if new:
-        tx.write(idempotency.store([bound(key, "", ask.agent_id) for key, ask in new.items()], tx.now))
-    for ask in new.values():
-        agent = before.get(ask.ref)
-        if agent is not None and rules.loses_all(agent):
+        tx.write(
+            idempotency.store_records([new_record(key, "", command.agent_id) for key, command in new.items()], tx.now)
+        )
+    for command in new.values():
+        agent = before.get(command.ref)
+        if agent is not None and rules.loses_held_tasks(agent):
             data = msgspec.json.encode({"heldTasks": agent.held}).decode()
             states = (agent.status, agent.status)
-            tx.emit(NewEvent("agent.restarted", *ask.ref, ask.actor, *states, data, ask.trace))
+            tx.emit(NewEvent("agent.restarted", *command.ref, command.actor, *states, data, command.trace))
 
 
-def _run_of(ask: Register) -> Key:
-    who = "" if ask.caller is None else ask.caller.client_id
-    return Key(ask.zone_id, who, BEGINNING, f"{ask.agent_id} {ask.run_id}")
+def _run_key(command: Register) -> Key:
+    client_id = "" if command.caller is None else command.caller.client_id
+    return Key(command.zone_id, client_id, RUN_OPERATION, f"{command.agent_id} {command.run_id}")
 
 
-def _made(agent: Agent, ask: Register) -> NewEvent:
-    data = msgspec.json.encode(dict(registered_data(agent))).decode()
-    return NewEvent("agent.registered", *agent.ref, ask.actor, None, agent.status, data, ask.trace)
+def _registered_event(agent: Agent, command: Register) -> NewEvent:
+    data = msgspec.json.encode(dict(registered_event_data(agent))).decode()
+    return NewEvent("agent.registered", *agent.ref, command.actor, None, agent.status, data, command.trace)
 
 
-async def _write(tx: Tx, moves: dict[Ref, tuple[Agent | None, Agent]]) -> None:
-    made = [after for before, after in moves.values() if before is None]
-    known = [(before, after) for before, after in moves.values() if before is not None]
-    if made:
-        tx.write(Q.agents_insert(batch=[msgspec.structs.astuple(agent)[:OWN] for agent in made]))
-        tx.write(Q.agent_pulses_insert(batch=[(*agent.ref, agent.pulse_status, agent.last_seen_at) for agent in made]))
-    persist.pulses(tx, [after for _, after in known])
-    _say_capabilities(tx, moves)
-    if known:
-        [rows] = await tx.read(Q.agents_update(batch=[_updated(*pair) for pair in known]))
-        if len(rows) != len(known):
+async def _persist(tx: Transaction, changes: dict[Ref, tuple[Agent | None, Agent]]) -> None:
+    created = [after for before, after in changes.values() if before is None]
+    updated = [(before, after) for before, after in changes.values() if before is not None]
+    if created:
+        tx.write(Q.agents_insert(batch=[msgspec.structs.astuple(agent)[:AGENT_COLUMNS] for agent in created]))
+        tx.write(
+            Q.agent_pulses_insert(batch=[(*agent.ref, agent.pulse_status, agent.last_seen_at) for agent in created])
+        )
+    persist.write_pulses(tx, [after for _, after in updated])
+    _write_capabilities(tx, changes)
+    if updated:
+        [rows] = await tx.read(Q.agents_update(batch=[_update_row(*pair) for pair in updated]))
+        if len(rows) != len(updated):
             raise RuntimeError("agents moved under the zone's lock")
 
 
-def _say_capabilities(tx: Tx, moves: dict[Ref, tuple[Agent | None, Agent]]) -> None:
-    gone: Batch = []
-    come: Batch = []
-    for (zone_id, agent_id), (before, after) in moves.items():
-        had = set(_names(before.capabilities)) if before else set()
-        has = set(_names(after.capabilities))
-        gone += [(zone_id, name, agent_id) for name in sorted(had - has)]
-        come += [(zone_id, name, agent_id) for name in sorted(has - had)]
-    if gone:
-        tx.write(Q.agent_capabilities_remove(batch=gone))
-    if come:
-        tx.write(Q.agent_capabilities_insert(batch=come))
+def _write_capabilities(tx: Transaction, changes: dict[Ref, tuple[Agent | None, Agent]]) -> None:
+    removed: Batch = []
+    added: Batch = []
+    for (zone_id, agent_id), (before, after) in changes.items():
+        old = set(_decode_names(before.capabilities)) if before else set()
+        new = set(_decode_names(after.capabilities))
+        removed += [(zone_id, name, agent_id) for name in sorted(old - new)]
+        added += [(zone_id, name, agent_id) for name in sorted(new - old)]
+    if removed:
+        tx.write(Q.agent_capabilities_remove(batch=removed))
+    if added:
+        tx.write(Q.agent_capabilities_insert(batch=added))
 
 
-def _updated(before: Agent, after: Agent) -> tuple[object, ...]:
-    said = msgspec.structs.astuple(after)[2:OWN]
-    return (*after.ref, before.status, *said)
+def _update_row(before: Agent, after: Agent) -> tuple[object, ...]:
+    columns = msgspec.structs.astuple(after)[2:AGENT_COLUMNS]
+    return (*after.ref, before.status, *columns)

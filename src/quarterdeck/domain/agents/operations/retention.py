@@ -10,28 +10,35 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.model import Forget, Forgotten
+from quarterdeck.domain.agents.model import DeleteAgent, DeleteAgentResult
 from quarterdeck.domain.agents.operations.load import Batch
 from quarterdeck.domain.agents.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 
-_names = msgspec.json.Decoder(list[str]).decode
+_decode_names = msgspec.json.Decoder(list[str]).decode
 
 
-async def forget(tx: Tx, asks: Sequence[Forget]) -> list[Forgotten | Problem | Busy]:
-    [zone_rows] = await tx.read(zones.lock(tx, zones_of(asks)))
-    locked = zones.locked(zone_rows)
-    why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
-    old: Batch = [*sorted({(*ask.ref, ask.before) for ask in asks if ask.zone_id in locked})]
-    _, gone = await tx.read(Q.agent_pulses_lock(batch=[row[:2] for row in old]), Q.agents_forget(batch=old))
-    removed = {(str(zone_id), str(agent_id)): _names(str(can)) for zone_id, agent_id, can in gone}
-    if removed:
-        refs: Batch = [*sorted(removed)]
+async def delete_expired(tx: Transaction, commands: Sequence[DeleteAgent]) -> list[DeleteAgentResult | Problem | Busy]:
+    [zone_rows] = await tx.read(zones.lock_statement(tx, zones_of(commands)))
+    locked = zones.decode_zones(zone_rows)
+    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
+    expired: Batch = [*sorted({(*command.ref, command.before) for command in commands if command.zone_id in locked})]
+    _, deleted = await tx.read(Q.agent_pulses_lock(batch=[row[:2] for row in expired]), Q.agents_forget(batch=expired))
+    capabilities_by_ref = {
+        (str(zone_id), str(agent_id)): _decode_names(str(capabilities)) for zone_id, agent_id, capabilities in deleted
+    }
+    if capabilities_by_ref:
+        refs: Batch = [*sorted(capabilities_by_ref)]
         tx.write(Q.agent_pulses_forget(batch=refs))
         tx.write(Q.agent_heartbeats_forget_all(batch=refs))
-        could: Batch = [(zone, name, agent) for (zone, agent), names in sorted(removed.items()) for name in names]
-        if could:
-            tx.write(Q.agent_capabilities_remove(batch=could))
-    return [why_not.get(ask.zone_id) or Forgotten(ask.ref in removed) for ask in asks]
+        capability_rows: Batch = [
+            (zone, name, agent) for (zone, agent), names in sorted(capabilities_by_ref.items()) for name in names
+        ]
+        if capability_rows:
+            tx.write(Q.agent_capabilities_remove(batch=capability_rows))
+    return [
+        lock_failures.get(command.zone_id) or DeleteAgentResult(command.ref in capabilities_by_ref)
+        for command in commands
+    ]

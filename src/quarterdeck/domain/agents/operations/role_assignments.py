@@ -6,82 +6,92 @@ from collections.abc import Sequence
 
 from quarterdeck.core.caller import Role
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.operations.authorization import Heard, Speakers, require_power
+from quarterdeck.domain.agents.operations.authorization import CallerChecks, CallerState, require_permission
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
-from quarterdeck.domain.zones.model import ChangeMember, Member, MemberChange, MemberFilter, MemberRef
+from quarterdeck.domain.zones.model import (
+    ChangeRole,
+    RoleAssignment,
+    RoleAssignmentFilter,
+    RoleAssignmentRef,
+    RoleChange,
+)
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 
-READ = "members.read"
-CHANGE = "members.change"
+READ_PERMISSION = "members.read"
+CHANGE_PERMISSION = "members.change"
 
 
-async def change_members(tx: Tx, asks: Sequence[ChangeMember]) -> list[MemberChange | Problem | Busy]:
+async def change_roles(tx: Transaction, commands: Sequence[ChangeRole]) -> list[RoleChange | Problem | Busy]:
     """Makes, changes and removes members, in order of arrival. Under the zones' locks, which everything that asks for a
     role takes: whoever is removed is heard no more from this commit on."""
-    speakers = Speakers(asks)
-    spoken = speakers.statements()
-    locked_rows, *answers, rows, counted = await tx.read(
-        zones.lock(tx, zones_of(asks)),
-        *spoken,
-        zones.members_get(sorted({(ask.zone_id, ask.subject) for ask in asks})),
-        zones.members_counted({ask.zone_id for ask in asks}),
+    caller_checks = CallerChecks(commands)
+    caller_statements = caller_checks.statements()
+    locked_rows, *caller_rows, rows, count_rows = await tx.read(
+        zones.lock_statement(tx, zones_of(commands)),
+        *caller_statements,
+        zones.role_assignments_statement(sorted({(command.zone_id, command.subject) for command in commands})),
+        zones.role_counts_statement({command.zone_id for command in commands}),
     )
-    locked = zones.locked(locked_rows)
-    why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
-    endings = zone_rules.endings(locked.values())
-    heard = speakers.heard(answers, tx.now)
-    roster = zone_rules.Roster(zones.members_by_ref(rows).values(), zones.members_by_zone(counted), tx.now)
+    locked = zones.decode_zones(locked_rows)
+    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
+    ended_problems = zone_rules.ended_zone_problems(locked.values())
+    callers = caller_checks.build_state(caller_rows, tx.now)
+    batch = zone_rules.RoleAssignmentBatch(
+        zones.decode_role_assignments(rows).values(), zones.decode_role_counts(count_rows), tx.now
+    )
     outcomes = [
-        sessions.held_up(ask, why_not)
-        or heard.problem(ask, CHANGE)
-        or endings[ask.zone_id]
-        or _decided(roster, heard, ask)
-        for ask in asks
+        sessions.blocked(command, lock_failures)
+        or callers.problem(command, CHANGE_PERMISSION)
+        or ended_problems[command.zone_id]
+        or _decide(batch, callers, command)
+        for command in commands
     ]
-    await zones.members_write(tx, roster.moved.values())
-    for ask, change in roster.told:
-        tx.emit(_event(ask, change))
+    await zones.persist_role_changes(tx, batch.changes.values())
+    for command, change in batch.applied:
+        tx.emit(_role_event(command, change))
     return outcomes
 
 
-def _decided(roster: zone_rules.Roster, heard: Heard, ask: ChangeMember) -> MemberChange | Problem:
-    role = heard.role(ask)
+def _decide(batch: zone_rules.RoleAssignmentBatch, callers: CallerState, command: ChangeRole) -> RoleChange | Problem:
+    role = callers.role(command)
     assert role is not None  # who has none has no power either
-    change = roster.decide(ask, role)
-    if isinstance(change, MemberChange):
+    change = batch.decide(command, role)
+    if isinstance(change, RoleChange):
         # Whoever comes later in this batch is heard as what they are by then.
-        heard.is_now((ask.zone_id, ask.subject), _role(change.after))
+        callers.set_role((command.zone_id, command.subject), _role_of(change.after))
     return change
 
 
-def _event(ask: ChangeMember, change: MemberChange) -> NewEvent:
-    before, after = _role(change.before), _role(change.after)
-    kind = "added" if before is None else "removed" if after is None else "changed"
-    return NewEvent(f"member.{kind}", ask.zone_id, ask.subject, ask.caller.subject, before, after, trace=ask.trace)
+def _role_event(command: ChangeRole, change: RoleChange) -> NewEvent:
+    before, after = _role_of(change.before), _role_of(change.after)
+    action = "added" if before is None else "removed" if after is None else "changed"
+    return NewEvent(
+        f"member.{action}", command.zone_id, command.subject, command.caller.subject, before, after, trace=command.trace
+    )
 
 
-def _role(member: Member | None) -> Role | None:
-    return None if member is None else member.role
+def _role_of(assignment: RoleAssignment | None) -> Role | None:
+    return None if assignment is None else assignment.role
 
 
-async def show_member(tx: Tx, ref: MemberRef) -> Member:
-    await require_power(tx, ref.caller, ref.zone_id, READ)
+async def show_role_assignment(tx: Transaction, ref: RoleAssignmentRef) -> RoleAssignment:
+    await require_permission(tx, ref.caller, ref.zone_id, READ_PERMISSION)
     key = (ref.zone_id, ref.subject)
-    [rows] = await tx.read(zones.members_get([key]))
-    member = zones.members_by_ref(rows).get(key)
-    if member is None:
-        await zones.require(tx, ref.zone_id)
+    [rows] = await tx.read(zones.role_assignments_statement([key]))
+    assignment = zones.decode_role_assignments(rows).get(key)
+    if assignment is None:
+        await zones.require_zone(tx, ref.zone_id)
         raise zone_rules.member_not_found(ref.subject)
-    return member
+    return assignment
 
 
-async def page_of_members(tx: Tx, wanted: MemberFilter) -> list[Member]:
+async def list_role_assignments(tx: Transaction, filters: RoleAssignmentFilter) -> list[RoleAssignment]:
     """Up to `limit` members, in order of their names."""
-    await require_power(tx, wanted.caller, wanted.zone_id, READ)
-    members = await zones.members_page(tx, wanted)
-    if not members:
-        await zones.require(tx, wanted.zone_id)
-    return members
+    await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
+    assignments = await zones.list_role_assignments(tx, filters)
+    if not assignments:
+        await zones.require_zone(tx, filters.zone_id)
+    return assignments

@@ -5,22 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from quarterdeck.core.command import Asked
+from quarterdeck.core.command import Command
 from quarterdeck.domain.agents import rules
 from quarterdeck.domain.agents.model import Ref
 from quarterdeck.domain.agents.operations import persist
-from quarterdeck.domain.agents.operations.load import Batch, by_ref
+from quarterdeck.domain.agents.operations.load import Batch, decode_agents
 from quarterdeck.domain.agents.queries import Q
-from quarterdeck.engine.transaction import Tx
-from quarterdeck.store.sql import pieces
+from quarterdeck.engine.transaction import Transaction
+from quarterdeck.store.sql import chunks
 
 
-async def hold(tx: Tx, deltas: Mapping[Ref, int], spoke: Collection[Ref] = ()) -> None:
+async def adjust_held(tx: Transaction, deltas: Mapping[Ref, int], seen: Collection[Ref] = ()) -> None:
     """Adds to what agents hold, never below nothing. Who `spoke` is heard of by that; nobody is by what was given to
     them, or taken from them. One that was to end with its last task ends."""
-    batch: Batch = [(*ref, deltas.get(ref, 0), int(ref in spoke)) for ref in sorted({*deltas, *spoke})]
+    batch: Batch = [(*ref, deltas.get(ref, 0), int(ref in seen)) for ref in sorted({*deltas, *seen})]
     ended: list[Ref] = []
-    for piece in pieces(batch):
+    for piece in chunks(batch):
         tx.write(Q.agent_pulses_lock(batch=[row[:2] for row in piece]))
         statement = Q.agents_hold(batch=piece, now=tx.now)
         if all(delta >= 0 for delta in deltas.values()):
@@ -30,26 +30,27 @@ async def hold(tx: Tx, deltas: Mapping[Ref, int], spoke: Collection[Ref] = ()) -
         [rows] = await tx.read(statement)
         ended += [(str(zone_id), str(agent_id)) for zone_id, agent_id, held, draining in rows if draining and not held]
     if ended:
-        await _end(tx, sorted(ended))
+        await _terminate_drained(tx, sorted(ended))
 
 
-async def revive(tx: Tx, words: Mapping[Ref, Asked]) -> None:
+async def revive(tx: Transaction, commands: Mapping[Ref, Command]) -> None:
     """Those that were believed to be lost, or had never been heard of, and have spoken, each by which word; that they
     were heard of stands in what is heard of them already. What was taken from them stays taken; and from now on
     somebody looks whether they are there."""
-    [rows] = await tx.read(Q.agents_get(batch=[*sorted(words)]))
-    moves = {ref: rules.judged(agent, tx.now) for ref, agent in by_ref(rows).items()}
-    await persist.move(tx, {ref: (moved.before, moved.after) for ref, moved in moves.items()})
-    for ref, moved in moves.items():
-        persist.tell(tx, moved, words[ref].actor, words[ref].trace)
+    [rows] = await tx.read(Q.agents_get(batch=[*sorted(commands)]))
+    changes = {ref: rules.evaluate_liveness(agent, tx.now) for ref, agent in decode_agents(rows).items()}
+    await persist.update_agents(tx, {ref: (change.before, change.after) for ref, change in changes.items()})
+    for ref, change in changes.items():
+        persist.emit_change(tx, change, commands[ref].actor, commands[ref].trace)
 
 
-async def _end(tx: Tx, refs: list[Ref]) -> None:
+async def _terminate_drained(tx: Transaction, refs: list[Ref]) -> None:
     """They have given back the last they held."""
     [rows] = await tx.read(Q.agents_get(batch=[*refs]))
-    moves = {
-        ref: rules.terminated(agent, agent.status_reason, tx.now, graceful=True) for ref, agent in by_ref(rows).items()
+    changes = {
+        ref: rules.terminate(agent, agent.status_reason, tx.now, graceful=True)
+        for ref, agent in decode_agents(rows).items()
     }
-    await persist.move(tx, {ref: (moved.before, moved.after) for ref, moved in moves.items()})
-    for moved in moves.values():
-        persist.tell(tx, moved, "server")
+    await persist.update_agents(tx, {ref: (change.before, change.after) for ref, change in changes.items()})
+    for change in changes.values():
+        persist.emit_change(tx, change, "server")

@@ -10,15 +10,15 @@ from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound, Unau
 from quarterdeck.domain.agents.model import METADATA_MAX, State
 
 
-def not_found(agent_id: str) -> NotFound:
+def agent_not_found(agent_id: str) -> NotFound:
     return NotFound("agent_not_found", f"There is no agent {agent_id!r}.")
 
 
-def has_terminated(agent_id: str) -> Conflict:
+def agent_terminated(agent_id: str) -> Conflict:
     return Conflict("agent_terminated", f"The agent {agent_id!r} was terminated.", frees="it is registered again")
 
 
-def reserved(agent_id: str) -> Invalid:
+def agent_id_reserved(agent_id: str) -> Invalid:
     return Invalid(
         "agent_id_reserved",
         f"The id {agent_id!r} is one of those that members of fleets have: they are registered with their fleet.",
@@ -26,7 +26,7 @@ def reserved(agent_id: str) -> Invalid:
     )
 
 
-def is_member(agent_id: str) -> Conflict:
+def agent_in_fleet(agent_id: str) -> Conflict:
     _, fleet_id, number = agent_id.split("-")
     return Conflict(
         "agent_in_fleet",
@@ -35,26 +35,26 @@ def is_member(agent_id: str) -> Conflict:
     )
 
 
-def is_draining(agent_id: str) -> Conflict:
+def agent_draining(agent_id: str) -> Conflict:
     return Conflict("agent_draining", f"The agent {agent_id!r} is to end when its last task has: it takes no others.")
 
 
-def bearer_problem(caller: Caller, status: State, since: Millis) -> Unauthenticated | None:
+def agent_token_problem(caller: Caller, status: State, registered_at: Millis) -> Unauthenticated | None:
     """Why a token is not heard that names an agent, which stands like this and was registered then. Who is registered
     under the name of one that was terminated is somebody else: what was made for the former is not theirs."""
     if status is State.TERMINATED:
         return Unauthenticated("agent_ended", "The agent this token speaks for was terminated.")
     if caller.agent_since is not None:
-        is_theirs = caller.agent_since == since
+        is_same_registration = caller.agent_since == registered_at
     else:
         # Of another's making, or made without a look at the database: all that is known is when.
-        is_theirs = caller.issued_at is None or caller.issued_at >= since
-    if is_theirs:
+        is_same_registration = caller.issued_at is None or caller.issued_at >= registered_at
+    if is_same_registration:
         return None
     return Unauthenticated("agent_ended", "The agent was registered after this token was made: it is another's.")
 
 
-def acting_problem(caller: Caller | None, role: Role | None, agent_id: str) -> Forbidden | None:
+def acting_agent_problem(caller: Caller | None, role: Role | None, agent_id: str) -> Forbidden | None:
     """Why one who is an agent may not act as another. A role without an agent to it is no agent's at all."""
     if role is not Role.AGENT or (caller is not None and caller.agent_id == agent_id):
         return None
@@ -63,18 +63,18 @@ def acting_problem(caller: Caller | None, role: Role | None, agent_id: str) -> F
 
 def unknown_launcher(name: str, launchers: Collection[str]) -> Invalid:
     """Said only to those who may choose among them."""
-    there = sorted(launchers)
-    names = f"It names {', '.join(there)}" if there else "It names none"
+    known = sorted(launchers)
+    names = f"It names {', '.join(known)}" if known else "It names none"
     return Invalid(
         "unknown_launcher",
         f"The configuration of this server names no launcher {name!r}. {names}: a request can choose one, and define "
         "none.",
         field="launcher",
-        launchers=there,
+        launchers=known,
     )
 
 
-def no_launcher_by(role: Role | None) -> Forbidden:
+def launcher_forbidden(role: Role | None) -> Forbidden:
     return Forbidden(
         "forbidden_role",
         "What starts an agent's sessions is changed by an OWNER or ADMIN alone.",
@@ -84,7 +84,7 @@ def no_launcher_by(role: Role | None) -> Forbidden:
     )
 
 
-def raises_itself() -> Forbidden:
+def capabilities_not_allowed() -> Forbidden:
     return Forbidden(
         "capabilities_not_allowed",
         "An agent cannot give itself capabilities: by them it is given tasks, and what is secret in them.",

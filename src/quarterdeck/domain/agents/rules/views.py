@@ -5,7 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from quarterdeck.core.clock import SECOND, iso, iso_or_none
-from quarterdeck.domain.agents.model import Agent, AgentView, HealthView, Heartbeat, HeartbeatRowView, State, Watched
+from quarterdeck.domain.agents.model import (
+    Agent,
+    AgentHistory,
+    AgentView,
+    HealthView,
+    Heartbeat,
+    HeartbeatRowView,
+    State,
+)
 from quarterdeck.domain.agents.rules import states
 
 
@@ -24,7 +32,7 @@ def view(agent: Agent) -> AgentView:
         launcher=agent.launcher,
         labels=msgspec.Raw(agent.labels.encode()),
         pool=agent.pool,
-        status=states.shown(agent),
+        status=states.displayed_status(agent),
         status_reason=agent.status_reason,
         draining=bool(agent.draining),
         held_tasks=agent.held,
@@ -37,29 +45,29 @@ def view(agent: Agent) -> AgentView:
     )
 
 
-def health_view(watched: Watched) -> HealthView:
-    agent = watched.agent
+def health_view(history: AgentHistory) -> HealthView:
+    agent = history.agent
     return HealthView(
         agent_id=agent.id,
-        status=states.shown(agent),
+        status=states.displayed_status(agent),
         status_reason=agent.status_reason,
         last_seen_at=iso(agent.last_seen_at),
-        next_expected_at=iso(agent.last_seen_at + states.expected_within(agent) * SECOND),
-        age_seconds=max(0, watched.at - agent.last_seen_at) / SECOND,
+        next_expected_at=iso(agent.last_seen_at + states.next_heartbeat_seconds(agent) * SECOND),
+        age_seconds=max(0, history.at - agent.last_seen_at) / SECOND,
         # Whether or not anybody has looked since.
         is_stale=agent.status is not State.TERMINATED
-        and (agent.status is State.ERROR or states.is_silent(agent, watched.at)),
+        and (agent.status is State.ERROR or states.is_stale(agent, history.at)),
         held_tasks=agent.held,
         current_task_id=agent.current_task_id,
         progress_percent=agent.progress_percent,
         current_step=agent.current_step,
         memory_mb=agent.memory_mb,
         cpu_percent=agent.cpu_percent,
-        heartbeats=[_row(row) for row in watched.recent],
+        heartbeats=[_heartbeat_view(row) for row in history.recent],
     )
 
 
-def _row(row: Heartbeat) -> HeartbeatRowView:
+def _heartbeat_view(row: Heartbeat) -> HeartbeatRowView:
     return HeartbeatRowView(
         status=row.status,
         current_task_id=row.current_task_id,

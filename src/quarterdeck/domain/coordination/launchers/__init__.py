@@ -29,7 +29,7 @@ guard ends them; their attempts are taken back when their agent, which nobody be
 guard be killed too, they run on by themselves until then, and whatever they say afterwards is refused.
 """
 
-from quarterdeck.domain.coordination.launchers.launcher import Launching
-from quarterdeck.domain.coordination.launchers.model import Mandate, Means, Start
+from quarterdeck.domain.coordination.launchers.launcher import TaskLauncher
+from quarterdeck.domain.coordination.launchers.model import AgentTokenSpec, LauncherDeps, LaunchRequest
 
-__all__ = ["Launching", "Mandate", "Means", "Start"]
+__all__ = ["AgentTokenSpec", "LaunchRequest", "LauncherDeps", "TaskLauncher"]

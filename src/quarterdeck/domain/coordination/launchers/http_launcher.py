@@ -4,45 +4,47 @@ from __future__ import annotations
 
 import logging
 
-from quarterdeck.domain.coordination.launchers.model import LaunchFailed, Means, Start
-from quarterdeck.domain.coordination.model import HttpLauncher
+from quarterdeck.domain.coordination.launchers.model import LauncherDeps, LaunchFailed, LaunchRequest
+from quarterdeck.domain.coordination.model import HttpLauncherConfig
 from quarterdeck.domain.coordination.rules import launch_payload as rules
-from quarterdeck.domain.tasks.model.commands import Launched
-from quarterdeck.domain.tasks.model.rows import Whole
-from quarterdeck.engine.outbound_http import OutwardError, Request
+from quarterdeck.domain.tasks.model.commands import RecordLaunch
+from quarterdeck.domain.tasks.model.rows import FullTask
+from quarterdeck.engine.outbound_http import OutboundError, Request
 
 log = logging.getLogger("quarterdeck.launching")
 
 
-async def start(means: Means, launcher: HttpLauncher, ask: Start, whole: Whole) -> None:
+async def start(deps: LauncherDeps, config: HttpLauncherConfig, request: LaunchRequest, full_task: FullTask) -> None:
     """Returns when the session has been written down. From then on it speaks for itself, and beats for its agent."""
-    key = await _ask(means, launcher, whole)
-    row = ask.task
-    launched = Launched(zone_id=row.zone_id, id=row.id, token=ask.token, session_key=key)
-    if await means.report(launched, f"the launch of {row.id}") is None:
+    key = await _request_session(deps, config, full_task)
+    task = request.task
+    launched = RecordLaunch(zone_id=task.zone_id, id=task.id, attempt_token=request.attempt_token, session_key=key)
+    if await deps.report(launched, f"the launch of {task.id}") is None:
         # Over before it began: what was started finds its token refused.
-        log.info("the session %s was started for an attempt of %s that is over", key, row.id)
+        log.info("the session %s was started for an attempt of %s that is over", key, task.id)
 
 
-async def _ask(means: Means, launcher: HttpLauncher, whole: Whole) -> str:
-    body = rules.told(whole, *means.opened(whole, clear=rules.may_see_secrets(launcher.url)))
-    missing = [name for name in launcher.headers.values() if name not in means.environment]
+async def _request_session(deps: LauncherDeps, config: HttpLauncherConfig, full_task: FullTask) -> str:
+    body = rules.encode_spawn_request(
+        full_task, *deps.task_inputs(full_task, decrypted=rules.can_send_secrets(config.url))
+    )
+    missing = [name for name in config.headers.values() if name not in deps.environment]
     if missing:
         raise LaunchFailed(f"the environment of this server lacks {missing[0]}, which its launcher needs")
     headers = [
         ("Content-Type", "application/json"),
-        *((header, means.environment[name]) for header, name in launcher.headers.items()),
+        *((header, deps.environment[name]) for header, name in config.headers.items()),
     ]
-    url = launcher.url.rstrip("/") + rules.SPAWN_PATH
+    url = config.url.rstrip("/") + rules.SPAWN_PATH
     try:
-        answer = await means.outward.ask(
-            Request("POST", url, headers, body, asker="launching"), launcher.timeout_seconds
+        response = await deps.http_client.send(
+            Request("POST", url, headers, body, requester="launching"), config.timeout_seconds
         )
-    except OutwardError as error:
+    except OutboundError as error:
         raise LaunchFailed(f"the gateway could not be asked: {error}") from None
-    if not 200 <= answer.status < 300:
-        raise LaunchFailed(f"the gateway answered {answer.status}")
-    key = rules.session_key(answer.body)
+    if not 200 <= response.status < 300:
+        raise LaunchFailed(f"the gateway answered {response.status}")
+    key = rules.parse_session_key(response.body)
     if key is None:
         raise LaunchFailed("the gateway named no session in its answer")
     return key

@@ -10,12 +10,12 @@ from collections import Counter
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.coordination.launchers import http_launcher
-from quarterdeck.domain.coordination.launchers.model import LaunchFailed, Means, Start
-from quarterdeck.domain.coordination.launchers.process_launcher import Processes
-from quarterdeck.domain.coordination.model import CoordinationSettings, HttpLauncher, launchers_of
+from quarterdeck.domain.coordination.launchers.model import LauncherDeps, LaunchFailed, LaunchRequest
+from quarterdeck.domain.coordination.launchers.process_launcher import ProcessManager
+from quarterdeck.domain.coordination.model import CoordinationSettings, HttpLauncherConfig, launcher_configs
 from quarterdeck.domain.tasks.model.commands import Fail
-from quarterdeck.domain.tasks.operations.reads import TaskRef
-from quarterdeck.engine.background import Errands
+from quarterdeck.domain.tasks.operations.reads import TaskLookup
+from quarterdeck.engine.background import Background
 
 log = logging.getLogger("quarterdeck.launching")
 PROCESS_SECONDS = 30.0
@@ -24,113 +24,114 @@ MARGIN_SECONDS = 30.0
 """Between the time for a launch and the moment at which it is taken for lost: it has said by then what became of it."""
 
 
-class Launching:
-    def __init__(self, means: Means, told: CoordinationSettings, grace_seconds: float) -> None:
-        self._means = means
+class TaskLauncher:
+    def __init__(self, deps: LauncherDeps, settings: CoordinationSettings, grace_seconds: float) -> None:
+        self._deps = deps
         self._grace_seconds = grace_seconds
-        self._launchers = launchers_of(told)
-        self._most = told.launch_concurrency
-        self._under_way: Counter[str] = Counter()
+        self._configs = launcher_configs(settings)
+        self._http_limit = settings.launch_concurrency
+        self._active: Counter[str] = Counter()
         """Launches that are not through, by launcher; of processes, all that run."""
-        self._processes = Processes(means)
-        self._errands = Errands(log)
-        self._drains = False
+        self._processes = ProcessManager(deps)
+        self._background = Background(log)
+        self._is_draining = False
         self.spawned = 0
         self.failed = 0
 
     @property
     def names(self) -> list[str]:
-        return sorted(self._launchers)
+        return sorted(self._configs)
 
-    def knows(self, name: str) -> bool:
-        return name in self._launchers
+    def has_launcher(self, name: str) -> bool:
+        return name in self._configs
 
     def __len__(self) -> int:
         """Launches under way, and processes that run."""
-        return self._under_way.total()
+        return self._active.total()
 
-    def room(self) -> dict[str, int]:
+    def free_capacity(self) -> dict[str, int]:
         """How many more each can start."""
-        if self._drains:
-            return dict.fromkeys(self._launchers, 0)
+        if self._is_draining:
+            return dict.fromkeys(self._configs, 0)
         free = {
-            name: (self._most if isinstance(each, HttpLauncher) else each.max_concurrent) - self._under_way[name]
-            for name, each in self._launchers.items()
+            name: (self._http_limit if isinstance(config, HttpLauncherConfig) else config.max_concurrent)
+            - self._active[name]
+            for name, config in self._configs.items()
         }
-        return {name: max(0, left) for name, left in free.items()}
+        return {name: max(0, remaining) for name, remaining in free.items()}
 
     def task_types(self, name: str) -> frozenset[str] | None:
         """Of what types tasks may be that it starts agents for; None is of any."""
-        named = self._launchers[name].task_types
-        return None if named is None else frozenset(named)
+        types = self._configs[name].task_types
+        return None if types is None else frozenset(types)
 
-    def launch_ms(self, name: str) -> Millis:
+    def launch_timeout_ms(self, name: str) -> Millis:
         """After how long a launch that nobody has heard of is lost."""
-        return round((self._seconds(name) + MARGIN_SECONDS) * SECOND)
+        return round((self._timeout_seconds(name) + MARGIN_SECONDS) * SECOND)
 
-    def _seconds(self, name: str) -> float:
-        launcher = self._launchers[name]
-        return launcher.timeout_seconds if isinstance(launcher, HttpLauncher) else PROCESS_SECONDS
+    def _timeout_seconds(self, name: str) -> float:
+        config = self._configs[name]
+        return config.timeout_seconds if isinstance(config, HttpLauncherConfig) else PROCESS_SECONDS
 
     # -- launching -----------------------------------------------------------------------------------------------
 
-    def begin(self, ask: Start) -> None:
+    def start_launch(self, request: LaunchRequest) -> None:
         """After the commit of the assignment. Whoever counts on it looks at the row."""
-        self._under_way[ask.launcher] += 1
-        deadline = asyncio.get_running_loop().time() + self._seconds(ask.launcher) + MARGIN_SECONDS / 2
-        self._errands.begin(self._launch(ask, deadline), f"launch {ask.task.id}")
+        self._active[request.launcher] += 1
+        deadline = asyncio.get_running_loop().time() + self._timeout_seconds(request.launcher) + MARGIN_SECONDS / 2
+        self._background.start(self._run_launch(request, deadline), f"launch {request.task.id}")
 
-    async def _launch(self, ask: Start, deadline: float) -> None:
+    async def _run_launch(self, request: LaunchRequest, deadline: float) -> None:
         try:
-            await self._launched(ask, deadline)
-        except LaunchFailed as failure:
+            await self._start_session(request, deadline)
+        except LaunchFailed as error:
             self.failed += 1
-            log.warning("%s could not be launched by %s: %s", ask.task.id, ask.launcher, failure)
-            await self._say_failed(ask, f"The launch failed: {failure}.")
+            log.warning("%s could not be launched by %s: %s", request.task.id, request.launcher, error)
+            await self._report_failure(request, f"The launch failed: {error}.")
         except Problem as problem:
             # The database is away, or the task is gone: the time for its launch will be over.
-            log.warning("%s was not launched: %r", ask.task.id, problem)
+            log.warning("%s was not launched: %r", request.task.id, problem)
         finally:
-            self._under_way[ask.launcher] -= 1
+            self._active[request.launcher] -= 1
 
-    async def _launched(self, ask: Start, deadline: float) -> None:
-        whole = await self._means.show(TaskRef(*ask.ref))
-        if whole.task.attempt_token != ask.task.attempt_token:
+    async def _start_session(self, request: LaunchRequest, deadline: float) -> None:
+        full_task = await self._deps.read_task(TaskLookup(*request.ref))
+        if full_task.task.attempt_token != request.task.attempt_token:
             return
         if asyncio.get_running_loop().time() >= deadline:
             # This process stood still: by now somebody else has taken the task back, or is about to.
             raise LaunchFailed("its time was over before it could begin")
-        launcher = self._launchers[ask.launcher]
-        if isinstance(launcher, HttpLauncher):
-            await http_launcher.start(self._means, launcher, ask, whole)
+        config = self._configs[request.launcher]
+        if isinstance(config, HttpLauncherConfig):
+            await http_launcher.start(self._deps, config, request, full_task)
             self.spawned += 1
             return
-        running = await self._processes.start(launcher, ask, whole)
+        running = await self._processes.start(config, request, full_task)
         if running is not None:
             self.spawned += 1
-            await self._processes.see_through(running)
+            await self._processes.supervise(running)
 
-    async def _say_failed(self, ask: Start, error: str) -> None:
-        row = ask.task
+    async def _report_failure(self, request: LaunchRequest, error: str) -> None:
+        task = request.task
         fail = Fail(
-            zone_id=row.zone_id,
-            id=row.id,
-            token=ask.token,
+            zone_id=task.zone_id,
+            id=task.id,
+            attempt_token=request.attempt_token,
             error=error,
             stack_trace=None,
             retryable=True,
-            chance=random.random(),
+            jitter=random.random(),
         )
-        await self._means.report(fail, f"the launch of {row.id}")
+        await self._deps.report(fail, f"the launch of {task.id}")
 
     # -- its own life --------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._processes.begin()
+        self._processes.start_monitor()
 
     def drain(self) -> None:
         """Takes nothing new from here on."""
-        self._drains = True
+        self._is_draining = True
 
     async def stop(self) -> None:
         """Ends its processes and gives their attempts back. A gateway that has not answered yet is left to the time for
@@ -141,4 +142,4 @@ class Launching:
                 await self._processes.stop()
         except TimeoutError:
             log.warning("processes were cut, and their attempts not given back")
-        await self._errands.end(0.0)
+        await self._background.stop(0.0)

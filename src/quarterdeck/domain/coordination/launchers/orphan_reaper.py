@@ -21,40 +21,40 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 Groups = dict[int, tuple[float, bytes | None]]
 """Of each its seconds, and when its process began."""
 
 
-def left(lines: Iterable[str]) -> Groups:
+def read_running_groups(lines: Iterable[str]) -> Groups:
     """Those that began and have not ended, when there is nothing more to be read."""
     groups: Groups = {}
     for line in lines:
         sign, group, *seconds = line.split()
         if sign == "+":
-            groups[int(group)] = (float(seconds[0]), _began(int(group)))
+            groups[int(group)] = (float(seconds[0]), _start_time(int(group)))
         else:
             groups.pop(int(group), None)
     return groups
 
 
-def end(groups: Groups) -> None:
+def end_groups(groups: Groups) -> None:
     now = time.monotonic()
-    waits = {group: now + seconds for group, (seconds, _) in groups.items()}
-    for group, (_, began) in groups.items():
-        _signal(group, began, signal.SIGTERM)
-    while waits:
-        for group, until in [*waits.items()]:
-            is_over = time.monotonic() >= until
-            is_there = _signal(group, groups[group][1], signal.SIGKILL if is_over else 0)
-            if is_over or not is_there:
-                del waits[group]
-        time.sleep(LOOK_SECONDS if waits else 0)
+    deadlines = {group: now + seconds for group, (seconds, _) in groups.items()}
+    for group, (_, started) in groups.items():
+        _signal(group, started, signal.SIGTERM)
+    while deadlines:
+        for group, deadline in [*deadlines.items()]:
+            is_expired = time.monotonic() >= deadline
+            exists = _signal(group, groups[group][1], signal.SIGKILL if is_expired else 0)
+            if is_expired or not exists:
+                del deadlines[group]
+        time.sleep(POLL_SECONDS if deadlines else 0)
 
 
-def _signal(group: int, began: bytes | None, number: int) -> bool:
+def _signal(group: int, started: bytes | None, number: int) -> bool:
     """Whether anybody of that very group is there to hear it. Its first process may have ended before the others."""
-    if began is not None and _began(group) not in (began, None):
+    if started is not None and _start_time(group) not in (started, None):
         return False
     try:
         os.killpg(group, number)
@@ -63,7 +63,7 @@ def _signal(group: int, began: bytes | None, number: int) -> bool:
     return True
 
 
-def _began(process: int) -> bytes | None:
+def _start_time(process: int) -> bytes | None:
     """When a process began, as the kernel counts; None if there is none, or where nobody says."""
     try:
         # Its name stands in parentheses, and may hold anything; after the last of them come numbers.
@@ -73,4 +73,4 @@ def _began(process: int) -> bytes | None:
 
 
 if __name__ == "__main__":
-    end(left(sys.stdin))
+    end_groups(read_running_groups(sys.stdin))

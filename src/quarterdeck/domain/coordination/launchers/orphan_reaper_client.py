@@ -17,25 +17,25 @@ log = logging.getLogger("quarterdeck.launching")
 STOP_SECONDS = 1.0
 
 
-class Guard:
+class OrphanReaperClient:
     """One for all processes of a server, begun with the first of them: a server that launches none has none."""
 
     def __init__(self) -> None:
-        self._starting = asyncio.Lock()
+        self._start_lock = asyncio.Lock()
         self._process: Process | None = None
         self._pipe: int | None = None
         self._groups: dict[int, float] = {}
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Returns when somebody guards what is started from here on; raises `LaunchFailed` if nobody can."""
-        async with self._starting:
+        async with self._start_lock:
             if self._pipe is not None:
                 return
-            theirs, ours = os.pipe()
+            read_end, write_end = os.pipe()
             try:
                 self._process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-I", "-S", orphan_reaper.__file__),
-                    stdin=theirs,
+                    stdin=read_end,
                     stdout=DEVNULL,
                     stderr=DEVNULL,
                     cwd="/",
@@ -45,27 +45,27 @@ class Guard:
                 )
             except BaseException as error:
                 # A cancellation too: nobody else knows of the pipe yet, who could close it.
-                os.close(ours)
+                os.close(write_end)
                 if isinstance(error, OSError):
                     raise LaunchFailed(f"its guard cannot be started ({error.strerror})") from None
                 raise
             finally:
-                os.close(theirs)
+                os.close(read_end)
             # It reads all the time. Should it stand still, the server must not stand with it.
-            os.set_blocking(ours, False)
-            self._pipe = ours
+            os.set_blocking(write_end, False)
+            self._pipe = write_end
             for group, seconds in self._groups.items():
-                self._say(f"+ {group} {seconds}")
+                self._send(f"+ {group} {seconds}")
 
     def watch(self, group: int, seconds: float) -> None:
         """This group has begun; it has so long to end when it is asked to."""
         self._groups[group] = seconds
-        self._say(f"+ {group} {seconds}")
+        self._send(f"+ {group} {seconds}")
 
-    def forget(self, group: int) -> None:
+    def unwatch(self, group: int) -> None:
         """It has ended. Said after that: in between its number is nobody else's, or of somebody who began later."""
         if self._groups.pop(group, None) is not None:
-            self._say(f"- {group}")
+            self._send(f"- {group}")
 
     async def stop(self) -> None:
         """What has not ended by now is the guard's."""
@@ -75,7 +75,7 @@ class Guard:
                 async with asyncio.timeout(STOP_SECONDS):
                     await self._process.wait()
 
-    def _say(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         if self._pipe is None:
             return
         try:

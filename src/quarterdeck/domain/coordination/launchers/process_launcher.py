@@ -19,13 +19,13 @@ from asyncio.subprocess import PIPE, STDOUT, Process
 from dataclasses import dataclass, field
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.model import Beat
-from quarterdeck.domain.coordination.launchers.model import LaunchFailed, Mandate, Means, Start
-from quarterdeck.domain.coordination.launchers.orphan_reaper_client import Guard
-from quarterdeck.domain.coordination.model import ProcessLauncher
+from quarterdeck.domain.agents.model import RecordHeartbeat
+from quarterdeck.domain.coordination.launchers.model import AgentTokenSpec, LauncherDeps, LaunchFailed, LaunchRequest
+from quarterdeck.domain.coordination.launchers.orphan_reaper_client import OrphanReaperClient
+from quarterdeck.domain.coordination.model import ProcessLauncherConfig
 from quarterdeck.domain.coordination.rules import launch_payload as rules
-from quarterdeck.domain.tasks.model.commands import Fail, Launched, Release
-from quarterdeck.domain.tasks.model.rows import State, Task, Whole
+from quarterdeck.domain.tasks.model.commands import Fail, RecordLaunch, Release
+from quarterdeck.domain.tasks.model.rows import FullTask, State, Task
 from quarterdeck.domain.tasks.operations import coordinator_queries
 from quarterdeck.domain.tasks.rules.states import HELD
 from quarterdeck.store.interface import StoreError
@@ -33,108 +33,114 @@ from quarterdeck.store.interface import StoreError
 log = logging.getLogger("quarterdeck.launching")
 TOKEN_SECONDS = 24 * 3600
 """For a token, where the task says nothing of how long it may take."""
-TOKEN_MARGIN = 600
-LOOK_SECONDS = 10.0
+TOKEN_MARGIN_SECONDS = 600
+CHECK_SECONDS = 10.0
 GAP_SECONDS = 0.25
 """Between two looks of the keeper: by itself at most, and at least, however often it is woken."""
 TAIL_BYTES = 4 * rules.TAIL_MAX
 """A character has up to four."""
-CHUNK = 64 * 1024
-REST_SECONDS = 1.0
+CHUNK_BYTES = 64 * 1024
+OUTPUT_SECONDS = 1.0
 """After its end, for what it has said and nobody has read."""
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class RunningProcess:
     """A process that was started for an attempt."""
 
-    ask: Start
-    launcher: ProcessLauncher
+    request: LaunchRequest
+    config: ProcessLauncherConfig
     process: Process
-    secret: str
+    agent_token: str
     """The token it was given."""
-    beat_at: float
-    said: bytearray = field(default_factory=bytearray)
-    over: asyncio.Event = field(default_factory=asyncio.Event)
+    next_heartbeat_at: float
+    output: bytearray = field(default_factory=bytearray)
+    end_requested: asyncio.Event = field(default_factory=asyncio.Event)
     """It is to end, whatever it is doing."""
-    why: str | None = None
+    end_reason: str | None = None
     """Why it was ended, if it was: then there is nothing to report."""
-    done_at: float | None = None
+    completed_at: float | None = None
     """When its task was seen to be completed: it may still put its things in order."""
-    is_given_back: bool = False
+    is_released: bool = False
     """The server stops: the attempt does not count."""
 
-    def end(self, why: str) -> None:
-        if self.why is None:
-            self.why = why
-        self.over.set()
+    def request_end(self, reason: str) -> None:
+        if self.end_reason is None:
+            self.end_reason = reason
+        self.end_requested.set()
 
 
-class Processes:
-    def __init__(self, means: Means) -> None:
-        self._means = means
-        self._running: dict[Running, None] = {}
-        self._stir = asyncio.Event()
-        self._none_left = asyncio.Event()
-        self._keeping: asyncio.Task[None] | None = None
-        self._guard = Guard()
+class ProcessManager:
+    def __init__(self, deps: LauncherDeps) -> None:
+        self._deps = deps
+        self._running: dict[RunningProcess, None] = {}
+        self._wakeup = asyncio.Event()
+        self._all_ended = asyncio.Event()
+        self._monitor_task: asyncio.Task[None] | None = None
+        self._reaper = OrphanReaperClient()
 
     # -- a process's life ----------------------------------------------------------------------------------------
 
-    async def start(self, launcher: ProcessLauncher, ask: Start, whole: Whole) -> Running | None:
+    async def start(
+        self, config: ProcessLauncherConfig, request: LaunchRequest, full_task: FullTask
+    ) -> RunningProcess | None:
         """Starts a process, which learns of its task when the launch has been written down; None if it was refused."""
-        row = ask.task
-        assert row.agent_id is not None
-        seconds = (row.timeout_seconds or TOKEN_SECONDS) + TOKEN_MARGIN
-        token = self._means.mint(Mandate(row.zone_id, row.agent_id, ask.token, seconds, ask.agent_since))
-        process = await self._execute(launcher, token)
+        task = request.task
+        assert task.agent_id is not None
+        seconds = (task.timeout_seconds or TOKEN_SECONDS) + TOKEN_MARGIN_SECONDS
+        token = self._deps.mint_token(
+            AgentTokenSpec(task.zone_id, task.agent_id, request.attempt_token, seconds, request.agent_registered_at)
+        )
+        process = await self._spawn(config, token)
         now = asyncio.get_running_loop().time()
-        running = Running(ask, launcher, process, token, now + ask.beat_seconds)
+        running = RunningProcess(request, config, process, token, now + request.heartbeat_seconds)
         try:
-            key = f"process:{process.pid}:{row.id}:{row.attempt}"[: rules.KEY_MAX]
-            launched = Launched(zone_id=row.zone_id, id=row.id, token=ask.token, session_key=key)
-            if await self._means.report(launched, f"the launch of {row.id}") is None:
-                log.info("a process was started for an attempt of %s that is over, and is ended", row.id)
+            key = f"process:{process.pid}:{task.id}:{task.attempt}"[: rules.KEY_MAX]
+            launched = RecordLaunch(
+                zone_id=task.zone_id, id=task.id, attempt_token=request.attempt_token, session_key=key
+            )
+            if await self._deps.report(launched, f"the launch of {task.id}") is None:
+                log.info("a process was started for an attempt of %s that is over, and is ended", task.id)
                 return None
             self._running[running] = None
-            self._none_left.clear()
-            self._stir.set()
-            body = rules.told(whole, *self._means.opened(whole, clear=True))
+            self._all_ended.clear()
+            self._wakeup.set()
+            body = rules.encode_spawn_request(full_task, *self._deps.task_inputs(full_task, decrypted=True))
             assert process.stdin is not None
             process.stdin.write(body)
             process.stdin.close()
             return running
         finally:
             if running not in self._running:
-                await self._finish(running)
+                await self._kill(running)
 
-    async def _execute(self, launcher: ProcessLauncher, token: str) -> Process:
-        means = self._means
-        seen = rules.environment(launcher.environment, means.environment, token, means.server)
-        await self._guard.begin()
+    async def _spawn(self, config: ProcessLauncherConfig, token: str) -> Process:
+        deps = self._deps
+        variables = rules.build_environment(config.environment, deps.environment, token, deps.server_url)
+        await self._reaper.start()
         try:
             process = await asyncio.create_subprocess_exec(
-                *launcher.command,
+                *config.command,
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=STDOUT,
-                cwd=launcher.cwd,
-                env=seen,
+                cwd=config.cwd,
+                env=variables,
                 start_new_session=True,
             )
         except OSError as error:
             raise LaunchFailed(f"its command cannot be started ({error.strerror})") from None
-        self._guard.watch(process.pid, launcher.grace_seconds)
+        self._reaper.watch(process.pid, config.grace_seconds)
         return process
 
-    async def see_through(self, running: Running) -> None:
+    async def supervise(self, running: RunningProcess) -> None:
         """Until it has ended, by itself or because it had to; and what there is to say of it has been said."""
-        reading = asyncio.create_task(self._read(running), name=f"what {running.ask.task.id} says")
+        reading = asyncio.create_task(self._read_output(running), name=f"what {running.request.task.id} says")
         try:
-            await self._until_it_ends(running)
-            await self._finish(running)
+            await self._wait_for_end(running)
+            await self._kill(running)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REST_SECONDS):
+                async with asyncio.timeout(OUTPUT_SECONDS):
                     await asyncio.shield(reading)
             await self._report(running)
         finally:
@@ -144,91 +150,93 @@ class Processes:
                 _signal(running, signal.SIGKILL)
             self._running.pop(running, None)
             if not self._running:
-                self._none_left.set()
+                self._all_ended.set()
 
-    async def _until_it_ends(self, running: Running) -> None:
-        ended = asyncio.create_task(running.process.wait(), name=f"the end of {running.ask.task.id}")
-        over = asyncio.create_task(running.over.wait(), name=f"the end of the attempt of {running.ask.task.id}")
+    async def _wait_for_end(self, running: RunningProcess) -> None:
+        ended = asyncio.create_task(running.process.wait(), name=f"the end of {running.request.task.id}")
+        end_requested = asyncio.create_task(
+            running.end_requested.wait(), name=f"the end of the attempt of {running.request.task.id}"
+        )
         try:
-            seconds = running.launcher.timeout_seconds
-            done, _ = await asyncio.wait({ended, over}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            seconds = running.config.timeout_seconds
+            done, _ = await asyncio.wait({ended, end_requested}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if not done:
-                log.warning("the process of %s did not end within %g s", running.ask.task.id, seconds or 0)
+                log.warning("the process of %s did not end within %g s", running.request.task.id, seconds or 0)
         finally:
-            for task in (ended, over):
+            for task in (ended, end_requested):
                 task.cancel()
-            await asyncio.wait({ended, over})
+            await asyncio.wait({ended, end_requested})
 
-    async def _finish(self, running: Running) -> None:
+    async def _kill(self, running: RunningProcess) -> None:
         """Ends it, if it has not ended, and whatever it has left behind."""
         if running.process.returncode is None:
             _signal(running, signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(running.launcher.grace_seconds):
+                async with asyncio.timeout(running.config.grace_seconds):
                     await running.process.wait()
         _signal(running, signal.SIGKILL)
         await running.process.wait()
-        self._guard.forget(running.process.pid)
+        self._reaper.unwatch(running.process.pid)
 
     @staticmethod
-    async def _read(running: Running) -> None:
+    async def _read_output(running: RunningProcess) -> None:
         stream = running.process.stdout
         assert stream is not None
-        while said := await stream.read(CHUNK):
-            running.said += said
-            if len(running.said) > 2 * TAIL_BYTES:
-                del running.said[:-TAIL_BYTES]
+        while chunk := await stream.read(CHUNK_BYTES):
+            running.output += chunk
+            if len(running.output) > 2 * TAIL_BYTES:
+                del running.output[:-TAIL_BYTES]
 
-    async def _report(self, running: Running) -> None:
-        row, code = running.ask.task, running.process.returncode
-        name = f"the process of {row.id}"
-        if running.is_given_back:
-            release = Release(zone_id=row.zone_id, id=row.id, token=running.ask.token)
-            await self._means.report(release, name)
+    async def _report(self, running: RunningProcess) -> None:
+        task, code = running.request.task, running.process.returncode
+        name = f"the process of {task.id}"
+        if running.is_released:
+            release = Release(zone_id=task.zone_id, id=task.id, attempt_token=running.request.attempt_token)
+            await self._deps.report(release, name)
             return
-        if running.why is not None:
-            log.info("%s was ended: its attempt is over (%s)", name, running.why)
+        if running.end_reason is not None:
+            log.info("%s was ended: its attempt is over (%s)", name, running.end_reason)
             return
         # If it has completed its task, or failed it itself, this counts no more.
-        words = rules.last_words(bytes(running.said[-TAIL_BYTES:]))
+        tail = rules.output_tail(bytes(running.output[-TAIL_BYTES:]))
         fail = Fail(
-            zone_id=row.zone_id,
-            id=row.id,
-            token=running.ask.token,
-            error=f"The process ended with {_ending(code)} and had not completed its task.",
-            stack_trace=await self._means.struck(row, words, running.secret) if words else None,
+            zone_id=task.zone_id,
+            id=task.id,
+            attempt_token=running.request.attempt_token,
+            error=f"The process ended with {_describe_exit(code)} and had not completed its task.",
+            stack_trace=await self._deps.redact(task, tail, running.agent_token) if tail else None,
             retryable=True,
-            chance=random.random(),
+            jitter=random.random(),
         )
-        await self._means.report(fail, name)
+        await self._deps.report(fail, name)
 
     # -- the keeper ----------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        self._keeping = asyncio.get_running_loop().create_task(self._keep(), name="processes")
+    def start_monitor(self) -> None:
+        self._monitor_task = asyncio.get_running_loop().create_task(self._monitor(), name="processes")
 
     async def stop(self) -> None:
         """Returns when all have ended."""
         for running in [*self._running]:
-            running.is_given_back = True
-            running.end("the server stops")
+            running.is_released = True
+            running.request_end("the server stops")
         try:
             if self._running:
-                await self._none_left.wait()
+                await self._all_ended.wait()
         finally:
-            if self._keeping is not None:
-                self._keeping.cancel()
-                await asyncio.wait({self._keeping})
-            await self._guard.stop()
+            if self._monitor_task is not None:
+                self._monitor_task.cancel()
+                await asyncio.wait({self._monitor_task})
+            await self._reaper.stop()
 
-    async def _keep(self) -> None:
-        unsubscribe = self._means.wakes.subscribe(self._stir.set)
+    async def _monitor(self) -> None:
+        unsubscribe = self._deps.wakeups.subscribe(self._wakeup.set)
         try:
             while True:
-                await self._rest()
+                await self._wait_for_wakeup()
                 try:
-                    await self._look()
-                    await self._beat()
+                    await self._check_attempts()
+                    await self._send_heartbeats()
                 except (StoreError, Problem) as error:
                     # The database is away. The processes go on, and so does whoever beats for them when it is back.
                     log.debug("cannot look after processes: %r", error)
@@ -239,63 +247,66 @@ class Processes:
         finally:
             unsubscribe()
 
-    async def _rest(self) -> None:
+    async def _wait_for_wakeup(self) -> None:
         now = asyncio.get_running_loop().time()
-        due = min((running.beat_at for running in self._running), default=None)
-        pause = None if due is None else max(0.0, min(LOOK_SECONDS, due - now))
+        due = min((running.next_heartbeat_at for running in self._running), default=None)
+        pause = None if due is None else max(0.0, min(CHECK_SECONDS, due - now))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
-                await self._stir.wait()
-        self._stir.clear()
+                await self._wakeup.wait()
+        self._wakeup.clear()
 
-    async def _look(self) -> None:
-        watched = [running for running in self._running if running.why is None]
+    async def _check_attempts(self) -> None:
+        watched = [running for running in self._running if running.end_reason is None]
         if not watched:
             return
-        refs = [running.ask.ref for running in watched]
-        rows = await self._means.everywhere.read(lambda tx: coordinator_queries.named(tx, refs))
+        refs = [running.request.ref for running in watched]
+        tasks = await self._deps.cross_zone_engine.read(lambda tx: coordinator_queries.tasks_by_ref(tx, refs))
         now = asyncio.get_running_loop().time()
         for running in watched:
-            row = rows.get(running.ask.ref)
-            if (why := _over(row, running.ask)) is not None:
-                running.end(why)
-            elif row is not None and row.status is State.COMPLETED:
-                running.done_at = running.done_at or now
-                if now - running.done_at >= running.launcher.grace_seconds:
-                    running.end("completed")
+            task = tasks.get(running.request.ref)
+            if (reason := _end_reason(task, running.request)) is not None:
+                running.request_end(reason)
+            elif task is not None and task.status is State.COMPLETED:
+                running.completed_at = running.completed_at or now
+                if now - running.completed_at >= running.config.grace_seconds:
+                    running.request_end("completed")
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         now = asyncio.get_running_loop().time()
-        due = [running for running in self._running if running.why is None and running.beat_at <= now]
+        due = [running for running in self._running if running.end_reason is None and running.next_heartbeat_at <= now]
         for running in due:
-            running.beat_at = now + running.ask.beat_seconds
-        agents = {(each.ask.task.zone_id, each.ask.task.agent_id or ""): each.ask.task.id for each in due}
-        beats = [
-            Beat(zone_id=zone_id, agent_id=agent_id, current_task_id=task_id)
+            running.next_heartbeat_at = now + running.request.heartbeat_seconds
+        agents = {
+            (running.request.task.zone_id, running.request.task.agent_id or ""): running.request.task.id
+            for running in due
+        }
+        heartbeats = [
+            RecordHeartbeat(zone_id=zone_id, agent_id=agent_id, current_task_id=task_id)
             for (zone_id, agent_id), task_id in sorted(agents.items())
         ]
-        for outcome in await asyncio.gather(*map(self._means.beat, beats), return_exceptions=True):
+        for outcome in await asyncio.gather(*map(self._deps.send_heartbeat, heartbeats), return_exceptions=True):
             if isinstance(outcome, BaseException):
                 log.debug("an agent could not be beaten for: %r", outcome)
 
 
-def _over(row: Task | None, ask: Start) -> str | None:
+def _end_reason(task: Task | None, request: LaunchRequest) -> str | None:
     """Why an attempt is over, if it is. One that has completed its task has its grace to end by itself."""
-    if row is None:
+    if task is None:
         return "the task is gone"
-    if row.attempt_token == ask.task.attempt_token and (row.status in HELD or row.status is State.COMPLETED):
+    if task.attempt_token == request.task.attempt_token and (task.status in HELD or task.status is State.COMPLETED):
         return None
-    return str(row.reason or row.status)
+    return str(task.reason or task.status)
 
 
-def _signal(running: Running, number: signal.Signals) -> None:
+def _signal(running: RunningProcess, number: signal.Signals) -> None:
     """To the whole group, which has the number of the process that it began with. A number is not given out again while
     anybody of its group lives, and afterwards only when all others have had their turn."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(running.process.pid, number)
 
 
-def _ending(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is not None and code < 0:
         return f"signal {-code}"
     return f"exit code {code}"

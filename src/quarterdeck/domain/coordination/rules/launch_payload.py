@@ -7,34 +7,34 @@ from ipaddress import ip_address
 
 import msgspec
 
-from quarterdeck.domain.tasks.model.rows import Whole
+from quarterdeck.domain.tasks.model.rows import FullTask
 
-LABEL_TITLE = 30
+LABEL_TITLE_MAX = 30
 KEY_MAX = 255
 """Characters of a session's key."""
 TAIL_MAX = 8_192
 """Characters that are kept of what a process has said."""
 SPAWN_PATH = "/api/agents/spawn"
-TOKEN = "QD_TOKEN"  # noqa: S105 - a name, no secret
-SERVER = ("QD_SERVER", "QD_URL")
+TOKEN_VARIABLE = "QD_TOKEN"  # noqa: S105 - a name, no secret
+SERVER_VARIABLES = ("QD_SERVER", "QD_URL")
 """Where the server is; the second is the name by which `qd` finds it."""
 
 
-class Context(msgspec.Struct, frozen=True, rename="camel"):
+class SpawnContext(msgspec.Struct, frozen=True, rename="camel"):
     task_title: str
     task_description: str | None
     input_context: msgspec.Raw
     checkpoint_data: msgspec.Raw
 
 
-class Spawn(msgspec.Struct, frozen=True, rename="camel"):
+class SpawnRequest(msgspec.Struct, frozen=True, rename="camel"):
     """What a launcher is told of a task."""
 
     zone_id: str = msgspec.field(name="workspaceId")
     agent_id: str
     task_id: str
     label: str
-    context: Context
+    context: SpawnContext
     attempt: int
     attempt_token: str
     """Whoever works on it speaks for the attempt by this, or by an agent's token that was made for it."""
@@ -42,27 +42,30 @@ class Spawn(msgspec.Struct, frozen=True, rename="camel"):
     timeout_seconds: int | None
 
 
-class _Session(msgspec.Struct, rename="camel"):
+class _SpawnedSession(msgspec.Struct, rename="camel"):
     session_key: str
 
 
-class _Spawned(msgspec.Struct):
-    session: _Session
+class _SpawnResponse(msgspec.Struct):
+    session: _SpawnedSession
 
 
-def told(whole: Whole, input_context: str, checkpoint_data: str) -> bytes:
+def encode_spawn_request(full_task: FullTask, input_context: str, checkpoint_data: str) -> bytes:
     """The JSON that a launcher is given. What is secret is in the clear or masked as it is handed in here."""
-    task, said = whole.task, whole.content
+    task, content = full_task.task, full_task.content
     assert task.agent_id is not None
     assert task.attempt_token is not None
     return msgspec.json.encode(
-        Spawn(
+        SpawnRequest(
             zone_id=task.zone_id,
             agent_id=task.agent_id,
             task_id=task.id,
-            label=f"task:{task.id}:{said.title[:LABEL_TITLE]}",
-            context=Context(
-                said.title, said.description, msgspec.Raw(input_context.encode()), msgspec.Raw(checkpoint_data.encode())
+            label=f"task:{task.id}:{content.title[:LABEL_TITLE_MAX]}",
+            context=SpawnContext(
+                content.title,
+                content.description,
+                msgspec.Raw(input_context.encode()),
+                msgspec.Raw(checkpoint_data.encode()),
             ),
             attempt=task.attempt,
             attempt_token=task.attempt_token,
@@ -72,16 +75,16 @@ def told(whole: Whole, input_context: str, checkpoint_data: str) -> bytes:
     )
 
 
-def session_key(body: bytes) -> str | None:
+def parse_session_key(body: bytes) -> str | None:
     """By which a gateway knows the session it has started; None if it has not said so."""
     try:
-        key = msgspec.json.decode(body, type=_Spawned).session.session_key
+        key = msgspec.json.decode(body, type=_SpawnResponse).session.session_key
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
     return key if 0 < len(key) <= KEY_MAX and key.isprintable() else None
 
 
-def may_see_secrets(url: str) -> bool:
+def can_send_secrets(url: str) -> bool:
     """Whether nobody between here and there can read what is sent: over TLS, or without leaving the machine."""
     scheme, _, rest = url.partition("://")
     if scheme == "https":
@@ -94,15 +97,19 @@ def may_see_secrets(url: str) -> bool:
         return host == "localhost"
 
 
-def environment(allowed: Iterable[str], own: Mapping[str, str], token: str, server: str | None) -> dict[str, str]:
+def build_environment(
+    allowed: Iterable[str], server_environment: Mapping[str, str], token: str, server: str | None
+) -> dict[str, str]:
     """Of the server's own environment only what is named, and nothing that stands for the server itself: its keys and
     its database are none of an agent's business, whoever names them."""
-    seen = {name: own[name] for name in allowed if name in own and not name.startswith("QD_")}
-    places = {} if server is None else dict.fromkeys(SERVER, server)
-    return {**seen, **places, TOKEN: token}
+    inherited = {
+        name: server_environment[name] for name in allowed if name in server_environment and not name.startswith("QD_")
+    }
+    server_variables = {} if server is None else dict.fromkeys(SERVER_VARIABLES, server)
+    return {**inherited, **server_variables, TOKEN_VARIABLE: token}
 
 
-def last_words(said: bytes) -> str:
+def output_tail(output: bytes) -> str:
     """What is kept of it: the end, where it says why."""
-    text = said.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}").strip()
+    text = output.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}").strip()
     return text if len(text) <= TAIL_MAX else f"…{text[-TAIL_MAX:]}"

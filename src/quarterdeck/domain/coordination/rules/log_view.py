@@ -10,8 +10,8 @@ from quarterdeck.domain.tasks.model.log_types import Level
 from quarterdeck.domain.tasks.rules import log_rendering
 from quarterdeck.engine.event_log import Event
 
-KINDS: dict[str, Level] = {
-    **{name: level for name, (level, _) in log_rendering.KINDS.items()},
+EVENT_LEVELS: dict[str, Level] = {
+    **{name: level for name, (level, _) in log_rendering.EVENT_RENDERING.items()},
     "agent.stale": Level.ERROR,
     "agent.degraded": Level.WARN,
     "agent.revived": Level.INFO,
@@ -25,8 +25,8 @@ KINDS: dict[str, Level] = {
     "coordinator.strategy": Level.INFO,
 }
 """How each reads, before its data is looked at: every type of the log about tasks, agents and the coordinator."""
-WORTH_A_LOOK = (Level.WARN, Level.ERROR, Level.CRITICAL)
-SENTENCES = {
+DEFAULT_LEVELS = (Level.WARN, Level.ERROR, Level.CRITICAL)
+MESSAGES = {
     "agent.stale": "It was not heard of for too long.",
     "agent.degraded": "It says that it fares badly.",
     "agent.revived": "It was heard of again.",
@@ -41,31 +41,31 @@ SENTENCES = {
 }
 
 
-class _Told(msgspec.Struct, frozen=True, rename="camel"):
+class _EventData(msgspec.Struct, frozen=True, rename="camel"):
     agent_id: str | None = None
 
 
-def types_of(level: Level | None) -> tuple[str, ...]:
+def event_types(level: Level | None) -> tuple[str, ...]:
     """The events to look through; without a level those that somebody should look at."""
-    wanted = WORTH_A_LOOK if level is None else (Level.ERROR,) if level is Level.CRITICAL else (level,)
-    return tuple(name for name, of in KINDS.items() if of in wanted)
+    levels = DEFAULT_LEVELS if level is None else (Level.ERROR,) if level is Level.CRITICAL else (level,)
+    return tuple(name for name, event_level in EVENT_LEVELS.items() if event_level in levels)
 
 
-def view(event: Event) -> CoordinatorLogView:
-    room, _, _ = event.type.partition(".")
-    if room == "task":
+def to_view(event: Event) -> CoordinatorLogView:
+    component, _, _ = event.type.partition(".")
+    if component == "task":
         fields = (event.type, event.actor, event.from_state, event.to_state, event.data, event.at)
-        entry = log_rendering.read_as(log_rendering.Transition(event.pos, event.id, *fields))
+        entry = log_rendering.entry_from_transition(log_rendering.Transition(event.pos, event.id, *fields))
         level, message, agent_id = entry.level, entry.message or "", entry.agent_id
     else:
-        level, message = KINDS.get(event.type, Level.INFO), SENTENCES.get(event.type, f"{event.type}.")
-        agent_id = event.subject if room == "agent" else None
+        level, message = EVENT_LEVELS.get(event.type, Level.INFO), MESSAGES.get(event.type, f"{event.type}.")
+        agent_id = event.subject if component == "agent" else None
     return CoordinatorLogView(
         id=event.id,
         zone_id=event.zone_id,
         level=level,
         event=event.type,
-        task_id=event.subject if room == "task" else None,
+        task_id=event.subject if component == "task" else None,
         agent_id=agent_id,
         message=message,
         details=msgspec.Raw(event.data.encode()),

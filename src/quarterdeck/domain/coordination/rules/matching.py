@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class AgentCapacity:
     """An agent that tasks can be given to, as far as that matters here."""
 
     agent_id: str
@@ -35,11 +35,11 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class ClassQueue:
     """Tasks of one class that may begin."""
 
-    required: frozenset[str]
-    waiting: Sequence[tuple[int, str]]
+    required_capabilities: frozenset[str]
+    ready: Sequence[tuple[int, str]]
     """(turn, task), in this order"""
     task_type: str = ""
 
@@ -50,98 +50,100 @@ class Match:
     agent_id: str
 
 
-def matched(queues: Iterable[Queue], seats: Iterable[Seat], room: Mapping[str, int] | None = None) -> list[Match]:
+def match_tasks(
+    queues: Iterable[ClassQueue], agents: Iterable[AgentCapacity], launcher_capacity: Mapping[str, int] | None = None
+) -> list[Match]:
     """In the order of turns. `room` says how many more each launcher can start; one that is not named there starts any
     number."""
-    return _Matching(seats, room or {}).run([queue for queue in queues if queue.waiting])
+    return _Matcher(agents, launcher_capacity or {}).run([queue for queue in queues if queue.ready])
 
 
-class _Matching:
-    def __init__(self, seats: Iterable[Seat], room: Mapping[str, int]) -> None:
-        self._seats = sorted((seat for seat in seats if seat.held < seat.slots), key=_by_id)
-        self._held = [seat.held for seat in self._seats]
-        self._room = dict(room)
-        self._everybody = (1 << len(self._seats)) - 1
-        self._can: dict[str, int] = {}
+class _Matcher:
+    def __init__(self, agents: Iterable[AgentCapacity], launcher_capacity: Mapping[str, int]) -> None:
+        self._agents = sorted((agent for agent in agents if agent.held < agent.slots), key=_by_id)
+        self._held = [agent.held for agent in self._agents]
+        self._launcher_capacity = dict(launcher_capacity)
+        self._all_agents = (1 << len(self._agents)) - 1
+        self._by_capability: dict[str, int] = {}
         """Capability → those that have it."""
-        self._does: dict[str, int] = {}
+        self._by_task_type: dict[str, int] = {}
         """Type of tasks → those that do only some types, and this one."""
-        self._does_any = 0
-        self._started_by: dict[str, int] = {}
+        self._any_task_type = 0
+        self._by_launcher: dict[str, int] = {}
         """Launcher → those that it starts."""
-        self._carrying: dict[float, int] = {}
+        self._by_load: dict[float, int] = {}
         """Load → those that carry it and have room for more; the loads are in order in `_loads`."""
-        for number, seat in enumerate(self._seats):
-            for capability in seat.capabilities:
-                self._can[capability] = self._can.get(capability, 0) | 1 << number
-            if seat.task_types is None:
-                self._does_any |= 1 << number
-            for task_type in seat.task_types or ():
-                self._does[task_type] = self._does.get(task_type, 0) | 1 << number
-            self._started_by[seat.launcher] = self._started_by.get(seat.launcher, 0) | 1 << number
-            load = seat.held / seat.slots
-            self._carrying[load] = self._carrying.get(load, 0) | 1 << number
-        self._loads = sorted(self._carrying)
-        self._open = self._everybody
-        for launcher, left in room.items():
-            self._close(launcher, left)
+        for number, agent in enumerate(self._agents):
+            for capability in agent.capabilities:
+                self._by_capability[capability] = self._by_capability.get(capability, 0) | 1 << number
+            if agent.task_types is None:
+                self._any_task_type |= 1 << number
+            for task_type in agent.task_types or ():
+                self._by_task_type[task_type] = self._by_task_type.get(task_type, 0) | 1 << number
+            self._by_launcher[agent.launcher] = self._by_launcher.get(agent.launcher, 0) | 1 << number
+            load = agent.held / agent.slots
+            self._by_load[load] = self._by_load.get(load, 0) | 1 << number
+        self._loads = sorted(self._by_load)
+        self._available = self._all_agents
+        for launcher, remaining in launcher_capacity.items():
+            self._close_if_full(launcher, remaining)
 
-    def run(self, queues: Sequence[Queue]) -> list[Match]:
+    def run(self, queues: Sequence[ClassQueue]) -> list[Match]:
         matches: list[Match] = []
-        suited = [self._suited(queue) for queue in queues]
-        least = [0.0] * len(queues)
-        heads = [(*queue.waiting[0], number, 0) for number, queue in enumerate(queues)]
+        eligible = [self._eligible_agents(queue) for queue in queues]
+        min_loads = [0.0] * len(queues)
+        heads = [(*queue.ready[0], number, 0) for number, queue in enumerate(queues)]
         heapq.heapify(heads)
         while heads:
-            _, task_id, number, place = heads[0]
-            found = self._least_loaded(suited[number], least[number])
+            _, task_id, number, index = heads[0]
+            found = self._least_loaded(eligible[number], min_loads[number])
             if found is None:
                 # Nobody is left for this class, and nobody will be: loads only grow.
                 heapq.heappop(heads)
                 continue
-            agent, least[number] = found
-            matches.append(Match(task_id, self._seats[agent].agent_id))
-            self._give(agent, least[number])
-            waiting = queues[number].waiting
-            if place + 1 < len(waiting):
-                heapq.heapreplace(heads, (*waiting[place + 1], number, place + 1))
+            agent, min_loads[number] = found
+            matches.append(Match(task_id, self._agents[agent].agent_id))
+            self._assign(agent, min_loads[number])
+            ready = queues[number].ready
+            if index + 1 < len(ready):
+                heapq.heapreplace(heads, (*ready[index + 1], number, index + 1))
             else:
                 heapq.heappop(heads)
         return matches
 
-    def _suited(self, queue: Queue) -> int:
-        suited = self._does_any | self._does.get(queue.task_type, 0)
-        for capability in queue.required:
-            suited &= self._can.get(capability, 0)
-        return suited
+    def _eligible_agents(self, queue: ClassQueue) -> int:
+        eligible = self._any_task_type | self._by_task_type.get(queue.task_type, 0)
+        for capability in queue.required_capabilities:
+            eligible &= self._by_capability.get(capability, 0)
+        return eligible
 
-    def _least_loaded(self, suited: int, at_least: float) -> tuple[int, float] | None:
-        suited &= self._open
-        for load in self._loads[bisect_left(self._loads, at_least) :] if suited else ():
-            if found := suited & self._carrying[load]:
+    def _least_loaded(self, eligible: int, min_load: float) -> tuple[int, float] | None:
+        eligible &= self._available
+        for load in self._loads[bisect_left(self._loads, min_load) :] if eligible else ():
+            if found := eligible & self._by_load[load]:
                 return (found & -found).bit_length() - 1, load
         return None
 
-    def _give(self, agent: int, load: float) -> None:
-        seat, bit = self._seats[agent], 1 << agent
-        self._carrying[load] ^= bit
-        if not self._carrying[load]:
-            del self._carrying[load]
+    def _assign(self, number: int, load: float) -> None:
+        capacity, bit = self._agents[number], 1 << number
+        self._by_load[load] ^= bit
+        if not self._by_load[load]:
+            del self._by_load[load]
             del self._loads[bisect_left(self._loads, load)]
-        self._held[agent] += 1
-        if self._held[agent] < seat.slots:
-            heavier = self._held[agent] / seat.slots
-            if heavier not in self._carrying:
-                insort(self._loads, heavier)
-            self._carrying[heavier] = self._carrying.get(heavier, 0) | bit
-        if seat.launcher in self._room:
-            self._room[seat.launcher] -= 1
-            self._close(seat.launcher, self._room[seat.launcher])
+        self._held[number] += 1
+        if self._held[number] < capacity.slots:
+            new_load = self._held[number] / capacity.slots
+            if new_load not in self._by_load:
+                insort(self._loads, new_load)
+            self._by_load[new_load] = self._by_load.get(new_load, 0) | bit
+        if capacity.launcher in self._launcher_capacity:
+            self._launcher_capacity[capacity.launcher] -= 1
+            self._close_if_full(capacity.launcher, self._launcher_capacity[capacity.launcher])
 
-    def _close(self, launcher: str, left: int) -> None:
-        if left <= 0:
-            self._open &= ~self._started_by.get(launcher, 0)
+    def _close_if_full(self, launcher: str, remaining: int) -> None:
+        if remaining <= 0:
+            self._available &= ~self._by_launcher.get(launcher, 0)
 
 
-def _by_id(seat: Seat) -> str:
-    return seat.agent_id
+def _by_id(agent: AgentCapacity) -> str:
+    return agent.agent_id

@@ -19,89 +19,96 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from quarterdeck.domain.tasks.model.commands import Abort, Cut, Due, Spread, Warn
-from quarterdeck.domain.tasks.model.rows import Attempt, Overdue, Ref, State
-from quarterdeck.domain.tasks.rules.dependency_graph import cycle_through, in_cycles
+from quarterdeck.domain.tasks.model.commands import Abort, FailForCycle, MakeAvailable, UnblockDependents, Warn
+from quarterdeck.domain.tasks.model.rows import OverdueAttempt, State, TaskRef, TimedOutAttempt
+from quarterdeck.domain.tasks.rules.dependency_graph import find_cycle, find_stuck
 
 TIMEOUT = "timeout"
 LAUNCH_LOST = "launch_lost"
 HUNG = "hung"
-CYCLE_SHOWN = 100
-Step = Abort | Due | Warn | Spread | Cut
-Fence = tuple[str, int] | None
+CYCLE_MAX = 100
+RecoveryCommand = Abort | MakeAvailable | Warn | UnblockDependents | FailForCycle
+LeaderTerm = tuple[str, int] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TasksToRecover:
     """What of the tasks needs somebody to act."""
 
-    timed_out: Sequence[Attempt] = ()
-    overdue: Sequence[Overdue] = ()
-    due: Sequence[Ref] = ()
-    spreading: Sequence[Ref] = ()
+    timed_out: Sequence[TimedOutAttempt] = ()
+    overdue: Sequence[OverdueAttempt] = ()
+    due: Sequence[TaskRef] = ()
+    dependents_pending: Sequence[TaskRef] = ()
 
     def __len__(self) -> int:
-        return len(self.timed_out) + len(self.overdue) + len(self.due) + len(self.spreading)
+        return len(self.timed_out) + len(self.overdue) + len(self.due) + len(self.dependents_pending)
 
 
-def steps(seen: Seen, fence: Fence, chance: Callable[[], float]) -> list[Step]:
+def recovery_commands(
+    to_recover: TasksToRecover, leader_term: LeaderTerm, next_jitter: Callable[[], float]
+) -> list[RecoveryCommand]:
     """What frees agents comes first, then what gives them something to do."""
     return [
-        *(_timed_out(each, fence, chance()) for each in seen.timed_out),
-        *(_overdue(each, fence, chance()) for each in seen.overdue),
-        *(Spread(zone_id=zone_id, id=task_id, fence=fence) for zone_id, task_id in seen.spreading),
-        *(Due(zone_id=zone_id, id=task_id, fence=fence) for zone_id, task_id in seen.due),
+        *(_abort_timed_out(attempt, leader_term, next_jitter()) for attempt in to_recover.timed_out),
+        *(_warn_or_abort(attempt, leader_term, next_jitter()) for attempt in to_recover.overdue),
+        *(
+            UnblockDependents(zone_id=zone_id, id=task_id, leader_term=leader_term)
+            for zone_id, task_id in to_recover.dependents_pending
+        ),
+        *(MakeAvailable(zone_id=zone_id, id=task_id, leader_term=leader_term) for zone_id, task_id in to_recover.due),
     ]
 
 
-def _timed_out(seen: Attempt, fence: Fence, chance: float) -> Abort:
-    is_begun = seen.status is not State.ASSIGNED
+def _abort_timed_out(attempt: TimedOutAttempt, leader_term: LeaderTerm, jitter: float) -> Abort:
+    is_started = attempt.status is not State.ASSIGNED
     return Abort(
-        zone_id=seen.zone_id,
-        id=seen.id,
-        fence=fence,
-        token=seen.token,
-        reason=TIMEOUT if is_begun else LAUNCH_LOST,
-        seen="out_of_time" if is_begun else "not_begun",
-        chance=chance,
+        zone_id=attempt.zone_id,
+        id=attempt.id,
+        leader_term=leader_term,
+        attempt_token=attempt.attempt_token,
+        reason=TIMEOUT if is_started else LAUNCH_LOST,
+        condition="out_of_time" if is_started else "not_begun",
+        jitter=jitter,
     )
 
 
-def _overdue(seen: Overdue, fence: Fence, chance: float) -> Warn | Abort:
-    if not seen.was_warned:
-        return Warn(zone_id=seen.zone_id, id=seen.id, fence=fence)
+def _warn_or_abort(attempt: OverdueAttempt, leader_term: LeaderTerm, jitter: float) -> Warn | Abort:
+    if not attempt.was_warned:
+        return Warn(zone_id=attempt.zone_id, id=attempt.id, leader_term=leader_term)
     return Abort(
-        zone_id=seen.zone_id,
-        id=seen.id,
-        fence=fence,
-        token=seen.token,
+        zone_id=attempt.zone_id,
+        id=attempt.id,
+        leader_term=leader_term,
+        attempt_token=attempt.attempt_token,
         reason=HUNG,
-        seen="hung",
-        chance=chance,
+        condition="hung",
+        jitter=jitter,
         raises_priority=True,
     )
 
 
-def cuts(zone_id: str, depends_on: Mapping[str, Iterable[str]], fence: Fence) -> list[Cut]:
+def cycle_commands(
+    zone_id: str, depends_on: Mapping[str, Iterable[str]], leader_term: LeaderTerm
+) -> list[FailForCycle]:
     """Of one zone's tasks that wait for others, those that wait for themselves. Those that only wait for such fail with
     them, as with every failure."""
     # Once along what each waits for, and once against it: what is left stands in a cycle, or between two.
-    stuck = in_cycles(depends_on)
-    waited_for: dict[str, list[str]] = {task: [] for task in stuck}
+    stuck = find_stuck(depends_on)
+    dependents: dict[str, list[str]] = {task: [] for task in stuck}
     for task in stuck:
-        for ahead in depends_on[task]:
-            if ahead in stuck:
-                waited_for[ahead].append(task)
-    stuck = in_cycles(waited_for)
-    among = {task: [ahead for ahead in depends_on[task] if ahead in stuck] for task in sorted(stuck)}
-    found: list[Cut] = []
-    named: dict[str, tuple[str, ...]] = {}
-    for task in among:
-        if task not in named:
+        for dependency in depends_on[task]:
+            if dependency in stuck:
+                dependents[dependency].append(task)
+    stuck = find_stuck(dependents)
+    cyclic = {task: [dependency for dependency in depends_on[task] if dependency in stuck] for task in sorted(stuck)}
+    found: list[FailForCycle] = []
+    cycles: dict[str, tuple[str, ...]] = {}
+    for task in cyclic:
+        if task not in cycles:
             # Whoever stands in a cycle that was found already needs no search of its own.
-            way = tuple(cycle_through(task, among) or ())
-            named |= dict.fromkeys(way or (task,), way)
-        if not (way := named[task]):
+            cycle = tuple(find_cycle(task, cyclic) or ())
+            cycles |= dict.fromkeys(cycle or (task,), cycle)
+        if not (cycle := cycles[task]):
             continue
-        found.append(Cut(zone_id=zone_id, id=task, fence=fence, cycle=way[:CYCLE_SHOWN]))
+        found.append(FailForCycle(zone_id=zone_id, id=task, leader_term=leader_term, cycle=cycle[:CYCLE_MAX]))
     return found

@@ -12,23 +12,30 @@
 | looking    | show, list, traverse, authority, why                                                         |
 """
 
-from quarterdeck.domain.delegations.operations.create import delegate
-from quarterdeck.domain.delegations.operations.expiry import expire, forget, past_their_time
-from quarterdeck.domain.delegations.operations.on_session_ended import go_with_session
-from quarterdeck.domain.delegations.operations.reads import authority, edges_of, explain, page, show, traverse
+from quarterdeck.domain.delegations.operations.create import create_edges
+from quarterdeck.domain.delegations.operations.expiry import delete_expired, expire_edges, find_expired
+from quarterdeck.domain.delegations.operations.on_session_ended import on_session_ended
+from quarterdeck.domain.delegations.operations.reads import (
+    explain,
+    list_edges,
+    list_session_edges,
+    read_authority,
+    show,
+    traverse,
+)
 from quarterdeck.domain.delegations.operations.revoke import Revoker
 
 __all__ = [
     "Revoker",
-    "authority",
-    "delegate",
-    "edges_of",
-    "expire",
+    "create_edges",
+    "delete_expired",
+    "expire_edges",
     "explain",
-    "forget",
-    "go_with_session",
-    "page",
-    "past_their_time",
+    "find_expired",
+    "list_edges",
+    "list_session_edges",
+    "on_session_ended",
+    "read_authority",
     "show",
     "traverse",
 ]

@@ -8,132 +8,157 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.idempotency import Binding, Key
+from quarterdeck.core.idempotency import Key, KeyRecord
 from quarterdeck.domain.delegations import rules
-from quarterdeck.domain.delegations.model import Delegate, Delegated, Edge, Standing
+from quarterdeck.domain.delegations.model import Delegate, DelegatedEdge, Edge, ZoneEpoch
 from quarterdeck.domain.delegations.operations import topological_order
-from quarterdeck.domain.delegations.operations.end_edges import created, load_zones, raise_epochs, standings_of
-from quarterdeck.domain.delegations.operations.reads import hollow
+from quarterdeck.domain.delegations.operations.end_edges import (
+    created_event,
+    decode_zone_epochs,
+    raise_epochs,
+    zone_epochs_statement,
+)
+from quarterdeck.domain.delegations.operations.reads import load_orphaned
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules import Known, Ledger, Ref
-from quarterdeck.domain.delegations.rules.creation import key_of
-from quarterdeck.domain.delegations.rules.topological_order import Crowded, Walk
+from quarterdeck.domain.delegations.rules import DelegationBatchInput, DelegationDecider, Ref
+from quarterdeck.domain.delegations.rules.creation import key_scope
+from quarterdeck.domain.delegations.rules.topological_order import RespaceRequest, WalkRequest
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.sessions.operations.caller_session import bearers_of
+from quarterdeck.domain.sessions.operations.caller_session import bearer_refs
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 
 Batch = list[tuple[object, ...]]
 
 
-async def delegate(tx: Tx, asks: Sequence[Delegate]) -> list[Delegated | Problem | Busy]:
+async def create_edges(tx: Transaction, commands: Sequence[Delegate]) -> list[DelegatedEdge | Problem | Busy]:
     """Makes edges. One round trip before they are written; more only for keys, for an edge against the order, and while
     an ending is under way. Nothing is walked for a zone that is busy."""
-    concerned = zones_of(asks)
-    sources: Batch = [*sorted({(ask.zone_id, ask.source_session_id) for ask in asks})]
-    ends = {(ask.zone_id, name) for ask in asks for name in (ask.source_session_id, ask.target_session_id)}
-    locked_rows, named, into, led_to, rank_rows, zone_rows, session_rows = await tx.read(
-        zones.lock(tx, concerned),
-        Q.delegations_get(batch=_named(asks)),
-        Q.delegations_into(batch=sources),
-        Q.delegations_led_to(batch=sources),
-        Q.delegation_ranks_get(batch=[*sorted(ends)]),
-        load_zones(concerned),
-        sessions.get(sorted(ends | bearers_of(asks))),
+    zone_ids = zones_of(commands)
+    source_refs: Batch = [*sorted({(command.zone_id, command.source_session_id) for command in commands})]
+    endpoint_refs = {
+        (command.zone_id, name)
+        for command in commands
+        for name in (command.source_session_id, command.target_session_id)
+    }
+    locked_rows, named_rows, inbound_rows, target_rows, rank_rows, zone_rows, session_rows = await tx.read(
+        zones.lock_statement(tx, zone_ids),
+        Q.delegations_get(batch=_named_edge_refs(commands)),
+        Q.delegations_into(batch=source_refs),
+        Q.delegations_led_to(batch=source_refs),
+        Q.delegation_ranks_get(batch=[*sorted(endpoint_refs)]),
+        zone_epochs_statement(zone_ids),
+        sessions.get_statement(sorted(endpoint_refs | bearer_refs(commands))),
     )
-    why_not = await zones.unlocked(tx, concerned - zones.locked(locked_rows).keys())
-    waiting = [sessions.held_up(ask, why_not) if why_not else None for ask in asks]
-    judged = [ask for ask, wait in zip(asks, waiting, strict=True) if wait is None]
-    standings = standings_of(zone_rows)
-    edges = _by_ref([*named, *into])
-    known = Known(
+    lock_failures = await zones.lock_failures(tx, zone_ids - zones.decode_zones(locked_rows).keys())
+    blocked = [sessions.blocked(command, lock_failures) if lock_failures else None for command in commands]
+    accepted = [command for command, problem in zip(commands, blocked, strict=True) if problem is None]
+    zone_epochs = decode_zone_epochs(zone_rows)
+    edges = _edges_by_ref([*named_rows, *inbound_rows])
+    loaded = DelegationBatchInput(
         now=tx.now,
-        sessions=sessions.by_ref(session_rows),
+        sessions=sessions.decode_sessions(session_rows),
         edges=edges,
-        hollow=await hollow(tx, _of_zones(edges, judged), standings),
-        led_to={(str(zone_id), str(session_id)) for zone_id, session_id in led_to},
+        orphaned=await load_orphaned(tx, _refs_in_zones(edges, accepted), zone_epochs),
+        target_sessions={(str(zone_id), str(session_id)) for zone_id, session_id in target_rows},
         ranks={(str(zone_id), str(name)): int(str(rank)) for zone_id, name, rank in rank_rows},
-        bounds={zone_id: standing.bounds for zone_id, standing in standings.items()},
+        rank_bounds={zone_id: zone_epoch.rank_bounds for zone_id, zone_epoch in zone_epochs.items()},
     )
-    ledger = rules.Ledger(await _with_keys(tx, judged, known))
-    for zone_id in sorted({ask.zone_id for ask in judged}):
-        if standings[zone_id].ranked != standings[zone_id].epoch:
-            await topological_order.make(tx, zone_id, ledger.order)
-    decided = iter([await _decide(tx, ledger, ask) for ask in judged])
-    outcomes = [wait or next(decided) for wait in waiting]
-    _write(tx, ledger)
-    _tell(tx, asks, outcomes, standings)
+    decider = rules.DelegationDecider(await _load_keys(tx, accepted, loaded))
+    for zone_id in sorted({command.zone_id for command in accepted}):
+        if zone_epochs[zone_id].ranked != zone_epochs[zone_id].epoch:
+            await topological_order.build_order(tx, zone_id, decider.order)
+    decisions = iter([await _decide_one(tx, decider, command) for command in accepted])
+    outcomes = [problem or next(decisions) for problem in blocked]
+    _persist(tx, decider)
+    _record_created(tx, commands, outcomes, zone_epochs)
     return outcomes
 
 
-async def _decide(tx: Tx, ledger: Ledger, ask: Delegate) -> Delegated | Problem:
-    while isinstance(found := ledger.decide(ask), Walk | Crowded):
+async def _decide_one(tx: Transaction, decider: DelegationDecider, command: Delegate) -> DelegatedEdge | Problem:
+    while isinstance(decision := decider.decide(command), WalkRequest | RespaceRequest):
         # What was decided before it counts, so it must be there to be seen.
-        _write(tx, ledger)
-        await topological_order.supply(tx, ledger.order, found)
-    return found
+        _persist(tx, decider)
+        await topological_order.resolve_missing(tx, decider.order, decision)
+    return decision
 
 
-def _of_zones(edges: Iterable[Ref], asks: Sequence[Delegate]) -> list[Ref]:
-    judged = {ask.zone_id for ask in asks}
-    return [ref for ref in edges if ref[0] in judged]
+def _refs_in_zones(edges: Iterable[Ref], commands: Sequence[Delegate]) -> list[Ref]:
+    zone_ids = {command.zone_id for command in commands}
+    return [ref for ref in edges if ref[0] in zone_ids]
 
 
-def _named(asks: Iterable[Delegate]) -> Batch:
+def _named_edge_refs(commands: Iterable[Delegate]) -> Batch:
     """The edges that asks name as their parents, and those that callers' tokens are held to."""
-    names = {
-        (ask.zone_id, name)
-        for ask in asks
-        for name in (ask.parent_edge_id, ask.caller.delegation_edge_id)
-        if name is not None
+    refs = {
+        (command.zone_id, edge_id)
+        for command in commands
+        for edge_id in (command.parent_edge_id, command.caller.delegation_edge_id)
+        if edge_id is not None
     }
-    return [*sorted(names)]
+    return [*sorted(refs)]
 
 
-def _by_ref(rows: Sequence[Row]) -> dict[Ref, Edge]:
+def _edges_by_ref(rows: Sequence[Row]) -> dict[Ref, Edge]:
     return {(edge.zone_id, edge.id): edge for edge in decode(rows, Edge)}
 
 
-async def _with_keys(tx: Tx, asks: Sequence[Delegate], known: Known) -> Known:
+async def _load_keys(
+    tx: Transaction, commands: Sequence[Delegate], loaded: DelegationBatchInput
+) -> DelegationBatchInput:
     """What the keys of a batch stand for. Whose they are is known only now: they are their sources' applications'."""
     keys: set[Key] = set()
-    for ask in asks:
-        source = known.sessions.get((ask.zone_id, ask.source_session_id))
-        if ask.key is not None and source is not None:
-            keys.add(key_of(ask, source))
+    for command in commands:
+        source = loaded.sessions.get((command.zone_id, command.source_session_id))
+        if command.idempotency_key is not None and source is not None:
+            keys.add(key_scope(command, source))
     if not keys:
-        return known
-    bound, edges = await tx.read(
-        idempotency.load([*keys]), Q.delegations_of_keys(batch=[msgspec.structs.astuple(key) for key in keys])
+        return loaded
+    key_rows, edge_rows = await tx.read(
+        idempotency.load_keys([*keys]), Q.delegations_of_keys(batch=[msgspec.structs.astuple(key) for key in keys])
     )
-    return dataclasses.replace(known, keys=idempotency.loaded(bound), edges={**known.edges, **_by_ref(edges)})
+    return dataclasses.replace(
+        loaded, keys=idempotency.decode_records(key_rows), edges={**loaded.edges, **_edges_by_ref(edge_rows)}
+    )
 
 
-def _write(tx: Tx, ledger: Ledger) -> None:
+def _persist(tx: Transaction, decider: DelegationDecider) -> None:
     """The edges that were made since the last time, and the order they stand in."""
-    if made := ledger.take():
-        tx.write(Q.delegations_insert(batch=[msgspec.structs.astuple(edge) for edge in made]))
-    topological_order.write(tx, ledger.order)
+    if new_edges := decider.take_created():
+        tx.write(Q.delegations_insert(batch=[msgspec.structs.astuple(edge) for edge in new_edges]))
+    topological_order.write_ranks(tx, decider.order)
 
 
-def _tell(
-    tx: Tx, asks: Sequence[Delegate], outcomes: Sequence[Delegated | Problem | Busy], standings: Mapping[str, Standing]
+def _record_created(
+    tx: Transaction,
+    commands: Sequence[Delegate],
+    outcomes: Sequence[DelegatedEdge | Problem | Busy],
+    zone_epochs: Mapping[str, ZoneEpoch],
 ) -> None:
     """Binds the keys of what was made, raises the epochs, and tells of each edge."""
-    made = [
-        (ask, outcome.edge)
-        for ask, outcome in zip(asks, outcomes, strict=True)
-        if isinstance(outcome, Delegated) and outcome.created
+    new_edges = [
+        (command, outcome.edge)
+        for command, outcome in zip(commands, outcomes, strict=True)
+        if isinstance(outcome, DelegatedEdge) and outcome.created
     ]
-    if bindings := [_binding(ask, edge) for ask, edge in made if ask.key is not None]:
-        tx.write(idempotency.store(bindings, tx.now))
-    raised = raise_epochs(tx, {edge.zone_id for _, edge in made}, standings)
-    for _, edge in made:
-        tx.emit(created(edge, raised[edge.zone_id]))
+    if key_records := [
+        _key_record(command, edge) for command, edge in new_edges if command.idempotency_key is not None
+    ]:
+        tx.write(idempotency.store_records(key_records, tx.now))
+    new_epochs = raise_epochs(tx, {edge.zone_id for _, edge in new_edges}, zone_epochs)
+    for _, edge in new_edges:
+        tx.emit(created_event(edge, new_epochs[edge.zone_id]))
 
 
-def _binding(ask: Delegate, edge: Edge) -> Binding:
-    return Binding(ask.zone_id, edge.issuer_application_id, rules.CREATE, ask.key or "", ask.digest, edge.id)
+def _key_record(command: Delegate, edge: Edge) -> KeyRecord:
+    return KeyRecord(
+        command.zone_id,
+        edge.issuer_application_id,
+        rules.CREATE_OPERATION,
+        command.idempotency_key or "",
+        command.request_digest,
+        edge.id,
+    )

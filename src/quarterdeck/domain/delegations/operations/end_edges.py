@@ -7,21 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.domain.delegations.model import Edge, EdgeState, EdgeVerb, Link, Standing
+from quarterdeck.domain.delegations.model import Edge, EdgeState, EdgeVerb, GraphEdge, ZoneEpoch
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules import DELEGATION
+from quarterdeck.domain.delegations.rules import DELEGATION_STATES
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import Bound, pieces
+from quarterdeck.store.sql import BoundStatement, chunks
 
-PREFIX = "delegation."
+EVENT_PREFIX = "delegation."
 
 
-class Leaving(msgspec.Struct, frozen=True):
+class EndedEdge(msgspec.Struct, frozen=True):
     """An edge that is over: by which verb, why, by whom, and since when."""
 
-    link: Link
+    edge: GraphEdge
     verb: EdgeVerb
     reason: str
     actor: str
@@ -29,49 +29,51 @@ class Leaving(msgspec.Struct, frozen=True):
     trace: str | None = None
 
 
-async def end(tx: Tx, leaving: Sequence[Leaving], standings: Mapping[str, Standing]) -> None:
+async def end_edges(tx: Transaction, ended_edges: Sequence[EndedEdge], zone_epochs: Mapping[str, ZoneEpoch]) -> None:
     """Moves active edges, raises the epochs of their zones, and tells of each edge."""
     batch: list[tuple[object, ...]] = [
-        (each.link.zone_id, each.link.id, EdgeState.ACTIVE, _state_after(each), each.reason, each.ended_at)
-        for each in leaving
+        (ended.edge.zone_id, ended.edge.id, EdgeState.ACTIVE, _end_state(ended), ended.reason, ended.ended_at)
+        for ended in ended_edges
     ]
-    for piece in pieces(batch):
-        [moved] = await tx.read(Q.delegations_end(batch=piece, now=tx.now))
-        if len(moved) != len(piece):
+    for piece in chunks(batch):
+        [updated] = await tx.read(Q.delegations_end(batch=piece, now=tx.now))
+        if len(updated) != len(piece):
             raise RuntimeError("delegations moved under the zone's lock")
-    raised = raise_epochs(tx, {each.link.zone_id for each in leaving}, standings)
-    for each in leaving:
-        data = {**_told(each.link), "epoch": raised[each.link.zone_id], "reason": each.reason}
+    new_epochs = raise_epochs(tx, {ended.edge.zone_id for ended in ended_edges}, zone_epochs)
+    for ended in ended_edges:
+        data = {**_event_data(ended.edge), "epoch": new_epochs[ended.edge.zone_id], "reason": ended.reason}
         tx.emit(
             NewEvent(
-                PREFIX + each.verb,
-                each.link.zone_id,
-                each.link.id,
-                each.actor,
+                EVENT_PREFIX + ended.verb,
+                ended.edge.zone_id,
+                ended.edge.id,
+                ended.actor,
                 EdgeState.ACTIVE,
-                _state_after(each),
+                _end_state(ended),
                 msgspec.json.encode(data).decode(),
-                each.trace,
+                ended.trace,
             )
         )
 
 
-def link_of(edge: Edge) -> Link:
-    return Link(*(getattr(edge, name) for name in Link.__struct_fields__))
+def to_graph_edge(edge: Edge) -> GraphEdge:
+    return GraphEdge(*(getattr(edge, name) for name in GraphEdge.__struct_fields__))
 
 
-def _state_after(leaving: Leaving) -> EdgeState:
-    state = DELEGATION.target(leaving.verb, EdgeState.ACTIVE)
+def _end_state(ended: EndedEdge) -> EdgeState:
+    state = DELEGATION_STATES.next_state(ended.verb, EdgeState.ACTIVE)
     assert state is not None  # only active edges leave
     return state
 
 
-def created(edge: Edge, epoch: int) -> NewEvent:
-    data = msgspec.json.encode({**_told(edge), "epoch": epoch}).decode()
-    return NewEvent(PREFIX + "create", edge.zone_id, edge.id, edge.created_by, None, edge.status, data, edge.trace)
+def created_event(edge: Edge, epoch: int) -> NewEvent:
+    data = msgspec.json.encode({**_event_data(edge), "epoch": epoch}).decode()
+    return NewEvent(
+        EVENT_PREFIX + "create", edge.zone_id, edge.id, edge.created_by, None, edge.status, data, edge.trace
+    )
 
 
-def _told(edge: Edge | Link) -> dict[str, object]:
+def _event_data(edge: Edge | GraphEdge) -> dict[str, object]:
     return {
         "source_session_id": edge.source_session_id,
         "target_session_id": edge.target_session_id,
@@ -83,25 +85,27 @@ def _told(edge: Edge | Link) -> dict[str, object]:
 # -- zones ------------------------------------------------------------------------------------------------------
 
 
-def load_zones(zone_ids: Iterable[str]) -> Bound:
+def zone_epochs_statement(zone_ids: Iterable[str]) -> BoundStatement:
     return Q.delegation_zones(batch=[(zone_id,) for zone_id in sorted(set(zone_ids))])
 
 
-def standings_of(rows: Sequence[Row]) -> dict[str, Standing]:
-    return {standing.zone_id: standing for standing in decode(rows, Standing)}
+def decode_zone_epochs(rows: Sequence[Row]) -> dict[str, ZoneEpoch]:
+    return {zone_epoch.zone_id: zone_epoch for zone_epoch in decode(rows, ZoneEpoch)}
 
 
-class _Epoch(msgspec.Struct):
+class _EpochData(msgspec.Struct):
     epoch: int
 
 
-def raise_epochs(tx: Tx, zone_ids: Iterable[str], standings: Mapping[str, Standing]) -> dict[str, int]:
+def raise_epochs(tx: Transaction, zone_ids: Iterable[str], zone_epochs: Mapping[str, ZoneEpoch]) -> dict[str, int]:
     """The epoch of each zone that this transaction changes: one above what it was before it, however often it asks."""
-    raised: dict[str, int] = {}
+    already_raised: dict[str, int] = {}
     for event in tx.events:
-        if event.type.startswith(PREFIX) and event.zone_id not in raised:
-            raised[event.zone_id] = msgspec.json.decode(event.data, type=_Epoch).epoch
-    fresh = {zone_id: standings[zone_id].epoch + 1 for zone_id in sorted(set(zone_ids) - raised.keys())}
-    if fresh:
-        tx.write(Q.delegation_epochs_raise(batch=[*fresh.items()]))
-    return raised | fresh
+        if event.type.startswith(EVENT_PREFIX) and event.zone_id not in already_raised:
+            already_raised[event.zone_id] = msgspec.json.decode(event.data, type=_EpochData).epoch
+    newly_raised = {
+        zone_id: zone_epochs[zone_id].epoch + 1 for zone_id in sorted(set(zone_ids) - already_raised.keys())
+    }
+    if newly_raised:
+        tx.write(Q.delegation_epochs_raise(batch=[*newly_raised.items()]))
+    return already_raised | newly_raised

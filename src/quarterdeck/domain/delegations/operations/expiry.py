@@ -8,49 +8,62 @@ from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.delegations import rules
 from quarterdeck.domain.delegations.model import Edge, EdgeState, EdgeVerb, Expire
-from quarterdeck.domain.delegations.operations.end_edges import Leaving, end, link_of, load_zones, standings_of
+from quarterdeck.domain.delegations.operations.end_edges import (
+    EndedEdge,
+    decode_zone_epochs,
+    end_edges,
+    to_graph_edge,
+    zone_epochs_statement,
+)
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules import TIME_IS_UP, Ref
+from quarterdeck.domain.delegations.rules import EXPIRED_REASON, Ref
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
-SWEEP = "sweep"
+SWEEP_ACTOR = "sweep"
 
 
-async def past_their_time(tx: Tx, limit: int) -> list[Ref]:
+async def find_expired(tx: Transaction, limit: int) -> list[Ref]:
     """Across zones: edges that are still marked active though they are over."""
     [rows] = await tx.read(Q.delegations_expired(limit=limit))
     return [(str(zone_id), str(edge_id)) for zone_id, edge_id in rows]
 
 
-async def expire(tx: Tx, asks: Sequence[Expire]) -> list[Edge | Problem | Busy]:
+async def expire_edges(tx: Transaction, commands: Sequence[Expire]) -> list[Edge | Problem | Busy]:
     """Marks edges as expired that are. One that somebody else has ended meanwhile stays as it is."""
-    refs: list[tuple[object, ...]] = [*sorted({(ask.zone_id, ask.edge_id) for ask in asks})]
-    locked_rows, named, zone_rows = await tx.read(
-        zones.lock(tx, zones_of(asks)), Q.delegations_get(batch=refs), load_zones(zones_of(asks))
+    refs: list[tuple[object, ...]] = [*sorted({(command.zone_id, command.edge_id) for command in commands})]
+    locked_rows, edge_rows, zone_rows = await tx.read(
+        zones.lock_statement(tx, zones_of(commands)),
+        Q.delegations_get(batch=refs),
+        zone_epochs_statement(zones_of(commands)),
     )
-    locked = zones.locked(locked_rows)
-    why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
-    edges = {(edge.zone_id, edge.id): edge for edge in decode(named, Edge)}
-    due = [
+    locked = zones.decode_zones(locked_rows)
+    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
+    edges = {(edge.zone_id, edge.id): edge for edge in decode(edge_rows, Edge)}
+    expired = [
         edge
         for edge in edges.values()
         if edge.zone_id in locked and edge.status is EdgeState.ACTIVE and edge.expires_at <= tx.now
     ]
-    if due:
-        leaving = [Leaving(link_of(edge), EdgeVerb.EXPIRE, TIME_IS_UP, SWEEP, edge.expires_at) for edge in due]
-        await end(tx, leaving, standings_of(zone_rows))
+    if expired:
+        ended_edges = [
+            EndedEdge(to_graph_edge(edge), EdgeVerb.EXPIRE, EXPIRED_REASON, SWEEP_ACTOR, edge.expires_at)
+            for edge in expired
+        ]
+        await end_edges(tx, ended_edges, decode_zone_epochs(zone_rows))
     return [
-        why_not.get(ask.zone_id) or edges.get((ask.zone_id, ask.edge_id)) or rules.not_found(ask.edge_id)
-        for ask in asks
+        lock_failures.get(command.zone_id)
+        or edges.get((command.zone_id, command.edge_id))
+        or rules.not_found(command.edge_id)
+        for command in commands
     ]
 
 
-async def forget(tx: Tx, window: Millis, limit: int) -> int:
+async def delete_expired(tx: Transaction, retention_ms: Millis, limit: int) -> int:
     """Removes up to so many edges that were over before the window."""
     # A read of nothing but the clock: what is old is decided by the database's time.
     await tx.read()
-    [gone] = await tx.read(Q.delegations_forget(before=tx.now - window, limit=limit))
-    return len(gone)
+    [deleted_rows] = await tx.read(Q.delegations_forget(before=tx.now - retention_ms, limit=limit))
+    return len(deleted_rows)

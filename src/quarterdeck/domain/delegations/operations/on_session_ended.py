@@ -4,38 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quarterdeck.domain.delegations.model import EdgeVerb, Link
-from quarterdeck.domain.delegations.operations.end_edges import Leaving, end, load_zones, standings_of
+from quarterdeck.domain.delegations.model import EdgeVerb, GraphEdge
+from quarterdeck.domain.delegations.operations.end_edges import (
+    EndedEdge,
+    decode_zone_epochs,
+    end_edges,
+    zone_epochs_statement,
+)
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules import WITH_SESSION
+from quarterdeck.domain.delegations.rules import SESSION_ENDED
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
-ENDED = "session.terminate"
+SESSION_ENDED_EVENT = "session.terminate"
 
 
-async def go_with_session(tx: Tx, events: Sequence[NewEvent]) -> None:
+async def on_session_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     """Revokes the edges from and to sessions that have ended, and all that are derived from them. Nobody else ends by
     it: that is for whoever revokes an edge."""
-    ended = {(event.zone_id, event.subject): event for event in events if event.type == ENDED}
-    if not ended:
+    ended_sessions = {(event.zone_id, event.subject): event for event in events if event.type == SESSION_ENDED_EVENT}
+    if not ended_sessions:
         return
     rows, zone_rows = await tx.read(
-        Q.delegations_of_sessions(batch=[*sorted(ended)]), load_zones(zone_id for zone_id, _ in ended)
+        Q.delegations_of_sessions(batch=[*sorted(ended_sessions)]),
+        zone_epochs_statement(zone_id for zone_id, _ in ended_sessions),
     )
-    standings = standings_of(zone_rows)
-    if ranked := [ref for ref in sorted(ended) if standings[ref[0]].lowest is not None]:
-        tx.write(Q.delegation_ranks_drop(batch=[*ranked]))
+    zone_epochs = decode_zone_epochs(zone_rows)
+    if ranked_refs := [ref for ref in sorted(ended_sessions) if zone_epochs[ref[0]].lowest_rank is not None]:
+        tx.write(Q.delegation_ranks_drop(batch=[*ranked_refs]))
     # Past its time is over already, by another name: that is for the sweep to write down.
-    links = [link for link in decode(rows, Link) if link.expires_at > tx.now]
-    if not links:
+    edges = [edge for edge in decode(rows, GraphEdge) if edge.expires_at > tx.now]
+    if not edges:
         return
-    by_zone = {event.zone_id: event for event in reversed(ended.values())}
-    leaving = []
-    for link in links:
-        refs = [(link.zone_id, link.source_session_id), (link.zone_id, link.target_session_id)]
+    by_zone = {event.zone_id: event for event in reversed(ended_sessions.values())}
+    ended_edges = []
+    for edge in edges:
+        refs = [(edge.zone_id, edge.source_session_id), (edge.zone_id, edge.target_session_id)]
         # One that is derived has neither end among these; any ending of its zone in this transaction has its actor.
-        cause = next((ended[ref] for ref in refs if ref in ended), by_zone[link.zone_id])
-        leaving.append(Leaving(link, EdgeVerb.REVOKE, WITH_SESSION, cause.actor, tx.now, cause.trace))
-    await end(tx, leaving, standings)
+        cause = next((ended_sessions[ref] for ref in refs if ref in ended_sessions), by_zone[edge.zone_id])
+        ended_edges.append(EndedEdge(edge, EdgeVerb.REVOKE, SESSION_ENDED, cause.actor, tx.now, cause.trace))
+    await end_edges(tx, ended_edges, zone_epochs)

@@ -11,18 +11,23 @@ from collections.abc import Mapping, Sequence
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.delegations import rules
-from quarterdeck.domain.delegations.model import Edge, EdgeVerb, Link, Revoke, Revoked, Standing
-from quarterdeck.domain.delegations.operations.end_edges import Leaving, end, load_zones, standings_of
-from quarterdeck.domain.delegations.operations.reads import hollow
+from quarterdeck.domain.delegations.model import Edge, EdgeVerb, GraphEdge, Revoke, RevokeResult, ZoneEpoch
+from quarterdeck.domain.delegations.operations.end_edges import (
+    EndedEdge,
+    decode_zone_epochs,
+    end_edges,
+    zone_epochs_statement,
+)
+from quarterdeck.domain.delegations.operations.reads import load_orphaned
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules import DELEGATION_REVOKED, Falling, Fell, Ref
+from quarterdeck.domain.delegations.rules import DELEGATION_REVOKED, Ref, Revocation, RevocationGraph
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.sessions.model import Ended, Terminate
-from quarterdeck.domain.sessions.operations.caller_session import bearers_of
+from quarterdeck.domain.sessions.model import Terminate, TerminateResult
+from quarterdeck.domain.sessions.operations.caller_session import bearer_refs
 from quarterdeck.domain.sessions.rules import bearer_problem, ownership_required
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 
 Batch = list[tuple[object, ...]]
@@ -31,110 +36,130 @@ Batch = list[tuple[object, ...]]
 class Revoker:
     """An object only because it must know how sessions are ended."""
 
-    def __init__(self, ender: sessions.Ender) -> None:
-        self._ender = ender
+    def __init__(self, terminator: sessions.Terminator) -> None:
+        self._terminator = terminator
 
-    async def revoke(self, tx: Tx, asks: Sequence[Revoke]) -> list[Revoked | Problem | Busy]:
+    async def revoke(self, tx: Transaction, commands: Sequence[Revoke]) -> list[RevokeResult | Problem | Busy]:
         """Revokes edges. Done twice it moves nothing the second time."""
-        concerned = zones_of(asks)
-        refs: Batch = [*sorted({(ask.zone_id, ask.edge_id) for ask in asks})]
-        locked_rows, named, zone_rows, session_rows = await tx.read(
-            zones.lock(tx, concerned),
+        zone_ids = zones_of(commands)
+        refs: Batch = [*sorted({(command.zone_id, command.edge_id) for command in commands})]
+        locked_rows, edge_rows, zone_rows, session_rows = await tx.read(
+            zones.lock_statement(tx, zone_ids),
             Q.delegations_get(batch=refs),
-            load_zones(concerned),
-            sessions.get(sorted(bearers_of(asks))),
+            zone_epochs_statement(zone_ids),
+            sessions.get_statement(sorted(bearer_refs(commands))),
         )
-        edges = {(edge.zone_id, edge.id): edge for edge in decode(named, Edge)}
-        bearers = sessions.by_ref(session_rows)
-        why_not = await zones.unlocked(tx, concerned - zones.locked(locked_rows).keys())
-        outcomes: list[Revoked | Problem | Busy] = []
-        for ask in asks:
-            stranger = bearer_problem(ask.bearer, bearers, tx.now)
-            outcomes.append(sessions.held_up(ask, why_not) or stranger or _refusal(ask, edges) or Revoked())
-        due = {place: ask for place, ask in enumerate(asks) if isinstance(outcomes[place], Revoked)}
-        graph = _Graph(tx, standings_of(zone_rows))
-        fallen = await graph.fall(due)
-        leaving = [each for place, fell in fallen.items() for each in _leaving(tx, asks[place], fell)]
-        if leaving:
-            await end(tx, leaving, graph.standings)
-        ended = await self._end_sessions(tx, asks, fallen)
-        for place, fell in fallen.items():
-            outcomes[place] = _told(fell, ended.get(place))
+        edges = {(edge.zone_id, edge.id): edge for edge in decode(edge_rows, Edge)}
+        bearers = sessions.decode_sessions(session_rows)
+        lock_failures = await zones.lock_failures(tx, zone_ids - zones.decode_zones(locked_rows).keys())
+        outcomes: list[RevokeResult | Problem | Busy] = []
+        for command in commands:
+            caller_problem = bearer_problem(command.bearer, bearers, tx.now)
+            outcomes.append(
+                sessions.blocked(command, lock_failures)
+                or caller_problem
+                or _revoke_problem(command, edges)
+                or RevokeResult()
+            )
+        accepted = {
+            index: command for index, command in enumerate(commands) if isinstance(outcomes[index], RevokeResult)
+        }
+        loader = _GraphLoader(tx, decode_zone_epochs(zone_rows))
+        revocations = await loader.revoke_all(accepted)
+        ended_edges = [
+            ended_edge
+            for index, revocation in revocations.items()
+            for ended_edge in _ended_edges(tx, commands[index], revocation)
+        ]
+        if ended_edges:
+            await end_edges(tx, ended_edges, loader.zone_epochs)
+        terminated = await self._terminate_sessions(tx, commands, revocations)
+        for index, revocation in revocations.items():
+            outcomes[index] = _revoke_result(revocation, terminated.get(index))
         return outcomes
 
-    async def _end_sessions(self, tx: Tx, asks: Sequence[Revoke], fallen: dict[int, Fell]) -> dict[int, Ended]:
+    async def _terminate_sessions(
+        self, tx: Transaction, commands: Sequence[Revoke], revocations: dict[int, Revocation]
+    ) -> dict[int, TerminateResult]:
         """All of a batch at once: what is too much for one transaction is counted over all of it. What ends by one
         revocation is one ending."""
-        places = [place for place, fell in fallen.items() if fell.emptied]
-        if not places:
+        indexes = [index for index, revocation in revocations.items() if revocation.ended_sessions]
+        if not indexes:
             return {}
-        orders = [_order(asks[place], fallen[place]) for place in places]
-        outcomes = zip(places, await self._ender.terminate(tx, orders), strict=True)
+        terminations = [_terminate_command(commands[index], revocations[index]) for index in indexes]
+        outcomes = zip(indexes, await self._terminator.terminate_sessions(tx, terminations), strict=True)
         # A session whose row is gone has ended long ago.
-        return {place: outcome for place, outcome in outcomes if isinstance(outcome, Ended)}
+        return {index: outcome for index, outcome in outcomes if isinstance(outcome, TerminateResult)}
 
 
-def _order(ask: Revoke, fell: Fell) -> Terminate:
-    [first, *others] = [session_id for _, session_id in fell.emptied]
+def _terminate_command(command: Revoke, revocation: Revocation) -> Terminate:
+    [first_id, *other_ids] = [session_id for _, session_id in revocation.ended_sessions]
     return Terminate(
-        ask.zone_id, first, DELEGATION_REVOKED, trace=ask.trace, by=ask.caller.subject, along=tuple(others)
+        command.zone_id,
+        first_id,
+        DELEGATION_REVOKED,
+        trace=command.trace,
+        system_actor=command.caller.subject,
+        also_terminate=tuple(other_ids),
     )
 
 
-def _refusal(ask: Revoke, edges: dict[Ref, Edge]) -> Problem | None:
-    edge = edges.get((ask.zone_id, ask.edge_id))
+def _revoke_problem(command: Revoke, edges: dict[Ref, Edge]) -> Problem | None:
+    edge = edges.get((command.zone_id, command.edge_id))
     if edge is None:
-        return rules.not_found(ask.edge_id)
-    lends = ask.caller.may_act_for(edge.issuer_application_id, "delegate_from")
+        return rules.not_found(command.edge_id)
+    owns_source = command.caller.can_act_for(edge.issuer_application_id, "delegate_from")
     # Whoever received it may give it up.
-    receives = ask.caller.may_act_for(edge.receiver_application_id, "delegate_to")
-    return None if lends or receives else ownership_required(edge.issuer_application_id)
+    owns_target = command.caller.can_act_for(edge.receiver_application_id, "delegate_to")
+    return None if owns_source or owns_target else ownership_required(edge.issuer_application_id)
 
 
-class _Graph:
+class _GraphLoader:
     """The part of the graph that a batch of revocations must know, loaded as far as they reach."""
 
-    def __init__(self, tx: Tx, standings: Mapping[str, Standing]) -> None:
+    def __init__(self, tx: Transaction, zone_epochs: Mapping[str, ZoneEpoch]) -> None:
         self._tx = tx
-        self.standings = standings
-        self._falling = Falling(tx.now)
+        self.zone_epochs = zone_epochs
+        self._graph = RevocationGraph(tx.now)
 
-    async def fall(self, due: Mapping[int, Revoke]) -> dict[int, Fell]:
+    async def revoke_all(self, accepted: Mapping[int, Revoke]) -> dict[int, Revocation]:
         """By place: what each ask takes, in order of arrival."""
-        if not due:
+        if not accepted:
             return {}
-        refs: Batch = [*sorted({(ask.zone_id, ask.edge_id) for ask in due.values()})]
-        [links] = await self._tx.read(Q.delegations_falling(batch=refs))
-        await self._know(links)
-        return {place: await self._fall(ask) for place, ask in due.items()}
+        refs: Batch = [*sorted({(command.zone_id, command.edge_id) for command in accepted.values()})]
+        [edge_rows] = await self._tx.read(Q.delegations_falling(batch=refs))
+        await self._add_rows(edge_rows)
+        return {index: await self._revoke_one(command) for index, command in accepted.items()}
 
-    async def _fall(self, ask: Revoke) -> Fell:
-        fell = self._falling.revoke((ask.zone_id, ask.edge_id), ends=not ask.keep_sessions)
-        told = 0
-        while ended := fell.emptied[told:]:
-            told = len(fell.emptied)
-            tree, ahead = await self._tx.read(
-                Q.delegations_below(batch=[*ended]), Q.delegations_ahead_of_trees(batch=[*ended])
+    async def _revoke_one(self, command: Revoke) -> Revocation:
+        revocation = self._graph.revoke((command.zone_id, command.edge_id), ends_sessions=not command.keep_sessions)
+        handled = 0
+        while ended_sessions := revocation.ended_sessions[handled:]:
+            handled = len(revocation.ended_sessions)
+            subtree_rows, edge_rows = await self._tx.read(
+                Q.delegations_below(batch=[*ended_sessions]), Q.delegations_ahead_of_trees(batch=[*ended_sessions])
             )
-            await self._know(ahead)
-            self._falling.end([(str(zone_id), str(session_id)) for zone_id, session_id in tree], fell)
-        return fell
+            await self._add_rows(edge_rows)
+            self._graph.end_sessions(
+                [(str(zone_id), str(session_id)) for zone_id, session_id in subtree_rows], revocation
+            )
+        return revocation
 
-    async def _know(self, rows: Sequence[Row]) -> None:
-        links = decode(rows, Link)
-        refs = ((link.zone_id, link.id) for link in links)
-        self._falling.know(links, await hollow(self._tx, refs, self.standings))
-
-
-def _leaving(tx: Tx, ask: Revoke, fell: Fell) -> list[Leaving]:
-    actor = ask.caller.subject
-    return [Leaving(link, EdgeVerb.REVOKE, reason, actor, tx.now, ask.trace) for link, reason in fell.edges]
+    async def _add_rows(self, rows: Sequence[Row]) -> None:
+        edges = decode(rows, GraphEdge)
+        refs = ((edge.zone_id, edge.id) for edge in edges)
+        self._graph.add_edges(edges, await load_orphaned(self._tx, refs, self.zone_epochs))
 
 
-def _told(fell: Fell, ended: Ended | None) -> Revoked:
-    return Revoked(
-        revoked_edges=len(fell.edges),
-        affected_sessions=len(fell.affected),
-        terminated_agents=ended.stopped if ended else 0,
-        cascade_id=ended.cascade_id if ended else None,
+def _ended_edges(tx: Transaction, command: Revoke, revocation: Revocation) -> list[EndedEdge]:
+    actor = command.caller.subject
+    return [EndedEdge(edge, EdgeVerb.REVOKE, reason, actor, tx.now, command.trace) for edge, reason in revocation.edges]
+
+
+def _revoke_result(revocation: Revocation, terminated: TerminateResult | None) -> RevokeResult:
+    return RevokeResult(
+        revoked_edges=len(revocation.edges),
+        affected_sessions=len(revocation.affected_sessions),
+        terminated_agents=terminated.stopped if terminated else 0,
+        cascade_id=terminated.cascade_id if terminated else None,
     )

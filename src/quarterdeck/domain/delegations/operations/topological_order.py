@@ -6,59 +6,68 @@ import logging
 from collections.abc import Sequence
 
 from quarterdeck.domain.delegations.queries import Q
-from quarterdeck.domain.delegations.rules.topological_order import Crowded, Order, Region, Walk, ordered, spaced
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.domain.delegations.rules.topological_order import (
+    Region,
+    RespaceRequest,
+    TopologicalOrder,
+    WalkRequest,
+    spaced_ranks,
+    topological_sort,
+)
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row
-from quarterdeck.store.sql import pieces
+from quarterdeck.store.sql import chunks
 
 log = logging.getLogger("quarterdeck.delegations")
 
 
-async def supply(tx: Tx, order: Order, lack: Walk | Crowded) -> None:
+async def resolve_missing(tx: Transaction, order: TopologicalOrder, missing: WalkRequest | RespaceRequest) -> None:
     """What an order lacks. What was decided before has been written, so that it is seen here."""
-    if isinstance(lack, Walk):
-        order.learn(lack, await _walked(tx, lack))
+    if isinstance(missing, WalkRequest):
+        order.add_region(missing, await _load_region(tx, missing))
         return
     # Seldom: it takes tens of thousands of edges that all go to one place.
-    log.warning("the ranks of a zone's delegations are spaced anew", extra={"zone": lack.zone_id})
-    [rows] = await tx.read(Q.delegation_ranks_of_zone(zone_id=lack.zone_id))
-    order.replaced(lack.zone_id, _put(tx, lack.zone_id, [str(row[0]) for row in rows], order))
+    log.warning("the ranks of a zone's delegations are spaced anew", extra={"zone": missing.zone_id})
+    [rows] = await tx.read(Q.delegation_ranks_of_zone(zone_id=missing.zone_id))
+    order.replace_ranks(missing.zone_id, _assign_ranks(tx, missing.zone_id, [str(row[0]) for row in rows], order))
 
 
-async def make(tx: Tx, zone_id: str, order: Order) -> None:
+async def build_order(tx: Transaction, zone_id: str, order: TopologicalOrder) -> None:
     """The order of a zone whose edges were made by somebody who knew of none."""
     _, rows = await tx.read(Q.delegation_ranks_clear(zone_id=zone_id), Q.delegation_pairs(zone_id=zone_id, now=tx.now))
     log.info("a zone's delegations are put in order", extra={"zone": zone_id, "pairs": len(rows)})
-    everybody = ordered((str(source), str(target)) for source, target in rows)
-    order.replaced(zone_id, _put(tx, zone_id, everybody, order))
+    session_ids = topological_sort((str(source), str(target)) for source, target in rows)
+    order.replace_ranks(zone_id, _assign_ranks(tx, zone_id, session_ids, order))
     tx.write(Q.delegation_epochs_ranked(zone_id=zone_id))
 
 
-def write(tx: Tx, order: Order) -> None:
-    for piece in pieces(order.take()):
+def write_ranks(tx: Transaction, order: TopologicalOrder) -> None:
+    for piece in chunks(order.take_changes()):
         tx.write(Q.delegation_ranks_put(batch=piece))
 
 
-def _put(tx: Tx, zone_id: str, everybody: Sequence[str], order: Order) -> dict[str, int]:
-    ranks = dict(zip(everybody, spaced(len(everybody), *order.bounds_of(zone_id)), strict=True))
-    for piece in pieces([(zone_id, session, rank) for session, rank in ranks.items()]):
+def _assign_ranks(tx: Transaction, zone_id: str, session_ids: Sequence[str], order: TopologicalOrder) -> dict[str, int]:
+    ranks = dict(zip(session_ids, spaced_ranks(len(session_ids), *order.rank_bounds(zone_id)), strict=True))
+    for piece in chunks([(zone_id, session_id, rank) for session_id, rank in ranks.items()]):
         tx.write(Q.delegation_ranks_put(batch=piece))
     return ranks
 
 
-async def _walked(tx: Tx, walk: Walk) -> Region:
-    common: dict[str, str | int] = {"zone_id": walk.zone_id, "now": tx.now, "most": walk.most}
-    ahead, behind, [(below, above)] = await tx.read(
-        Q.delegations_ahead(target=walk.target, high=walk.high, **common),
-        Q.delegations_behind(source=walk.source, low=walk.low, **common),
-        Q.delegation_ranks_beside(zone_id=walk.zone_id, low=walk.low, high=walk.high),
+async def _load_region(tx: Transaction, walk: WalkRequest) -> Region:
+    common: dict[str, str | int] = {"zone_id": walk.zone_id, "now": tx.now, "most": walk.limit}
+    forward_rows, backward_rows, [(rank_below, rank_above)] = await tx.read(
+        Q.delegations_ahead(target=walk.target, high=walk.source_rank, **common),
+        Q.delegations_behind(source=walk.source, low=walk.target_rank, **common),
+        Q.delegation_ranks_beside(zone_id=walk.zone_id, low=walk.target_rank, high=walk.source_rank),
     )
-    return Region(_ranks(ahead), _ranks(behind), _rank(below), _rank(above))
+    return Region(
+        _decode_ranks(forward_rows), _decode_ranks(backward_rows), _decode_rank(rank_below), _decode_rank(rank_above)
+    )
 
 
-def _ranks(rows: Sequence[Row]) -> dict[str, int]:
+def _decode_ranks(rows: Sequence[Row]) -> dict[str, int]:
     return {str(session): int(str(rank)) for session, rank in rows}
 
 
-def _rank(value: object) -> int | None:
+def _decode_rank(value: object) -> int | None:
     return None if value is None else int(str(value))

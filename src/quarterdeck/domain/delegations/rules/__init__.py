@@ -12,40 +12,40 @@
 | explaining | why an edge is as it is, and what it would refuse                                     |
 """
 
-from quarterdeck.domain.delegations.rules.authority import authority
-from quarterdeck.domain.delegations.rules.constraints import asked, defaulted
-from quarterdeck.domain.delegations.rules.creation import CREATE, Known, Ledger
-from quarterdeck.domain.delegations.rules.graph import Falling, Fell, hollow, levels
+from quarterdeck.domain.delegations.rules.authority import session_authority
+from quarterdeck.domain.delegations.rules.constraints import build_command, normalize_body
+from quarterdeck.domain.delegations.rules.creation import CREATE_OPERATION, DelegationBatchInput, DelegationDecider
+from quarterdeck.domain.delegations.rules.graph import Revocation, RevocationGraph, edges_by_level, find_orphaned
 from quarterdeck.domain.delegations.rules.states import (
-    DELEGATION,
     DELEGATION_REVOKED,
-    TIME_IS_UP,
-    WITH_SESSION,
+    DELEGATION_STATES,
+    EXPIRED_REASON,
+    SESSION_ENDED,
     Ref,
-    as_read,
-    holds,
+    is_active,
     not_found,
     view,
+    with_current_status,
 )
 
 __all__ = [
-    "CREATE",
-    "DELEGATION",
+    "CREATE_OPERATION",
     "DELEGATION_REVOKED",
-    "TIME_IS_UP",
-    "WITH_SESSION",
-    "Falling",
-    "Fell",
-    "Known",
-    "Ledger",
+    "DELEGATION_STATES",
+    "EXPIRED_REASON",
+    "SESSION_ENDED",
+    "DelegationBatchInput",
+    "DelegationDecider",
     "Ref",
-    "as_read",
-    "asked",
-    "authority",
-    "defaulted",
-    "holds",
-    "hollow",
-    "levels",
+    "Revocation",
+    "RevocationGraph",
+    "build_command",
+    "edges_by_level",
+    "find_orphaned",
+    "is_active",
+    "normalize_body",
     "not_found",
+    "session_authority",
     "view",
+    "with_current_status",
 ]

@@ -25,15 +25,15 @@ import msgspec
 
 from quarterdeck.core.caller import COORDINATOR_ADMIN, Caller
 from quarterdeck.core.clock import SECOND, Millis, iso
-from quarterdeck.domain.delegations.model import FREELY, Constraints, Delegate, Edge
-from quarterdeck.domain.delegations.rules.states import words
+from quarterdeck.domain.delegations.model import UNLIMITED_HOPS, Constraints, Delegate, Edge
+from quarterdeck.domain.delegations.rules.states import decode_names
 
-FOR_EVER: Millis = 2**62
+NO_EXPIRY: Millis = 2**62
 _decode = msgspec.json.Decoder(Constraints).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class GrantTerms:
     """What is lent. None is no bound: every scope, every resource, every action, any budget."""
 
     scopes: frozenset[str] | None
@@ -44,98 +44,98 @@ class Terms:
     expires_at: Millis
 
 
-def terms_of(edge: Edge) -> Terms:
-    bounds = _decode(edge.constraints_json)
-    return Terms(
-        scopes=words(edge.scopes),
-        resources=None if edge.resources is None else words(edge.resources),
-        actions=None if bounds.actions is None else frozenset(bounds.actions),
-        budget=bounds.budget,
+def edge_terms(edge: Edge) -> GrantTerms:
+    constraints = _decode(edge.constraints_json)
+    return GrantTerms(
+        scopes=decode_names(edge.scopes),
+        resources=None if edge.resources is None else decode_names(edge.resources),
+        actions=None if constraints.actions is None else frozenset(constraints.actions),
+        budget=constraints.budget,
         hops=edge.hops,
         expires_at=edge.expires_at,
     )
 
 
-def terms_of_token(caller: Caller) -> Terms:
+def token_terms(caller: Caller) -> GrantTerms:
     """What a caller may lend where no edge says so. The zone's administrator may lend any scope."""
-    lends_any = COORDINATOR_ADMIN in caller.scopes or caller.is_admin
-    return Terms(None if lends_any else caller.scopes, None, None, None, FREELY, FOR_EVER)
+    can_delegate_any = COORDINATOR_ADMIN in caller.scopes or caller.is_admin
+    return GrantTerms(None if can_delegate_any else caller.scopes, None, None, None, UNLIMITED_HOPS, NO_EXPIRY)
 
 
-def until(ask: Delegate, now: Millis) -> Millis | None:
+def requested_expiry(command: Delegate, now: Millis) -> Millis | None:
     """When an ask wants its edge to end: the earliest of what it says; None if it says nothing."""
-    times = [ask.expires_at] if ask.expires_at is not None else []
-    times += [now + ask.ttl_seconds * SECOND] if ask.ttl_seconds is not None else []
+    times = [command.expires_at] if command.expires_at is not None else []
+    times += [now + command.ttl_seconds * SECOND] if command.ttl_seconds is not None else []
     return min(times, default=None)
 
 
-def narrowed(ask: Delegate, parent: Terms, now: Millis) -> Terms:
+def requested_terms(command: Delegate, parent: GrantTerms, now: Millis) -> GrantTerms:
     """What is asked for, filled up from the parent."""
-    asked = until(ask, now)
-    left = parent.hops - 1
-    return Terms(
-        scopes=frozenset(ask.scopes),
-        resources=None if ask.resources is None else frozenset(ask.resources),
-        actions=parent.actions if ask.actions is None else frozenset(ask.actions),
-        budget=parent.budget if ask.budget is None else ask.budget,
-        hops=left if ask.hops is None else ask.hops,
-        expires_at=parent.expires_at if asked is None else asked,
+    expires_at = requested_expiry(command, now)
+    remaining_hops = parent.hops - 1
+    return GrantTerms(
+        scopes=frozenset(command.scopes),
+        resources=None if command.resources is None else frozenset(command.resources),
+        actions=parent.actions if command.actions is None else frozenset(command.actions),
+        budget=parent.budget if command.budget is None else command.budget,
+        hops=remaining_hops if command.hops is None else command.hops,
+        expires_at=parent.expires_at if expires_at is None else expires_at,
     )
 
 
-def excess(wanted: Terms, parent: Terms) -> list[str]:
+def find_excess(requested: GrantTerms, parent: GrantTerms) -> list[str]:
     """Every part in which `wanted` goes beyond the parent, as a sentence. None: the parent covers it."""
-    return [*_excess_of_sets(wanted, parent), *_excess_of_numbers(wanted, parent)]
+    return [*_set_excess(requested, parent), *_limit_excess(requested, parent)]
 
 
-def _excess_of_sets(wanted: Terms, parent: Terms) -> Iterator[str]:
+def _set_excess(requested: GrantTerms, parent: GrantTerms) -> Iterator[str]:
     parts = (
-        ("scopes", wanted.scopes, parent.scopes),
-        ("resources", wanted.resources, parent.resources),
-        ("actions", wanted.actions, parent.actions),
+        ("scopes", requested.scopes, parent.scopes),
+        ("resources", requested.resources, parent.resources),
+        ("actions", requested.actions, parent.actions),
     )
-    for name, own, bound in parts:
-        if bound is None:
+    for name, names, allowed in parts:
+        if allowed is None:
             continue
-        if own is None:
-            yield f"It asks for all {name}, and may name only {_listed(bound)}."
-        elif beyond := own - bound:
-            yield f"Of its {name}, {_listed(beyond)} cannot be lent here."
+        if names is None:
+            yield f"It asks for all {name}, and may name only {_format_names(allowed)}."
+        elif excess := names - allowed:
+            yield f"Of its {name}, {_format_names(excess)} cannot be lent here."
 
 
-def _excess_of_numbers(wanted: Terms, parent: Terms) -> Iterator[str]:
-    if parent.budget is not None and not _within_budget(wanted.budget, parent.budget):
-        yield f"Its budget {_told(wanted.budget)} is not within {_told(parent.budget)}."
+def _limit_excess(requested: GrantTerms, parent: GrantTerms) -> Iterator[str]:
+    if parent.budget is not None and not _within_budget(requested.budget, parent.budget):
+        yield f"Its budget {_format_value(requested.budget)} is not within {_format_value(parent.budget)}."
     if parent.hops < 1:
         yield "What it would be derived from may not be passed on: no hops are left."
-    elif wanted.hops > parent.hops - 1:
-        yield f"It asks for {wanted.hops} hops, and at most {parent.hops - 1} are left."
-    if wanted.expires_at > parent.expires_at:
+    elif requested.hops > parent.hops - 1:
+        yield f"It asks for {requested.hops} hops, and at most {parent.hops - 1} are left."
+    if requested.expires_at > parent.expires_at:
         yield f"It would outlast {iso(parent.expires_at)}, when what it is derived from expires."
 
 
-def _within_budget(own: object, bound: object) -> bool:
-    if _is_number(bound):
-        return _is_number(own) and own <= bound
+def _within_budget(requested: object, allowed: object) -> bool:
+    if _is_number(allowed):
+        return _is_number(requested) and requested <= allowed
     # What means something to others only cannot be compared, so it may not change. As text: to Python, true is 1.
-    return _text(own) == _text(bound)
+    return _json_text(requested) == _json_text(allowed)
 
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _listed(names: frozenset[str]) -> str:
+def _format_names(names: frozenset[str]) -> str:
     """Enough of them to understand it: a problem is no place for a thousand names."""
-    shown = sorted(names)[:5]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "") if shown else "none"
+    first = sorted(names)[:5]
+    remaining = len(names) - len(first)
+    return ", ".join(first) + (f" and {remaining} more" if remaining else "") if first else "none"
 
 
-def _text(value: object) -> str:
+def _json_text(value: object) -> str:
     return msgspec.json.encode(value, order="deterministic").decode()
 
 
-def _told(value: object) -> str:
-    text = _text(value)
+def _format_value(value: object) -> str:
+    text = _json_text(value)
     return text if len(text) <= 100 else f"{text[:100]}…"

@@ -9,13 +9,13 @@ import msgspec
 
 from quarterdeck.core.clock import Millis, iso, iso_or_none
 from quarterdeck.core.errors import Conflict, Forbidden, Invalid, NotFound
-from quarterdeck.core.state_machine import Machine
+from quarterdeck.core.state_machine import StateMachine
 from quarterdeck.domain.delegations.model import HOPS_MAX, Edge, EdgeState, EdgeVerb, EdgeView
 
 Ref = tuple[str, str]
 """(zone, edge) or (zone, session)"""
 
-DELEGATION: Machine[EdgeState, EdgeVerb] = Machine(
+DELEGATION_STATES: StateMachine[EdgeState, EdgeVerb] = StateMachine(
     "delegation",
     EdgeState,
     EdgeState.ACTIVE,
@@ -23,42 +23,44 @@ DELEGATION: Machine[EdgeState, EdgeVerb] = Machine(
 )
 REQUESTED = "requested"
 """Somebody has revoked this edge."""
-WITH_PARENT = "parent_revoked"
+PARENT_REVOKED = "parent_revoked"
 """An edge it is derived from was revoked."""
-WITH_SESSION = "session_ended"
+SESSION_ENDED = "session_ended"
 """A session it leads from or to has ended, or one of an edge it is derived from."""
-TIME_IS_UP = "expired"
+EXPIRED_REASON = "expired"
 DELEGATION_REVOKED = "delegation_revoked"
 """The reason of a session that ended because no edge was left to it."""
 
 
-class Timed(Protocol):
+class ExpiringEdge(Protocol):
     @property
     def status(self) -> EdgeState: ...
     @property
     def expires_at(self) -> Millis: ...
 
 
-def holds(edge: Timed, now: Millis) -> bool:
+def is_active(edge: ExpiringEdge, now: Millis) -> bool:
     """Active, and not past its time: whether a sweep has come or not."""
     return edge.status is EdgeState.ACTIVE and edge.expires_at > now
 
 
-def as_read(edge: Edge, now: Millis) -> Edge:
+def with_current_status(edge: Edge, now: Millis) -> Edge:
     """An edge as it reads at this moment."""
     if edge.status is not EdgeState.ACTIVE or edge.expires_at > now:
         return edge
-    return msgspec.structs.replace(edge, status=EdgeState.EXPIRED, ended_at=edge.expires_at, ended_reason=TIME_IS_UP)
+    return msgspec.structs.replace(
+        edge, status=EdgeState.EXPIRED, ended_at=edge.expires_at, ended_reason=EXPIRED_REASON
+    )
 
 
 @lru_cache(maxsize=4096)
-def words(stored: str) -> frozenset[str]:
+def decode_names(encoded: str) -> frozenset[str]:
     """A stored list of scopes or resources. Remembered: the same ones are lent over and over."""
-    return frozenset(msgspec.json.decode(stored, type=list[str]))
+    return frozenset(msgspec.json.decode(encoded, type=list[str]))
 
 
-def stored(found: frozenset[str]) -> str:
-    return msgspec.json.encode(sorted(found)).decode()
+def encode_names(names: frozenset[str]) -> str:
+    return msgspec.json.encode(sorted(names)).decode()
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------
@@ -82,15 +84,15 @@ def suspended(session_id: str) -> Conflict:
     )
 
 
-def to_itself() -> Invalid:
+def self_delegation() -> Invalid:
     return Invalid("self_delegation_denied", "A session lends nothing to itself.", field="target_session_id")
 
 
-def expired() -> Invalid:
+def already_expired() -> Invalid:
     return Invalid("delegation_expired", "The time it is to last until has passed.", field="expires_at")
 
 
-def cycle(source: str, target: str) -> Conflict:
+def cycle_denied(source: str, target: str) -> Conflict:
     return Conflict(
         "delegation_cycle_denied",
         f"Active delegations already lead from {target!r} to {source!r}: this one would close a cycle.",
@@ -98,11 +100,11 @@ def cycle(source: str, target: str) -> Conflict:
     )
 
 
-def exceeds(says: str, exceeding: list[str], parent_edge_id: str | None = None) -> Forbidden:
+def exceeds_authority(detail: str, excess: list[str], parent_edge_id: str | None = None) -> Forbidden:
     return Forbidden(
         "delegation_exceeds_authority",
-        says,
-        exceeds=exceeding,
+        detail,
+        exceeds=excess,
         parent_edge_id=parent_edge_id,
         frees="ask for less, or have more lent to the source",
     )
@@ -123,9 +125,9 @@ def view(edge: Edge) -> EdgeView:
         target_agent_id=edge.target_session_id,
         issuer_application_id=edge.issuer_application_id,
         receiver_application_id=edge.receiver_application_id,
-        scopes=sorted(words(edge.scopes)),
+        scopes=sorted(decode_names(edge.scopes)),
         resource_id=edge.resource_id,
-        resources=None if edge.resources is None else sorted(words(edge.resources)),
+        resources=None if edge.resources is None else sorted(decode_names(edge.resources)),
         max_hops=edge.hops if edge.hops <= HOPS_MAX else None,
         constraints_json=msgspec.Raw(edge.constraints_json.encode()),
         parent_edge_id=edge.parent_edge_id,

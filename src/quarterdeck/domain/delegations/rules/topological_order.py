@@ -20,26 +20,26 @@ from dataclasses import dataclass
 
 from quarterdeck.domain.delegations.rules.states import Ref
 
-SPACE = 2**32
-STEP = 2**16
-FARTHEST = 2**61
+RANK_GAP = 2**32
+RANK_STEP = 2**16
+RANK_LIMIT = 2**61
 """Beyond this no rank is given out: a zone that has come so far is spaced anew."""
-FIRST_LOOK = 64
-FURTHER = 8
+FIRST_WALK_LIMIT = 64
+WALK_LIMIT_FACTOR = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class WalkRequest:
     """Asked for: what is ahead of the target up to the source, and behind the source down to the target."""
 
     zone_id: str
     source: str
     target: str
-    low: int
+    target_rank: int
     """The target's rank."""
-    high: int
+    source_rank: int
     """The source's, which is above it."""
-    most: int
+    limit: int
     """How many sessions of each are told. Fewer are all there are."""
 
 
@@ -47,26 +47,26 @@ class Walk:
 class Region:
     """What a walk has found: sessions and their ranks, both ends included."""
 
-    ahead: Mapping[str, int]
-    behind: Mapping[str, int]
-    below: int | None
+    forward: Mapping[str, int]
+    backward: Mapping[str, int]
+    rank_below: int | None
     """The next rank below the target's; None: it is the lowest."""
-    above: int | None
+    rank_above: int | None
     """The next rank above the source's; None: it is the highest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Crowded:
+class RespaceRequest:
     """Asked for: that this zone's ranks are spaced anew. There is no room where something must go."""
 
     zone_id: str
 
 
-Pair = tuple[str, str, str]
+EdgeKey = tuple[str, str, str]
 """(zone, source, target)"""
 
 
-class Order:
+class TopologicalOrder:
     """The ranks that a batch concerns, and what it changes in them."""
 
     def __init__(self, ranks: Mapping[Ref, int], bounds: Mapping[str, tuple[int, int]]) -> None:
@@ -74,151 +74,163 @@ class Order:
         self._ranks = {**ranks}
         self._bounds = {**bounds}
         self._changed: dict[Ref, int] = {}
-        self._most: dict[Pair, int] = {}
-        self._moves: dict[Pair, dict[str, int]] = {}
-        self._cycles: set[Pair] = set()
-        self._crowded: set[str] = set()
+        self._walk_limits: dict[EdgeKey, int] = {}
+        self._planned_ranks: dict[EdgeKey, dict[str, int]] = {}
+        self._cycles: set[EdgeKey] = set()
+        self._full_zones: set[str] = set()
 
-    def lacks(self, zone_id: str, source: str, target: str) -> Walk | Crowded | None:
+    def missing_input(self, zone_id: str, source: str, target: str) -> WalkRequest | RespaceRequest | None:
         """What has to be known or done before this edge can be decided."""
-        lowest, highest = self.bounds_of(zone_id)
-        if zone_id in self._crowded or lowest < -FARTHEST or highest > FARTHEST:
-            return Crowded(zone_id)
-        low, high = self._ranks.get((zone_id, target)), self._ranks.get((zone_id, source))
-        pair = (zone_id, source, target)
-        if low is None or high is None or high < low or pair in self._cycles or pair in self._moves:
+        lowest, highest = self.rank_bounds(zone_id)
+        if zone_id in self._full_zones or lowest < -RANK_LIMIT or highest > RANK_LIMIT:
+            return RespaceRequest(zone_id)
+        target_rank, source_rank = self._ranks.get((zone_id, target)), self._ranks.get((zone_id, source))
+        key = (zone_id, source, target)
+        if (
+            target_rank is None
+            or source_rank is None
+            or source_rank < target_rank
+            or key in self._cycles
+            or key in self._planned_ranks
+        ):
             return None
-        return Walk(zone_id, source, target, low, high, self._most.get(pair, FIRST_LOOK))
+        return WalkRequest(
+            zone_id, source, target, target_rank, source_rank, self._walk_limits.get(key, FIRST_WALK_LIMIT)
+        )
 
-    def learn(self, walk: Walk, region: Region) -> None:
+    def add_region(self, walk: WalkRequest, region: Region) -> None:
         """Takes what a walk has found. One that found no end on either side has to go further."""
-        pair = (walk.zone_id, walk.source, walk.target)
-        if walk.source in region.ahead or walk.target in region.behind:
-            self._cycles.add(pair)
+        key = (walk.zone_id, walk.source, walk.target)
+        if walk.source in region.forward or walk.target in region.backward:
+            self._cycles.add(key)
             return
-        sides = _sides(walk, region)
-        if not sides:
-            self._most[pair] = walk.most * FURTHER
+        candidates = _move_candidates(walk, region)
+        if not candidates:
+            self._walk_limits[key] = walk.limit * WALK_LIMIT_FACTOR
             return
-        roomy = [side for side in sides if side.room >= len(side.members)]
-        if not roomy:
-            self._crowded.add(walk.zone_id)
+        fitting = [candidate for candidate in candidates if candidate.free_ranks >= len(candidate.session_ids)]
+        if not fitting:
+            self._full_zones.add(walk.zone_id)
             return
-        best = min(roomy, key=lambda side: (len(side.members), -side.room))
-        self._moves[pair] = dict(zip(best.members, best.places(), strict=True))
+        best = min(fitting, key=lambda candidate: (len(candidate.session_ids), -candidate.free_ranks))
+        self._planned_ranks[key] = dict(zip(best.session_ids, best.new_ranks(), strict=True))
 
-    def closes(self, zone_id: str, source: str, target: str) -> bool:
+    def closes_cycle(self, zone_id: str, source: str, target: str) -> bool:
         """Whether this edge would close a cycle. Asked only when nothing is lacking."""
         return (zone_id, source, target) in self._cycles
 
-    def enter(self, zone_id: str, source: str, target: str) -> None:
+    def add_edge(self, zone_id: str, source: str, target: str) -> None:
         """An edge is made: whoever is new gets a rank, and what stood in its way moves."""
-        lowest, highest = self.bounds_of(zone_id)
-        low, high = self._ranks.get((zone_id, target)), self._ranks.get((zone_id, source))
-        moves = self._moves.get((zone_id, source, target), {})
-        if high is None:
-            moves = {source: lowest - SPACE if low is not None else highest + SPACE}
-        if low is None:
-            moves = {**moves, target: highest + (SPACE if high is not None else 2 * SPACE)}
-        if not moves:
+        lowest, highest = self.rank_bounds(zone_id)
+        target_rank, source_rank = self._ranks.get((zone_id, target)), self._ranks.get((zone_id, source))
+        new_ranks = self._planned_ranks.get((zone_id, source, target), {})
+        if source_rank is None:
+            new_ranks = {source: lowest - RANK_GAP if target_rank is not None else highest + RANK_GAP}
+        if target_rank is None:
+            new_ranks = {**new_ranks, target: highest + (RANK_GAP if source_rank is not None else 2 * RANK_GAP)}
+        if not new_ranks:
             return
-        for session, rank in moves.items():
-            self._ranks[zone_id, session] = self._changed[zone_id, session] = rank
-        self._bounds[zone_id] = (min(lowest, *moves.values()), max(highest, *moves.values()))
+        for session_id, rank in new_ranks.items():
+            self._ranks[zone_id, session_id] = self._changed[zone_id, session_id] = rank
+        self._bounds[zone_id] = (min(lowest, *new_ranks.values()), max(highest, *new_ranks.values()))
         # Whatever was found out was found out about other ranks.
-        self._moves.clear()
-        self._most.clear()
+        self._planned_ranks.clear()
+        self._walk_limits.clear()
 
-    def bounds_of(self, zone_id: str) -> tuple[int, int]:
+    def rank_bounds(self, zone_id: str) -> tuple[int, int]:
         return self._bounds.get(zone_id, (0, 0))
 
-    def replaced(self, zone_id: str, ranks: Mapping[str, int]) -> None:
+    def replace_ranks(self, zone_id: str, ranks: Mapping[str, int]) -> None:
         """The zone has these ranks now, and no others; they are written already."""
         self._ranks = {ref: rank for ref, rank in self._ranks.items() if ref[0] != zone_id}
-        self._ranks |= {(zone_id, session): rank for session, rank in ranks.items()}
+        self._ranks |= {(zone_id, session_id): rank for session_id, rank in ranks.items()}
         self._bounds[zone_id] = (min(ranks.values(), default=0), max(ranks.values(), default=0))
-        self._crowded.discard(zone_id)
-        self._moves.clear()
-        self._most.clear()
+        self._full_zones.discard(zone_id)
+        self._planned_ranks.clear()
+        self._walk_limits.clear()
 
-    def take(self) -> list[tuple[str, str, int]]:
+    def take_changes(self) -> list[tuple[str, str, int]]:
         """What is to be written, since it was last asked."""
-        taken, self._changed = self._changed, {}
-        return [(*ref, rank) for ref, rank in sorted(taken.items())]
+        changed, self._changed = self._changed, {}
+        return [(*ref, rank) for ref, rank in sorted(changed.items())]
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _MoveCandidate:
     """Those who could move, lowest first, and the gap they would move into; one end of it may be open."""
 
-    members: Sequence[str]
-    below: int | None
-    above: int | None
-    upward: bool
+    session_ids: Sequence[str]
+    rank_below: int | None
+    rank_above: int | None
+    moves_up: bool
 
     @property
-    def room(self) -> int:
-        return FARTHEST if self.below is None or self.above is None else self.above - self.below - 1
+    def free_ranks(self) -> int:
+        return (
+            RANK_LIMIT if self.rank_below is None or self.rank_above is None else self.rank_above - self.rank_below - 1
+        )
 
-    def places(self) -> list[int]:
-        number = len(self.members)
-        start, step = self._from(number)
-        return [start + step * (n + 1) for n in range(number)]
+    def new_ranks(self) -> list[int]:
+        count = len(self.session_ids)
+        start, step = self._start_and_step(count)
+        return [start + step * (n + 1) for n in range(count)]
 
-    def _from(self, number: int) -> tuple[int, int]:
-        if self.below is None:
-            assert self.above is not None  # of a gap one end is an end of the edge
-            return self.above - SPACE * (number + 1), SPACE
-        if self.above is None:
-            return self.below, SPACE
-        step = min(STEP, (self.above - self.below) // (number + 1))
+    def _start_and_step(self, count: int) -> tuple[int, int]:
+        if self.rank_below is None:
+            assert self.rank_above is not None  # of a gap one end is an end of the edge
+            return self.rank_above - RANK_GAP * (count + 1), RANK_GAP
+        if self.rank_above is None:
+            return self.rank_below, RANK_GAP
+        step = min(RANK_STEP, (self.rank_above - self.rank_below) // (count + 1))
         # To the end that the next one to come here does not need: it comes to just above the source, or just below
         # the target, again.
-        return (self.above - step * (number + 1) if self.upward else self.below), step
+        return (self.rank_above - step * (count + 1) if self.moves_up else self.rank_below), step
 
 
-def _sides(walk: Walk, region: Region) -> list[_Side]:
+def _move_candidates(walk: WalkRequest, region: Region) -> list[_MoveCandidate]:
     """Of the two those that are known whole."""
-    sides: list[_Side] = []
-    if len(region.behind) < walk.most:
-        sides.append(_Side(_in_order(region.behind), region.below, walk.low, upward=False))
-    if len(region.ahead) < walk.most:
-        sides.append(_Side(_in_order(region.ahead), walk.high, region.above, upward=True))
-    return sides
+    candidates: list[_MoveCandidate] = []
+    if len(region.backward) < walk.limit:
+        candidates.append(
+            _MoveCandidate(_by_rank(region.backward), region.rank_below, walk.target_rank, moves_up=False)
+        )
+    if len(region.forward) < walk.limit:
+        candidates.append(_MoveCandidate(_by_rank(region.forward), walk.source_rank, region.rank_above, moves_up=True))
+    return candidates
 
 
-def _in_order(found: Mapping[str, int]) -> list[str]:
-    return sorted(found, key=lambda session: found[session])
+def _by_rank(ranks: Mapping[str, int]) -> list[str]:
+    return sorted(ranks, key=lambda session_id: ranks[session_id])
 
 
 # -- a zone as a whole --------------------------------------------------------------------------------------------
 
 
-def spaced(number: int, lowest: int, highest: int) -> list[int]:
+def spaced_ranks(count: int, lowest: int, highest: int) -> list[int]:
     """So many ranks, evenly apart, none of them between the two: they are written in parts, in any order, and none may
     meet one that is still to be replaced. On the side that leads back towards zero."""
     if lowest + highest > 0:
-        top = min(lowest - SPACE, 0)
-        return [top - SPACE * (number - 1 - n) for n in range(number)]
-    bottom = max(highest + SPACE, 0)
-    return [bottom + SPACE * n for n in range(number)]
+        top = min(lowest - RANK_GAP, 0)
+        return [top - RANK_GAP * (count - 1 - n) for n in range(count)]
+    bottom = max(highest + RANK_GAP, 0)
+    return [bottom + RANK_GAP * n for n in range(count)]
 
 
-def ordered(pairs: Iterable[tuple[str, str]]) -> list[str]:
+def topological_sort(pairs: Iterable[tuple[str, str]]) -> list[str]:
     """Whoever stands in one of these pairs of (source, target), each source before its targets. What is in a cycle,
     which only a hand in the database can have closed, comes last."""
-    ahead: dict[str, set[str]] = {}
+    targets_of: dict[str, set[str]] = {}
     for source, target in pairs:
-        ahead.setdefault(source, set()).add(target)
-        ahead.setdefault(target, set())
-    waits_for = dict.fromkeys(ahead, 0)
-    for targets in ahead.values():
+        targets_of.setdefault(source, set()).add(target)
+        targets_of.setdefault(target, set())
+    in_degree = dict.fromkeys(targets_of, 0)
+    for targets in targets_of.values():
         for target in targets:
-            waits_for[target] += 1
-    found = sorted(session for session, number in waits_for.items() if not number)
-    for session in found:
-        for target in sorted(ahead[session]):
-            waits_for[target] -= 1
-            if not waits_for[target]:
-                found.append(target)
-    return found + sorted(ahead.keys() - set(found))
+            in_degree[target] += 1
+    sorted_ids = sorted(session_id for session_id, degree in in_degree.items() if not degree)
+    for session_id in sorted_ids:
+        for target in sorted(targets_of[session_id]):
+            in_degree[target] -= 1
+            if not in_degree[target]:
+                sorted_ids.append(target)
+    return sorted_ids + sorted(targets_of.keys() - set(sorted_ids))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from quarterdeck.core.command import Asked
+from quarterdeck.core.command import Command
 from quarterdeck.domain.fleets.model.rows import (
     Fleet,
     Member,
@@ -37,7 +37,7 @@ class Place(msgspec.Struct, frozen=True):
 # -- the lane `fleet` --------------------------------------------------------------------------------------------
 
 
-class Fleetwide(Asked, frozen=True, kw_only=True):
+class Fleetwide(Command, frozen=True, kw_only=True):
     fleet_id: int = 0
 
 
@@ -45,7 +45,7 @@ class CreateFleet(Fleetwide, frozen=True, kw_only=True):
     """A fleet, its director (with the pane it is in), and its administrator: all or nothing."""
 
     label: str | None
-    place: Place | None
+    position: Place | None
     key: str | None = None
     digest: str = ""
 
@@ -61,7 +61,7 @@ class RegisterMember(Fleetwide, frozen=True, kw_only=True):
     """JSON."""
     director_id: int | None = None
     """Who asks for a member with a pane: the fleet's root director, and nobody else."""
-    place: Place | None = None
+    position: Place | None = None
     key: str | None = None
     digest: str = ""
 
@@ -152,7 +152,7 @@ FleetOutcome = FleetMade | FleetDeleted | MemberMade | MemberGone | Placement | 
 # -- the lane `message` ------------------------------------------------------------------------------------------
 
 
-class Spoken(Asked, frozen=True, kw_only=True):
+class Spoken(Command, frozen=True, kw_only=True):
     fleet_id: int
 
 

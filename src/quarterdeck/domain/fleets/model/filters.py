@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.command import Asked
+from quarterdeck.core.command import Command
 from quarterdeck.domain.fleets.model.rows import MemberStatus, MessageState
 
 LAST = 2**62
@@ -19,13 +19,13 @@ class Position(NamedTuple):
     id: int
 
 
-class FleetsFilter(Asked, frozen=True, kw_only=True):
+class FleetsFilter(Command, frozen=True, kw_only=True):
     limit: int
     before: int = LAST
     with_deleted: bool = False
 
 
-class OfFleet(Asked, frozen=True, kw_only=True):
+class OfFleet(Command, frozen=True, kw_only=True):
     fleet_id: int
 
 

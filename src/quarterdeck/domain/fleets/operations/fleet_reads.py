@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
+from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
 from quarterdeck.domain.fleets.model.filters import FleetsFilter, MembersFilter, OfFleet, OfMember, SentFilter
 from quarterdeck.domain.fleets.model.rows import Fleet, Member, MemberStatus, MonitorConfig, MonitorRuntime, Placement
 from quarterdeck.domain.fleets.model.views import FleetMemberView, MonitoredView, MonitorView
@@ -15,46 +15,48 @@ from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules import agent_cards, errors, views
 from quarterdeck.domain.fleets.rules.views import FleetSeen, Watched
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
 READ, CHANGE = "fleets.read", "fleets.change"
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-async def in_fleet(tx: Tx, ask: OfFleet, *statements: Bound, power: str = READ) -> tuple[Fleet, list[list[Row]]]:
+async def in_fleet(
+    tx: Transaction, ask: OfFleet, *statements: BoundStatement, power: str = READ
+) -> tuple[Fleet, list[list[Row]]]:
     """The fleet, and what these find, in one round trip. Refuses a caller who may not, and a fleet that is nowhere."""
-    speakers = Speakers([ask])
+    speakers = CallerChecks([ask])
     said = speakers.statements()
     answers = await tx.read(*said, Q.fleets_get(batch=[(ask.zone_id, ask.fleet_id)]), *statements)
-    if problem := speakers.heard(answers[: len(said)], tx.now).problem(ask, power):
+    if problem := speakers.build_state(answers[: len(said)], tx.now).problem(ask, power):
         raise problem
     rows, *found = answers[len(said) :]
     if ask.caller is not None and not agent_cards.may_look(ask.caller, ask.fleet_id):
         raise errors.fleet_not_found(ask.fleet_id)
     if not rows:
-        await zones.require(tx, ask.zone_id)
+        await zones.require_zone(tx, ask.zone_id)
         raise errors.fleet_not_found(ask.fleet_id)
     return decode(rows, Fleet)[0], found
 
 
-async def changeable(tx: Tx, ask: OfFleet) -> None:
+async def changeable(tx: Transaction, ask: OfFleet) -> None:
     """Refuses whoever may not change fleets, and a fleet that cannot be changed."""
     found, _ = await in_fleet(tx, ask, power=CHANGE)
     if found.deleted_at is not None:
         raise errors.fleet_deleted(ask.fleet_id)
 
 
-async def fleet(tx: Tx, wanted: OfFleet) -> FleetSeen:
+async def fleet(tx: Transaction, wanted: OfFleet) -> FleetSeen:
     found, _ = await in_fleet(tx, wanted)
     [seen] = await _seen(tx, [found])
     return seen
 
 
-async def fleets(tx: Tx, wanted: FleetsFilter) -> list[FleetSeen]:
+async def fleets(tx: Transaction, wanted: FleetsFilter) -> list[FleetSeen]:
     """Up to so many, newest first."""
-    await require_power(tx, wanted.caller, wanted.zone_id, READ)
+    await require_permission(tx, wanted.caller, wanted.zone_id, READ)
     if wanted.caller is not None and wanted.caller.agent_id is not None:
         return await _own(tx, wanted, wanted.caller.agent_id)
     [rows] = await tx.read(
@@ -63,11 +65,11 @@ async def fleets(tx: Tx, wanted: FleetsFilter) -> list[FleetSeen]:
         )
     )
     if not rows:
-        await zones.require(tx, wanted.zone_id)
+        await zones.require_zone(tx, wanted.zone_id)
     return await _seen(tx, decode(rows, Fleet))
 
 
-async def _own(tx: Tx, wanted: FleetsFilter, agent_id: str) -> list[FleetSeen]:
+async def _own(tx: Transaction, wanted: FleetsFilter, agent_id: str) -> list[FleetSeen]:
     """An agent sees the fleet that it is a member of."""
     fleet_id = agent_cards.fleet_of(agent_id)
     if fleet_id is None or fleet_id >= wanted.before:
@@ -76,7 +78,7 @@ async def _own(tx: Tx, wanted: FleetsFilter, agent_id: str) -> list[FleetSeen]:
     return await _seen(tx, [each for each in decode(rows, Fleet) if each.deleted_at is None])
 
 
-async def _seen(tx: Tx, found: Sequence[Fleet]) -> list[FleetSeen]:
+async def _seen(tx: Transaction, found: Sequence[Fleet]) -> list[FleetSeen]:
     if not found:
         return []
     active, deregistered = MemberStatus.ACTIVE, MemberStatus.DEREGISTERED
@@ -104,7 +106,7 @@ async def _seen(tx: Tx, found: Sequence[Fleet]) -> list[FleetSeen]:
     ]
 
 
-async def member(tx: Tx, wanted: OfMember) -> FleetMemberView:
+async def member(tx: Transaction, wanted: OfMember) -> FleetMemberView:
     """Also one that has left."""
     found = await _member(tx, wanted)
     placements, unread = await tx.read(
@@ -113,7 +115,7 @@ async def member(tx: Tx, wanted: OfMember) -> FleetMemberView:
     return views.member_view(found, _first(placements, Placement), _counts(unread)[found.agent_id])
 
 
-async def _member(tx: Tx, wanted: OfMember) -> Member:
+async def _member(tx: Transaction, wanted: OfMember) -> Member:
     _, [rows] = await in_fleet(tx, wanted, Q.members_get(batch=[(wanted.zone_id, wanted.agent_id)]))
     return _of_fleet(rows, wanted)
 
@@ -125,7 +127,7 @@ def _of_fleet(rows: Sequence[Row], wanted: OfMember | SentFilter) -> Member:
     return found
 
 
-async def members(tx: Tx, wanted: MembersFilter) -> list[FleetMemberView]:
+async def members(tx: Transaction, wanted: MembersFilter) -> list[FleetMemberView]:
     """Up to so many, in the order they came."""
     _, pages = await in_fleet(
         tx,
@@ -151,14 +153,14 @@ def _counts(rows: Sequence[Row]) -> dict[int, int]:
     return {int(str(agent_id)): int(str(number)) for _, agent_id, number in rows}
 
 
-async def monitor(tx: Tx, wanted: OfFleet) -> MonitorView:
+async def monitor(tx: Transaction, wanted: OfFleet) -> MonitorView:
     ref = (wanted.zone_id, wanted.fleet_id)
     _, [rows] = await in_fleet(tx, wanted, Q.monitor_runtimes_get(batch=[ref]))
     watched = await _watched(tx, wanted)
     return views.monitor_view(wanted.fleet_id, _first(rows, MonitorRuntime), watched, tx.now)
 
 
-async def monitored(tx: Tx, wanted: OfMember) -> MonitoredView:
+async def monitored(tx: Transaction, wanted: OfMember) -> MonitoredView:
     found = await _member(tx, wanted)
     for each in await _watched(tx, wanted):
         if each.member.agent_id == found.agent_id:
@@ -166,7 +168,7 @@ async def monitored(tx: Tx, wanted: OfMember) -> MonitoredView:
     raise errors.no_placement(found.agent_id)
 
 
-async def _watched(tx: Tx, wanted: OfFleet) -> list[Watched]:
+async def _watched(tx: Transaction, wanted: OfFleet) -> list[Watched]:
     there: list[tuple[object, ...]] = [(wanted.zone_id, wanted.fleet_id, MemberStatus.ACTIVE)]
     member_rows, placement_rows, config_rows = await tx.read(
         Q.members_of_fleets(batch=there), Q.placements_of_fleets(batch=there), Q.monitor_configs_of_fleets(batch=there)

@@ -17,12 +17,12 @@ from quarterdeck.domain.fleets.operations.message_reads import Pages
 from quarterdeck.domain.fleets.queries import LISTS
 from quarterdeck.engine import long_poll
 from quarterdeck.engine.lanes import zones_of
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 
 Key = tuple[str, str]
 """(zone, member)"""
-Poll = long_poll.Waiter[InboxFilter, Key, Pages]
-Polls = long_poll.Waiters[InboxFilter, Key, Pages]
+Poll = long_poll.LongPoll[InboxFilter, Key, Pages]
+Polls = long_poll.LongPolls[InboxFilter, Key, Pages]
 LOOK_SECONDS = 1.0
 """Between two looks, should a wake be lost on its way from another server."""
 
@@ -41,7 +41,7 @@ class Awaiting:
 
         async def read(asked: InboxFilter) -> tuple[Pages, ...]:
             poll = asked.waiter
-            assert isinstance(poll, long_poll.Waiter)
+            assert isinstance(poll, long_poll.LongPoll)
             found = await self._engine.read(lambda tx: message_reads.inbox(tx, wanted), zones=zones_of([wanted]))
             if found.messages:
                 return (found,)
@@ -64,9 +64,9 @@ class PollLook:
     async def __call__(self, keys: Sequence[Key]) -> float:
         found = await self._engine.read(lambda tx: _news(tx, keys), zones={zone_id for zone_id, _ in keys})
         for key, news in found.items():
-            for poll in self._polls.of(key):
+            for poll in self._polls.waiting(key):
                 if news.has_left or news.newest > poll.claim.after:
-                    self._polls.ask(poll)
+                    self._polls.retry(poll)
         return LOOK_SECONDS
 
 
@@ -76,7 +76,7 @@ class _News(NamedTuple):
     has_left: bool
 
 
-async def _news(tx: Tx, keys: Sequence[Key]) -> dict[Key, _News]:
+async def _news(tx: Transaction, keys: Sequence[Key]) -> dict[Key, _News]:
     batch: list[tuple[object, ...]] = [(zone_id, int(agent_id)) for zone_id, agent_id in keys]
     [rows] = await tx.read(LISTS.messages_newest(batch=batch))
     return {

@@ -15,8 +15,8 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents.model import Register, Registered, Said as AgentSaid, Terminate
-from quarterdeck.domain.agents.operations.authorization import Speakers
+from quarterdeck.domain.agents.model import AgentUpdate as AgentSaid, Register, RegisterResult, Terminate
+from quarterdeck.domain.agents.operations.authorization import CallerChecks
 from quarterdeck.domain.fleets.model.commands import CreateFleet, FleetCommand, FleetOutcome, Fleetwide, RegisterMember
 from quarterdeck.domain.fleets.model.rows import Fleet, Member, MemberStatus, MonitorConfig, MonitorRuntime, Placement
 from quarterdeck.domain.fleets.queries import LISTS, Q
@@ -27,9 +27,9 @@ from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import Bound, Statement
+from quarterdeck.store.sql import BoundStatement, Statement
 
 Batch = list[tuple[object, ...]]
 K = TypeVar("K")
@@ -37,27 +37,30 @@ V = TypeVar("V", bound=msgspec.Struct)
 LEFT_FLEET = "left_fleet"
 
 
-async def change(tx: Tx, asks: Sequence[FleetCommand]) -> list[FleetOutcome | Problem | Busy]:
+async def change(tx: Transaction, asks: Sequence[FleetCommand]) -> list[FleetOutcome | Problem | Busy]:
     """Every verb, in order of arrival."""
-    speakers = Speakers(asks)
+    speakers = CallerChecks(asks)
     keys = [key for ask in asks if isinstance(ask, CreateFleet | RegisterMember) and (key := key_of(ask)) is not None]
     zone_ids: Batch = [(zone_id,) for zone_id in sorted({ask.zone_id for ask in asks})]
     locked_rows, *said, ids, bound = await tx.read(
-        zones.lock(tx, zones_of(asks)), *speakers.statements(), Q.fleet_ids(batch=zone_ids), idempotency.load(keys)
+        zones.lock_statement(tx, zones_of(asks)),
+        *speakers.statements(),
+        Q.fleet_ids(batch=zone_ids),
+        idempotency.load_keys(keys),
     )
-    locked = zones.locked(locked_rows)
-    why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
-    bindings = idempotency.loaded(bound)
+    locked = zones.decode_zones(locked_rows)
+    why_not = await zones.lock_failures(tx, zones_of(asks) - locked.keys())
+    bindings = idempotency.decode_records(bound)
     stored = await _stored(tx, _within(locked, wanted(asks, [*bindings.values()])))
     known = replace(
         stored,
-        problem_of=speakers.heard(said, tx.now).problem,
-        zones=zone_rules.endings(locked.values()),
+        problem_of=speakers.build_state(said, tx.now).problem,
+        zones=zone_rules.ended_zone_problems(locked.values()),
         last_ids={last.zone_id: last for last in decode(ids, LastIds)},
         keys=bindings,
     )
     crew = Crew(known)
-    outcomes = [sessions.held_up(ask, why_not) or crew.decide(ask) for ask in asks]
+    outcomes = [sessions.blocked(ask, why_not) or crew.decide(ask) for ask in asks]
     await _write(tx, known, crew)
     return outcomes
 
@@ -68,7 +71,7 @@ def _within(locked: Container[str], asked: Wanted) -> Wanted:
     return Wanted(*({ref for ref in refs if ref[0] in locked} for refs in found))
 
 
-async def _stored(tx: Tx, asked: Wanted) -> Known:
+async def _stored(tx: Transaction, asked: Wanted) -> Known:
     """In one round trip, by as many statements as there is something to ask for."""
     refs, own = [*sorted(asked.fleets)], [*sorted(asked.members)]
     whole: Batch = [(*ref, MemberStatus.ACTIVE) for ref in sorted(asked.whole)]
@@ -98,7 +101,7 @@ async def _stored(tx: Tx, asked: Wanted) -> Known:
     )
 
 
-async def _read(tx: Tx, *asked: tuple[Statement, Batch]) -> list[list[Row]]:
+async def _read(tx: Transaction, *asked: tuple[Statement, Batch]) -> list[list[Row]]:
     """What each finds. Those with nothing to look for are not sent."""
     answers = iter(await tx.read(*(statement(batch=batch) for statement, batch in asked if batch)))
     return [next(answers) if batch else [] for _, batch in asked]
@@ -111,7 +114,7 @@ def _nobody(ask: Fleetwide, power: str) -> Problem | None:
 # -- writing -----------------------------------------------------------------------------------------------------
 
 
-async def _write(tx: Tx, known: Known, crew: Crew) -> None:
+async def _write(tx: Transaction, known: Known, crew: Crew) -> None:
     """What refers to something comes after it; the administrators last of all."""
     if counted := _differing(known.last_ids, crew.last_ids):
         tx.write(Q.fleet_ids_set(batch=_rows(counted)))
@@ -122,7 +125,7 @@ async def _write(tx: Tx, known: Known, crew: Crew) -> None:
     gone = await _leave(tx, known, crew)
     await _watch(tx, known, crew)
     if crew.keys.bindings:
-        tx.write(idempotency.store(crew.keys.bindings, tx.now))
+        tx.write(idempotency.store_records(crew.keys.bindings, tx.now))
     await _register(tx, others)
     await _terminate(tx, [*gone, *(member for member in others if not member.is_active)])
     if administrators := [member for member in come if kind_of(member.agent_card_json) == BUILTIN]:
@@ -131,7 +134,7 @@ async def _write(tx: Tx, known: Known, crew: Crew) -> None:
         tx.emit(event(told))
 
 
-def _begin(tx: Tx, made: Sequence[Fleet], come: Sequence[Member], placed: Sequence[Placement]) -> None:
+def _begin(tx: Transaction, made: Sequence[Fleet], come: Sequence[Member], placed: Sequence[Placement]) -> None:
     """In the order in which they name each other."""
     if made:
         tx.write(
@@ -147,7 +150,7 @@ def _begin(tx: Tx, made: Sequence[Fleet], come: Sequence[Member], placed: Sequen
         tx.write(Q.fleets_direct(batch=[(*each.ref, each.director_agent_id) for each in made]))
 
 
-async def _leave(tx: Tx, known: Known, crew: Crew) -> list[Member]:
+async def _leave(tx: Transaction, known: Known, crew: Crew) -> list[Member]:
     """Those who were there and have left, and the fleets that were deleted."""
     gone = [
         (was, crew.members[ref])
@@ -167,7 +170,7 @@ async def _leave(tx: Tx, known: Known, crew: Crew) -> list[Member]:
     return [now for _, now in gone]
 
 
-async def _watch(tx: Tx, known: Known, crew: Crew) -> None:
+async def _watch(tx: Transaction, known: Known, crew: Crew) -> None:
     """Panes that are there now, and those that are nobody's any more; how they are watched over, and by whom."""
     filled: Batch = [
         (*ref, placement.tmux_pane_id, "")
@@ -188,7 +191,7 @@ async def _watch(tx: Tx, known: Known, crew: Crew) -> None:
         tx.write(Q.monitor_runtimes_remove(batch=[*removed]))
 
 
-async def _moved(tx: Tx, statement: Bound, number: int) -> None:
+async def _moved(tx: Transaction, statement: BoundStatement, number: int) -> None:
     [rows] = await tx.read(statement)
     if len(rows) != number:
         raise RuntimeError("fleets moved under the zone's lock")
@@ -197,14 +200,14 @@ async def _moved(tx: Tx, statement: Bound, number: int) -> None:
 # -- the registry ------------------------------------------------------------------------------------------------
 
 
-async def _register(tx: Tx, come: Sequence[Member]) -> None:
+async def _register(tx: Transaction, come: Sequence[Member]) -> None:
     """They are not missed there before they have spoken: a pane sends no heartbeats."""
     asked = [
         Register(
             zone_id=member.zone_id,
             agent_id=member.registry_id,
-            said=AgentSaid(name=member.name, description=member.description),
-            is_unheard=True,
+            update=AgentSaid(name=member.name, description=member.description),
+            awaits_first_contact=True,
         )
         for member in come
         if member.registry_id is not None
@@ -214,26 +217,26 @@ async def _register(tx: Tx, come: Sequence[Member]) -> None:
     there_before = [ask for ask, made in zip(asked, await _registered(tx, asked), strict=True) if not made]
     if there_before:
         # Of before such ids were kept for members. Whoever speaks for that agent must not speak for the member.
-        await agents.terminate(tx, [_end(ask.zone_id, ask.agent_id) for ask in there_before])
+        await agents.terminate_agents(tx, [_end(ask.zone_id, ask.agent_id) for ask in there_before])
         await _registered(tx, there_before)
 
 
-async def _registered(tx: Tx, asked: Sequence[Register]) -> list[bool]:
+async def _registered(tx: Transaction, asked: Sequence[Register]) -> list[bool]:
     """Whether each was new."""
     found: list[bool] = []
     for outcome in await agents.Registrar(()).register(tx, asked):
-        if not isinstance(outcome, Registered):
+        if not isinstance(outcome, RegisterResult):
             raise outcome if isinstance(outcome, Problem) else RuntimeError("the zone is locked, and busy")
         found.append(outcome.created)
     return found
 
 
-async def _terminate(tx: Tx, gone: Sequence[Member]) -> None:
+async def _terminate(tx: Transaction, gone: Sequence[Member]) -> None:
     """What they held is taken back by the room of tasks, which hears of it in this transaction."""
     ended = [_end(member.zone_id, member.registry_id) for member in gone if member.registry_id is not None]
     if ended:
         # An agent that somebody ended before, or that was forgotten since, is as gone as it is to be.
-        await agents.terminate(tx, ended)
+        await agents.terminate_agents(tx, ended)
 
 
 def _end(zone_id: str, agent_id: str) -> Terminate:

@@ -15,9 +15,9 @@ from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules import errors
 from quarterdeck.domain.fleets.rules.views import Names
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
 SLICE = 64
 """Messages that are read at once."""
@@ -36,7 +36,7 @@ class Pages(msgspec.Struct, frozen=True):
     """It is shorter than was asked for, because its messages are so long."""
 
 
-async def message(tx: Tx, wanted: OfMessage) -> Pages:
+async def message(tx: Transaction, wanted: OfMessage) -> Pages:
     """One of whose ends at least one is in the fleet."""
     _, [rows] = await in_fleet(tx, wanted, Q.messages_get(batch=[(wanted.zone_id, wanted.message_id)]))
     found = _first(rows, Message)
@@ -52,18 +52,18 @@ async def message(tx: Tx, wanted: OfMessage) -> Pages:
     return Pages([found], {each.agent_id: each.name for each in known})
 
 
-async def inbox(tx: Tx, wanted: InboxFilter) -> Pages:
+async def inbox(tx: Transaction, wanted: InboxFilter) -> Pages:
     """What a member was sent. What still waits for it comes in the order of its ids, which is the order in which it was
     sent; everything else by when it last moved."""
     return await _of_member(tx, wanted, _inbox)
 
 
-async def sent(tx: Tx, wanted: SentFilter) -> Pages:
+async def sent(tx: Transaction, wanted: SentFilter) -> Pages:
     """What a member has sent, by when it last moved."""
     return await _of_member(tx, wanted, _sent)
 
 
-async def _of_member(tx: Tx, wanted: W, statement: Callable[[W], Bound]) -> Pages:
+async def _of_member(tx: Transaction, wanted: W, statement: Callable[[W], BoundStatement]) -> Pages:
     asked = Q.members_get(batch=[(wanted.zone_id, wanted.agent_id)])
     fleet, [member_rows, rows] = await in_fleet(tx, wanted, asked, statement(_slice(wanted)))
     member = _of_fleet(member_rows, wanted)
@@ -72,13 +72,13 @@ async def _of_member(tx: Tx, wanted: W, statement: Callable[[W], Bound]) -> Page
     return await _page(tx, wanted, statement, decode(rows, Message))
 
 
-async def messages(tx: Tx, wanted: MessagesFilter) -> Pages:
+async def messages(tx: Transaction, wanted: MessagesFilter) -> Pages:
     """Everything that was said in a fleet, row by row."""
     _, [rows] = await in_fleet(tx, wanted, _messages(_slice(wanted)))
     return await _page(tx, wanted, _messages, decode(rows, Message))
 
 
-async def _page(tx: Tx, wanted: M, statement: Callable[[M], Bound], found: list[Message]) -> Pages:
+async def _page(tx: Transaction, wanted: M, statement: Callable[[M], BoundStatement], found: list[Message]) -> Pages:
     """Goes on after a first slice: texts may be long, and a page is held in memory as a whole."""
     read, size = len(found), _size(found)
     while read == SLICE and len(found) < wanted.limit and size < PAGE_CHARACTERS:
@@ -102,7 +102,7 @@ def _size(found: Iterable[Message]) -> int:
     return sum(len(each.text) for each in found)
 
 
-def _inbox(wanted: InboxFilter) -> Bound:
+def _inbox(wanted: InboxFilter) -> BoundStatement:
     if wanted.state is MessageState.INPUT_REQUIRED:
         statement = LISTS.messages_poll_oldest if wanted.oldest_first else LISTS.messages_poll
         return statement(agent_id=wanted.agent_id, **_by_id(wanted))
@@ -110,12 +110,12 @@ def _inbox(wanted: InboxFilter) -> Bound:
     return statement(**_by_instant(wanted))
 
 
-def _sent(wanted: SentFilter) -> Bound:
+def _sent(wanted: SentFilter) -> BoundStatement:
     statement = LISTS.messages_sent_oldest if wanted.oldest_first else LISTS.messages_sent
     return statement(**_by_instant(wanted))
 
 
-def _messages(wanted: MessagesFilter) -> Bound:
+def _messages(wanted: MessagesFilter) -> BoundStatement:
     statement = LISTS.messages_page_oldest if wanted.oldest_first else LISTS.messages_page
     return statement(fleet_id=wanted.fleet_id, **_by_id(wanted))
 
@@ -142,12 +142,12 @@ def _by_instant(wanted: SentFilter) -> dict[str, str | int | None]:
     }
 
 
-async def names(tx: Tx, found: Iterable[Message]) -> Names:
+async def names(tx: Transaction, found: Iterable[Message]) -> Names:
     """What those are called whom these name, all of one zone."""
     return {agent_id: name for (_, agent_id), name in (await _names(tx, found)).items()}
 
 
-async def _names(tx: Tx, found: Iterable[Message]) -> dict[MemberRef, str]:
+async def _names(tx: Transaction, found: Iterable[Message]) -> dict[MemberRef, str]:
     refs: set[MemberRef] = set()
     for each in found:
         refs |= {(each.zone_id, each.from_agent_id), (each.zone_id, each.to_agent_id)}
@@ -167,7 +167,7 @@ class NamesOf(msgspec.Struct, frozen=True):
         return self.message.zone_id
 
 
-async def names_of(tx: Tx, asks: Sequence[NamesOf]) -> list[Names | Problem | Busy]:
+async def names_of(tx: Transaction, asks: Sequence[NamesOf]) -> list[Names | Problem | Busy]:
     """One statement finds them for all who ask at once."""
     found = await _names(tx, [ask.message for ask in asks])
     return [

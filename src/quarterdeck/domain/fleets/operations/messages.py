@@ -8,8 +8,8 @@ from functools import partial
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.idempotency import Binding
-from quarterdeck.domain.agents.operations.authorization import Speakers
+from quarterdeck.core.idempotency import KeyRecord
+from quarterdeck.domain.agents.operations.authorization import CallerChecks
 from quarterdeck.domain.fleets.model.commands import Acknowledge, Broadcast, Cancel, Send, SpokenCommand, SpokenOutcome
 from quarterdeck.domain.fleets.model.rows import MEMBERS_MAX, Fleet, Member, MemberStatus, Message, MessageType
 from quarterdeck.domain.fleets.queries import Q
@@ -20,9 +20,9 @@ from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
-from quarterdeck.store.sql import pieces
+from quarterdeck.store.sql import chunks
 
 Batch = list[tuple[object, ...]]
 Delivered = Callable[[Sequence[Message]], None]
@@ -34,31 +34,31 @@ class Talking:
     def __init__(self, delivered: Delivered) -> None:
         self._delivered = delivered
 
-    async def run(self, tx: Tx, asks: Sequence[SpokenCommand]) -> list[SpokenOutcome | Problem | Busy]:
+    async def run(self, tx: Transaction, asks: Sequence[SpokenCommand]) -> list[SpokenOutcome | Problem | Busy]:
         """Every verb, in order of arrival."""
-        speakers = Speakers(asks)
+        speakers = CallerChecks(asks)
         keys = [key for ask in asks if isinstance(ask, Send | Broadcast) and (key := key_of(ask)) is not None]
         zone_ids: Batch = [(zone_id,) for zone_id in sorted({ask.zone_id for ask in asks})]
         locked_rows, *said, ids, fleets, named, crews, messages, bound = await tx.read(
-            zones.lock(tx, zones_of(asks)),
+            zones.lock_statement(tx, zones_of(asks)),
             *speakers.statements(),
             Q.fleet_ids(batch=zone_ids),
             Q.fleets_get(batch=sorted({(ask.zone_id, ask.fleet_id) for ask in asks})),
             Q.members_get(batch=_named(asks)),
             Q.members_of_fleets(batch=_crews(asks)),
             Q.messages_get(batch=sorted(asked_ids(asks))),
-            idempotency.load(keys),
+            idempotency.load_keys(keys),
         )
-        locked = zones.locked(locked_rows)
-        why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
-        bindings = idempotency.loaded(bound)
+        locked = zones.decode_zones(locked_rows)
+        why_not = await zones.lock_failures(tx, zones_of(asks) - locked.keys())
+        bindings = idempotency.decode_records(bound)
         known_messages = [*decode(messages, Message), *await _kept(tx, [*bindings.values()])]
         last_ids = {last.zone_id: last for last in decode(ids, LastIds)}
         talk = Talk(
             Known(
                 tx.now,
-                speakers.heard(said, tx.now).problem,
-                zone_rules.endings(locked.values()),
+                speakers.build_state(said, tx.now).problem,
+                zone_rules.ended_zone_problems(locked.values()),
                 {fleet.ref: fleet for fleet in decode(fleets, Fleet) if fleet.zone_id in locked},
                 {member.ref: member for member in decode([*named, *crews], Member)},
                 {message.ref: message for message in known_messages},
@@ -66,20 +66,20 @@ class Talking:
                 bindings,
             )
         )
-        outcomes = [sessions.held_up(ask, why_not) or talk.decide(ask) for ask in asks]
+        outcomes = [sessions.blocked(ask, why_not) or talk.decide(ask) for ask in asks]
         await self._write(tx, talk, last_ids)
         return outcomes
 
-    async def _write(self, tx: Tx, talk: Talk, last_ids: Mapping[str, LastIds]) -> None:
+    async def _write(self, tx: Transaction, talk: Talk, last_ids: Mapping[str, LastIds]) -> None:
         if talk.sent:
             # Of the zones in which something was said, and no others: those may not even be locked.
             zone_ids = sorted({message.zone_id for message in talk.sent})
             tx.write(Q.fleet_ids_set(batch=[_counted(last_ids, zone_id, talk) for zone_id in zone_ids]))
             rows: Batch = [msgspec.structs.astuple(message) for message in talk.sent]
-            for piece in pieces(rows):
+            for piece in chunks(rows):
                 tx.write(Q.messages_insert(batch=piece))
         if talk.keys.bindings:
-            tx.write(idempotency.store(talk.keys.bindings, tx.now))
+            tx.write(idempotency.store_records(talk.keys.bindings, tx.now))
         if talk.changed:
             moves = [_move(before, talk.message(ref)) for ref, before in sorted(talk.changed.items())]
             [moved] = await tx.read(Q.messages_move(batch=moves))
@@ -109,7 +109,7 @@ def _crews(asks: Sequence[SpokenCommand]) -> Batch:
     return [(*fleet, MemberStatus.ACTIVE) for fleet in sorted(fleets)]
 
 
-async def _kept(tx: Tx, bindings: Sequence[Binding]) -> list[Message]:
+async def _kept(tx: Transaction, bindings: Sequence[KeyRecord]) -> list[Message]:
     """What keys stand for that were used before; of a broadcast also what was delivered."""
     if not bindings:
         return []

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from quarterdeck.core.caller import Caller
-from quarterdeck.domain.agents.operations.authorization import require_power
+from quarterdeck.domain.agents.operations.authorization import require_permission
 from quarterdeck.domain.fleets.model.filters import OfFleet
 from quarterdeck.domain.fleets.model.rows import (
     Fleet,
@@ -21,7 +21,7 @@ from quarterdeck.domain.fleets.model.rows import (
 from quarterdeck.domain.fleets.operations.fleet_reads import in_fleet
 from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules import errors
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
 CHANGE = "fleets.change"
@@ -44,9 +44,9 @@ class Standing(msgspec.Struct, frozen=True):
         return self.member.agent_id == self.fleet.director_agent_id
 
 
-async def standing(tx: Tx, wanted: Wanted) -> Standing:
+async def standing(tx: Transaction, wanted: Wanted) -> Standing:
     """Of a member that is there. Panes are for those who may change fleets, to look at them as well as to type."""
-    await require_power(tx, wanted.caller, wanted.zone_id, CHANGE)
+    await require_permission(tx, wanted.caller, wanted.zone_id, CHANGE)
     ref = (wanted.zone_id, wanted.agent_id)
     fleets, members, placements = await tx.read(
         Q.fleets_get(batch=[(wanted.zone_id, wanted.fleet_id)]),
@@ -64,7 +64,7 @@ async def standing(tx: Tx, wanted: Wanted) -> Standing:
     return Standing(fleet, member, next(iter(decode(placements, Placement)), None))
 
 
-async def placed(tx: Tx, ask: OfFleet) -> list[Placement]:
+async def placed(tx: Transaction, ask: OfFleet) -> list[Placement]:
     """Where the panes of a fleet are, for whoever may change it."""
     of_fleet = Q.placements_of_fleets(batch=[(ask.zone_id, ask.fleet_id, MemberStatus.ACTIVE)])
     _, [rows] = await in_fleet(tx, ask, of_fleet, power=CHANGE)
@@ -81,12 +81,12 @@ class Pending(msgspec.Struct, frozen=True, array_like=True):
     """Of its recipient; whoever has left has none."""
 
 
-async def pending(tx: Tx, refs: Sequence[MessageRef]) -> Mapping[MessageRef, Pending]:
+async def pending(tx: Transaction, refs: Sequence[MessageRef]) -> Mapping[MessageRef, Pending]:
     [rows] = await tx.read(LISTS.notices_pending(batch=[*refs]))
     return {(each.zone_id, each.task_id): each for each in decode(rows, Pending)}
 
 
-async def placements(tx: Tx, refs: Sequence[MemberRef]) -> Mapping[MemberRef, Placement]:
+async def placements(tx: Transaction, refs: Sequence[MemberRef]) -> Mapping[MemberRef, Placement]:
     """Where the panes of these are. Whoever has left has none."""
     [rows] = await tx.read(LISTS.placements_get(batch=[*refs]))
     return {placement.ref: placement for placement in decode(rows, Placement)}

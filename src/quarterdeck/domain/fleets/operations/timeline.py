@@ -16,9 +16,9 @@ from quarterdeck.domain.fleets.operations.fleet_reads import in_fleet
 from quarterdeck.domain.fleets.operations.message_reads import PAGE_CHARACTERS, SLICE, names
 from quarterdeck.domain.fleets.queries import LISTS, Q
 from quarterdeck.domain.fleets.rules.views import Entry, Names
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
 
 class Entries(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class News(msgspec.Struct, frozen=True):
     names: Names
 
 
-async def page(tx: Tx, wanted: TimelineFilter) -> Entries:
+async def page(tx: Transaction, wanted: TimelineFilter) -> Entries:
     """Up to so many, newest first."""
     _, [rows] = await in_fleet(tx, wanted, _heads(wanted, wanted.before, wanted.limit))
     before, entries, known = wanted.before, list[Entry](), dict[int, str]()
@@ -54,13 +54,13 @@ async def page(tx: Tx, wanted: TimelineFilter) -> Entries:
     return Entries(entries, known)
 
 
-def _heads(wanted: TimelineFilter, before: int, limit: int) -> Bound:
+def _heads(wanted: TimelineFilter, before: int, limit: int) -> BoundStatement:
     return LISTS.timeline_heads(
         fleet_id=wanted.fleet_id, zone_id=wanted.zone_id, before=before, limit=min(limit, SLICE)
     )
 
 
-async def news(tx: Tx, fleet: OfFleet, begun: Iterable[int], moved: Iterable[int]) -> News:
+async def news(tx: Transaction, fleet: OfFleet, begun: Iterable[int], moved: Iterable[int]) -> News:
     """Of the fleet, the entries with these ids, and the messages with those."""
     _, [head_rows, moved_rows] = await in_fleet(
         tx,
@@ -75,7 +75,7 @@ async def news(tx: Tx, fleet: OfFleet, begun: Iterable[int], moved: Iterable[int
     return News({entry.head.task_id: entry for entry in found.entries}, {each.task_id: each for each in since}, called)
 
 
-async def told(tx: Tx, deliveries: Sequence[Message]) -> int:
+async def told(tx: Transaction, deliveries: Sequence[Message]) -> int:
     """How many of these, which are those of one broadcast, their recipients were told of in their panes."""
     if not deliveries:
         return 0
@@ -85,7 +85,7 @@ async def told(tx: Tx, deliveries: Sequence[Message]) -> int:
     return sum(message.notified_at is not None for message in decode(rows, Message))
 
 
-async def _whole(tx: Tx, heads: Sequence[Message], ends: Sequence[int]) -> Entries:
+async def _whole(tx: Transaction, heads: Sequence[Message], ends: Sequence[int]) -> Entries:
     """With what was delivered of each, all of which has lower ids than its end."""
     entries = {head.task_id: Entry(head) for head in heads}
     spans: list[tuple[object, ...]] = [

@@ -14,7 +14,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.idempotency import Binding, Key
+from quarterdeck.core.idempotency import Key, KeyRecord
 from quarterdeck.domain.fleets.model.commands import (
     BeatMonitor,
     ClaimMonitor,
@@ -79,7 +79,7 @@ class Known:
     placements: Mapping[MemberRef, Placement] = field(default_factory=dict)
     configs: Mapping[MemberRef, MonitorConfig] = field(default_factory=dict)
     runtimes: Mapping[FleetRef, MonitorRuntime] = field(default_factory=dict)
-    keys: Mapping[Key, Binding] = field(default_factory=dict)
+    keys: Mapping[Key, KeyRecord] = field(default_factory=dict)
     counts: Mapping[FleetRef, int] = field(default_factory=dict)
     """How many are active in the fleets that somebody is to join."""
 
@@ -162,7 +162,7 @@ class Crew:
         fleet = Fleet(ask.zone_id, fleet_id, ask.label, self._now, None, director_id, ask.actor)
         self.fleets[fleet.ref] = fleet
         director = self._enroll(fleet, director_id, agent_cards.DIRECTOR, DESCRIBED_DIRECTOR.format(fleet_id), "[]")
-        placement = None if ask.place is None else self._at(director, None, ask.place)
+        placement = None if ask.position is None else self._at(director, None, ask.position)
         described = agent_cards.described_administrator(fleet_id)
         administrator = Member(
             *(ask.zone_id, administrator_id, fleet_id, None, agent_cards.ADMINISTRATOR, described),
@@ -202,7 +202,7 @@ class Crew:
             return errors.fleet_full(fleet.fleet_id, there)
         agent_id = self._next(ask.zone_id, "members")
         member = self._enroll(fleet, agent_id, ask.name, ask.description, ask.skills)
-        placement = None if ask.place is None else self._at(member, fleet.director_agent_id, ask.place)
+        placement = None if ask.position is None else self._at(member, fleet.director_agent_id, ask.position)
         self.keys.bind(key_of(ask), ask.digest, agent_id)
         self._tell("member.registered", ask, member, None, member.status)
         return MemberMade(member, placement)
@@ -341,7 +341,7 @@ def directing_problem(fleet: Fleet, director: Member) -> Problem | None:
     return errors.nested(root, director.agent_id) if root not in (None, director.agent_id) else None
 
 
-def wanted(asks: Sequence[FleetCommand], bindings: Sequence[Binding]) -> Wanted:
+def wanted(asks: Sequence[FleetCommand], bindings: Sequence[KeyRecord]) -> Wanted:
     """A key stands for what was made under it, which is shown once more."""
     found = Wanted(set(), set(), set(), set())
     for ask in asks:

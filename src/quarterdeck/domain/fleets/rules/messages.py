@@ -9,7 +9,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.idempotency import Binding, Key
+from quarterdeck.core.idempotency import Key, KeyRecord
 from quarterdeck.domain.fleets.model.commands import (
     Acknowledge,
     Broadcast,
@@ -57,7 +57,7 @@ class Known:
     messages: Mapping[MessageRef, Message] = field(default_factory=dict)
     last_ids: Mapping[str, int] = field(default_factory=dict)
     """Of messages, by zone."""
-    keys: Mapping[Key, Binding] = field(default_factory=dict)
+    keys: Mapping[Key, KeyRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import msgspec
 
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.ping_policy import stale_after
+from quarterdeck.core.ping_policy import monitor_stale_after_ms
 from quarterdeck.domain.fleets.model.commands import BeatMonitor, ClaimMonitor, ConfigureMonitor, ReleaseMonitor
 from quarterdeck.domain.fleets.model.rows import MonitorConfig, MonitorRuntime
 from quarterdeck.domain.fleets.rules import errors
@@ -64,7 +64,7 @@ def is_recent(runtime: MonitorRuntime, now: Millis) -> bool:
     """Whether a monitor has been heard of as lately as one must be."""
     if runtime.pid is None or runtime.last_tick_at is None:
         return False
-    return now - runtime.last_tick_at <= stale_after(runtime.tick_seconds)
+    return now - runtime.last_tick_at <= monitor_stale_after_ms(runtime.tick_seconds)
 
 
 def is_live(runtime: MonitorRuntime, pid_is_alive: bool | None, now: Millis) -> bool:

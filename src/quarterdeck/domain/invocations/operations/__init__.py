@@ -8,43 +8,43 @@
 | looking  | show, list, explain, and what sweeps look for                                                   |
 """
 
-from quarterdeck.domain.invocations.operations.batch import Exchange
-from quarterdeck.domain.invocations.operations.long_poll import Look, Waiters
+from quarterdeck.domain.invocations.operations.batch import BatchRunner
+from quarterdeck.domain.invocations.operations.long_poll import ClaimPolls, ReadyPollWaker
 from quarterdeck.domain.invocations.operations.on_session_ended import (
-    go_with_service,
-    go_with_session,
-    note_backlogs,
-    oldest_backlogs,
-    settle,
+    add_backlogs,
+    load_oldest_backlogs,
+    on_service_ended,
+    on_session_changed,
+    process_backlogs,
 )
 from quarterdeck.domain.invocations.operations.reads import (
-    BEGINNING,
+    SCAN_START,
+    delete_expired,
     explain,
-    forget,
-    orphaned,
-    overdue,
-    page,
-    services_left_alone,
+    find_orphaned,
+    find_overdue,
+    find_services_to_push,
+    find_unreferenced_services,
+    list_invocations,
     show,
-    to_push,
 )
 
 __all__ = [
-    "BEGINNING",
-    "Exchange",
-    "Look",
-    "Waiters",
+    "SCAN_START",
+    "BatchRunner",
+    "ClaimPolls",
+    "ReadyPollWaker",
+    "add_backlogs",
+    "delete_expired",
     "explain",
-    "forget",
-    "go_with_service",
-    "go_with_session",
-    "note_backlogs",
-    "oldest_backlogs",
-    "orphaned",
-    "overdue",
-    "page",
-    "services_left_alone",
-    "settle",
+    "find_orphaned",
+    "find_overdue",
+    "find_services_to_push",
+    "find_unreferenced_services",
+    "list_invocations",
+    "load_oldest_backlogs",
+    "on_service_ended",
+    "on_session_changed",
+    "process_backlogs",
     "show",
-    "to_push",
 ]

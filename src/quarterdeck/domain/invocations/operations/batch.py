@@ -9,176 +9,205 @@ from functools import partial
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.invocations.model import (
     Claim,
-    Command,
+    ClaimedInvocations,
     Enqueue,
     Invocation,
-    Leases,
-    Outcome,
+    InvocationCommand,
+    InvocationContext,
+    InvocationResult,
     Ref,
-    Standing,
     State,
 )
 from quarterdeck.domain.invocations.operations import persist
-from quarterdeck.domain.invocations.operations.long_poll import ServiceWaiter, Waiters
+from quarterdeck.domain.invocations.operations.long_poll import ClaimPoll, ClaimPolls
 from quarterdeck.domain.invocations.queries import Q
-from quarterdeck.domain.invocations.rules import Board, Known
+from quarterdeck.domain.invocations.rules import BatchDecider, InvocationBatchInput
 from quarterdeck.domain.invocations.rules.decider import ServiceKey
 from quarterdeck.domain.services import operations as services
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.long_poll import Waiter
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.long_poll import LongPoll
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
 Batch = list[tuple[object, ...]]
-NOTHING = Leases(())
+NO_INVOCATIONS = ClaimedInvocations(())
 NOT_PARKED = 0
-MORE = 64
+EXTRA_DUE_MAX = 64
 """Calls from before that one batch hands to those who wait, beside its own."""
 
 
-class Exchange:
+class BatchRunner:
     """An object because it knows how long a lease is, and who waits for work in this process."""
 
-    def __init__(self, lease_ms: int, waiters: Waiters) -> None:
+    def __init__(self, lease_ms: int, polls: ClaimPolls) -> None:
         self._lease_ms = lease_ms
-        self._waiters = waiters
+        self._polls = polls
 
-    async def run(self, tx: Tx, asks: Sequence[Command]) -> list[Outcome | Problem | Busy]:
-        concerned = zones_of(asks)
-        known, locked = await self._load(tx, asks, concerned)
-        why_not = await zones.unlocked(tx, concerned - locked)
-        board = Board(known)
-        outcomes: list[Outcome | Problem | Busy] = [sessions.held_up(ask, why_not) or board.decide(ask) for ask in asks]
-        self._park(tx, asks, outcomes)
-        self._hand_over(tx, board, asks, locked)
-        await self._write(tx, board)
+    async def run(
+        self, tx: Transaction, commands: Sequence[InvocationCommand]
+    ) -> list[InvocationResult | Problem | Busy]:
+        zone_ids = zones_of(commands)
+        loaded, locked = await self._load(tx, commands, zone_ids)
+        lock_failures = await zones.lock_failures(tx, zone_ids - locked)
+        decider = BatchDecider(loaded)
+        outcomes: list[InvocationResult | Problem | Busy] = [
+            sessions.blocked(command, lock_failures) or decider.decide(command) for command in commands
+        ]
+        self._wait_after_commit(tx, commands, outcomes)
+        self._offer(tx, decider, commands, locked)
+        await self._persist(tx, decider)
         return outcomes
 
     # -- loading: one round trip ---------------------------------------------------------------------------------
 
-    async def _load(self, tx: Tx, asks: Sequence[Command], concerned: set[str]) -> tuple[Known, set[str]]:
-        calls = [ask for ask in asks if isinstance(ask, Enqueue)]
-        claims = [ask for ask in asks if isinstance(ask, Claim)]
-        waiting = [waiter.claim for waiters in self._waiting(calls).values() for waiter in waiters]
-        named: Batch = [*sorted({(ask.zone_id, ask.id) for ask in asks if not isinstance(ask, Enqueue | Claim)})]
-        due = _next_of(_wanted(calls, claims, waiting))
-        statements: list[Bound | None] = [
-            zones.lock(tx, concerned),
-            services.get(_services(calls, claims)) if calls or claims else None,
-            sessions.get(refs) if (refs := _sessions(asks, calls, waiting)) else None,
-            Q.invocations_of_keys(batch=_keys(calls)) if calls else None,
-            Q.invocations_of_claims(batch=held) if (held := _claimed([*claims, *waiting])) else None,
-            Q.invocations_named(batch=named) if named else None,
+    async def _load(
+        self, tx: Transaction, commands: Sequence[InvocationCommand], zone_ids: set[str]
+    ) -> tuple[InvocationBatchInput, set[str]]:
+        enqueues = [command for command in commands if isinstance(command, Enqueue)]
+        claims = [command for command in commands if isinstance(command, Claim)]
+        waiting_claims = [poll.claim for polls in self._polls_for(enqueues).values() for poll in polls]
+        named_refs: Batch = [
+            *sorted({(command.zone_id, command.id) for command in commands if not isinstance(command, Enqueue | Claim)})
+        ]
+        due = _due_statements(_due_limits(enqueues, claims, waiting_claims))
+        statements: list[BoundStatement | None] = [
+            zones.lock_statement(tx, zone_ids),
+            services.load_statement(_service_refs(enqueues, claims)) if enqueues or claims else None,
+            sessions.get_statement(session_refs)
+            if (session_refs := _session_refs(commands, enqueues, waiting_claims))
+            else None,
+            Q.invocations_of_keys(batch=_key_refs(enqueues)) if enqueues else None,
+            Q.invocations_of_claims(batch=claim_refs)
+            if (claim_refs := _claim_refs([*claims, *waiting_claims]))
+            else None,
+            Q.invocations_named(batch=named_refs) if named_refs else None,
             *due,
         ]
-        answers = iter(await tx.read(*(statement for statement in statements if statement)))
-        zone_rows, service_rows, session_rows, of_keys, of_claims, *standing = (
-            next(answers) if statement else [] for statement in statements
+        results = iter(await tx.read(*(statement for statement in statements if statement)))
+        zone_rows, service_rows, session_rows, key_rows, claim_rows, *context_rows = (
+            next(results) if statement else [] for statement in statements
         )
-        locked = zones.locked(zone_rows)
+        locked = zones.decode_zones(zone_rows)
         # Of a zone that was busy nothing is known: whoever holds its lock may be handing out, or ending, the same now.
-        rows = [row for row in decode([*of_keys, *of_claims], Invocation) if row.zone_id in locked]
-        named_rows, *due_rows = ([one for one in _standing(of) if one[0].zone_id in locked] for of in standing)
-        known = Known(
+        rows = [row for row in decode([*key_rows, *claim_rows], Invocation) if row.zone_id in locked]
+        named_rows, *due_rows = (
+            [pair for pair in _decode_with_context(group) if pair[0].zone_id in locked] for group in context_rows
+        )
+        loaded = InvocationBatchInput(
             now=tx.now,
             lease_ms=self._lease_ms,
-            zones=zone_rules.endings(locked.values()),
-            services=services.found(service_rows),
-            sessions=sessions.by_ref(session_rows),
+            zone_problems=zone_rules.ended_zone_problems(locked.values()),
+            services=services.decode_registered(service_rows),
+            sessions=sessions.decode_sessions(session_rows),
             rows=[*(row for row, _ in named_rows), *rows],
-            due=[row for of in due_rows for row, _ in of],
-            standings={(row.zone_id, row.id): how for of in (named_rows, *due_rows) for row, how in of},
+            due=[row for group in due_rows for row, _ in group],
+            contexts={(row.zone_id, row.id): context for group in (named_rows, *due_rows) for row, context in group},
         )
-        return known, set(locked)
+        return loaded, set(locked)
 
-    def _waiting(self, calls: Iterable[Enqueue]) -> dict[ServiceKey, list[ServiceWaiter]]:
+    def _polls_for(self, enqueues: Iterable[Enqueue]) -> dict[ServiceKey, list[ClaimPoll]]:
         """The first of those who wait for what is called, as many as may find something."""
-        called = Counter((call.zone_id, call.service_id) for call in calls)
-        return {ref: self._waiters.of(ref)[: number + MORE] for ref, number in sorted(called.items())}
+        enqueue_counts = Counter((enqueue.zone_id, enqueue.service_id) for enqueue in enqueues)
+        return {ref: self._polls.waiting(ref)[: count + EXTRA_DUE_MAX] for ref, count in sorted(enqueue_counts.items())}
 
     # -- handing over --------------------------------------------------------------------------------------------
 
-    def _park(self, tx: Tx, asks: Sequence[Command], outcomes: Sequence[Outcome | Problem | Busy]) -> None:
+    def _wait_after_commit(
+        self,
+        tx: Transaction,
+        commands: Sequence[InvocationCommand],
+        outcomes: Sequence[InvocationResult | Problem | Busy],
+    ) -> None:
         """Whoever found nothing waits from this commit on, so that nothing of this process can pass in between."""
-        for ask, outcome in zip(asks, outcomes, strict=True):
-            if isinstance(ask, Claim) and isinstance(ask.waiter, Waiter) and outcome == NOTHING:
-                tx.on_commit(partial(self._waiters.add, ask.waiter))
+        for command, outcome in zip(commands, outcomes, strict=True):
+            if isinstance(command, Claim) and isinstance(command.waiter, LongPoll) and outcome == NO_INVOCATIONS:
+                tx.on_commit(partial(self._polls.add, command.waiter))
 
-    def _hand_over(self, tx: Tx, board: Board, asks: Sequence[Command], locked: set[str]) -> None:
+    def _offer(
+        self, tx: Transaction, decider: BatchDecider, commands: Sequence[InvocationCommand], locked: set[str]
+    ) -> None:
         """What has become due goes to whoever waits for it, in the same commit."""
-        for ref, waiters in self._waiting(ask for ask in asks if isinstance(ask, Enqueue)).items():
-            for waiter in waiters:
-                if not board.has_due(ref):
+        for ref, polls in self._polls_for(command for command in commands if isinstance(command, Enqueue)).items():
+            for poll in polls:
+                if not decider.has_due(ref):
                     break
-                home = waiter.claim.bearer
-                given = board.decide(waiter.claim) if home is None or home.zone_id in locked else None
-                if isinstance(given, Leases) and given.items:
-                    tx.on_commit(partial(self._waiters.hand, waiter, given.items))
+                bearer = poll.claim.bearer
+                claimed = decider.decide(poll.claim) if bearer is None or bearer.zone_id in locked else None
+                if isinstance(claimed, ClaimedInvocations) and claimed.items:
+                    tx.on_commit(partial(self._polls.deliver, poll, claimed.items))
                 else:
                     # Its session has ended or sleeps, or its zone is not ours to look at here: asking, it is told.
-                    tx.on_commit(partial(self._waiters.hand, waiter, ()))
+                    tx.on_commit(partial(self._polls.deliver, poll, ()))
 
     @staticmethod
-    async def _write(tx: Tx, board: Board) -> None:
-        if board.created:
-            persist.insert(tx, board.rows(board.created))
-        if board.changed:
-            await persist.move(tx, zip(board.changed.values(), board.rows(board.changed), strict=True))
-        for told in board.told:
-            tx.emit(persist.event(told))
+    async def _persist(tx: Transaction, decider: BatchDecider) -> None:
+        if decider.created:
+            persist.insert_rows(tx, decider.rows(decider.created))
+        if decider.changed:
+            await persist.update_rows(tx, zip(decider.changed.values(), decider.rows(decider.changed), strict=True))
+        for pending in decider.events:
+            tx.emit(persist.to_new_event(pending))
 
 
-def _services(calls: Iterable[Enqueue], claims: Iterable[Claim]) -> list[ServiceKey]:
-    called = {(ask.zone_id, ask.service_id) for ask in calls}
-    return sorted(called | {(ask.zone_id, ask.service_id) for ask in claims})
+def _service_refs(enqueues: Iterable[Enqueue], claims: Iterable[Claim]) -> list[ServiceKey]:
+    enqueued = {(command.zone_id, command.service_id) for command in enqueues}
+    return sorted(enqueued | {(command.zone_id, command.service_id) for command in claims})
 
 
-def _keys(calls: Iterable[Enqueue]) -> Batch:
-    return [*sorted({(ask.zone_id, ask.service_id, ask.key) for ask in calls})]
+def _key_refs(enqueues: Iterable[Enqueue]) -> Batch:
+    return [*sorted({(command.zone_id, command.service_id, command.idempotency_key) for command in enqueues})]
 
 
-def _claimed(claims: Iterable[Claim]) -> Batch:
-    return [*sorted({(c.zone_id, c.claim_id) for c in claims if c.claim_id is not None})]
+def _claim_refs(claims: Iterable[Claim]) -> Batch:
+    return [*sorted({(claim.zone_id, claim.claim_id) for claim in claims if claim.claim_id is not None})]
 
 
-def _sessions(asks: Sequence[Command], calls: Iterable[Enqueue], waiting: Iterable[Claim]) -> list[Ref]:
+def _session_refs(
+    commands: Sequence[InvocationCommand], enqueues: Iterable[Enqueue], waiting_claims: Iterable[Claim]
+) -> list[Ref]:
     """The sessions that calls name, and those that callers and whoever waits for these calls speak for."""
-    found = sessions.bearers_of(asks) | sessions.bearers_of(waiting)
-    for call in calls:
-        found |= {(call.zone_id, s) for s in (call.source_session_id, call.target_session_id) if s is not None}
-    return sorted(found)
+    refs = sessions.bearer_refs(commands) | sessions.bearer_refs(waiting_claims)
+    for enqueue in enqueues:
+        refs |= {
+            (enqueue.zone_id, session_id)
+            for session_id in (enqueue.source_session_id, enqueue.target_session_id)
+            if session_id is not None
+        }
+    return sorted(refs)
 
 
-def _wanted(calls: Iterable[Enqueue], claims: Iterable[Claim], waiting: Iterable[Claim]) -> dict[ServiceKey, int]:
+def _due_limits(
+    enqueues: Iterable[Enqueue], claims: Iterable[Claim], waiting_claims: Iterable[Claim]
+) -> dict[ServiceKey, int]:
     """How many of each service's next invocations the batch may hand out."""
-    wanted = Counter[ServiceKey]()
+    limits = Counter[ServiceKey]()
     for claim in claims:
-        wanted[claim.zone_id, claim.service_id] += claim.max
-    hungry = Counter[ServiceKey]()
-    for claim in waiting:
-        hungry[claim.zone_id, claim.service_id] += claim.max
-    called = Counter((call.zone_id, call.service_id) for call in calls)
-    for ref, most in hungry.items():
+        limits[claim.zone_id, claim.service_id] += claim.limit
+    waiting_limits = Counter[ServiceKey]()
+    for claim in waiting_claims:
+        waiting_limits[claim.zone_id, claim.service_id] += claim.limit
+    enqueue_counts = Counter((enqueue.zone_id, enqueue.service_id) for enqueue in enqueues)
+    for ref, limit in waiting_limits.items():
         # Whoever waits found nothing a moment ago: what is there besides these calls is little, or the lookout's.
-        wanted[ref] += min(most, called[ref] + MORE)
-    return wanted
+        limits[ref] += min(limit, enqueue_counts[ref] + EXTRA_DUE_MAX)
+    return limits
 
 
-def _next_of(wanted: Mapping[ServiceKey, int]) -> list[Bound]:
+def _due_statements(limits: Mapping[ServiceKey, int]) -> list[BoundStatement]:
     """One statement for those who want about as much, so that what one wants is not loaded for all."""
     by_size: dict[int, Batch] = {}
-    for ref, number in sorted(wanted.items()):
-        most = 1
-        while most < number:
-            most *= 4
-        by_size.setdefault(most, []).append((*ref, State.PENDING, NOT_PARKED))
-    return [Q.invocations_due(batch=batch, most=most) for most, batch in sorted(by_size.items())]
+    for ref, requested in sorted(limits.items()):
+        limit = 1
+        while limit < requested:
+            limit *= 4
+        by_size.setdefault(limit, []).append((*ref, State.PENDING, NOT_PARKED))
+    return [Q.invocations_due(batch=batch, most=limit) for limit, batch in sorted(by_size.items())]
 
 
-def _standing(rows: Sequence[Row]) -> list[tuple[Invocation, Standing]]:
-    own = len(Invocation.__struct_fields__)
-    invocations = decode([row[:own] for row in rows], Invocation)
-    return [*zip(invocations, decode([row[own:] for row in rows], Standing), strict=True)]
+def _decode_with_context(rows: Sequence[Row]) -> list[tuple[Invocation, InvocationContext]]:
+    column_count = len(Invocation.__struct_fields__)
+    invocations = decode([row[:column_count] for row in rows], Invocation)
+    return [*zip(invocations, decode([row[column_count:] for row in rows], InvocationContext), strict=True)]

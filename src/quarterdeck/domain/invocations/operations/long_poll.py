@@ -10,67 +10,74 @@ from quarterdeck.domain.invocations.model import Claim, Invocation
 from quarterdeck.domain.invocations.queries import Q
 from quarterdeck.domain.invocations.rules.decider import ServiceKey
 from quarterdeck.engine import long_poll
-from quarterdeck.engine.transaction import Engine, Tx
+from quarterdeck.engine.transaction import Engine, Transaction
 
-Given = tuple[Invocation, ...]
-ServiceWaiter = long_poll.Waiter[Claim, ServiceKey, Invocation]
+ClaimedItems = tuple[Invocation, ...]
+ClaimPoll = long_poll.LongPoll[Claim, ServiceKey, Invocation]
 
 
-class Waiters(long_poll.Waiters[Claim, ServiceKey, Invocation]):
+class ClaimPolls(long_poll.LongPolls[Claim, ServiceKey, Invocation]):
     def __init__(self) -> None:
         super().__init__(lambda row: row.id)
 
 
-def waiter_of(claim: Claim) -> ServiceWaiter:
-    return ServiceWaiter(claim, (claim.zone_id, claim.service_id))
+def poll_for_claim(claim: Claim) -> ClaimPoll:
+    return ClaimPoll(claim, (claim.zone_id, claim.service_id))
 
 
-async def wait_for_work(
-    claim: Claim, submit: Callable[[Claim], Awaitable[Given]], waiters: Waiters, seconds: float
-) -> Given:
+async def wait_for_invocations(
+    claim: Claim, submit: Callable[[Claim], Awaitable[ClaimedItems]], polls: ClaimPolls, seconds: float
+) -> ClaimedItems:
     key = (claim.zone_id, claim.service_id)
-    return await long_poll.wait_for_work(claim, key, submit, waiters, seconds)
+    return await long_poll.wait_for_work(claim, key, submit, polls, seconds)
 
 
 @dataclass(slots=True)
-class Ready:
+class ReadyService:
     """When the next of a service may begin, by the database's clock."""
 
     service: ServiceKey
-    at: Millis | None
+    next_at: Millis | None
     now: Millis
     is_registered: bool = True
 
 
-async def ready(tx: Tx, services: Iterable[ServiceKey]) -> list[Ready]:
+async def load_ready_services(tx: Transaction, services: Iterable[ServiceKey]) -> list[ReadyService]:
     [rows] = await tx.read(Q.invocations_ready(batch=[*services]))
     return [
-        Ready((str(zone), str(name)), None if at is None else int(str(at)), int(str(now)), there is not None)
-        for zone, name, at, there, now in rows
+        ReadyService(
+            (str(zone), str(name)),
+            None if next_at is None else int(str(next_at)),
+            int(str(now)),
+            registered is not None,
+        )
+        for zone, name, next_at, registered, now in rows
     ]
 
 
-class Look:
+class ReadyPollWaker:
     """Once for all who wait: has those ask again who can be served; how long until the next can be."""
 
-    def __init__(self, engine: Engine, waiters: Waiters, poll_seconds: float) -> None:
+    def __init__(self, engine: Engine, polls: ClaimPolls, poll_seconds: float) -> None:
         self._engine = engine
-        self._waiters = waiters
+        self._polls = polls
         self._poll_seconds = poll_seconds
 
     async def __call__(self, services: Sequence[ServiceKey]) -> float:
-        found = await self._engine.read(lambda tx: ready(tx, services), zones={zone_id for zone_id, _ in services})
+        found = await self._engine.read(
+            lambda tx: load_ready_services(tx, services), zones={zone_id for zone_id, _ in services}
+        )
         pause = self._poll_seconds
-        for each in found:
-            if not each.is_registered:
+        for ready in found:
+            if not ready.is_registered:
                 # Nothing will ever come: all ask again, and are told so.
-                self._waiters.ask_again(each.service, len(self._waiters))
-            if each.at is None:
+                self._polls.retry_first(ready.service, len(self._polls))
+            if ready.next_at is None:
                 continue
-            if each.at <= each.now:
+            if ready.next_at <= ready.now:
                 # One asks, and takes what it can; it is the next look that finds whether there is more.
-                self._waiters.ask_again(each.service, 1)
-                self._waiters.stir.set()
+                self._polls.retry_first(ready.service, 1)
+                self._polls.wakeup.set()
             else:
-                pause = min(pause, (each.at - each.now) / 1000)
+                pause = min(pause, (ready.next_at - ready.now) / 1000)
         return pause

@@ -6,87 +6,87 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from quarterdeck.domain.invocations.model import Invocation, Open, State
+from quarterdeck.domain.invocations.model import Invocation, OpenInvocation, State
 from quarterdeck.domain.invocations.queries import Q
-from quarterdeck.domain.invocations.rules.decider import Told
+from quarterdeck.domain.invocations.rules.decider import PendingEvent
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.transaction import Tx
-from quarterdeck.store.sql import Bound, pieces
+from quarterdeck.engine.transaction import Transaction
+from quarterdeck.store.sql import BoundStatement, chunks
 
 
-def insert(tx: Tx, rows: Sequence[Invocation]) -> None:
-    for piece in pieces([msgspec.structs.astuple(row) for row in rows]):
+def insert_rows(tx: Transaction, rows: Sequence[Invocation]) -> None:
+    for piece in chunks([msgspec.structs.astuple(row) for row in rows]):
         tx.write(Q.invocations_insert(batch=piece))
 
 
-async def move(tx: Tx, steps: Iterable[tuple[Invocation, Invocation]]) -> None:
+async def update_rows(tx: Transaction, changes: Iterable[tuple[Invocation, Invocation]]) -> None:
     """(before, after) of each. Whatever did not move was read without the zone's lock: nothing of it may be told."""
-    for piece in pieces([_step(before, after) for before, after in steps]):
-        await moved(tx, Q.invocations_move(batch=piece), len(piece))
+    for piece in chunks([_update_row(before, after) for before, after in changes]):
+        await update_checked(tx, Q.invocations_move(batch=piece), len(piece))
 
 
-async def moved(tx: Tx, statement: Bound, number: int) -> None:
+async def update_checked(tx: Transaction, statement: BoundStatement, expected: int) -> None:
     [rows] = await tx.read(statement)
-    if len(rows) != number:
+    if len(rows) != expected:
         raise RuntimeError("invocations moved under the zone's lock")
 
 
-def _step(before: Invocation, row: Invocation) -> tuple[object, ...]:
+def _update_row(before: Invocation, after: Invocation) -> tuple[object, ...]:
     return (
-        row.zone_id,
-        row.id,
+        after.zone_id,
+        after.id,
         before.status,
         before.attempts,
-        row.status,
-        row.attempts,
-        row.result_json,
-        row.error_json,
-        row.parked,
-        row.available_at,
-        row.deadline_at,
-        row.lease_expires_at,
-        row.attempt_token,
-        row.begun_by,
-        row.holder,
-        row.claim_id,
-        row.cancel_requested_at,
-        row.cancel_reason,
-        row.started_at,
-        row.completed_at,
-        row.updated_at,
+        after.status,
+        after.attempts,
+        after.result_json,
+        after.error_json,
+        after.parked,
+        after.available_at,
+        after.deadline_at,
+        after.lease_expires_at,
+        after.attempt_token,
+        after.begun_by,
+        after.holder,
+        after.claim_id,
+        after.cancel_requested_at,
+        after.cancel_reason,
+        after.started_at,
+        after.completed_at,
+        after.updated_at,
     )
 
 
-def event(told: Told) -> NewEvent:
-    row = told.row
-    data = _named(row)
-    if told.type == "invocation.created":
+def to_new_event(pending: PendingEvent) -> NewEvent:
+    row = pending.row
+    data = _event_data(row)
+    if pending.type == "invocation.created":
         data |= {"idempotency_key": row.idempotency_key, "max_attempts": row.max_attempts}
-    elif told.type == "invocation.started":
+    elif pending.type == "invocation.started":
         data |= {"holder": row.holder, "begun_by": row.begun_by, "deadline_at": row.deadline_at}
     elif row.status is State.PENDING:
         data["available_at"] = row.available_at
-    if told.reason is not None:
-        data["reason"] = told.reason
+    if pending.reason is not None:
+        data["reason"] = pending.reason
     return NewEvent(
-        told.type,
+        pending.type,
         row.zone_id,
         row.id,
-        told.actor,
-        told.before,
+        pending.actor,
+        pending.from_state,
         row.status,
         msgspec.json.encode(data).decode(),
-        told.trace,
+        pending.trace,
     )
 
 
-def canceled(row: Open, reason: str, actor: str, trace: str | None) -> NewEvent:
+def canceled_event(row: OpenInvocation, reason: str, actor: str, trace: str | None) -> NewEvent:
     """The same for one of many that were canceled together."""
-    data = msgspec.json.encode({**_named(row), "reason": reason}).decode()
+    data = msgspec.json.encode({**_event_data(row), "reason": reason}).decode()
     return NewEvent("invocation.canceled", row.zone_id, row.id, actor, row.status, State.CANCELED, data, trace)
 
 
-def _named(row: Invocation | Open) -> dict[str, object]:
+def _event_data(row: Invocation | OpenInvocation) -> dict[str, object]:
     """What every event of an invocation says of it."""
     return {
         "service_id": row.service_id,

@@ -8,7 +8,7 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.ids import first_id
+from quarterdeck.core.ids import lowest_id_at
 from quarterdeck.domain.invocations import rules
 from quarterdeck.domain.invocations.model import (
     Invocation,
@@ -18,88 +18,90 @@ from quarterdeck.domain.invocations.model import (
     Ref,
     State,
 )
-from quarterdeck.domain.invocations.operations.long_poll import Ready
+from quarterdeck.domain.invocations.operations.long_poll import ReadyService
 from quarterdeck.domain.invocations.queries import Q
 from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.sessions.model import State as SessionState
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
-AFTER_ALL = "~"
+MAX_ID = "~"
 """Greater than every id."""
 
 
-async def show(tx: Tx, asks: Sequence[InvocationRef]) -> list[Invocation | Problem | Busy]:
+async def show(tx: Transaction, refs: Sequence[InvocationRef]) -> list[Invocation | Problem | Busy]:
     """Gathered: one statement answers everybody who waits for a result."""
-    refs = sessions.bearers_of(asks)
-    statements = [Q.invocations_get(batch=sorted({(ask.zone_id, ask.id) for ask in asks}))]
-    statements += [sessions.get(sorted(refs))] if refs else []
+    bearer_refs = sessions.bearer_refs(refs)
+    statements = [Q.invocations_get(batch=sorted({(ref.zone_id, ref.id) for ref in refs}))]
+    statements += [sessions.get_statement(sorted(bearer_refs))] if bearer_refs else []
     rows, *session_rows = await tx.read(*statements)
     found = {(row.zone_id, row.id): row for row in decode(rows, Invocation)}
-    speakers = sessions.by_ref([row for of in session_rows for row in of])
+    bearers = sessions.decode_sessions([row for group in session_rows for row in group])
     return [
-        session_rules.bearer_problem(ask.bearer, speakers, tx.now)
-        or found.get((ask.zone_id, ask.id))
-        or rules.not_found(ask.id)
-        for ask in asks
+        session_rules.bearer_problem(ref.bearer, bearers, tx.now)
+        or found.get((ref.zone_id, ref.id))
+        or rules.not_found(ref.id)
+        for ref in refs
     ]
 
 
-async def page(tx: Tx, wanted: InvocationFilter) -> list[Invocation]:
-    await sessions.require_bearer(tx, wanted.bearer)
-    answers = await tx.read(*_pages(wanted))
-    rows = [row for answer in answers for row in answer]
+async def list_invocations(tx: Transaction, filters: InvocationFilter) -> list[Invocation]:
+    await sessions.require_bearer(tx, filters.bearer)
+    results = await tx.read(*_page_statements(filters))
+    rows = [row for result in results for row in result]
     if not rows:
-        await zones.require(tx, wanted.zone_id)
+        await zones.require_zone(tx, filters.zone_id)
     newest_first = sorted(decode(rows, Invocation), key=lambda row: row.id, reverse=True)
-    return newest_first[: wanted.limit]
+    return newest_first[: filters.limit]
 
 
-def _pages(wanted: InvocationFilter) -> list[Bound]:
+def _page_statements(filters: InvocationFilter) -> list[BoundStatement]:
     """The statements that find a page. Of one service it is the newest of each state, of which each has an index: a few
     that run must not be looked for among all that have ended."""
     common: dict[str, str | int | None] = {
-        "zone_id": wanted.zone_id,
-        "service_id": wanted.service_id,
-        "before": wanted.before,
-        "limit": wanted.limit,
+        "zone_id": filters.zone_id,
+        "service_id": filters.service_id,
+        "before": filters.before,
+        "limit": filters.limit,
     }
-    source, target = wanted.source_session_id, wanted.target_session_id
-    if wanted.service_id is not None and source is None and target is None:
-        states = [wanted.status] if wanted.status else [*State]
-        common["before"] = wanted.before or AFTER_ALL
+    source, target = filters.source_session_id, filters.target_session_id
+    if filters.service_id is not None and source is None and target is None:
+        states = [filters.status] if filters.status else [*State]
+        common["before"] = filters.before or MAX_ID
         return [Q.invocations_page_of_service(**common, status=state) for state in states]
-    named = {"source_session_id": source, "target_session_id": target}
-    return [Q.invocations_page(**common, **named, status=wanted.status)]
+    session_filters = {"source_session_id": source, "target_session_id": target}
+    return [Q.invocations_page(**common, **session_filters, status=filters.status)]
 
 
-async def explain(tx: Tx, ref: InvocationRef) -> InvocationExplanation:
+async def explain(tx: Transaction, ref: InvocationRef) -> InvocationExplanation:
     await sessions.require_bearer(tx, ref.bearer)
     [rows] = await tx.read(Q.invocations_get(batch=[(ref.zone_id, ref.id)]))
     if not rows:
         raise rules.not_found(ref.id)
     [row] = decode(rows, Invocation)
-    named = [s for s in (row.source_session_id, row.target_session_id) if s is not None]
-    [session_rows] = await tx.read(sessions.get([(row.zone_id, name) for name in named]))
-    known = sessions.by_ref(session_rows)
-    found = {name: known.get((row.zone_id, name)) for name in named}
-    lost = [name for name, s in found.items() if s is None or not session_rules.is_live(s, tx.now)]
-    asleep = [name for name, s in found.items() if s is not None and s.status is SessionState.SUSPENDED]
-    return rules.explain(row, tx.now, next(iter(lost), None), next(iter(asleep), None))
+    session_ids = [session for session in (row.source_session_id, row.target_session_id) if session is not None]
+    [session_rows] = await tx.read(sessions.get_statement([(row.zone_id, name) for name in session_ids]))
+    sessions_by_ref = sessions.decode_sessions(session_rows)
+    found = {name: sessions_by_ref.get((row.zone_id, name)) for name in session_ids}
+    lost = [name for name, session in found.items() if session is None or not session_rules.is_live(session, tx.now)]
+    suspended = [
+        name for name, session in found.items() if session is not None and session.status is SessionState.SUSPENDED
+    ]
+    return rules.explain(row, tx.now, next(iter(lost), None), next(iter(suspended), None))
 
 
 # -- across zones -------------------------------------------------------------------------------------------------
 
 
-async def overdue(tx: Tx, limit: int) -> list[Ref]:
+async def find_overdue(tx: Transaction, limit: int) -> list[Ref]:
     """Attempts whose deadline or lease has passed."""
-    return _refs(*await tx.read(Q.invocations_overdue(limit=limit)))
+    return _decode_refs(*await tx.read(Q.invocations_overdue(limit=limit)))
 
 
-class Place(msgspec.Struct, frozen=True):
+class ScanPosition(msgspec.Struct, frozen=True):
     """How far a walk through what waits or runs for sessions has come: first by sources, then by targets."""
 
     by_target: bool = False
@@ -108,40 +110,46 @@ class Place(msgspec.Struct, frozen=True):
     id: str = ""
 
 
-BEGINNING = Place()
+SCAN_START = ScanPosition()
 
 
-async def orphaned(tx: Tx, place: Place, limit: int) -> tuple[list[Ref], Place]:
+async def find_orphaned(tx: Transaction, position: ScanPosition, limit: int) -> tuple[list[Ref], ScanPosition]:
     """Of so many from a place on, those whose session has ended or is gone; and where to go on."""
-    statement = Q.invocations_slice_by_target if place.by_target else Q.invocations_slice_by_source
-    [rows] = await tx.read(statement(session_id=place.session_id, parked=place.parked, id=place.id, limit=limit))
-    lost = [(str(zone_id), str(name)) for _, _, name, zone_id, is_lost in rows if is_lost]
+    statement = Q.invocations_slice_by_target if position.by_target else Q.invocations_slice_by_source
+    [rows] = await tx.read(
+        statement(session_id=position.session_id, parked=position.parked, id=position.id, limit=limit)
+    )
+    orphaned_refs = [
+        (str(zone_id), str(invocation_id)) for _, _, invocation_id, zone_id, is_orphaned in rows if is_orphaned
+    ]
     if len(rows) == limit:
-        session_id, parked, name, *_ = rows[-1]
-        return lost, Place(place.by_target, str(session_id), int(str(parked)), str(name))
-    return lost, BEGINNING if place.by_target else Place(by_target=True)
+        session_id, parked, invocation_id, *_ = rows[-1]
+        return orphaned_refs, ScanPosition(position.by_target, str(session_id), int(str(parked)), str(invocation_id))
+    return orphaned_refs, SCAN_START if position.by_target else ScanPosition(by_target=True)
 
 
-async def to_push(tx: Tx, limit: int, full: Iterable[tuple[str, str | None]] = ()) -> list[Ready]:
+async def find_services_to_push(
+    tx: Transaction, limit: int, skipped: Iterable[tuple[str, str | None]] = ()
+) -> list[ReadyService]:
     """Services that are pushed to and have something to begin, the earliest first; without those that are `full`, and
     without all of a zone that stands there alone."""
-    [rows] = await tx.read(Q.invocations_to_push(full=[*full], limit=limit))
-    return [Ready((str(zone), str(name)), int(str(at)), int(str(now))) for zone, name, at, now in rows]
+    [rows] = await tx.read(Q.invocations_to_push(full=[*skipped], limit=limit))
+    return [ReadyService((str(zone), str(name)), int(str(at)), int(str(now))) for zone, name, at, now in rows]
 
 
-async def services_left_alone(tx: Tx, before: Millis, limit: int) -> list[Ref]:
+async def find_unreferenced_services(tx: Transaction, before: Millis, limit: int) -> list[Ref]:
     """Services that were unregistered before a time, and of which no invocation is left."""
-    return _refs(*await tx.read(Q.services_without_invocations(before=before, limit=limit)))
+    return _decode_refs(*await tx.read(Q.services_without_invocations(before=before, limit=limit)))
 
 
-async def forget(tx: Tx, window: Millis, limit: int) -> int:
+async def delete_expired(tx: Transaction, retention_ms: Millis, limit: int) -> int:
     """Removes up to so many invocations that ended before the window."""
     # A read of nothing but the clock: what is old is decided by the database's time.
     await tx.read()
-    before = tx.now - window
-    [gone] = await tx.read(Q.invocations_forget(before=before, before_id=first_id(before), limit=limit))
-    return len(gone)
+    before = tx.now - retention_ms
+    [deleted_rows] = await tx.read(Q.invocations_forget(before=before, before_id=lowest_id_at(before), limit=limit))
+    return len(deleted_rows)
 
 
-def _refs(rows: Sequence[Row]) -> list[Ref]:
-    return [(str(zone_id), str(name)) for zone_id, name in rows]
+def _decode_refs(rows: Sequence[Row]) -> list[Ref]:
+    return [(str(zone_id), str(row_id)) for zone_id, row_id in rows]

@@ -9,9 +9,9 @@
 | pushing  | what is said to an endpoint that is pushed to, and what its answer means     |
 """
 
-from quarterdeck.domain.invocations.rules.decider import Board, Known
+from quarterdeck.domain.invocations.rules.decider import BatchDecider, InvocationBatchInput
 from quarterdeck.domain.invocations.rules.errors import not_found
 from quarterdeck.domain.invocations.rules.explain import explain
-from quarterdeck.domain.invocations.rules.states import INVOCATION, lease_view, view
+from quarterdeck.domain.invocations.rules.states import INVOCATION_STATES, lease_view, view
 
-__all__ = ["INVOCATION", "Board", "Known", "explain", "lease_view", "not_found", "view"]
+__all__ = ["INVOCATION_STATES", "BatchDecider", "InvocationBatchInput", "explain", "lease_view", "not_found", "view"]

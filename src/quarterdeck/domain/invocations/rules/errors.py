@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quarterdeck.core.errors import Conflict, Forbidden, Invalid, KeyConflict, Moved, NotFound
+from quarterdeck.core.errors import Conflict, Forbidden, Invalid, KeyConflict, NotFound, StateConflict
 from quarterdeck.domain.invocations.model import Invocation
 
 
@@ -29,7 +29,7 @@ def service_ownership_required(application_id: str) -> Forbidden:
     )
 
 
-def pushed(service_id: str) -> Conflict:
+def service_is_pushed(service_id: str) -> Conflict:
     return Conflict("service_is_pushed", f"The invocations of {service_id!r} are pushed to its endpoint, not claimed.")
 
 
@@ -55,7 +55,7 @@ def token_required() -> Conflict:
     )
 
 
-def stale(row: Invocation) -> Conflict:
+def stale_attempt(row: Invocation) -> Conflict:
     return Conflict(
         "stale_attempt",
         f"This token is of an attempt that is over; the invocation is {row.status} after {row.attempts} attempts. "
@@ -63,13 +63,13 @@ def stale(row: Invocation) -> Conflict:
     )
 
 
-def not_startable(row: Invocation, why: str) -> Moved:
-    return Moved("invocation_not_startable", f"The invocation cannot begin: {why}.")
+def not_startable(row: Invocation, reason: str) -> StateConflict:
+    return StateConflict("invocation_not_startable", f"The invocation cannot begin: {reason}.")
 
 
-def not_cancelable(row: Invocation) -> Moved:
-    return Moved("invocation_not_cancelable", f"The invocation has ended: it is {row.status}.")
+def not_cancelable(row: Invocation) -> StateConflict:
+    return StateConflict("invocation_not_cancelable", f"The invocation has ended: it is {row.status}.")
 
 
-def not_completable(row: Invocation) -> Moved:
-    return Moved("invocation_not_completable", f"The invocation is not running: it is {row.status}.")
+def not_completable(row: Invocation) -> StateConflict:
+    return StateConflict("invocation_not_completable", f"The invocation is not running: it is {row.status}.")

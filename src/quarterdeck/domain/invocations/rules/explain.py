@@ -3,67 +3,67 @@
 from __future__ import annotations
 
 from quarterdeck.core.clock import Millis, iso
-from quarterdeck.domain.invocations.model import Begun, Invocation, InvocationExplanation, State
+from quarterdeck.domain.invocations.model import AttemptOrigin, Invocation, InvocationExplanation, State
 from quarterdeck.domain.invocations.rules import states
 
-_WAITS = {
-    Begun.CLAIM: "was claimed",
-    Begun.START: "was started by a worker that had learnt of it elsewhere",
-    Begun.PUSH: "is being pushed to the service's endpoint",
+_ORIGIN_TEXTS = {
+    AttemptOrigin.CLAIM: "was claimed",
+    AttemptOrigin.START: "was started by a worker that had learnt of it elsewhere",
+    AttemptOrigin.PUSH: "is being pushed to the service's endpoint",
 }
 
 
 def explain(
-    row: Invocation, now: Millis, lost_session: str | None = None, asleep: str | None = None
+    row: Invocation, now: Millis, ended_session: str | None = None, suspended_session: str | None = None
 ) -> InvocationExplanation:
-    why, following = _told(row, now)
-    if asleep is not None and row.status is State.PENDING:
-        why.insert(0, f"Its session {asleep} is suspended, so it is not handed out.")
-        following = ["Resume the session."]
-    if lost_session is not None and row.status not in states.ENDED:
-        why.insert(0, f"Its session {lost_session} has ended, so it can begin no more.")
-        following = ["A sweep cancels it."]
+    sentences, next_steps = _explain_state(row, now)
+    if suspended_session is not None and row.status is State.PENDING:
+        sentences.insert(0, f"Its session {suspended_session} is suspended, so it is not handed out.")
+        next_steps = ["Resume the session."]
+    if ended_session is not None and row.status not in states.ENDED_STATES:
+        sentences.insert(0, f"Its session {ended_session} has ended, so it can begin no more.")
+        next_steps = ["A sweep cancels it."]
     if row.error_json is not None and row.status is not State.SUCCEEDED:
-        why.append(f"The last error was {row.error_json[:500]}.")
-    return InvocationExplanation(states.view(row), why, following)
+        sentences.append(f"The last error was {row.error_json[:500]}.")
+    return InvocationExplanation(states.view(row), sentences, next_steps)
 
 
-def _told(row: Invocation, now: Millis) -> tuple[list[str], list[str]]:
-    tried = f"{row.attempts} of {row.max_attempts} attempts have begun."
+def _explain_state(row: Invocation, now: Millis) -> tuple[list[str], list[str]]:
+    attempts_text = f"{row.attempts} of {row.max_attempts} attempts have begun."
     if row.status is State.PENDING:
-        return _pending(row, now, tried)
+        return _explain_pending(row, now, attempts_text)
     if row.status is State.RUNNING:
-        return _running(row, tried)
+        return _explain_running(row, attempts_text)
     if row.status is State.CANCELED:
-        return [f"It was canceled: {row.cancel_reason or 'requested'}.", tried], []
-    meaning = {
+        return [f"It was canceled: {row.cancel_reason or 'requested'}.", attempts_text], []
+    explanations = {
         State.SUCCEEDED: "Its holder reported success.",
         State.FAILED: "Its holder reported a failure that must not be tried again.",
         State.TIMED_OUT: f"The deadline of its last attempt ({row.timeout_ms} ms) passed.",
         State.DEAD: "Its last attempt failed, and no attempts are left.",
     }
-    return [meaning[row.status], tried], []
+    return [explanations[row.status], attempts_text], []
 
 
-def _pending(row: Invocation, now: Millis, tried: str) -> tuple[list[str], list[str]]:
+def _explain_pending(row: Invocation, now: Millis, attempts_text: str) -> tuple[list[str], list[str]]:
     if row.available_at > now:
-        return [f"It waits until {iso(row.available_at)} before its next attempt.", tried], [
+        return [f"It waits until {iso(row.available_at)} before its next attempt.", attempts_text], [
             f"It is handed out from {iso(row.available_at)} on."
         ]
-    return ["It waits for a worker of its service.", tried], [
+    return ["It waits for a worker of its service.", attempts_text], [
         "A claim of the service, or a start, begins its next attempt."
     ]
 
 
-def _running(row: Invocation, tried: str) -> tuple[list[str], list[str]]:
-    how = _WAITS[row.begun_by] if row.begun_by else "has begun"
-    why = [f"Its attempt {row.attempts} {how}; the holder is {row.holder!r}.", tried]
-    following = ["Its holder completes it."]
+def _explain_running(row: Invocation, attempts_text: str) -> tuple[list[str], list[str]]:
+    origin_text = _ORIGIN_TEXTS[row.begun_by] if row.begun_by else "has begun"
+    sentences = [f"Its attempt {row.attempts} {origin_text}; the holder is {row.holder!r}.", attempts_text]
+    next_steps = ["Its holder completes it."]
     if row.cancel_requested_at is not None:
-        why.insert(0, f"Its cancellation was asked for: {row.cancel_reason or 'requested'}.")
-        following = ["It is canceled when its holder says so, or its lease or deadline passes."]
+        sentences.insert(0, f"Its cancellation was asked for: {row.cancel_reason or 'requested'}.")
+        next_steps = ["It is canceled when its holder says so, or its lease or deadline passes."]
     if row.lease_expires_at is not None:
-        following.append(f"Its lease ends at {iso(row.lease_expires_at)} unless a heartbeat prolongs it.")
+        next_steps.append(f"Its lease ends at {iso(row.lease_expires_at)} unless a heartbeat prolongs it.")
     if row.deadline_at is not None:
-        following.append(f"Its deadline is {iso(row.deadline_at)}.")
-    return why, following
+        next_steps.append(f"Its deadline is {iso(row.deadline_at)}.")
+    return sentences, next_steps

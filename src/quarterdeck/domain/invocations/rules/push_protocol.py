@@ -21,15 +21,15 @@ import msgspec
 
 from quarterdeck.core import webhook_signing
 from quarterdeck.core.clock import iso_or_none
-from quarterdeck.domain.invocations.model import Invocation, PushedView
+from quarterdeck.domain.invocations.model import Invocation, PushPayload
 
 DEPTH_MAX = 64
 """As deep as what workers report may be."""
-QUOTED_MAX = 4_096
+EXCERPT_MAX = 4_096
 """Bytes of an answer that an error quotes."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class PushOutcome(msgspec.Struct, frozen=True):
     """What an attempt came to, as it is reported."""
 
     code: str
@@ -58,10 +58,10 @@ def secret_numbers(newest: int) -> Sequence[int]:
     return (newest, newest - 1) if newest > 1 else (newest,)
 
 
-def pushed(row: Invocation, secrets: Sequence[str]) -> tuple[list[tuple[str, str]], bytes]:
+def build_request(row: Invocation, secrets: Sequence[str]) -> tuple[list[tuple[str, str]], bytes]:
     """Headers and body of an attempt that has begun. They follow from the row: sent again they are the same."""
     body = msgspec.json.encode(
-        PushedView(
+        PushPayload(
             id=row.id,
             zone_id=row.zone_id,
             service_id=row.service_id,
@@ -78,66 +78,66 @@ def pushed(row: Invocation, secrets: Sequence[str]) -> tuple[list[tuple[str, str
         ("Content-Type", "application/json"),
         ("Accept", "application/json, */*;q=0.5"),
         ("Idempotency-Key", row.id),
-        *webhook_signing.signed(row.id, row.started_at or row.updated_at, body, secrets),
+        *webhook_signing.signature_headers(row.id, row.started_at or row.updated_at, body, secrets),
     ]
     if row.trace is not None:
         headers.append(("traceparent", row.trace))
     return headers, body
 
 
-def answered(status: int, content_type: str | None, body: bytes) -> Verdict:
+def response_outcome(status: int, content_type: str | None, body: bytes) -> PushOutcome:
     if 200 <= status < 300:
-        return Verdict(SUCCEEDED, "succeeded", result=value_of(content_type, body))
-    return _by_status(status, _quoted(content_type, body))
+        return PushOutcome(SUCCEEDED, "succeeded", result=body_to_json(content_type, body))
+    return _status_outcome(status, _excerpt(content_type, body))
 
 
-def overflowed(status: int | None) -> Verdict:
+def oversized_outcome(status: int | None) -> PushOutcome:
     """An answer that was too large to be kept. What it began with is known, if it began."""
     if status is not None and 400 <= status < 500:
-        return _by_status(status, None)
-    return failed(TOO_LARGE, "the answer is too large to be kept")
+        return _status_outcome(status, None)
+    return failed_outcome(TOO_LARGE, "the answer is too large to be kept")
 
 
-def failed(code: str, detail: str) -> Verdict:
-    return Verdict(code, "failed", error=_text({"code": code, "detail": detail}))
+def failed_outcome(code: str, detail: str) -> PushOutcome:
+    return PushOutcome(code, "failed", error=_json_text({"code": code, "detail": detail}))
 
 
-def value_of(content_type: str | None, body: bytes) -> str:
+def body_to_json(content_type: str | None, body: bytes) -> str:
     """A body as JSON: as it is if it is JSON, else as a string of it; nothing is null."""
     if not body:
         return "null"
-    return (_json(body) if _may_be_json(content_type) else None) or _text(body.decode(errors="replace"))
+    return (_normalize_json(body) if _may_be_json(content_type) else None) or _json_text(body.decode(errors="replace"))
 
 
-def _by_status(status: int, quoted: str | None) -> Verdict:
-    rejected = 400 <= status < 500
-    code = REJECTED if rejected else REDIRECTED if 300 <= status < 400 else FAILED
+def _status_outcome(status: int, excerpt: str | None) -> PushOutcome:
+    is_rejected = 400 <= status < 500
+    code = REJECTED if is_rejected else REDIRECTED if 300 <= status < 400 else FAILED
     error: dict[str, object] = {"code": code, "status": status}
-    if quoted is not None:
-        error["answer"] = msgspec.Raw(quoted)
-    return Verdict(code, "failed", error=_text(error), retryable=not rejected)
+    if excerpt is not None:
+        error["answer"] = msgspec.Raw(excerpt)
+    return PushOutcome(code, "failed", error=_json_text(error), retryable=not is_rejected)
 
 
-def _quoted(content_type: str | None, body: bytes) -> str:
+def _excerpt(content_type: str | None, body: bytes) -> str:
     """What an error tells of an answer: all of it if it is short, else its beginning."""
-    if len(body) <= QUOTED_MAX:
-        return value_of(content_type, body)
-    return _text(body[:QUOTED_MAX].decode(errors="ignore"))
+    if len(body) <= EXCERPT_MAX:
+        return body_to_json(content_type, body)
+    return _json_text(body[:EXCERPT_MAX].decode(errors="ignore"))
 
 
 def _may_be_json(content_type: str | None) -> bool:
     """Who says nothing may mean it; who says text does not."""
     if content_type is None:
         return True
-    kind = content_type.partition(";")[0].strip().lower()
-    return kind == "application/json" or kind.endswith("+json")
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type == "application/json" or media_type.endswith("+json")
 
 
-def _json(body: bytes) -> str | None:
+def _normalize_json(body: bytes) -> str | None:
     """Read and written anew: what is shown to others is JSON that this server wrote."""
     try:
         value: object = msgspec.json.decode(body)
-        return _text(value) if _is_shallow(value) else None
+        return _json_text(value) if _is_shallow(value) else None
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 
@@ -145,17 +145,17 @@ def _json(body: bytes) -> str | None:
 def _is_shallow(value: object) -> bool:
     level = [value]
     for _ in range(DEPTH_MAX + 1):
-        level = [inner for each in level for inner in _inside(each)]
+        level = [child for parent in level for child in _children(parent)]
         if not level:
             return True
     return False
 
 
-def _inside(value: object) -> Sequence[object]:
+def _children(value: object) -> Sequence[object]:
     if isinstance(value, dict):
         return [*value.values()]
     return value if isinstance(value, list) else ()
 
 
-def _text(value: object) -> str:
+def _json_text(value: object) -> str:
     return msgspec.json.encode(value).decode()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from quarterdeck.core.clock import Millis, iso, iso_or_none
-from quarterdeck.core.retry import Policy, decide
-from quarterdeck.core.state_machine import Machine
+from quarterdeck.core.retry import Policy, next_attempt_at
+from quarterdeck.core.state_machine import StateMachine
 from quarterdeck.domain.invocations.model import (
-    Begun,
+    AttemptOrigin,
     Enqueue,
     Invocation,
     InvocationView,
@@ -18,7 +18,7 @@ from quarterdeck.domain.invocations.model import (
     Verb,
 )
 
-INVOCATION: Machine[State, Verb] = Machine(
+INVOCATION_STATES: StateMachine[State, Verb] = StateMachine(
     "invocation",
     State,
     State.PENDING,
@@ -33,32 +33,32 @@ INVOCATION: Machine[State, Verb] = Machine(
         Verb.CANCEL: {State.PENDING: State.CANCELED, State.RUNNING: State.CANCELED},
     },
 )
-ENDED = frozenset(INVOCATION.terminal())
-DEADLINE = "deadline_exceeded"
-LEASE = "lease_expired"
+ENDED_STATES = frozenset(INVOCATION_STATES.terminal_states())
+DEADLINE_EXCEEDED = "deadline_exceeded"
+LEASE_EXPIRED = "lease_expired"
 """What an attempt failed by when nobody said so."""
-NULL = msgspec.Raw(b"null")
+JSON_NULL = msgspec.Raw(b"null")
 _replace = msgspec.structs.replace
 
 
-def created(ask: Enqueue, application_id: str, invoker: str, now: Millis) -> Invocation:
+def new_invocation(command: Enqueue, application_id: str, invoker: str, now: Millis) -> Invocation:
     return Invocation(
-        id=ask.id,
-        zone_id=ask.zone_id,
-        service_id=ask.service_id,
+        id=command.id,
+        zone_id=command.zone_id,
+        service_id=command.service_id,
         application_id=application_id,
-        source_session_id=ask.source_session_id,
-        target_session_id=ask.target_session_id,
-        idempotency_key=ask.key,
-        digest=ask.digest,
-        method=ask.method,
-        params_json=ask.params,
-        metadata_json=ask.metadata,
+        source_session_id=command.source_session_id,
+        target_session_id=command.target_session_id,
+        idempotency_key=command.idempotency_key,
+        digest=command.request_digest,
+        method=command.method,
+        params_json=command.params,
+        metadata_json=command.metadata,
         status=State.PENDING,
         attempts=0,
-        max_attempts=ask.policy.max_attempts,
-        timeout_ms=ask.timeout_ms,
-        retry_policy_json=msgspec.json.encode(ask.policy).decode(),
+        max_attempts=command.retry_policy.max_attempts,
+        timeout_ms=command.timeout_ms,
+        retry_policy_json=msgspec.json.encode(command.retry_policy).decode(),
         result_json=None,
         error_json=None,
         parked=0,
@@ -72,7 +72,7 @@ def created(ask: Enqueue, application_id: str, invoker: str, now: Millis) -> Inv
         cancel_requested_at=None,
         cancel_reason=None,
         invoker=invoker,
-        trace=ask.trace,
+        trace=command.trace,
         started_at=None,
         completed_at=None,
         created_at=now,
@@ -80,59 +80,59 @@ def created(ask: Enqueue, application_id: str, invoker: str, now: Millis) -> Inv
     )
 
 
-class Holding(msgspec.Struct, frozen=True):
+class Attempt(msgspec.Struct, frozen=True):
     """Who begins an attempt, and how."""
 
-    by: Begun
+    origin: AttemptOrigin
     holder: str
     token: str
     lease_ms: int
     claim_id: str | None = None
 
 
-def begun(row: Invocation, holding: Holding, now: Millis) -> Invocation:
+def start_attempt(row: Invocation, attempt: Attempt, now: Millis) -> Invocation:
     """Counted as it begins: a worker that dies must still exhaust its attempts. Who cannot be expected to say that it
     is still there, because it was pushed to or learnt of the work elsewhere, has until the deadline."""
     deadline = now + row.timeout_ms
-    lease = now + holding.lease_ms if holding.by is Begun.CLAIM else deadline
+    lease_expires_at = now + attempt.lease_ms if attempt.origin is AttemptOrigin.CLAIM else deadline
     return _replace(
         row,
         status=State.RUNNING,
         attempts=row.attempts + 1,
         deadline_at=deadline,
-        lease_expires_at=lease,
-        attempt_token=holding.token,
-        begun_by=holding.by,
-        holder=holding.holder,
-        claim_id=holding.claim_id,
+        lease_expires_at=lease_expires_at,
+        attempt_token=attempt.token,
+        begun_by=attempt.origin,
+        holder=attempt.holder,
+        claim_id=attempt.claim_id,
         parked=0,
         started_at=now,
         updated_at=now,
     )
 
 
-def prolonged(row: Invocation, lease_ms: int, now: Millis) -> Invocation:
-    lease = max(row.lease_expires_at or 0, now + lease_ms)
-    return _replace(row, lease_expires_at=lease, updated_at=now)
+def extend_lease(row: Invocation, lease_ms: int, now: Millis) -> Invocation:
+    lease_expires_at = max(row.lease_expires_at or 0, now + lease_ms)
+    return _replace(row, lease_expires_at=lease_expires_at, updated_at=now)
 
 
-def held_again(row: Invocation, lease_ms: int, now: Millis) -> Invocation:
+def renew_lease(row: Invocation, lease_ms: int, now: Millis) -> Invocation:
     """As whoever repeats its claim is given it: with another lease than before, always, so that who gives back what the
     first answer said gives back nothing."""
-    lease = max((row.lease_expires_at or 0) + 1, now + lease_ms)
-    return _replace(row, lease_expires_at=lease, updated_at=now)
+    lease_expires_at = max((row.lease_expires_at or 0) + 1, now + lease_ms)
+    return _replace(row, lease_expires_at=lease_expires_at, updated_at=now)
 
 
-def put_aside(row: Invocation) -> Invocation:
+def park(row: Invocation) -> Invocation:
     return _replace(row, parked=1)
 
 
-def released(row: Invocation, now: Millis) -> Invocation:
+def release(row: Invocation, now: Millis) -> Invocation:
     """As if the attempt had never begun."""
-    return _waiting(_replace(row, attempts=row.attempts - 1, attempt_token=None), now, now)
+    return _set_pending(_replace(row, attempts=row.attempts - 1, attempt_token=None), now, now)
 
 
-def ended(
+def end(
     row: Invocation, status: State, now: Millis, *, result: str | None = None, error: str | None = None
 ) -> Invocation:
     return _replace(
@@ -148,37 +148,37 @@ def ended(
     )
 
 
-def canceled(row: Invocation, reason: str, now: Millis) -> Invocation:
+def cancel(row: Invocation, reason: str, now: Millis) -> Invocation:
     return _replace(
-        ended(row, State.CANCELED, now),
+        end(row, State.CANCELED, now),
         cancel_requested_at=row.cancel_requested_at or now,
         cancel_reason=row.cancel_reason or reason,
     )
 
 
-def cancel_requested(row: Invocation, reason: str, now: Millis) -> Invocation:
+def request_cancel(row: Invocation, reason: str, now: Millis) -> Invocation:
     if row.cancel_requested_at is not None:
         return row
     return _replace(row, cancel_requested_at=now, cancel_reason=reason, updated_at=now)
 
 
-def after_failure(row: Invocation, error: str, now: Millis, *, late: bool = False) -> Invocation:
+def fail_attempt(row: Invocation, error: str, now: Millis, *, deadline_passed: bool = False) -> Invocation:
     """What follows from an attempt that did not succeed: it waits for the next one, or that was the last."""
     if row.cancel_requested_at is not None:
-        return ended(row, State.CANCELED, now, error=error)
+        return end(row, State.CANCELED, now, error=error)
     policy = msgspec.json.decode(row.retry_policy_json, type=RetryPolicy)
-    plan = Policy(row.max_attempts, policy.backoff_ms, policy.multiplier, policy.max_backoff_ms, jitter=0)
-    at = decide(plan, attempt=row.attempts, now=now, chance=0)
-    if at is not None:
-        return _waiting(_replace(row, error_json=error), at, now)
-    return ended(row, State.TIMED_OUT if late else State.DEAD, now, error=error)
+    backoff = Policy(row.max_attempts, policy.backoff_ms, policy.multiplier, policy.max_backoff_ms, jitter=0)
+    retry_at = next_attempt_at(backoff, attempt=row.attempts, now=now, jitter=0)
+    if retry_at is not None:
+        return _set_pending(_replace(row, error_json=error), retry_at, now)
+    return end(row, State.TIMED_OUT if deadline_passed else State.DEAD, now, error=error)
 
 
-def _waiting(row: Invocation, at: Millis, now: Millis) -> Invocation:
+def _set_pending(row: Invocation, available_at: Millis, now: Millis) -> Invocation:
     return _replace(
         row,
         status=State.PENDING,
-        available_at=at,
+        available_at=available_at,
         deadline_at=None,
         lease_expires_at=None,
         begun_by=None,
@@ -196,20 +196,20 @@ def is_overdue(row: Invocation, now: Millis) -> bool:
     )
 
 
-def overdue(row: Invocation, now: Millis) -> Invocation:
-    late = row.deadline_at is not None and row.deadline_at <= now
-    said = {"code": DEADLINE if late else LEASE, "attempt": row.attempts}
-    return after_failure(row, msgspec.json.encode(said).decode(), now, late=late)
+def fail_overdue(row: Invocation, now: Millis) -> Invocation:
+    deadline_passed = row.deadline_at is not None and row.deadline_at <= now
+    error = {"code": DEADLINE_EXCEEDED if deadline_passed else LEASE_EXPIRED, "attempt": row.attempts}
+    return fail_attempt(row, msgspec.json.encode(error).decode(), now, deadline_passed=deadline_passed)
 
 
 # -- how it is shown ---------------------------------------------------------------------------------------------
 
 
 def _raw(text: str | None) -> msgspec.Raw:
-    return NULL if text is None else msgspec.Raw(text)
+    return JSON_NULL if text is None else msgspec.Raw(text)
 
 
-def _shown(row: Invocation) -> dict[str, object]:
+def _view_fields(row: Invocation) -> dict[str, object]:
     return {
         "id": row.id,
         "zone_id": row.zone_id,
@@ -240,12 +240,12 @@ def _shown(row: Invocation) -> dict[str, object]:
 
 
 def view(row: Invocation) -> InvocationView:
-    return InvocationView(**_shown(row))  # type: ignore[arg-type]  # the members are of many types
+    return InvocationView(**_view_fields(row))  # type: ignore[arg-type]  # the members are of many types
 
 
 def lease_view(row: Invocation) -> LeaseView:
     return LeaseView(
-        **_shown(row),  # type: ignore[arg-type]  # the members are of many types
+        **_view_fields(row),  # type: ignore[arg-type]  # the members are of many types
         attempt=row.attempts,
         attempt_token=row.attempt_token or "",
         lease_expires_at=iso(row.lease_expires_at or row.deadline_at or row.updated_at),

@@ -11,10 +11,21 @@
 | writing     | rows and events of what was decided                                                          |
 """
 
-from quarterdeck.domain.services.operations.reads import found, get, page, show
+from quarterdeck.domain.services.operations.reads import decode_registered, list_services, load_statement, show
 from quarterdeck.domain.services.operations.register import Registrar
-from quarterdeck.domain.services.operations.retention import forget
-from quarterdeck.domain.services.operations.unregister import go_with_session, unregister
-from quarterdeck.domain.services.operations.update import Changer, beat
+from quarterdeck.domain.services.operations.retention import delete_expired
+from quarterdeck.domain.services.operations.unregister import on_session_ended, unregister
+from quarterdeck.domain.services.operations.update import Updater, record_heartbeats
 
-__all__ = ["Changer", "Registrar", "beat", "forget", "found", "get", "go_with_session", "page", "show", "unregister"]
+__all__ = [
+    "Registrar",
+    "Updater",
+    "decode_registered",
+    "delete_expired",
+    "list_services",
+    "load_statement",
+    "on_session_ended",
+    "record_heartbeats",
+    "show",
+    "unregister",
+]

@@ -6,30 +6,30 @@ import msgspec
 
 from quarterdeck.domain.services.model import Service
 from quarterdeck.domain.services.queries import Q
-from quarterdeck.domain.services.rules import Shelf, Told
+from quarterdeck.domain.services.rules import BatchChanges, PendingEvent
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.transaction import Tx
-from quarterdeck.store.sql import Bound, pieces
+from quarterdeck.engine.transaction import Transaction
+from quarterdeck.store.sql import BoundStatement, chunks
 
 UNREGISTERED = "unregistered"
 Batch = list[tuple[object, ...]]
 
 
-async def write(tx: Tx, shelf: Shelf) -> None:
+async def write_services(tx: Transaction, changes: BatchChanges) -> None:
     """What a batch has made of services."""
-    if made := shelf.made():
-        tx.write(Q.services_insert(batch=[msgspec.structs.astuple(service)[:-1] for service in made]))
-    for piece in pieces([_moved(before, after) for before, after in shelf.moved()]):
-        await moved(tx, Q.services_update(batch=piece), len(piece))
+    if inserts := changes.inserts():
+        tx.write(Q.services_insert(batch=[msgspec.structs.astuple(service)[:-1] for service in inserts]))
+    for piece in chunks([_update_row(before, after) for before, after in changes.updates()]):
+        await update_checked(tx, Q.services_update(batch=piece), len(piece))
 
 
-async def moved(tx: Tx, statement: Bound, number: int) -> None:
+async def update_checked(tx: Transaction, statement: BoundStatement, expected: int) -> None:
     [rows] = await tx.read(statement)
-    if len(rows) != number:
+    if len(rows) != expected:
         raise RuntimeError("services moved under the zone's lock")
 
 
-def _moved(before: Service, after: Service) -> tuple[object, ...]:
+def _update_row(before: Service, after: Service) -> tuple[object, ...]:
     return (
         after.zone_id,
         after.id,
@@ -50,22 +50,22 @@ def _moved(before: Service, after: Service) -> tuple[object, ...]:
     )
 
 
-def event(told: Told, actor: str, trace: str | None) -> NewEvent:
-    service, before = told.service, told.before
+def to_new_event(pending: PendingEvent, actor: str, trace: str | None) -> NewEvent:
+    service, before = pending.service, pending.before
     data: dict[str, object] = {"application_id": service.application_id, "agent_id": service.agent_id}
-    if told.verb == "register":
+    if pending.verb == "register":
         data |= {"endpoint_url": service.endpoint_url, "delivery": service.delivery}
-    if told.changed:
-        data["changed"] = told.changed
-    if told.reason is not None:
-        data["reason"] = told.reason
+    if pending.changed_fields:
+        data["changed"] = pending.changed_fields
+    if pending.reason is not None:
+        data["reason"] = pending.reason
     return NewEvent(
-        f"service.{told.verb}",
+        f"service.{pending.verb}",
         service.zone_id,
         service.id,
         actor,
         before.health if before else None,
-        UNREGISTERED if told.verb == "unregister" else service.health,
+        UNREGISTERED if pending.verb == "unregister" else service.health,
         msgspec.json.encode(data).decode(),
         trace,
     )

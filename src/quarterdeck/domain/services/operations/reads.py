@@ -7,53 +7,55 @@ from collections.abc import Iterable, Sequence
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.services import rules
 from quarterdeck.domain.services.model import Ref, Service, ServiceFilter, ServiceRef
-from quarterdeck.domain.services.operations.load import load, services_of
+from quarterdeck.domain.services.operations.load import decode_services, load
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.sessions.model import SessionRef
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
 
-def get(refs: Iterable[Ref]) -> Bound:
+def load_statement(refs: Iterable[Ref]) -> BoundStatement:
     """The statement that loads services, for the first round trip of a room above."""
     return Q.services_get(batch=[*refs])
 
 
-def found(rows: Sequence[Row]) -> dict[Ref, Service]:
+def decode_registered(rows: Sequence[Row]) -> dict[Ref, Service]:
     """What that statement found: the services that are registered. One that nobody alive has registered is gone."""
-    return {service.ref: service for service in services_of(rows) if rules.is_registered(service)}
+    return {service.ref: service for service in decode_services(rows) if rules.is_registered(service)}
 
 
-async def show(tx: Tx, asks: Sequence[ServiceRef]) -> list[Service | Problem | Busy]:
-    loaded = await load(tx, asks, locks=False)
+async def show(tx: Transaction, refs: Sequence[ServiceRef]) -> list[Service | Problem | Busy]:
+    loaded = await load(tx, refs, lock_zones=False)
     return [
-        loaded.refusal(ask) or rules.reached(loaded.seen, (ask.zone_id, ask.service_id), ask.session_id) for ask in asks
+        loaded.precondition_problem(ref)
+        or rules.resolve_service(loaded.input, (ref.zone_id, ref.service_id), ref.session_id)
+        for ref in refs
     ]
 
 
-async def page(tx: Tx, wanted: ServiceFilter) -> list[Service]:
+async def list_services(tx: Transaction, filters: ServiceFilter) -> list[Service]:
     """Up to `limit` services, newest first."""
-    await sessions.require_bearer(tx, wanted.bearer)
-    common = {"zone_id": wanted.zone_id, "before": wanted.before, "limit": wanted.limit}
-    if wanted.session_id is not None:
-        statement = Q.services_page_of_session(session_id=wanted.session_id, **common)
+    await sessions.require_bearer(tx, filters.bearer)
+    common = {"zone_id": filters.zone_id, "before": filters.before, "limit": filters.limit}
+    if filters.session_id is not None:
+        statement = Q.services_page_of_session(session_id=filters.session_id, **common)
     else:
-        statement = Q.services_page(application_id=wanted.application_id, health=wanted.health, **common)
+        statement = Q.services_page(application_id=filters.application_id, health=filters.health, **common)
     [rows] = await tx.read(statement)
     if not rows:
-        await _require(tx, wanted)
-    return services_of(rows)
+        await _require_session_or_zone(tx, filters)
+    return decode_services(rows)
 
 
-async def _require(tx: Tx, wanted: ServiceFilter) -> None:
+async def _require_session_or_zone(tx: Transaction, filters: ServiceFilter) -> None:
     """Refuses a session or a zone that does not exist: an empty answer would hide a mistyped name."""
-    if wanted.session_id is None:
-        await zones.require(tx, wanted.zone_id)
+    if filters.session_id is None:
+        await zones.require_zone(tx, filters.zone_id)
         return
-    [session] = await sessions.show(tx, [SessionRef(wanted.zone_id, wanted.session_id)])
+    [session] = await sessions.show_sessions(tx, [SessionRef(filters.zone_id, filters.session_id)])
     if isinstance(session, Problem):
         raise session

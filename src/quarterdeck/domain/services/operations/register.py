@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.services.model import THE_APPLICATION, Register, Registered
+from quarterdeck.domain.services.model import NO_SESSION, Register, RegisteredService
 from quarterdeck.domain.services.operations import persist
-from quarterdeck.domain.services.operations.load import Batch, services_of
+from quarterdeck.domain.services.operations.load import Batch, decode_services
 from quarterdeck.domain.services.queries import Q
-from quarterdeck.domain.services.rules import Known, Registry
+from quarterdeck.domain.services.rules import RegistrationBatchInput, RegistrationDecider
 from quarterdeck.domain.sessions import operations as sessions, rules as session_rules
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 
 
 class Registrar:
@@ -22,58 +22,69 @@ class Registrar:
     def __init__(self, *, private_allowed: bool) -> None:
         self._private_allowed = private_allowed
 
-    async def register(self, tx: Tx, asks: Sequence[Register]) -> list[Registered | Problem | Busy]:
+    async def register(self, tx: Transaction, commands: Sequence[Register]) -> list[RegisteredService | Problem | Busy]:
         """Registers services, in order of arrival."""
-        named = {(ask.zone_id, ask.session_id) for ask in asks if ask.session_id is not None}
-        locked_rows, people = await tx.read(
-            zones.lock(tx, zones_of(asks)), sessions.get(sorted(named | sessions.bearers_of(asks)))
+        named_sessions = {
+            (command.zone_id, command.session_id) for command in commands if command.session_id is not None
+        }
+        locked_rows, session_rows = await tx.read(
+            zones.lock_statement(tx, zones_of(commands)),
+            sessions.get_statement(sorted(named_sessions | sessions.bearer_refs(commands))),
         )
-        locked = zones.locked(locked_rows)
-        why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
-        known = Known(tx.now, zone_rules.endings(locked.values()), sessions.by_ref(people))
-        refusals = [
-            sessions.held_up(ask, why_not) or session_rules.bearer_problem(ask.bearer, known.sessions, tx.now)
-            for ask in asks
+        locked = zones.decode_zones(locked_rows)
+        lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
+        loaded = RegistrationBatchInput(
+            tx.now, zone_rules.ended_zone_problems(locked.values()), sessions.decode_sessions(session_rows)
+        )
+        problems = [
+            sessions.blocked(command, lock_failures)
+            or session_rules.bearer_problem(command.bearer, loaded.sessions, tx.now)
+            for command in commands
         ]
-        judged = [ask for ask, refusal in zip(asks, refusals, strict=True) if refusal is None]
-        registry = await self._registry(tx, judged, known)
-        outcomes = [refusal or registry.decide(ask) for ask, refusal in zip(asks, refusals, strict=True)]
-        await _write(tx, registry)
+        accepted = [command for command, problem in zip(commands, problems, strict=True) if problem is None]
+        decider = await self._load_decider(tx, accepted, loaded)
+        outcomes = [problem or decider.decide(command) for command, problem in zip(commands, problems, strict=True)]
+        await _persist(tx, decider)
         return outcomes
 
-    async def _registry(self, tx: Tx, asks: Sequence[Register], known: Known) -> Registry:
+    async def _load_decider(
+        self, tx: Transaction, commands: Sequence[Register], loaded: RegistrationBatchInput
+    ) -> RegistrationDecider:
         """With the services that the asks are about. Which those are, the sessions tell that register them."""
-        first = Registry(known, private_allowed=self._private_allowed)
-        wanted: set[tuple[str, str, str, str]] = set()
-        for ask in asks:
-            application_id = first.application_of(ask)
+        preliminary = RegistrationDecider(loaded, private_allowed=self._private_allowed)
+        requested: set[tuple[str, str, str, str]] = set()
+        for command in commands:
+            application_id = preliminary.resolve_application(command)
             if isinstance(application_id, str):
-                wanted.add((ask.zone_id, application_id, ask.endpoint_url, ask.session_id or THE_APPLICATION))
-        if not wanted:
-            return first
-        endpoints: Batch = [*sorted({key[:3] for key in wanted})]
-        rows, registered = await tx.read(
-            Q.services_of_endpoints(batch=endpoints), Q.registrations_of_endpoints(batch=[*sorted(wanted)])
+                requested.add((command.zone_id, application_id, command.endpoint_url, command.session_id or NO_SESSION))
+        if not requested:
+            return preliminary
+        endpoints: Batch = [*sorted({key[:3] for key in requested})]
+        rows, registration_rows = await tx.read(
+            Q.services_of_endpoints(batch=endpoints), Q.registrations_of_endpoints(batch=[*sorted(requested)])
         )
-        services = services_of(row[:-1] for row in rows)
-        return Registry(
-            Known(
-                known.now,
-                known.zones,
-                known.sessions,
+        services = decode_services(row[:-1] for row in rows)
+        return RegistrationDecider(
+            RegistrationBatchInput(
+                loaded.now,
+                loaded.zone_problems,
+                loaded.sessions,
                 services,
                 {service.ref for service, row in zip(services, rows, strict=True) if row[-1]},
-                {(str(zone_id), str(name), str(session_id)) for zone_id, name, session_id in registered},
+                {
+                    (str(zone_id), str(service_id), str(session_id))
+                    for zone_id, service_id, session_id in registration_rows
+                },
             ),
             private_allowed=self._private_allowed,
         )
 
 
-async def _write(tx: Tx, registry: Registry) -> None:
-    if registry.forgotten:
-        tx.write(Q.registrations_of_services_end(batch=[*sorted(registry.forgotten)]))
-    await persist.write(tx, registry.shelf)
-    if registry.joined:
-        tx.write(Q.registrations_insert(batch=[*registry.joined]))
-    for ask, told in registry.told:
-        tx.emit(persist.event(told, ask.caller.subject, ask.trace))
+async def _persist(tx: Transaction, decider: RegistrationDecider) -> None:
+    if decider.stale_registrations:
+        tx.write(Q.registrations_of_services_end(batch=[*sorted(decider.stale_registrations)]))
+    await persist.write_services(tx, decider.changes)
+    if decider.new_registrations:
+        tx.write(Q.registrations_insert(batch=[*decider.new_registrations]))
+    for command, pending in decider.events:
+        tx.emit(persist.to_new_event(pending, command.caller.subject, command.trace))

@@ -9,20 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.services.model import Forget, Forgotten
+from quarterdeck.domain.services.model import DeleteExpired, DeleteResult
 from quarterdeck.domain.services.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 
 
-async def forget(tx: Tx, asks: Sequence[Forget]) -> list[Forgotten | Problem | Busy]:
-    [rows] = await tx.read(zones.lock(tx, zones_of(asks)))
-    locked = zones.locked(rows)
-    why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
+async def delete_expired(tx: Transaction, commands: Sequence[DeleteExpired]) -> list[DeleteResult | Problem | Busy]:
+    [rows] = await tx.read(zones.lock_statement(tx, zones_of(commands)))
+    locked = zones.decode_zones(rows)
+    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
     batch: list[tuple[object, ...]] = [
-        *sorted({(ask.zone_id, ask.service_id, ask.before) for ask in asks if ask.zone_id in locked})
+        *sorted(
+            {(command.zone_id, command.service_id, command.before) for command in commands if command.zone_id in locked}
+        )
     ]
-    [gone] = await tx.read(Q.services_forget(batch=batch))
-    removed = {(str(zone_id), str(service_id)) for zone_id, service_id in gone}
-    return [why_not.get(ask.zone_id) or Forgotten((ask.zone_id, ask.service_id) in removed) for ask in asks]
+    [deleted_rows] = await tx.read(Q.services_forget(batch=batch))
+    deleted = {(str(zone_id), str(service_id)) for zone_id, service_id in deleted_rows}
+    return [
+        lock_failures.get(command.zone_id) or DeleteResult((command.zone_id, command.service_id) in deleted)
+        for command in commands
+    ]

@@ -6,94 +6,99 @@ from collections.abc import Sequence
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.services import rules
-from quarterdeck.domain.services.model import Beat, Beaten, Change, Registered, Service
+from quarterdeck.domain.services.model import Heartbeat, HeartbeatResult, RegisteredService, Service, Update
 from quarterdeck.domain.services.operations import persist
-from quarterdeck.domain.services.operations.load import Batch, Loaded, load
+from quarterdeck.domain.services.operations.load import Batch, LoadedServices, load
 from quarterdeck.domain.services.queries import Q
-from quarterdeck.domain.services.rules import Shelf, Told
-from quarterdeck.domain.services.rules.update import changed
+from quarterdeck.domain.services.rules import BatchChanges, PendingEvent
+from quarterdeck.domain.services.rules.update import changed_fields
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 
 
-class Changer:
+class Updater:
     """An object only because it must know where the server lets itself be sent."""
 
     def __init__(self, *, private_allowed: bool) -> None:
         self._private_allowed = private_allowed
 
-    async def change(self, tx: Tx, asks: Sequence[Change]) -> list[Registered | Problem | Busy]:
+    async def update(self, tx: Transaction, commands: Sequence[Update]) -> list[RegisteredService | Problem | Busy]:
         """Changes services, in order of arrival."""
-        loaded = await load(tx, asks, locks=True)
-        outcomes = [loaded.refusal(ask) or self._change(tx, loaded, ask) for ask in asks]
-        await persist.write(tx, loaded.seen.shelf)
+        loaded = await load(tx, commands, lock_zones=True)
+        outcomes = [
+            loaded.precondition_problem(command) or self._update_one(tx, loaded, command) for command in commands
+        ]
+        await persist.write_services(tx, loaded.input.changes)
         return outcomes
 
-    def _change(self, tx: Tx, loaded: Loaded, ask: Change) -> Registered | Problem:
-        service = rules.reached(loaded.seen, (ask.zone_id, ask.service_id), ask.session_id)
+    def _update_one(self, tx: Transaction, loaded: LoadedServices, command: Update) -> RegisteredService | Problem:
+        service = rules.resolve_service(loaded.input, (command.zone_id, command.service_id), command.session_id)
         if isinstance(service, Problem):
             return service
-        if problem := rules.may_act(ask.caller, service):
+        if problem := rules.ownership_problem(command.caller, service):
             return problem
-        outcome = rules.change(ask, service, tx.now, private_allowed=self._private_allowed)
+        outcome = rules.update_service(command, service, tx.now, private_allowed=self._private_allowed)
         if isinstance(outcome, Problem):
             return outcome
-        if names := changed(service, outcome.service):
-            loaded.seen.shelf.put(outcome.service)
-            told = Told("change", outcome.service, service, names)
-            tx.emit(persist.event(told, ask.caller.subject, ask.trace))
+        if field_names := changed_fields(service, outcome.service):
+            loaded.input.changes.put(outcome.service)
+            pending = PendingEvent("change", outcome.service, service, field_names)
+            tx.emit(persist.to_new_event(pending, command.caller.subject, command.trace))
         return outcome
 
 
-async def beat(tx: Tx, asks: Sequence[Beat]) -> list[Beaten | Problem | Busy]:
+async def record_heartbeats(tx: Transaction, commands: Sequence[Heartbeat]) -> list[HeartbeatResult | Problem | Busy]:
     """Notes that services were heard of."""
-    loaded = await load(tx, asks, locks=True)
-    outcomes = [loaded.refusal(ask) or _beat(tx, loaded, ask) for ask in asks]
-    await _write(tx, loaded.seen.shelf)
+    loaded = await load(tx, commands, lock_zones=True)
+    outcomes = [loaded.precondition_problem(command) or _record_heartbeat(tx, loaded, command) for command in commands]
+    await _persist(tx, loaded.input.changes)
     return outcomes
 
 
-def _beat(tx: Tx, loaded: Loaded, ask: Beat) -> Beaten | Problem:
-    services = _meant(loaded, ask)
+def _record_heartbeat(tx: Transaction, loaded: LoadedServices, command: Heartbeat) -> HeartbeatResult | Problem:
+    services = _target_services(loaded, command)
     if isinstance(services, Problem):
         return services
     for service in services:
-        if problem := rules.may_act(ask.caller, service):
+        if problem := rules.ownership_problem(command.caller, service):
             return problem
-    return Beaten(tuple(_heard(tx, loaded.seen.shelf, ask, service) for service in services), tx.now)
+    return HeartbeatResult(
+        tuple(_apply_heartbeat(tx, loaded.input.changes, command, service) for service in services), tx.now
+    )
 
 
-def _meant(loaded: Loaded, ask: Beat) -> list[Service] | Problem:
+def _target_services(loaded: LoadedServices, command: Heartbeat) -> list[Service] | Problem:
     """The services a heartbeat is for: the one it names, or all of its session."""
-    if ask.service_id is not None:
-        service = rules.reached(loaded.seen, (ask.zone_id, ask.service_id), ask.session_id)
+    if command.service_id is not None:
+        service = rules.resolve_service(loaded.input, (command.zone_id, command.service_id), command.session_id)
         return service if isinstance(service, Problem) else [service]
-    assert ask.session_id is not None  # a heartbeat without a service came by the path of a session
+    assert command.session_id is not None  # a heartbeat without a service came by the path of a session
     found = [
-        rules.reached(loaded.seen, ref, ask.session_id) for ref in loaded.own.get((ask.zone_id, ask.session_id), ())
+        rules.resolve_service(loaded.input, ref, command.session_id)
+        for ref in loaded.services_by_session.get((command.zone_id, command.session_id), ())
     ]
     services = [service for service in found if isinstance(service, Service)]
-    return services or rules.none_of_session(loaded.seen, ask.zone_id, ask.session_id)
+    return services or rules.no_services_problem(loaded.input, command.zone_id, command.session_id)
 
 
-def _heard(tx: Tx, shelf: Shelf, ask: Beat, service: Service) -> Service:
-    after = rules.beat(service, ask.said, tx.now)
-    shelf.put(after)
+def _apply_heartbeat(tx: Transaction, changes: BatchChanges, command: Heartbeat, service: Service) -> Service:
+    after = rules.apply_heartbeat(service, command.update, tx.now)
+    changes.put(after)
     if after.health is not service.health:
-        told = Told("change", after, service, ("health",))
-        tx.emit(persist.event(told, ask.caller.subject, ask.trace))
+        pending = PendingEvent("change", after, service, ("health",))
+        tx.emit(persist.to_new_event(pending, command.caller.subject, command.trace))
     return after
 
 
-async def _write(tx: Tx, shelf: Shelf) -> None:
+async def _persist(tx: Transaction, changes: BatchChanges) -> None:
     """Those that were only heard of take the short way."""
-    only_heard: Batch = []
-    others = Shelf()
-    for before, after in shelf.moved():
+    heartbeat_only: Batch = []
+    others = BatchChanges()
+    for before, after in changes.updates():
         if after.updated_at == before.updated_at:
-            only_heard.append((*after.ref, 0, after.active_invocations))
+            heartbeat_only.append((*after.ref, 0, after.active_invocations))
         else:
-            others.take(before, after)
-    if only_heard:
-        await persist.moved(tx, Q.services_beat(batch=only_heard, now=tx.now), len(only_heard))
-    await persist.write(tx, others)
+            others.add_update(before, after)
+    if heartbeat_only:
+        await persist.update_checked(tx, Q.services_beat(batch=heartbeat_only, now=tx.now), len(heartbeat_only))
+    await persist.write_services(tx, others)

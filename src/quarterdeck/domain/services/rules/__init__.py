@@ -10,39 +10,39 @@
 | leaving   | what becomes of a service when some of those who registered it are gone                      |
 """
 
-from quarterdeck.domain.services.rules.batch_changes import Shelf, Told
+from quarterdeck.domain.services.rules.batch_changes import BatchChanges, PendingEvent
 from quarterdeck.domain.services.rules.endpoint_urls import endpoint_problem, push_problem
-from quarterdeck.domain.services.rules.registration import Known, Registry
+from quarterdeck.domain.services.rules.registration import RegistrationBatchInput, RegistrationDecider
 from quarterdeck.domain.services.rules.states import (
-    Seen,
+    ServiceBatchInput,
     is_registered,
-    may_act,
-    none_of_session,
+    no_services_problem,
     not_found,
-    reached,
+    ownership_problem,
+    resolve_service,
     view,
 )
-from quarterdeck.domain.services.rules.unregister import Left, left_behind
-from quarterdeck.domain.services.rules.update import apply, beat, change, said_of
+from quarterdeck.domain.services.rules.unregister import RegistrationRemoval, apply_removal
+from quarterdeck.domain.services.rules.update import apply_heartbeat, apply_update, update_from_body, update_service
 
 __all__ = [
-    "Known",
-    "Left",
-    "Registry",
-    "Seen",
-    "Shelf",
-    "Told",
-    "apply",
-    "beat",
-    "change",
+    "BatchChanges",
+    "PendingEvent",
+    "RegistrationBatchInput",
+    "RegistrationDecider",
+    "RegistrationRemoval",
+    "ServiceBatchInput",
+    "apply_heartbeat",
+    "apply_removal",
+    "apply_update",
     "endpoint_problem",
     "is_registered",
-    "left_behind",
-    "may_act",
-    "none_of_session",
+    "no_services_problem",
     "not_found",
+    "ownership_problem",
     "push_problem",
-    "reached",
-    "said_of",
+    "resolve_service",
+    "update_from_body",
+    "update_service",
     "view",
 ]

@@ -10,39 +10,39 @@ import msgspec
 from quarterdeck.domain.services.model import Ref, Service
 
 
-class Told(msgspec.Struct, frozen=True):
+class PendingEvent(msgspec.Struct, frozen=True):
     """One step of a service that is worth an event."""
 
     verb: Literal["register", "change", "unregister"]
     service: Service
     """As it is after it."""
     before: Service | None = None
-    changed: tuple[str, ...] = ()
+    changed_fields: tuple[str, ...] = ()
     reason: str | None = None
 
 
-class Shelf:
+class BatchChanges:
     def __init__(self, services: Iterable[Service] = ()) -> None:
-        self._found: dict[Ref, Service] = {service.ref: service for service in services}
-        self._left: dict[Ref, Service] = {}
+        self._loaded: dict[Ref, Service] = {service.ref: service for service in services}
+        self._current: dict[Ref, Service] = {}
 
     def get(self, ref: Ref) -> Service | None:
-        return self._left.get(ref) or self._found.get(ref)
+        return self._current.get(ref) or self._loaded.get(ref)
 
     def put(self, service: Service) -> None:
-        self._left[service.ref] = service
+        self._current[service.ref] = service
 
-    def take(self, before: Service, after: Service) -> None:
+    def add_update(self, before: Service, after: Service) -> None:
         """As if it had been found as the one and left as the other."""
-        self._found[before.ref] = before
-        self._left[after.ref] = after
+        self._loaded[before.ref] = before
+        self._current[after.ref] = after
 
-    def made(self) -> list[Service]:
-        return [service for ref, service in sorted(self._left.items()) if ref not in self._found]
+    def inserts(self) -> list[Service]:
+        return [service for ref, service in sorted(self._current.items()) if ref not in self._loaded]
 
-    def moved(self) -> Iterator[tuple[Service, Service]]:
+    def updates(self) -> Iterator[tuple[Service, Service]]:
         """(before, after), in order of the key."""
-        for ref, after in sorted(self._left.items()):
-            before = self._found.get(ref)
+        for ref, after in sorted(self._current.items()):
+            before = self._loaded.get(ref)
             if before is not None and before != after:
                 yield before, after

@@ -32,26 +32,26 @@ def endpoint_problem(url: str) -> Invalid | None:
         return _invalid("It has a fragment, which no server is ever sent")
     if _USERINFO.match(url):
         return _invalid("It holds a user or a password, which do not belong into a URL")
-    found = _URL.fullmatch(url)
-    if found is None:
+    match = _URL.fullmatch(url)
+    if match is None:
         return _invalid("It is no absolute URL of plain characters; encode others by %")
-    if found["scheme"].lower() not in ("http", "https"):
+    if match["scheme"].lower() not in ("http", "https"):
         return _invalid("It is neither http:// nor https://")
-    if ssrf.refused(found["host"]) == ssrf.STRANGE:
-        return _invalid(f"Its host is {ssrf.STRANGE}")
-    if found["port"] is not None and not 1 <= int(found["port"]) <= 65_535:
+    if ssrf.blocked_host_reason(match["host"]) == ssrf.MALFORMED_HOST:
+        return _invalid(f"Its host is {ssrf.MALFORMED_HOST}")
+    if match["port"] is not None and not 1 <= int(match["port"]) <= 65_535:
         return _invalid("Its port is not one of 1 to 65535")
     return None
 
 
 def push_problem(url: str, *, private_allowed: bool) -> Invalid | None:
     """Why the server does not let itself be sent to this endpoint, as far as its spelling tells."""
-    found = _URL.fullmatch(url)
-    why = ssrf.refused(found["host"]) if found else ssrf.STRANGE
-    if why is None or (private_allowed and why != ssrf.STRANGE):
+    match = _URL.fullmatch(url)
+    reason = ssrf.blocked_host_reason(match["host"]) if match else ssrf.MALFORMED_HOST
+    if reason is None or (private_allowed and reason != ssrf.MALFORMED_HOST):
         return None
-    return _invalid(f"Invocations are pushed to public hosts only, and its host is {why}")
+    return _invalid(f"Invocations are pushed to public hosts only, and its host is {reason}")
 
 
-def _invalid(why: str) -> Invalid:
-    return Invalid("invalid_endpoint_url", f"This cannot be an endpoint. {why}.", field="endpoint_url")
+def _invalid(reason: str) -> Invalid:
+    return Invalid("invalid_endpoint_url", f"This cannot be an endpoint. {reason}.", field="endpoint_url")

@@ -14,26 +14,34 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Invalid, Problem
-from quarterdeck.domain.services.model import THE_APPLICATION, Delivery, Health, Ref, Register, Registered, Service
-from quarterdeck.domain.services.rules.batch_changes import Shelf, Told
+from quarterdeck.domain.services.model import (
+    NO_SESSION,
+    DeliveryMode,
+    Ref,
+    Register,
+    RegisteredService,
+    Service,
+    ServiceHealth,
+)
+from quarterdeck.domain.services.rules.batch_changes import BatchChanges, PendingEvent
 from quarterdeck.domain.services.rules.endpoint_urls import push_problem
 from quarterdeck.domain.services.rules.states import SPAWN_FOR, Registration, is_registered
-from quarterdeck.domain.services.rules.update import apply, begins_push, changed, with_another_secret
+from quarterdeck.domain.services.rules.update import apply_update, changed_fields, starts_push, with_next_secret
 from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.domain.sessions.model import Session, State
 
-Key = tuple[str, str, str]
+EndpointKey = tuple[str, str, str]
 """(zone, application, endpoint)"""
 SESSION_ENDED = "session_ended"
 """Why a service went that nobody took away."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RegistrationBatchInput:
     """Everything that decides, read under the zones' locks."""
 
     now: Millis
-    zones: Mapping[str, Problem | None] = field(default_factory=dict)
+    zone_problems: Mapping[str, Problem | None] = field(default_factory=dict)
     """Of each zone that was locked: why nothing may be registered in it, if nothing may."""
     sessions: Mapping[Ref, Session] = field(default_factory=dict)
     services: Collection[Service] = ()
@@ -43,121 +51,127 @@ class Known:
     """Of those that are asked for, the ones that are there already."""
 
 
-class Registry:
+class RegistrationDecider:
     """The services that a batch of registrations is about, as they change."""
 
-    def __init__(self, known: Known, *, private_allowed: bool) -> None:
-        self._known = known
+    def __init__(self, loaded: RegistrationBatchInput, *, private_allowed: bool) -> None:
+        self._loaded = loaded
         self._private_allowed = private_allowed
-        self._ids: dict[Key, Ref] = {_key(service): service.ref for service in known.services}
-        self._with_live_agent = set(known.with_live_agent)
-        self._registrations = set(known.registrations)
-        self.shelf = Shelf(known.services)
-        self.joined: list[Registration] = []
-        self.forgotten: list[Ref] = []
+        self._refs: dict[EndpointKey, Ref] = {_endpoint_key(service): service.ref for service in loaded.services}
+        self._with_live_agent = set(loaded.with_live_agent)
+        self._registrations = set(loaded.registrations)
+        self.changes = BatchChanges(loaded.services)
+        self.new_registrations: list[Registration] = []
+        self.stale_registrations: list[Ref] = []
         """Services that come back while registrations of ended sessions still stand: those go first."""
-        self.told: list[tuple[Register, Told]] = []
+        self.events: list[tuple[Register, PendingEvent]] = []
 
-    def application_of(self, ask: Register) -> str | Problem:
+    def resolve_application(self, command: Register) -> str | Problem:
         """The application a service will be of; or why this caller may not register it."""
-        if problem := self._known.zones[ask.zone_id] or session_rules.asleep(ask.caller, self._known.sessions):
+        if problem := self._loaded.zone_problems[command.zone_id] or session_rules.suspended_caller_problem(
+            command.caller, self._loaded.sessions
+        ):
             return problem
-        if ask.session_id is None:
-            assert ask.application_id is not None  # one of the two is in every request
-            owned = ask.caller.may_act_for(ask.application_id, SPAWN_FOR)
-            return ask.application_id if owned else session_rules.ownership_required(ask.application_id)
-        session = self._known.sessions.get((ask.zone_id, ask.session_id))
-        if session is None or not session_rules.is_live(session, self._known.now):
-            return session_rules.not_found(ask.session_id)
-        if not ask.caller.may_act_for(session.application_id, SPAWN_FOR):
+        if command.session_id is None:
+            assert command.application_id is not None  # one of the two is in every request
+            is_owner = command.caller.can_act_for(command.application_id, SPAWN_FOR)
+            return command.application_id if is_owner else session_rules.ownership_required(command.application_id)
+        session = self._loaded.sessions.get((command.zone_id, command.session_id))
+        if session is None or not session_rules.is_live(session, self._loaded.now):
+            return session_rules.session_not_found(command.session_id)
+        if not command.caller.can_act_for(session.application_id, SPAWN_FOR):
             return session_rules.ownership_required(session.application_id)
-        if ask.application_id not in (None, session.application_id):
-            return _mismatch(session)
-        asleep = session.status is State.SUSPENDED
-        return session_rules.suspended(session.id) if asleep else session.application_id
+        if command.application_id not in (None, session.application_id):
+            return _application_mismatch(session)
+        is_suspended = session.status is State.SUSPENDED
+        return session_rules.session_suspended(session.id) if is_suspended else session.application_id
 
-    def decide(self, ask: Register) -> Registered | Problem:
-        application_id = self.application_of(ask)
+    def decide(self, command: Register) -> RegisteredService | Problem:
+        application_id = self.resolve_application(command)
         if isinstance(application_id, Problem):
             return application_id
-        ref = self._ids.get((ask.zone_id, application_id, ask.endpoint_url))
-        known = self.shelf.get(ref) if ref is not None else None
-        before = known if known is not None and is_registered(known) else None
-        after = apply(before or self._fresh(ask, application_id, known), ask.said)
-        begins = begins_push(before, after)
-        if after.delivery is Delivery.PUSH and (
+        ref = self._refs.get((command.zone_id, application_id, command.endpoint_url))
+        previous = self.changes.get(ref) if ref is not None else None
+        before = previous if previous is not None and is_registered(previous) else None
+        after = apply_update(before or self._new_service(command, application_id, previous), command.update)
+        push_starts = starts_push(before, after)
+        if after.delivery is DeliveryMode.PUSH and (
             problem := push_problem(after.endpoint_url, private_allowed=self._private_allowed)
         ):
             return problem
-        if known is not None and before is None:
-            self._bring_back(ask, known)
-        if begins:
-            after = with_another_secret(after)
-        after = self._join(ask, before, self._led(ask, after))
-        return Registered(after, created=before is None, shows_secret=begins)
+        if previous is not None and before is None:
+            self._end_previous(command, previous)
+        if push_starts:
+            after = with_next_secret(after)
+        after = self._add_registration(command, before, self._with_agent(command, after))
+        return RegisteredService(after, created=before is None, include_secret=push_starts)
 
-    def _fresh(self, ask: Register, application_id: str, known: Service | None) -> Service:
-        now = self._known.now
+    def _new_service(self, command: Register, application_id: str, previous: Service | None) -> Service:
+        now = self._loaded.now
         return Service(
-            id=known.id if known else ask.id,
-            zone_id=ask.zone_id,
+            id=previous.id if previous else command.id,
+            zone_id=command.zone_id,
             application_id=application_id,
             agent_id=None,
-            endpoint_url=ask.endpoint_url,
+            endpoint_url=command.endpoint_url,
             protocol_versions="[]",
             framework_name=None,
             framework_version=None,
             capabilities="[]",
-            health=Health.STARTING,
+            health=ServiceHealth.STARTING,
             metadata_json="{}",
-            delivery=Delivery.PULL,
-            secret_number=known.secret_number if known else 0,
+            delivery=DeliveryMode.PULL,
+            secret_number=previous.secret_number if previous else 0,
             active_invocations=0,
             last_heartbeat_at=None,
             unregistered_at=None,
-            created_at=known.created_at if known else now,
+            created_at=previous.created_at if previous else now,
             updated_at=now,
         )
 
-    def _bring_back(self, ask: Register, known: Service) -> None:
+    def _end_previous(self, command: Register, previous: Service) -> None:
         """Whoever registered it before has ended, whether or not a sweep has come: its end is told before its return,
         so that whatever was asked of the one is not asked of the other."""
-        if known.unregistered_at is None:
-            gone = msgspec.structs.replace(known, unregistered_at=self._known.now, lives=0)
-            self.told.append((ask, Told("unregister", gone, known, reason=SESSION_ENDED)))
-            self.forgotten.append(known.ref)
-            self._registrations -= {one for one in self._registrations if one[:2] == known.ref}
-        self._with_live_agent.discard(known.ref)
+        if previous.unregistered_at is None:
+            unregistered = msgspec.structs.replace(previous, unregistered_at=self._loaded.now, is_live=0)
+            self.events.append((command, PendingEvent("unregister", unregistered, previous, reason=SESSION_ENDED)))
+            self.stale_registrations.append(previous.ref)
+            self._registrations -= {
+                registration for registration in self._registrations if registration[:2] == previous.ref
+            }
+        self._with_live_agent.discard(previous.ref)
 
-    def _led(self, ask: Register, service: Service) -> Service:
+    def _with_agent(self, command: Register, service: Service) -> Service:
         """The first session that registered it leads it while it lives; then the one that comes."""
-        if ask.session_id is None or (service.agent_id and service.ref in self._with_live_agent):
+        if command.session_id is None or (service.agent_id and service.ref in self._with_live_agent):
             return service
         self._with_live_agent.add(service.ref)
-        return msgspec.structs.replace(service, agent_id=ask.session_id)
+        return msgspec.structs.replace(service, agent_id=command.session_id)
 
-    def _join(self, ask: Register, before: Service | None, after: Service) -> Service:
-        registration = (*after.ref, ask.session_id or THE_APPLICATION)
-        joins = registration not in self._registrations
-        if joins:
+    def _add_registration(self, command: Register, before: Service | None, after: Service) -> Service:
+        registration = (*after.ref, command.session_id or NO_SESSION)
+        is_new = registration not in self._registrations
+        if is_new:
             self._registrations.add(registration)
-            self.joined.append(registration)
-        names = changed(before, after) if before is not None else ()
-        if before is not None and not names and not joins:
+            self.new_registrations.append(registration)
+        field_names = changed_fields(before, after) if before is not None else ()
+        if before is not None and not field_names and not is_new:
             return before
-        after = msgspec.structs.replace(after, updated_at=self._known.now)
-        self._ids[_key(after)] = after.ref
-        self.shelf.put(after)
-        told = Told("register", after) if before is None else Told("change", after, before, names)
-        self.told.append((ask, told))
+        after = msgspec.structs.replace(after, updated_at=self._loaded.now)
+        self._refs[_endpoint_key(after)] = after.ref
+        self.changes.put(after)
+        pending = (
+            PendingEvent("register", after) if before is None else PendingEvent("change", after, before, field_names)
+        )
+        self.events.append((command, pending))
         return after
 
 
-def _key(service: Service) -> Key:
+def _endpoint_key(service: Service) -> EndpointKey:
     return service.zone_id, service.application_id, service.endpoint_url
 
 
-def _mismatch(session: Session) -> Invalid:
+def _application_mismatch(session: Session) -> Invalid:
     return Invalid(
         "application_mismatch",
         f"The session {session.id!r} is of the application {session.application_id!r}, and so are its services.",

@@ -12,7 +12,7 @@ from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import Millis, iso, iso_or_none
 from quarterdeck.core.errors import NotFound, Problem
 from quarterdeck.domain.services.model import Ref, Service, ServiceView
-from quarterdeck.domain.services.rules.batch_changes import Shelf
+from quarterdeck.domain.services.rules.batch_changes import BatchChanges
 from quarterdeck.domain.sessions import rules as session_rules
 from quarterdeck.domain.sessions.model import Session
 
@@ -23,45 +23,45 @@ SPAWN_FOR = "spawn_for"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ServiceBatchInput:
     """What was loaded for a batch of asks that name services and, by their paths, sessions."""
 
     now: Millis
     sessions: Mapping[Ref, Session]
-    shelf: Shelf
+    changes: BatchChanges
     registrations: Collection[Registration] = field(default_factory=set)
 
 
 def is_registered(service: Service) -> bool:
-    return service.unregistered_at is None and bool(service.lives)
+    return service.unregistered_at is None and bool(service.is_live)
 
 
-def reached(seen: Seen, ref: Ref, session_id: str | None) -> Service | Problem:
+def resolve_service(loaded: ServiceBatchInput, ref: Ref, session_id: str | None) -> Service | Problem:
     """The service that a path leads to. A path through a session leads to what that session registered, while it
     lives."""
     zone_id, service_id = ref
     if session_id is not None:
-        session = seen.sessions.get((zone_id, session_id))
+        session = loaded.sessions.get((zone_id, session_id))
         if session is None:
-            return session_rules.not_found(session_id)
-        registered = (zone_id, service_id, session_id) in seen.registrations
-        if not registered or not session_rules.is_live(session, seen.now):
+            return session_rules.session_not_found(session_id)
+        is_registrant = (zone_id, service_id, session_id) in loaded.registrations
+        if not is_registrant or not session_rules.is_live(session, loaded.now):
             return not_found(service_id)
-    service = seen.shelf.get(ref)
+    service = loaded.changes.get(ref)
     return service if service is not None and is_registered(service) else not_found(service_id)
 
 
-def none_of_session(seen: Seen, zone_id: str, session_id: str) -> NotFound:
+def no_services_problem(loaded: ServiceBatchInput, zone_id: str, session_id: str) -> NotFound:
     """A session that has no service, or has ended, or was never there."""
-    if (zone_id, session_id) not in seen.sessions:
-        return session_rules.not_found(session_id)
+    if (zone_id, session_id) not in loaded.sessions:
+        return session_rules.session_not_found(session_id)
     return NotFound("agent_service_not_found", f"The session {session_id!r} has no service.")
 
 
-def may_act(caller: Caller, service: Service) -> Problem | None:
+def ownership_problem(caller: Caller, service: Service) -> Problem | None:
     """Why a caller may not change a service, if it may not."""
-    owned = caller.may_act_for(service.application_id, SPAWN_FOR)
-    return None if owned else session_rules.ownership_required(service.application_id)
+    is_owner = caller.can_act_for(service.application_id, SPAWN_FOR)
+    return None if is_owner else session_rules.ownership_required(service.application_id)
 
 
 def not_found(service_id: str) -> NotFound:

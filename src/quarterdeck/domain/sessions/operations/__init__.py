@@ -15,43 +15,51 @@
 """
 
 from quarterdeck.domain.sessions.operations.caller_session import (
-    bearers_of,
-    by_ref,
-    get,
-    guarded,
-    held_up,
+    bearer_refs,
+    blocked,
+    decode_sessions,
+    get_statement,
     require_bearer,
+    with_bearer_check,
 )
 from quarterdeck.domain.sessions.operations.explain import Explainer
-from quarterdeck.domain.sessions.operations.reads import expired, orphaned, page, receipt, show, subtree, unfinished
-from quarterdeck.domain.sessions.operations.repair_counts import is_miscounted, recount
-from quarterdeck.domain.sessions.operations.retention import forget
+from quarterdeck.domain.sessions.operations.reads import (
+    build_receipt,
+    find_expired,
+    find_orphaned,
+    find_unfinished_cascades,
+    list_sessions,
+    list_subtree,
+    show_sessions,
+)
+from quarterdeck.domain.sessions.operations.repair_counts import has_mismatched_counts, repair_zone_counts
+from quarterdeck.domain.sessions.operations.retention import delete_expired
 from quarterdeck.domain.sessions.operations.slot_counts import SlotCounts
 from quarterdeck.domain.sessions.operations.spawn import Spawner
-from quarterdeck.domain.sessions.operations.suspend import hold
-from quarterdeck.domain.sessions.operations.terminate import Ender, Finisher
+from quarterdeck.domain.sessions.operations.suspend import suspend_or_resume
+from quarterdeck.domain.sessions.operations.terminate import CascadeRunner, Terminator
 
 __all__ = [
-    "Ender",
+    "CascadeRunner",
     "Explainer",
-    "Finisher",
     "SlotCounts",
     "Spawner",
-    "bearers_of",
-    "by_ref",
-    "expired",
-    "forget",
-    "get",
-    "guarded",
-    "held_up",
-    "hold",
-    "is_miscounted",
-    "orphaned",
-    "page",
-    "receipt",
-    "recount",
+    "Terminator",
+    "bearer_refs",
+    "blocked",
+    "build_receipt",
+    "decode_sessions",
+    "delete_expired",
+    "find_expired",
+    "find_orphaned",
+    "find_unfinished_cascades",
+    "get_statement",
+    "has_mismatched_counts",
+    "list_sessions",
+    "list_subtree",
+    "repair_zone_counts",
     "require_bearer",
-    "show",
-    "subtree",
-    "unfinished",
+    "show_sessions",
+    "suspend_or_resume",
+    "with_bearer_check",
 ]

@@ -12,85 +12,88 @@ from quarterdeck.domain.sessions.model import Session
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import BUSY, Busy
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
 Ref = tuple[str, str]
 """(zone, session)"""
 
 
-class Asked(Protocol):
+class BearerCommand(Protocol):
     @property
     def zone_id(self) -> str: ...
     @property
     def bearer(self) -> Bearer | None: ...
 
 
-A = TypeVar("A", bound=Asked)
+A = TypeVar("A", bound=BearerCommand)
 R = TypeVar("R")
-Operation = Callable[[Tx, Sequence[A]], Awaitable[Sequence[R | Problem | Busy]]]
+Operation = Callable[[Transaction, Sequence[A]], Awaitable[Sequence[R | Problem | Busy]]]
 
 
-def bearers_of(asks: Iterable[Asked]) -> set[Ref]:
+def bearer_refs(commands: Iterable[BearerCommand]) -> set[Ref]:
     """Every session that one of these callers speaks for."""
     found: set[Ref] = set()
-    for ask in asks:
-        if bearer := ask.bearer:
-            found |= _named(bearer)
+    for command in commands:
+        if bearer := command.bearer:
+            found |= _bearer_refs_of(bearer)
     return found
 
 
-def _named(bearer: Bearer) -> set[Ref]:
+def _bearer_refs_of(bearer: Bearer) -> set[Ref]:
     return {(bearer.zone_id, name) for name in (bearer.session_id, bearer.agent_id) if name is not None}
 
 
-def get(refs: Sequence[Ref]) -> Bound:
+def get_statement(refs: Sequence[Ref]) -> BoundStatement:
     """The statement that loads sessions, for the first round trip of a room above."""
     return Q.sessions_get(batch=[*refs])
 
 
-def by_ref(rows: Sequence[Row]) -> dict[Ref, Session]:
+def decode_sessions(rows: Sequence[Row]) -> dict[Ref, Session]:
     return {(session.zone_id, session.id): session for session in decode(rows, Session)}
 
 
-def held_up(ask: Asked, why_not: Mapping[str, Problem | Busy]) -> Problem | Busy | None:
+def blocked(command: BearerCommand, lock_failures: Mapping[str, Problem | Busy]) -> Problem | Busy | None:
     """Why an ask cannot be judged in this transaction: its zone could not be locked, or the zone of the session that
     its caller speaks for, which could then end before the commit. A zone that does not exist has no session."""
-    home = ask.bearer.zone_id if ask.bearer is not None else ask.zone_id
-    return why_not.get(ask.zone_id) or (BUSY if why_not.get(home) is BUSY else None)
+    bearer_zone_id = command.bearer.zone_id if command.bearer is not None else command.zone_id
+    return lock_failures.get(command.zone_id) or (BUSY if lock_failures.get(bearer_zone_id) is BUSY else None)
 
 
-async def require_bearer(tx: Tx, bearer: Bearer | None) -> None:
+async def require_bearer(tx: Transaction, bearer: Bearer | None) -> None:
     """Refuses a token whose session has ended, before anything is read for it."""
     if bearer is None:
         return
-    [rows] = await tx.read(Q.sessions_get(batch=sorted(_named(bearer))))
-    if problem := rules.bearer_problem(bearer, by_ref(rows), tx.now):
+    [rows] = await tx.read(Q.sessions_get(batch=sorted(_bearer_refs_of(bearer))))
+    if problem := rules.bearer_problem(bearer, decode_sessions(rows), tx.now):
         raise problem
 
 
-def guarded(operation: Operation[A, R], *, writes: bool = True) -> Operation[A, R]:
+def with_bearer_check(operation: Operation[A, R], *, writes: bool = True) -> Operation[A, R]:
     """An operation of a room below, which knows nothing of sessions, for callers who may speak for one. If it writes,
     the zones of those sessions are locked first: none of them can end between this look and the commit."""
 
-    async def run(tx: Tx, asks: Sequence[A]) -> Sequence[R | Problem | Busy]:
-        refs = bearers_of(asks)
+    async def run(tx: Transaction, commands: Sequence[A]) -> Sequence[R | Problem | Busy]:
+        refs = bearer_refs(commands)
         if not refs:
-            return await operation(tx, asks)
-        homes = {zone_id for zone_id, _ in refs}
-        why_not: dict[str, Problem | Busy] = {}
+            return await operation(tx, commands)
+        bearer_zone_ids = {zone_id for zone_id, _ in refs}
+        lock_failures: dict[str, Problem | Busy] = {}
         if writes:
-            [locked] = await tx.read(zones.lock(tx, homes | {ask.zone_id for ask in asks}))
-            why_not = await zones.unlocked(tx, homes - zones.locked(locked).keys())
+            [locked] = await tx.read(
+                zones.lock_statement(tx, bearer_zone_ids | {command.zone_id for command in commands})
+            )
+            lock_failures = await zones.lock_failures(tx, bearer_zone_ids - zones.decode_zones(locked).keys())
         [rows] = await tx.read(Q.sessions_get(batch=sorted(refs)))
-        known = by_ref(rows)
-        refusals = [
-            rules.bearer_problem(ask.bearer, known, tx.now) or (held_up(ask, why_not) if writes else None)
-            for ask in asks
+        sessions = decode_sessions(rows)
+        problems = [
+            rules.bearer_problem(command.bearer, sessions, tx.now)
+            or (blocked(command, lock_failures) if writes else None)
+            for command in commands
         ]
-        good = [ask for ask, refusal in zip(asks, refusals, strict=True) if refusal is None]
-        outcomes = iter(await operation(tx, good) if good else ())
-        return [refusal or next(outcomes) for refusal in refusals]
+        allowed = [command for command, problem in zip(commands, problems, strict=True) if problem is None]
+        outcomes = iter(await operation(tx, allowed) if allowed else ())
+        return [problem or next(outcomes) for problem in problems]
 
     return run

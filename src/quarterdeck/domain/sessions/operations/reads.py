@@ -6,106 +6,117 @@ from collections.abc import Sequence
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.sessions import rules
-from quarterdeck.domain.sessions.model import Ended, Left, Member, Receipt, Session, SessionFilter, SessionRef, State
-from quarterdeck.domain.sessions.operations.caller_session import bearers_of, by_ref, require_bearer
+from quarterdeck.domain.sessions.model import (
+    Receipt,
+    RemainingSession,
+    Session,
+    SessionFilter,
+    SessionRef,
+    State,
+    TerminateResult,
+    TreeNode,
+)
+from quarterdeck.domain.sessions.operations.caller_session import bearer_refs, decode_sessions, require_bearer
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.domain.sessions.rules.cascade import Ref, left_over
+from quarterdeck.domain.sessions.rules.cascade import Ref, remaining_reasons
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 
-LEFT_MAX = 100
+REMAINING_MAX = 100
 """How many of what is left a receipt names."""
 
 
-async def show(tx: Tx, asks: Sequence[SessionRef]) -> list[Session | Problem | Busy]:
+async def show_sessions(tx: Transaction, commands: Sequence[SessionRef]) -> list[Session | Problem | Busy]:
     """Sessions by id, as they read now: one that has expired reads as terminated."""
-    refs = {(ask.zone_id, ask.session_id) for ask in asks} | bearers_of(asks)
+    refs = {(command.zone_id, command.session_id) for command in commands} | bearer_refs(commands)
     [rows] = await tx.read(Q.sessions_get(batch=sorted(refs)))
-    found = by_ref(rows)
+    found = decode_sessions(rows)
     outcomes: list[Session | Problem | Busy] = []
-    for ask in asks:
-        session = found.get((ask.zone_id, ask.session_id))
-        stranger = rules.bearer_problem(ask.bearer, found, tx.now)
-        shown = rules.as_read(session, tx.now) if session else rules.not_found(ask.session_id)
-        outcomes.append(stranger or shown)
+    for command in commands:
+        session = found.get((command.zone_id, command.session_id))
+        caller_problem = rules.bearer_problem(command.bearer, found, tx.now)
+        result = rules.effective_session(session, tx.now) if session else rules.session_not_found(command.session_id)
+        outcomes.append(caller_problem or result)
     return outcomes
 
 
-async def page(tx: Tx, wanted: SessionFilter) -> list[Session]:
+async def list_sessions(tx: Transaction, filters: SessionFilter) -> list[Session]:
     """Up to `limit` sessions, newest first, by the index that narrows most."""
-    await require_bearer(tx, wanted.bearer)
-    ended = None if wanted.status is None else int(wanted.status is State.TERMINATED)
-    live = None if ended else wanted.status
-    common = {"zone_id": wanted.zone_id, "before": wanted.before, "limit": wanted.limit, "root_id": wanted.root_id}
-    named = {"application_id": wanted.application_id}
-    if wanted.parent_id is not None:
-        statement = Q.sessions_page_of_parent(parent_id=wanted.parent_id, status=live, ended=ended, **common, **named)
+    await require_bearer(tx, filters.bearer)
+    ended = None if filters.status is None else int(filters.status is State.TERMINATED)
+    live = None if ended else filters.status
+    common = {"zone_id": filters.zone_id, "before": filters.before, "limit": filters.limit, "root_id": filters.root_id}
+    application = {"application_id": filters.application_id}
+    if filters.parent_id is not None:
+        statement = Q.sessions_page_of_parent(
+            parent_id=filters.parent_id, status=live, ended=ended, **common, **application
+        )
     elif live is not None:
-        statement = Q.sessions_page_of_status(status=live, **common, **named)
-    elif wanted.application_id is not None:
-        statement = Q.sessions_page_of_application(ended=ended, **common, **named)
+        statement = Q.sessions_page_of_status(status=live, **common, **application)
+    elif filters.application_id is not None:
+        statement = Q.sessions_page_of_application(ended=ended, **common, **application)
     else:
-        statement = Q.sessions_page(ended=ended, **common, **named)
+        statement = Q.sessions_page(ended=ended, **common, **application)
     [rows] = await tx.read(statement)
     if not rows:
-        await zones.require(tx, wanted.zone_id)
-    return [rules.as_read(session, tx.now) for session in decode(rows, Session)]
+        await zones.require_zone(tx, filters.zone_id)
+    return [rules.effective_session(session, tx.now) for session in decode(rows, Session)]
 
 
-async def subtree(tx: Tx, ref: SessionRef) -> list[Session]:
+async def list_subtree(tx: Transaction, ref: SessionRef) -> list[Session]:
     """A session and all its descendants, parents first."""
     await require_bearer(tx, ref.bearer)
     [rows] = await tx.read(Q.sessions_subtrees(batch=[(ref.zone_id, ref.session_id)]))
     if not rows:
-        raise rules.not_found(ref.session_id)
-    return [rules.as_read(session, tx.now) for session in decode([row[1:] for row in rows], Session)]
+        raise rules.session_not_found(ref.session_id)
+    return [rules.effective_session(session, tx.now) for session in decode([row[1:] for row in rows], Session)]
 
 
-async def receipt(tx: Tx, ended: Ended, took_ms: int) -> Receipt:
+async def build_receipt(tx: Transaction, result: TerminateResult, duration_ms: int) -> Receipt:
     """What became of an ending, counted from the rows after it and not from what it set out to do."""
-    if ended.session_id is None:
+    if result.session_id is None:
         # Of a zone only what was alive is counted: what ever ended in it may be millions, and nobody asked for them.
-        [there] = await tx.read(Q.members_of_zones(batch=[(ended.zone_id,)]))
-        members = decode(there, Member)
-        gone = ended.stopped
+        [node_rows] = await tx.read(Q.members_of_zones(batch=[(result.zone_id,)]))
+        nodes = decode(node_rows, TreeNode)
+        ended_count = result.stopped
     else:
-        [[[count]], there] = await tx.read(
-            Q.ended_below(zone_id=ended.zone_id, session_id=ended.session_id),
-            Q.members_of_subtrees(batch=[(ended.zone_id, ended.session_id)]),
+        [[[count]], node_rows] = await tx.read(
+            Q.ended_below(zone_id=result.zone_id, session_id=result.session_id),
+            Q.members_of_subtrees(batch=[(result.zone_id, result.session_id)]),
         )
-        members = decode([row[1:] for row in there], Member)
-        gone = int(str(count))
-    left = left_over(members)
+        nodes = decode([row[1:] for row in node_rows], TreeNode)
+        ended_count = int(str(count))
+    remaining = remaining_reasons(nodes)
     return Receipt(
-        zone_id=ended.zone_id,
-        session_id=ended.session_id,
-        cascade_id=ended.cascade_id,
-        reason=ended.reason,
-        asked=gone + sum(member.terminated_at is None for member in members),
-        stopped=ended.stopped,
-        already_stopped=max(0, gone - ended.stopped),
-        duration_ms=took_ms,
-        joined=ended.joined,
-        left=[Left(session_id, why) for session_id, why in [*left.items()][:LEFT_MAX]],
+        zone_id=result.zone_id,
+        session_id=result.session_id,
+        cascade_id=result.cascade_id,
+        reason=result.reason,
+        asked=ended_count + sum(node.terminated_at is None for node in nodes),
+        stopped=result.stopped,
+        already_stopped=max(0, ended_count - result.stopped),
+        duration_ms=duration_ms,
+        joined=result.joined,
+        left=[RemainingSession(session_id, reason) for session_id, reason in [*remaining.items()][:REMAINING_MAX]],
     )
 
 
 # -- what sweeps look for, across zones ---------------------------------------------------------------------------
 
 
-async def expired(tx: Tx, limit: int) -> list[Ref]:
+async def find_expired(tx: Transaction, limit: int) -> list[Ref]:
     """The topmost sessions of what has expired."""
     return _refs(*await tx.read(Q.sessions_expired(limit=limit)))
 
 
-async def orphaned(tx: Tx, limit: int) -> list[Ref]:
+async def find_orphaned(tx: Transaction, limit: int) -> list[Ref]:
     """Live sessions whose parent has ended or is gone."""
     return _refs(*await tx.read(Q.sessions_orphaned(limit=limit)))
 
 
-async def unfinished(tx: Tx, limit: int) -> list[Ref]:
+async def find_unfinished_cascades(tx: Transaction, limit: int) -> list[Ref]:
     """(zone, cascade) of the endings under way."""
     return _refs(*await tx.read(Q.cascades_unfinished(limit=limit)))
 

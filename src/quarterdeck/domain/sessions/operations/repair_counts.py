@@ -12,38 +12,40 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.sessions.model import Recount, Recounted
+from quarterdeck.domain.sessions.model import RepairCounts, RepairCountsResult
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 
 NAMED_MAX = 20
 """How many of the counts that were wrong the event names."""
 
 
-async def is_miscounted(tx: Tx, zone_id: str) -> bool:
+async def has_mismatched_counts(tx: Transaction, zone_id: str) -> bool:
     [rows] = await tx.read(Q.counts_wrong(zone_id=zone_id))
     return bool(rows)
 
 
-async def recount(tx: Tx, asks: Sequence[Recount]) -> list[Recounted | Problem | Busy]:
+async def repair_zone_counts(
+    tx: Transaction, commands: Sequence[RepairCounts]
+) -> list[RepairCountsResult | Problem | Busy]:
     """Sets the counts of zones right."""
-    wanted = {ask.zone_id for ask in asks}
-    [locked_rows] = await tx.read(zones.lock(tx, wanted))
-    locked = zones.locked(locked_rows)
-    why_not = await zones.unlocked(tx, wanted - locked.keys())
-    mended = {zone_id: await _mend(tx, zone_id) for zone_id in sorted(locked)}
-    return [why_not.get(ask.zone_id) or Recounted(mended[ask.zone_id]) for ask in asks]
+    zone_ids = {command.zone_id for command in commands}
+    [locked_rows] = await tx.read(zones.lock_statement(tx, zone_ids))
+    locked = zones.decode_zones(locked_rows)
+    lock_failures = await zones.lock_failures(tx, zone_ids - locked.keys())
+    repaired = {zone_id: await _repair(tx, zone_id) for zone_id in sorted(locked)}
+    return [lock_failures.get(command.zone_id) or RepairCountsResult(repaired[command.zone_id]) for command in commands]
 
 
-async def _mend(tx: Tx, zone_id: str) -> int:
+async def _repair(tx: Transaction, zone_id: str) -> int:
     [rows] = await tx.read(Q.counts_wrong(zone_id=zone_id))
     if not rows:
         return 0
     tx.write(Q.counts_mend(batch=[(zone_id, scope, key, n) for scope, key, n in rows]))
-    named = [f"{scope} {key}".strip() for scope, key, _ in rows[:NAMED_MAX]]
-    data = msgspec.json.encode({"mended": len(rows), "counts": named}).decode()
+    names = [f"{scope} {key}".strip() for scope, key, _ in rows[:NAMED_MAX]]
+    data = msgspec.json.encode({"mended": len(rows), "counts": names}).decode()
     tx.emit(NewEvent("zone.recount", zone_id, zone_id, "sweep", data=data))
     return len(rows)

@@ -7,18 +7,18 @@ are kept by rules of their own (`engine.retention`).
 from __future__ import annotations
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.ids import first_id
+from quarterdeck.core.ids import lowest_id_at
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 
 
-async def forget(tx: Tx, window: Millis, limit: int) -> int:
+async def delete_expired(tx: Transaction, retention_ms: Millis, limit: int) -> int:
     """Removes up to so many sessions that ended before the window, and cascades that were over before it."""
     # A read of nothing but the clock: what is old is decided by the database's time.
     await tx.read()
-    before = tx.now - window
-    gone, _ = await tx.read(
-        Q.sessions_forget(before=before, before_id=first_id(before), limit=limit),
+    before = tx.now - retention_ms
+    deleted, _ = await tx.read(
+        Q.sessions_forget(before=before, before_id=lowest_id_at(before), limit=limit),
         Q.cascades_forget(before=before, limit=limit),
     )
-    return len(gone)
+    return len(deleted)

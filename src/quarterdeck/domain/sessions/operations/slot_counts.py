@@ -9,8 +9,8 @@ import msgspec
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.domain.zones.model import Limits
-from quarterdeck.engine.mirrors.slots import Use
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.mirrors.slots import SlotUsage
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 
 
@@ -25,20 +25,21 @@ class _SlotRow(msgspec.Struct, frozen=True, array_like=True):
 class SlotCounts:
     """An object only because it must know the platform's defaults."""
 
-    def __init__(self, defaults: Limits) -> None:
-        self._defaults = defaults
+    def __init__(self, default_limits: Limits) -> None:
+        self._default_limits = default_limits
 
-    async def of(self, tx: Tx, zone_ids: Collection[str]) -> list[Use]:
+    async def load_usage(self, tx: Transaction, zone_ids: Collection[str]) -> list[SlotUsage]:
         [rows] = await tx.read(Q.slots_of(batch=[(zone_id,) for zone_id in sorted(zone_ids)]))
-        return self._uses(rows)
+        return self._decode_usages(rows)
 
-    async def names(self, tx: Tx, after: str, limit: int) -> list[str]:
-        return [zone.id for zone in await zones.page(tx, after, limit)]
+    async def list_zones(self, tx: Transaction, after: str, limit: int) -> list[str]:
+        return [zone.id for zone in await zones.list_zones(tx, after, limit)]
 
-    def _uses(self, rows: list[Row]) -> list[Use]:
+    def _decode_usages(self, rows: list[Row]) -> list[SlotUsage]:
         return [
-            Use(row.zone_id, row.live, row.expired, self._limit(row.quotas), row.pos) for row in decode(rows, _SlotRow)
+            SlotUsage(row.zone_id, row.live, row.expired, self._max_concurrent(row.quotas), row.pos)
+            for row in decode(rows, _SlotRow)
         ]
 
-    def _limit(self, quotas: str) -> int:
-        return zone_rules.limits_by(quotas, self._defaults).max_concurrent
+    def _max_concurrent(self, quotas: str) -> int:
+        return zone_rules.limits_from_quotas(quotas, self._default_limits).max_concurrent

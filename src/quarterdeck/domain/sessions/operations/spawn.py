@@ -9,80 +9,95 @@ import msgspec
 
 from quarterdeck.core.clock import iso
 from quarterdeck.core.errors import LimitReached, Problem
-from quarterdeck.core.idempotency import Binding, Key
+from quarterdeck.core.idempotency import Key, KeyRecord
 from quarterdeck.domain.sessions import rules
 from quarterdeck.domain.sessions.model import Session, Spawn, Spawned
-from quarterdeck.domain.sessions.operations.caller_session import bearers_of, held_up
+from quarterdeck.domain.sessions.operations.caller_session import bearer_refs, blocked
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.domain.sessions.rules import SPAWN, Count, CountKey, Known
+from quarterdeck.domain.sessions.rules import SPAWN, Count, CountKey, SpawnBatchInput
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.domain.zones.model import Limits
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
 
 class Spawner:
     """Admission. An object only because it must know the platform's default limits."""
 
-    def __init__(self, defaults: Limits) -> None:
-        self._defaults = defaults
+    def __init__(self, default_limits: Limits) -> None:
+        self._default_limits = default_limits
 
-    async def spawn(self, tx: Tx, asks: Sequence[Spawn]) -> list[Spawned | Problem | Busy]:
-        concerned = zones_of(asks)
-        known = await self._load(tx, asks, zones.lock(tx, concerned))
-        why_not = await zones.unlocked(tx, concerned - known.terms.keys())
-        waiting = [held_up(ask, why_not) if why_not else None for ask in asks]
-        judged = [ask for ask, wait in zip(asks, waiting, strict=True) if wait is None]
-        decided = iter(await _admit(tx, judged, known))
-        outcomes = [wait or next(decided) for wait in waiting]
-        _write(tx, asks, outcomes)
+    async def spawn(self, tx: Transaction, commands: Sequence[Spawn]) -> list[Spawned | Problem | Busy]:
+        zone_ids = zones_of(commands)
+        loaded = await self._load(tx, commands, zones.lock_statement(tx, zone_ids))
+        lock_failures = await zones.lock_failures(tx, zone_ids - loaded.zones.keys())
+        refusals = [blocked(command, lock_failures) if lock_failures else None for command in commands]
+        decidable = [command for command, refusal in zip(commands, refusals, strict=True) if refusal is None]
+        decisions = iter(await _admit(tx, decidable, loaded))
+        outcomes = [refusal or next(decisions) for refusal in refusals]
+        _persist(tx, commands, outcomes)
         return outcomes
 
-    async def load_to_look(self, tx: Tx, ask: Spawn) -> Known:
+    async def load_unlocked(self, tx: Transaction, command: Spawn) -> SpawnBatchInput:
         """The same without a lock, for whoever only wants to know what would be decided."""
-        known = await self._load(tx, [ask], zones.look(ask.zone_id))
-        if ask.zone_id not in known.terms:
-            raise zone_rules.not_found(ask.zone_id)
-        return known
+        loaded = await self._load(tx, [command], zones.get_statement(command.zone_id))
+        if command.zone_id not in loaded.zones:
+            raise zone_rules.zone_not_found(command.zone_id)
+        return loaded
 
-    async def _load(self, tx: Tx, asks: Sequence[Spawn], zone_rows: Bound) -> Known:
+    async def _load(
+        self, tx: Transaction, commands: Sequence[Spawn], zones_statement: BoundStatement
+    ) -> SpawnBatchInput:
         """One round trip: the locks first, then everything that decides."""
-        keys = list({Key(a.zone_id, a.application_id, SPAWN, a.key) for a in asks if a.key is not None})
-        parents = sorted({(a.zone_id, a.parent_id) for a in asks if a.parent_id is not None})
-        bearers = bearers_of(asks)
+        keys = list(
+            {
+                Key(command.zone_id, command.application_id, SPAWN, command.key)
+                for command in commands
+                if command.key is not None
+            }
+        )
+        parents = sorted(
+            {(command.zone_id, command.parent_id) for command in commands if command.parent_id is not None}
+        )
+        bearers = bearer_refs(commands)
         statements = [
-            zone_rows,
-            Q.counts_load(batch=list(_bounded(asks))),
+            zones_statement,
+            Q.counts_load(batch=list(_count_keys(commands))),
             Q.counts_of_trees(batch=list(parents)) if parents else None,
             Q.sessions_get(batch=sorted({*parents, *bearers})) if parents or bearers else None,
-            idempotency.load(keys) if keys else None,
+            idempotency.load_keys(keys) if keys else None,
             Q.sessions_of_keys(batch=[msgspec.structs.astuple(key) for key in keys]) if keys else None,
         ]
-        answers = iter(await tx.read(*(statement for statement in statements if statement)))
-        locked, counts, trees, named, bound, replayed = (next(answers) if s else [] for s in statements)
-        return Known(
+        results = iter(await tx.read(*(statement for statement in statements if statement)))
+        zone_rows, count_rows, tree_count_rows, session_rows, key_rows, replayed_rows = (
+            next(results) if s else [] for s in statements
+        )
+        return SpawnBatchInput(
             now=tx.now,
-            terms={z.id: zone_rules.terms(z, self._defaults) for z in zones.locked(locked).values()},
-            sessions={(s.zone_id, s.id): s for s in decode([*named, *replayed], Session)},
-            keys=idempotency.loaded(bound),
-            counts=_counts([*counts, *trees]),
+            zones={
+                z.id: zone_rules.admission_of_zone(z, self._default_limits)
+                for z in zones.decode_zones(zone_rows).values()
+            },
+            sessions={(s.zone_id, s.id): s for s in decode([*session_rows, *replayed_rows], Session)},
+            keys=idempotency.decode_records(key_rows),
+            counts=_decode_counts([*count_rows, *tree_count_rows]),
         )
 
 
-def _bounded(asks: Iterable[Spawn]) -> Iterable[tuple[object, ...]]:
+def _count_keys(commands: Iterable[Spawn]) -> Iterable[tuple[object, ...]]:
     """The rows of `admission_counts` a batch is judged by, other than its trees'."""
-    wanted: set[CountKey] = set()
-    for ask in asks:
-        wanted.add((ask.zone_id, "zone", ""))
-        wanted.add((ask.zone_id, "application", ask.application_id))
-        if ask.parent_id is not None:
-            wanted.add((ask.zone_id, "concurrent", ""))
-            wanted.add((ask.zone_id, "parent", ask.parent_id))
-    return wanted
+    keys: set[CountKey] = set()
+    for command in commands:
+        keys.add((command.zone_id, "zone", ""))
+        keys.add((command.zone_id, "application", command.application_id))
+        if command.parent_id is not None:
+            keys.add((command.zone_id, "concurrent", ""))
+            keys.add((command.zone_id, "parent", command.parent_id))
+    return keys
 
 
 class _CountRow(msgspec.Struct, frozen=True, array_like=True):
@@ -93,47 +108,51 @@ class _CountRow(msgspec.Struct, frozen=True, array_like=True):
     ever: int
 
 
-def _counts(rows: Sequence[Row]) -> dict[CountKey, Count]:
+def _decode_counts(rows: Sequence[Row]) -> dict[CountKey, Count]:
     return {(row.zone_id, row.scope, row.key): Count(row.live, row.ever) for row in decode(rows, _CountRow)}
 
 
-async def _admit(tx: Tx, asks: Sequence[Spawn], known: Known) -> list[Spawned | Problem]:
-    decided = rules.admit(asks, known)
-    full = {a.zone_id for a, d in zip(asks, decided, strict=True) if isinstance(d, LimitReached)}
-    if not full:
-        return decided
+async def _admit(tx: Transaction, commands: Sequence[Spawn], loaded: SpawnBatchInput) -> list[Spawned | Problem]:
+    decisions = rules.admit(commands, loaded)
+    full_zones = {
+        command.zone_id
+        for command, decision in zip(commands, decisions, strict=True)
+        if isinstance(decision, LimitReached)
+    }
+    if not full_zones:
+        return decisions
     # A bound refuses: only now is it worth asking what of it has expired and merely waits for a sweep.
-    batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted(full)]
-    [rows] = await tx.read(Q.expired_unswept(batch=batch, now=known.now))
+    batch: list[tuple[object, ...]] = [(zone_id,) for zone_id in sorted(full_zones)]
+    [rows] = await tx.read(Q.expired_unswept(batch=batch, now=loaded.now))
     if not rows:
-        return decided
-    counts = rules.without(known.counts, decode(rows, rules.Expired))
-    return rules.admit(asks, dataclasses.replace(known, counts=counts))
+        return decisions
+    counts = rules.subtract_expired(loaded.counts, decode(rows, rules.ExpiredGroup))
+    return rules.admit(commands, dataclasses.replace(loaded, counts=counts))
 
 
-def _write(tx: Tx, asks: Sequence[Spawn], outcomes: Sequence[Spawned | Problem | Busy]) -> None:
+def _persist(tx: Transaction, commands: Sequence[Spawn], outcomes: Sequence[Spawned | Problem | Busy]) -> None:
     """Sessions, counts, keys and events of what was admitted, set by set."""
-    made = [
-        (ask, outcome.session)
-        for ask, outcome in zip(asks, outcomes, strict=True)
+    created = [
+        (command, outcome.session)
+        for command, outcome in zip(commands, outcomes, strict=True)
         if isinstance(outcome, Spawned) and outcome.created
     ]
-    if not made:
+    if not created:
         return
-    sessions = [session for _, session in made]
+    sessions = [session for _, session in created]
     tx.write(Q.sessions_insert(batch=[msgspec.structs.astuple(session) for session in sessions]))
-    tx.write(Q.counts_raise(batch=[(*key, n) for key, n in sorted(rules.tally(sessions).items())]))
-    if bindings := [_binding(ask, session) for ask, session in made if ask.key is not None]:
-        tx.write(idempotency.store(bindings, tx.now))
-    for ask, session in made:
-        tx.emit(_spawned(ask, session))
+    tx.write(Q.counts_raise(batch=[(*key, n) for key, n in sorted(rules.count_sessions(sessions).items())]))
+    if records := [_key_record(command, session) for command, session in created if command.key is not None]:
+        tx.write(idempotency.store_records(records, tx.now))
+    for command, session in created:
+        tx.emit(_spawn_event(command, session))
 
 
-def _binding(ask: Spawn, session: Session) -> Binding:
-    return Binding(ask.zone_id, ask.application_id, SPAWN, ask.key or "", ask.digest, session.id)
+def _key_record(command: Spawn, session: Session) -> KeyRecord:
+    return KeyRecord(command.zone_id, command.application_id, SPAWN, command.key or "", command.digest, session.id)
 
 
-def _spawned(ask: Spawn, session: Session) -> NewEvent:
+def _spawn_event(command: Spawn, session: Session) -> NewEvent:
     data = msgspec.json.encode(
         {
             "application_id": session.application_id,
@@ -145,5 +164,5 @@ def _spawned(ask: Spawn, session: Session) -> NewEvent:
         }
     ).decode()
     return NewEvent(
-        "session.spawn", session.zone_id, session.id, ask.caller.subject, None, session.status, data, ask.trace
+        "session.spawn", session.zone_id, session.id, command.caller.subject, None, session.status, data, command.trace
     )

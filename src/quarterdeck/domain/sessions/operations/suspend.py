@@ -8,88 +8,92 @@ import msgspec
 
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.sessions import rules
-from quarterdeck.domain.sessions.model import Held, Hold, Member, State
-from quarterdeck.domain.sessions.operations.caller_session import bearers_of, by_ref, held_up
+from quarterdeck.domain.sessions.model import State, Suspend, SuspendResult, TreeNode
+from quarterdeck.domain.sessions.operations.caller_session import bearer_refs, blocked, decode_sessions
 from quarterdeck.domain.sessions.queries import Q
 from quarterdeck.domain.sessions.rules.cascade import Ref
-from quarterdeck.domain.sessions.rules.suspension import Grove, Move
+from quarterdeck.domain.sessions.rules.suspension import SessionTrees, SuspensionChange
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
-from quarterdeck.store.sql import pieces
+from quarterdeck.store.sql import chunks
 
 
-async def hold(tx: Tx, asks: Sequence[Hold]) -> list[Held | Problem | Busy]:
+async def suspend_or_resume(tx: Transaction, commands: Sequence[Suspend]) -> list[SuspendResult | Problem | Busy]:
     """Suspends and resumes, in order of arrival."""
-    refs: list[tuple[object, ...]] = [*sorted({(ask.zone_id, ask.session_id) for ask in asks})]
-    locked_rows, below, above, named = await tx.read(
-        zones.lock(tx, zones_of(asks)),
+    refs: list[tuple[object, ...]] = [*sorted({(command.zone_id, command.session_id) for command in commands})]
+    locked_rows, subtree_rows, lineage_rows, session_rows = await tx.read(
+        zones.lock_statement(tx, zones_of(commands)),
         Q.members_of_subtrees(batch=refs),
         Q.members_of_lines(batch=refs),
-        Q.sessions_get(batch=sorted({*bearers_of(asks), *((str(z), str(i)) for z, i in refs)})),
+        Q.sessions_get(
+            batch=sorted({*bearer_refs(commands), *((str(zone_id), str(session_id)) for zone_id, session_id in refs)})
+        ),
     )
-    sessions = by_ref(named)
-    why_not = await zones.unlocked(tx, zones_of(asks) - zones.locked(locked_rows).keys())
-    grove = Grove(decode([*(row[1:] for row in below), *above], Member), tx.now)
-    moved = _Moved()
-    outcomes: list[Held | Problem | Busy] = []
-    for ask in asks:
-        refusal = held_up(ask, why_not) or rules.bearer_problem(ask.bearer, sessions, tx.now)
-        target = sessions.get((ask.zone_id, ask.session_id))
-        if refusal is None and target is None:
-            refusal = rules.not_found(ask.session_id)
-        if refusal is None and target and not ask.caller.may_act_for(target.application_id, "spawn_for"):
-            refusal = rules.ownership_required(target.application_id)
-        outcomes.append(refusal or moved.by(tx, ask, grove.decide(ask)))
-    await moved.write(tx)
+    sessions = decode_sessions(session_rows)
+    lock_failures = await zones.lock_failures(tx, zones_of(commands) - zones.decode_zones(locked_rows).keys())
+    trees = SessionTrees(decode([*(row[1:] for row in subtree_rows), *lineage_rows], TreeNode), tx.now)
+    changes = _BatchChanges()
+    outcomes: list[SuspendResult | Problem | Busy] = []
+    for command in commands:
+        problem = blocked(command, lock_failures) or rules.bearer_problem(command.bearer, sessions, tx.now)
+        target = sessions.get((command.zone_id, command.session_id))
+        if problem is None and target is None:
+            problem = rules.session_not_found(command.session_id)
+        if problem is None and target and not command.caller.can_act_for(target.application_id, "spawn_for"):
+            problem = rules.ownership_required(target.application_id)
+        outcomes.append(problem or changes.apply(tx, command, trees.decide(command)))
+    await changes.persist(tx)
     return outcomes
 
 
-class _Moved:
+class _BatchChanges:
     """What a batch has moved: each session from where it was first to where it is last."""
 
     def __init__(self) -> None:
-        self._moves: dict[Ref, Move] = {}
-        self._fell: set[Ref] = set()
+        self._changes: dict[Ref, SuspensionChange] = {}
+        self._newly_suspended: set[Ref] = set()
         """Who fell asleep in it, also if it had woken in it before: that is since when it sleeps."""
 
-    def by(self, tx: Tx, ask: Hold, decided: list[Move] | Problem) -> Held | Problem:
-        if isinstance(decided, Problem):
-            return decided
-        for move in decided:
-            ref = (move.before.zone_id, move.before.id)
-            first = self._moves.get(ref, move)
-            self._moves[ref] = Move(first.before, move.after)
-            if move.before.status is not move.after.status is State.SUSPENDED:
-                self._fell.add(ref)
-            tx.emit(_told(ask, move))
-        return Held(sum(move.before.status is not move.after.status for move in decided))
+    def apply(
+        self, tx: Transaction, command: Suspend, decision: list[SuspensionChange] | Problem
+    ) -> SuspendResult | Problem:
+        if isinstance(decision, Problem):
+            return decision
+        for change in decision:
+            ref = (change.before.zone_id, change.before.id)
+            first = self._changes.get(ref, change)
+            self._changes[ref] = SuspensionChange(first.before, change.after)
+            if change.before.status is not change.after.status is State.SUSPENDED:
+                self._newly_suspended.add(ref)
+            tx.emit(_suspension_event(command, change))
+        return SuspendResult(sum(change.before.status is not change.after.status for change in decision))
 
-    async def write(self, tx: Tx) -> None:
+    async def persist(self, tx: Transaction) -> None:
         batch: list[tuple[object, ...]] = [
-            (*ref, move.before.status, move.after.status, move.after.held, int(ref in self._fell))
-            for ref, move in sorted(self._moves.items())
+            (*ref, change.before.status, change.after.status, change.after.held, int(ref in self._newly_suspended))
+            for ref, change in sorted(self._changes.items())
         ]
-        for piece in pieces(batch):
+        for piece in chunks(batch):
             [rows] = await tx.read(Q.sessions_hold(batch=piece, now=tx.now))
             if len(rows) != len(piece):
                 raise RuntimeError("sessions moved under the zone's lock")
 
 
-def _told(ask: Hold, move: Move) -> NewEvent:
-    member = move.after
+def _suspension_event(command: Suspend, change: SuspensionChange) -> NewEvent:
+    node = change.after
     data = msgspec.json.encode(
-        {"cause": ask.session_id, "session_sid": member.session_sid, "root_id": member.root_id}
+        {"cause": command.session_id, "session_sid": node.session_sid, "root_id": node.root_id}
     ).decode()
     return NewEvent(
-        f"session.{ask.verb}",
-        member.zone_id,
-        member.id,
-        ask.caller.subject,
-        move.before.status,
-        member.status,
+        f"session.{command.verb}",
+        node.zone_id,
+        node.id,
+        command.caller.subject,
+        change.before.status,
+        node.status,
         data,
-        ask.trace,
+        command.trace,
     )

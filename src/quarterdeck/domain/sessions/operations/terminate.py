@@ -15,215 +15,243 @@ import msgspec
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
 from quarterdeck.domain.sessions import rules
-from quarterdeck.domain.sessions.model import Cascade, Ended, Member, Settle, Settled, State, StopZone, Terminate
-from quarterdeck.domain.sessions.operations.caller_session import bearers_of, by_ref, held_up
+from quarterdeck.domain.sessions.model import (
+    Cascade,
+    FinishCascade,
+    FinishCascadeResult,
+    State,
+    StopZone,
+    Terminate,
+    TerminateResult,
+    TreeNode,
+)
+from quarterdeck.domain.sessions.operations.caller_session import bearer_refs, blocked, decode_sessions
 from quarterdeck.domain.sessions.queries import Q
-from quarterdeck.domain.sessions.rules.cascade import Ask, Endings, Known, Leaving, Ref
+from quarterdeck.domain.sessions.rules.cascade import (
+    Ref,
+    SessionEnd,
+    TerminateBatchInput,
+    TerminateCommand,
+    TerminateDecider,
+)
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.domain.zones.model import Zone
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import Bound, pieces
+from quarterdeck.store.sql import BoundStatement, chunks
 
 Batch = list[tuple[object, ...]]
 Sid = tuple[str, str]
 """(zone, sid)"""
 
 
-class Ender:
+class Terminator:
     """An object only because it must know how much one transaction may settle."""
 
-    def __init__(self, chunk: int) -> None:
-        self._chunk = chunk
+    def __init__(self, chunk_size: int) -> None:
+        self._chunk_size = chunk_size
 
-    async def terminate(self, tx: Tx, asks: Sequence[Terminate]) -> list[Ended | Problem | Busy]:
+    async def terminate_sessions(
+        self, tx: Transaction, commands: Sequence[Terminate]
+    ) -> list[TerminateResult | Problem | Busy]:
         """Ends sessions with their subtrees. Ending what has ended succeeds and moves nothing."""
-        targets = {(ask.zone_id, ask.session_id) for ask in asks}
-        along = {(ask.zone_id, session_id) for ask in asks for session_id in ask.along}
-        locked_rows, reached, named, open_rows = await tx.read(
-            zones.lock(tx, zones_of(asks)),
-            Q.members_of_subtrees(batch=[*sorted(targets | along)]),
-            Q.sessions_get(batch=sorted(bearers_of(asks) | targets)),
-            Q.cascades_under_way(batch=_zones(asks)),
+        targets = {(command.zone_id, command.session_id) for command in commands}
+        additional = {(command.zone_id, session_id) for command in commands for session_id in command.also_terminate}
+        locked_rows, node_rows, session_rows, cascade_rows = await tx.read(
+            zones.lock_statement(tx, zones_of(commands)),
+            Q.members_of_subtrees(batch=[*sorted(targets | additional)]),
+            Q.sessions_get(batch=sorted(bearer_refs(commands) | targets)),
+            Q.cascades_under_way(batch=_zone_batch(commands)),
         )
-        sessions = by_ref(named)
-        members: dict[tuple[str, str | None], list[Member]] = {}
-        for row, member in zip(reached, decode([row[1:] for row in reached], Member), strict=True):
-            members.setdefault((member.zone_id, str(row[0])), []).append(member)
-        locked = zones.locked(locked_rows)
-        why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
-        endings = Endings(Known(tx.now, sessions, members, _open(open_rows)), self._chunk)
-        outcomes: list[Ended | Problem | Busy] = []
-        for ask in asks:
-            stranger = rules.bearer_problem(ask.bearer, sessions, tx.now)
-            outcomes.append(held_up(ask, why_not) or stranger or endings.decide(ask, new_id()))
-        await _write(tx, endings)
+        sessions = decode_sessions(session_rows)
+        nodes: dict[tuple[str, str | None], list[TreeNode]] = {}
+        for row, node in zip(node_rows, decode([row[1:] for row in node_rows], TreeNode), strict=True):
+            nodes.setdefault((node.zone_id, str(row[0])), []).append(node)
+        locked = zones.decode_zones(locked_rows)
+        lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
+        decider = TerminateDecider(
+            TerminateBatchInput(tx.now, sessions, nodes, _decode_cascades(cascade_rows)), self._chunk_size
+        )
+        outcomes: list[TerminateResult | Problem | Busy] = []
+        for command in commands:
+            caller_problem = rules.bearer_problem(command.bearer, sessions, tx.now)
+            outcomes.append(blocked(command, lock_failures) or caller_problem or decider.decide(command, new_id()))
+        await _persist(tx, decider)
         return outcomes
 
-    async def stop_zone(self, tx: Tx, asks: Sequence[StopZone]) -> list[Ended | Problem | Busy]:
+    async def stop_zones(self, tx: Transaction, commands: Sequence[StopZone]) -> list[TerminateResult | Problem | Busy]:
         """The big red button: no admission from here on, and the end of everything that was admitted."""
-        locked_rows, reached, named, open_rows = await tx.read(
-            zones.lock(tx, zones_of(asks)),
-            Q.members_of_zones(batch=_zones(asks)),
-            Q.sessions_get(batch=sorted(bearers_of(asks))),
-            Q.cascades_under_way(batch=_zones(asks)),
+        locked_rows, node_rows, session_rows, cascade_rows = await tx.read(
+            zones.lock_statement(tx, zones_of(commands)),
+            Q.members_of_zones(batch=_zone_batch(commands)),
+            Q.sessions_get(batch=sorted(bearer_refs(commands))),
+            Q.cascades_under_way(batch=_zone_batch(commands)),
         )
-        bearers = by_ref(named)
-        members: dict[tuple[str, str | None], list[Member]] = {}
-        for member in decode(reached, Member):
-            members.setdefault((member.zone_id, None), []).append(member)
-        locked = zones.locked(locked_rows)
-        why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
-        endings = Endings(Known(tx.now, {}, members, _open(open_rows)), self._chunk)
-        outcomes: list[Ended | Problem | Busy] = []
-        for ask in asks:
-            refusal = held_up(ask, why_not) or rules.bearer_problem(ask.bearer, bearers, tx.now)
-            if refusal is None:
-                locked[ask.zone_id] = _close(tx, locked[ask.zone_id], ask)
-            outcomes.append(refusal or endings.decide(ask, new_id()))
-        await _write(tx, endings)
+        sessions = decode_sessions(session_rows)
+        nodes: dict[tuple[str, str | None], list[TreeNode]] = {}
+        for node in decode(node_rows, TreeNode):
+            nodes.setdefault((node.zone_id, None), []).append(node)
+        locked = zones.decode_zones(locked_rows)
+        lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
+        decider = TerminateDecider(
+            TerminateBatchInput(tx.now, {}, nodes, _decode_cascades(cascade_rows)), self._chunk_size
+        )
+        outcomes: list[TerminateResult | Problem | Busy] = []
+        for command in commands:
+            problem = blocked(command, lock_failures) or rules.bearer_problem(command.bearer, sessions, tx.now)
+            if problem is None:
+                locked[command.zone_id] = _freeze_or_end(tx, locked[command.zone_id], command)
+            outcomes.append(problem or decider.decide(command, new_id()))
+        await _persist(tx, decider)
         return outcomes
 
-    async def settle(self, tx: Tx, asks: Sequence[Settle]) -> list[Settled | Problem | Busy]:
+    async def finish_cascades(
+        self, tx: Transaction, commands: Sequence[FinishCascade]
+    ) -> list[FinishCascadeResult | Problem | Busy]:
         """One more chunk of the oldest cascade of each zone, and whether the one that was asked about is over."""
-        locked_rows, open_rows = await tx.read(
-            zones.lock(tx, (ask.zone_id for ask in asks)), Q.cascades_under_way(batch=_zones(asks))
+        locked_rows, cascade_rows = await tx.read(
+            zones.lock_statement(tx, (command.zone_id for command in commands)),
+            Q.cascades_under_way(batch=_zone_batch(commands)),
         )
-        locked = zones.locked(locked_rows)
-        why_not = await zones.unlocked(tx, {ask.zone_id for ask in asks} - locked.keys())
-        under_way = [cascade for cascade in decode(open_rows, Cascade) if cascade.zone_id in locked]
-        by_zone = {cascade.zone_id: cascade for cascade in reversed(under_way)}
-        left = {(cascade.zone_id, cascade.id) for cascade in under_way}
-        each = max(1, self._chunk // max(1, len(by_zone)))
+        locked = zones.decode_zones(locked_rows)
+        lock_failures = await zones.lock_failures(tx, {command.zone_id for command in commands} - locked.keys())
+        open_cascades = [cascade for cascade in decode(cascade_rows, Cascade) if cascade.zone_id in locked]
+        by_zone = {cascade.zone_id: cascade for cascade in reversed(open_cascades)}
+        unfinished = {(cascade.zone_id, cascade.id) for cascade in open_cascades}
+        limit = max(1, self._chunk_size // max(1, len(by_zone)))
         for cascade in by_zone.values():
-            if await _settle_chunk(tx, cascade, each):
-                left.discard((cascade.zone_id, cascade.id))
-        return [why_not.get(ask.zone_id) or Settled((ask.zone_id, ask.cascade_id) not in left) for ask in asks]
+            if await _finish_chunk(tx, cascade, limit):
+                unfinished.discard((cascade.zone_id, cascade.id))
+        return [
+            lock_failures.get(command.zone_id)
+            or FinishCascadeResult((command.zone_id, command.cascade_id) not in unfinished)
+            for command in commands
+        ]
 
 
-def _zones(asks: Sequence[Terminate | StopZone | Settle]) -> Batch:
-    return [(zone_id,) for zone_id in sorted({ask.zone_id for ask in asks})]
+def _zone_batch(commands: Sequence[Terminate | StopZone | FinishCascade]) -> Batch:
+    return [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
 
 
-def _open(rows: Sequence[Row]) -> Mapping[Ref, Cascade]:
+def _decode_cascades(rows: Sequence[Row]) -> Mapping[Ref, Cascade]:
     return {(cascade.zone_id, cascade.id): cascade for cascade in decode(rows, Cascade)}
 
 
-def _close(tx: Tx, zone: Zone, ask: StopZone) -> Zone:
+def _freeze_or_end(tx: Transaction, zone: Zone, command: StopZone) -> Zone:
     if zone.ended_at is not None:
         return zone
-    zone = zones.frozen(tx, zone, True, ask.actor, ask.trace)
-    return zones.end(tx, zone, ask.actor, ask.trace) if ask.ends else zone
+    zone = zones.set_frozen(tx, zone, True, command.actor, command.trace)
+    return zones.end_zone(tx, zone, command.actor, command.trace) if command.ends_zone else zone
 
 
-async def _write(tx: Tx, endings: Endings) -> None:
+async def _persist(tx: Transaction, decider: TerminateDecider) -> None:
     """The places are given back at once, also by what is only stamped: it no longer counts as live."""
-    leaving = [*endings.settled, *(each for _, group in endings.stamped for each in group)]
-    if not leaving:
+    ends = [*decider.terminated, *(end for _, group in decider.marked for end in group)]
+    if not ends:
         return
-    for cascade, group in endings.stamped:
-        await _stamp(tx, cascade, group)
-    batch: Batch = [(*_ref(each.member), each.member.status, each.reason, each.ended_at) for each in endings.settled]
+    for cascade, group in decider.marked:
+        await _mark_cascade(tx, cascade, group)
+    batch: Batch = [(*_node_ref(end.node), end.node.status, end.reason, end.ended_at) for end in decider.terminated]
     in_use: set[Sid] = set()
     if batch:
-        end = Q.sessions_end(batch=batch, now=tx.now)
-        in_use = await _move(tx, end, [each.member for each in endings.settled])
-    members = [each.member for each in leaving]
-    for piece in pieces([(*key, n) for key, n in sorted(rules.tally(members).items())]):
+        statement = Q.sessions_end(batch=batch, now=tx.now)
+        in_use = await _update_sessions(tx, statement, [end.node for end in decider.terminated])
+    nodes = [end.node for end in ends]
+    for piece in chunks([(*key, n) for key, n in sorted(rules.count_sessions(nodes).items())]):
         tx.write(Q.counts_lower(batch=piece))
-    for piece in pieces(sorted({key for member in members for key in rules.emptied_by(member)})):
+    for piece in chunks(sorted({key for node in nodes for key in rules.obsolete_count_keys(node)})):
         tx.write(Q.counts_drop(batch=piece))
-    for each in endings.settled:
-        tx.emit(_terminated(each.member, each.reason, each.ask, in_use))
+    for end in decider.terminated:
+        tx.emit(_terminated_event(end.node, end.reason, end.command, in_use))
 
 
-async def _move(tx: Tx, statement: Bound, members: Sequence[Member]) -> set[Sid]:
+async def _update_sessions(tx: Transaction, statement: BoundStatement, nodes: Sequence[TreeNode]) -> set[Sid]:
     """Ends these sessions; and which of their sids are still in use. That is asked after the statement that ends them,
     and after every stamp of the same transaction, so that whoever goes together counts for nobody."""
-    sids: Batch = [*sorted({(member.zone_id, member.session_sid) for member in members})]
-    moved, used = await tx.read(statement, Q.sids_in_use(batch=sids, now=tx.now))
-    if len(moved) != len(members):
+    sids: Batch = [*sorted({(node.zone_id, node.session_sid) for node in nodes})]
+    updated, sid_rows = await tx.read(statement, Q.sids_in_use(batch=sids, now=tx.now))
+    if len(updated) != len(nodes):
         raise RuntimeError("sessions moved under the zone's lock")
-    return {(str(zone_id), str(sid)) for zone_id, sid, anybody in used if anybody is not None}
+    return {(str(zone_id), str(sid)) for zone_id, sid, used in sid_rows if used is not None}
 
 
-async def _stamp(tx: Tx, cascade: Cascade, group: Sequence[Leaving]) -> None:
+async def _mark_cascade(tx: Transaction, cascade: Cascade, ends: Sequence[SessionEnd]) -> None:
     batch: Batch = [
-        (*_ref(each.member), each.member.status, place, each.reason, each.ended_at) for place, each in enumerate(group)
+        (*_node_ref(end.node), end.node.status, position, end.reason, end.ended_at) for position, end in enumerate(ends)
     ]
-    for piece in pieces(batch):
-        [moved] = await tx.read(Q.sessions_stamp(batch=piece, cascade_id=cascade.id, now=tx.now))
-        if len(moved) != len(piece):
+    for piece in chunks(batch):
+        [updated] = await tx.read(Q.sessions_stamp(batch=piece, cascade_id=cascade.id, now=tx.now))
+        if len(updated) != len(piece):
             raise RuntimeError("sessions moved under the zone's lock")
-    told = msgspec.structs.asdict(cascade)
-    del told["settled"], told["finished_at"]
-    tx.write(Q.cascade_insert(**told))
+    columns = msgspec.structs.asdict(cascade)
+    del columns["settled"], columns["finished_at"]
+    tx.write(Q.cascade_insert(**columns))
     # The decision itself is an event: it says since when all of these read as ended, and it proves the commit.
     data = {"cascade_id": cascade.id, "stamped": cascade.stamped, "reason": cascade.reason}
     subject = cascade.target_id or cascade.zone_id
-    text = msgspec.json.encode(data).decode()
-    tx.emit(NewEvent("cascade.begin", cascade.zone_id, subject, cascade.actor, data=text, trace=cascade.trace))
+    event_data = msgspec.json.encode(data).decode()
+    tx.emit(NewEvent("cascade.begin", cascade.zone_id, subject, cascade.actor, data=event_data, trace=cascade.trace))
 
 
-async def _settle_chunk(tx: Tx, cascade: Cascade, limit: int) -> bool:
+async def _finish_chunk(tx: Transaction, cascade: Cascade, limit: int) -> bool:
     """Settles the next sessions of a cascade; whether that was all of it."""
     [rows] = await tx.read(Q.members_of_cascade(zone_id=cascade.zone_id, cascade_id=cascade.id, limit=limit))
-    members = decode([row[:-1] for row in rows], Member)
-    batch: Batch = [(*_ref(member), member.status) for member in members]
-    finished = len(members) < limit
-    in_use = await _move(tx, Q.sessions_settle(batch=batch, now=tx.now), members) if batch else set()
+    nodes = decode([row[:-1] for row in rows], TreeNode)
+    batch: Batch = [(*_node_ref(node), node.status) for node in nodes]
+    finished = len(nodes) < limit
+    in_use = await _update_sessions(tx, Q.sessions_settle(batch=batch, now=tx.now), nodes) if batch else set()
     tx.write(
-        Q.cascade_progress(
-            zone_id=cascade.zone_id, id=cascade.id, count=len(members), finished=int(finished), now=tx.now
-        )
+        Q.cascade_progress(zone_id=cascade.zone_id, id=cascade.id, count=len(nodes), finished=int(finished), now=tx.now)
     )
-    for row, member in zip(rows, members, strict=True):
-        tx.emit(_terminated(member, str(row[-1]), cascade, in_use))
+    for row, node in zip(rows, nodes, strict=True):
+        tx.emit(_terminated_event(node, str(row[-1]), cascade, in_use))
     return finished
 
 
-def _ref(member: Member) -> Ref:
-    return member.zone_id, member.id
+def _node_ref(node: TreeNode) -> Ref:
+    return node.zone_id, node.id
 
 
-def _terminated(member: Member, reason: str, by: Ask | Cascade, in_use: Collection[Sid]) -> NewEvent:
-    cause = by.target_id if isinstance(by, Cascade) else by.session_id
-    told = {
+def _terminated_event(
+    node: TreeNode, reason: str, origin: TerminateCommand | Cascade, in_use: Collection[Sid]
+) -> NewEvent:
+    cause = origin.target_id if isinstance(origin, Cascade) else origin.session_id
+    fields = {
         "reason": reason,
-        "cause": cause or member.zone_id,
-        "session_sid": member.session_sid,
-        "root_id": member.root_id,
+        "cause": cause or node.zone_id,
+        "session_sid": node.session_sid,
+        "root_id": node.root_id,
         # Whoever revokes what was issued for the sid must not take it from a session that lives on.
-        "sid_in_use": (member.zone_id, member.session_sid) in in_use,
+        "sid_in_use": (node.zone_id, node.session_sid) in in_use,
     }
-    data = msgspec.json.encode(told).decode()
+    data = msgspec.json.encode(fields).decode()
     return NewEvent(
-        "session.terminate", member.zone_id, member.id, by.actor, member.status, State.TERMINATED, data, by.trace
+        "session.terminate", node.zone_id, node.id, origin.actor, node.status, State.TERMINATED, data, origin.trace
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Finisher:
+class CascadeRunner:
     """Endings seen through to their end: what routes and sweeps share, over the lanes they are handed."""
 
-    terminate: Callable[[Terminate], Awaitable[Ended]]
-    stop: Callable[[StopZone], Awaitable[Ended]]
-    settle: Callable[[Settle], Awaitable[Settled]]
+    submit_terminate: Callable[[Terminate], Awaitable[TerminateResult]]
+    submit_stop: Callable[[StopZone], Awaitable[TerminateResult]]
+    submit_finish: Callable[[FinishCascade], Awaitable[FinishCascadeResult]]
 
-    async def end(self, ask: Terminate) -> Ended:
-        return await self.see_through(await self.terminate(ask))
+    async def terminate(self, command: Terminate) -> TerminateResult:
+        return await self.run_to_end(await self.submit_terminate(command))
 
-    async def stop_zone(self, ask: StopZone) -> Ended:
-        return await self.see_through(await self.stop(ask))
+    async def stop_zone(self, command: StopZone) -> TerminateResult:
+        return await self.run_to_end(await self.submit_stop(command))
 
-    async def see_through(self, ended: Ended) -> Ended:
+    async def run_to_end(self, result: TerminateResult) -> TerminateResult:
         """Settles chunk after chunk until nothing of it is left, beside whoever else does the same."""
-        if ended.cascade_id is not None:
-            await self.finish(ended.zone_id, ended.cascade_id)
-        return ended
+        if result.cascade_id is not None:
+            await self.finish_cascade(result.zone_id, result.cascade_id)
+        return result
 
-    async def finish(self, zone_id: str, cascade_id: str) -> None:
-        while not (await self.settle(Settle(zone_id, cascade_id))).finished:
+    async def finish_cascade(self, zone_id: str, cascade_id: str) -> None:
+        while not (await self.submit_finish(FinishCascade(zone_id, cascade_id))).finished:
             pass

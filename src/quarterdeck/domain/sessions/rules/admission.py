@@ -15,10 +15,10 @@ import msgspec
 
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.core.errors import Forbidden, Frozen, LimitReached, NotFound, Problem
-from quarterdeck.core.idempotency import Binding, Key, conflict
-from quarterdeck.domain.sessions.model import Member, Session, Spawn, Spawned, State
-from quarterdeck.domain.sessions.rules.states import SESSION, asleep, bearer_problem, is_live
-from quarterdeck.domain.zones.model import CEILINGS, Limits, Terms
+from quarterdeck.core.idempotency import Key, KeyRecord, key_conflict
+from quarterdeck.domain.sessions.model import Session, Spawn, Spawned, State, TreeNode
+from quarterdeck.domain.sessions.rules.states import SESSION, bearer_problem, is_live, suspended_caller_problem
+from quarterdeck.domain.zones.model import CEILINGS, Limits, ZoneAdmission
 
 SPAWN = "spawn"
 """The operation's name in the scope of an idempotency key."""
@@ -37,11 +37,11 @@ class Count(msgspec.Struct, frozen=True):
     ever: int = 0
 
 
-NOTHING = Count()
+NO_COUNT = Count()
 Counts = Mapping[CountKey, Count]
 
 
-class Expired(msgspec.Struct, frozen=True, array_like=True):
+class ExpiredGroup(msgspec.Struct, frozen=True, array_like=True):
     """So many sessions of one kind that have expired and were not swept."""
 
     zone_id: str
@@ -51,7 +51,7 @@ class Expired(msgspec.Struct, frozen=True, array_like=True):
     number: int
 
 
-class Counted(Protocol):
+class CountedSession(Protocol):
     """What of a row says where a session is counted."""
 
     @property
@@ -64,7 +64,7 @@ class Counted(Protocol):
     def root_id(self) -> str: ...
 
 
-def counted_in(session: Counted) -> Iterator[CountKey]:
+def count_keys(session: CountedSession) -> Iterator[CountKey]:
     """Every row of `admission_counts` that a session is counted in."""
     zone = session.zone_id
     yield (zone, "zone", "")
@@ -75,28 +75,28 @@ def counted_in(session: Counted) -> Iterator[CountKey]:
         yield (zone, "parent", session.parent_id)
 
 
-def emptied_by(session: Session | Member) -> Iterator[CountKey]:
+def obsolete_count_keys(session: Session | TreeNode) -> Iterator[CountKey]:
     """The rows of `admission_counts` in which nothing can be counted any more once a session has ended."""
     yield (session.zone_id, "parent", session.id)
     if session.parent_id is None:
         yield (session.zone_id, "tree", session.id)
 
 
-def tally(sessions: Iterable[Counted]) -> dict[CountKey, int]:
-    counted: dict[CountKey, int] = {}
+def count_sessions(sessions: Iterable[CountedSession]) -> dict[CountKey, int]:
+    counts: dict[CountKey, int] = {}
     for session in sessions:
-        for key in counted_in(session):
-            counted[key] = counted.get(key, 0) + 1
-    return counted
+        for key in count_keys(session):
+            counts[key] = counts.get(key, 0) + 1
+    return counts
 
 
-def without(counts: Counts, gone: Sequence[Expired]) -> dict[CountKey, Count]:
+def subtract_expired(counts: Counts, expired: Sequence[ExpiredGroup]) -> dict[CountKey, Count]:
     """Counts less what has expired but was not swept: it no longer holds a place, though it once took one."""
     corrected = dict(counts)
-    for group in gone:
-        for key in counted_in(group):
-            if known := corrected.get(key):
-                corrected[key] = Count(known.live - group.number, known.ever)
+    for group in expired:
+        for key in count_keys(group):
+            if count := corrected.get(key):
+                corrected[key] = Count(count.live - group.number, count.ever)
     return corrected
 
 
@@ -111,7 +111,7 @@ class Bound:
     code: str
     counts: str
     frees: str
-    waiting_helps: bool = True
+    is_retryable: bool = True
 
 
 MAX_SESSIONS = Bound(
@@ -126,14 +126,14 @@ MAX_CHILDREN = Bound(
 )
 MAX_DEPTH = Bound(
     "max_depth", "agent_depth_limit_exceeded", "distance of the parent from its root", "spawn under a session nearer "
-    "to the root", waiting_helps=False,
+    "to the root", is_retryable=False,
 )  # fmt: skip
 MAX_TREE_SIZE = Bound(
     "max_tree_size", "agent_tree_limit_exceeded", "live sessions of the tree", "a session of the tree ends"
 )
 MAX_TREE_SPAWNS = Bound(
     "max_tree_spawns", "agent_tree_spawns_exceeded", "sessions ever admitted in the tree", "nothing within this tree: "
-    "start a new one", waiting_helps=False,
+    "start a new one", is_retryable=False,
 )  # fmt: skip
 MAX_CONCURRENT = Bound(
     "max_concurrent", "agent_concurrency_limit_exceeded", "live child sessions in the zone",
@@ -149,144 +149,159 @@ BOUNDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class SpawnBatchInput:
     """Everything admission may know, read under the zones' locks."""
 
     now: Millis
-    terms: Mapping[str, Terms]
+    zones: Mapping[str, ZoneAdmission]
     sessions: Mapping[tuple[str, str], Session] = field(default_factory=dict)
     """By (zone, id): parents, the sessions that callers' tokens speak for, and what keys stand for."""
-    keys: Mapping[Key, Binding] = field(default_factory=dict)
+    keys: Mapping[Key, KeyRecord] = field(default_factory=dict)
     counts: Counts = field(default_factory=dict)
 
-    def parent_of(self, ask: Spawn) -> Session | None:
-        return self.sessions.get((ask.zone_id, ask.parent_id)) if ask.parent_id is not None else None
+    def parent_of(self, command: Spawn) -> Session | None:
+        return self.sessions.get((command.zone_id, command.parent_id)) if command.parent_id is not None else None
 
 
-def admit(asks: Sequence[Spawn], known: Known) -> list[Spawned | Problem]:
+def admit(commands: Sequence[Spawn], loaded: SpawnBatchInput) -> list[Spawned | Problem]:
     """Decides each ask in order. What is admitted counts against those after it; what is refused does not."""
-    ledger = Ledger(known)
-    return [ledger.decide(ask) for ask in asks]
+    decider = SpawnDecider(loaded)
+    return [decider.decide(command) for command in commands]
 
 
-def closed_door(ask: Spawn, known: Known) -> Problem | None:
+def precondition_problem(command: Spawn, loaded: SpawnBatchInput) -> Problem | None:
     """What refuses an ask whatever is used: the zone is over or frozen, there is nothing to spawn under, whoever asks
     sleeps."""
-    terms = known.terms[ask.zone_id]
-    if terms.ended:
-        return NotFound("zone_not_found", f"The zone {ask.zone_id!r} has ended.", frees="nothing: use another zone")
-    if terms.frozen:
+    zone = loaded.zones[command.zone_id]
+    if zone.ended:
+        return NotFound("zone_not_found", f"The zone {command.zone_id!r} has ended.", frees="nothing: use another zone")
+    if zone.frozen:
         return Frozen(
-            "zone_frozen", f"Admission to zone {ask.zone_id!r} is frozen.", frees="an administrator thaws the zone"
+            "zone_frozen", f"Admission to zone {command.zone_id!r} is frozen.", frees="an administrator thaws the zone"
         )
-    return _parent_problem(ask, known) or asleep(ask.caller, known.sessions)
+    return _parent_problem(command, loaded) or suspended_caller_problem(command.caller, loaded.sessions)
 
 
-def _parent_problem(ask: Spawn, known: Known) -> Problem | None:
-    if ask.parent_id is None:
+def _parent_problem(command: Spawn, loaded: SpawnBatchInput) -> Problem | None:
+    if command.parent_id is None:
         return None
-    parent = known.parent_of(ask)
-    if parent is None or not is_live(parent, known.now):
-        return NotFound("parent_not_found", f"There is no live session {ask.parent_id!r} to spawn under.")
+    parent = loaded.parent_of(command)
+    if parent is None or not is_live(parent, loaded.now):
+        return NotFound("parent_not_found", f"There is no live session {command.parent_id!r} to spawn under.")
     if parent.status is not State.ACTIVE:
         return NotFound(
             "parent_not_found",
-            f"The session {ask.parent_id!r} is suspended; nothing can be spawned under it.",
+            f"The session {command.parent_id!r} is suspended; nothing can be spawned under it.",
             frees="it is resumed",
         )
-    if not ask.caller.may_act_for(parent.application_id, "spawn_under"):
+    if not command.caller.can_act_for(parent.application_id, "spawn_under"):
         return Forbidden("parent_ownership_required", "The parent belongs to another application.")
     return None
 
 
-class Ledger:
+class SpawnDecider:
     """Known counts and keys, plus what this batch has added to them so far."""
 
-    def __init__(self, known: Known) -> None:
-        self._known = known
+    def __init__(self, loaded: SpawnBatchInput) -> None:
+        self._loaded = loaded
         self._added: dict[CountKey, int] = {}
-        self._bound: dict[Key, tuple[str, Session]] = {}
+        self._batch_keys: dict[Key, tuple[str, Session]] = {}
 
-    def decide(self, ask: Spawn) -> Spawned | Problem:
-        return self._stranger(ask) or self._replay(ask) or self._refusal(ask) or self._enter(ask)
+    def decide(self, command: Spawn) -> Spawned | Problem:
+        return (
+            self._caller_problem(command)
+            or self._replay(command)
+            or self._admission_problem(command)
+            or self._admit(command)
+        )
 
-    def _stranger(self, ask: Spawn) -> Problem | None:
-        return bearer_problem(ask.bearer, self._known.sessions, self._known.now)
+    def _caller_problem(self, command: Spawn) -> Problem | None:
+        return bearer_problem(command.bearer, self._loaded.sessions, self._loaded.now)
 
-    def _replay(self, ask: Spawn) -> Spawned | Problem | None:
+    def _replay(self, command: Spawn) -> Spawned | Problem | None:
         """A key that stands for a live session decides before every bound."""
-        if ask.key is None:
+        if command.key is None:
             return None
-        scope = Key(ask.zone_id, ask.application_id, SPAWN, ask.key)
-        found = self._bound.get(scope)
-        if found is None and (binding := self._known.keys.get(scope)):
-            session = self._known.sessions.get((ask.zone_id, binding.subject_id))
-            if session is not None and is_live(session, self._known.now):
-                found = (binding.digest, session)
+        scope = Key(command.zone_id, command.application_id, SPAWN, command.key)
+        found = self._batch_keys.get(scope)
+        if found is None and (record := self._loaded.keys.get(scope)):
+            session = self._loaded.sessions.get((command.zone_id, record.subject_id))
+            if session is not None and is_live(session, self._loaded.now):
+                found = (record.digest, session)
         if found is None:
             return None
         digest, session = found
-        return Spawned(session, created=False) if digest == ask.digest else conflict(scope)
+        return Spawned(session, created=False) if digest == command.digest else key_conflict(scope)
 
-    def _refusal(self, ask: Spawn) -> Problem | None:
-        return closed_door(ask, self._known) or next(
-            (exceeded(bound, limit, used) for bound, limit, used in self.uses(ask) if used + 1 > limit), None
+    def _admission_problem(self, command: Spawn) -> Problem | None:
+        return precondition_problem(command, self._loaded) or next(
+            (
+                limit_exceeded(bound, limit, used)
+                for bound, limit, used in self.bound_usages(command)
+                if used + 1 > limit
+            ),
+            None,
         )
 
-    def uses(self, ask: Spawn) -> Iterator[tuple[Bound, int, int]]:
+    def bound_usages(self, command: Spawn) -> Iterator[tuple[Bound, int, int]]:
         """Each bound an ask is judged by, its limit, and how much of it is used, in the order of BOUNDS."""
-        limits = self._known.terms[ask.zone_id].limits
-        for bound, used in self._used(ask, self._known.parent_of(ask)):
+        limits = self._loaded.zones[command.zone_id].limits
+        for bound, used in self._usages(command, self._loaded.parent_of(command)):
             yield bound, getattr(limits, bound.name), used
 
-    def _used(self, ask: Spawn, parent: Session | None) -> Iterator[tuple[Bound, int]]:
+    def _usages(self, command: Spawn, parent: Session | None) -> Iterator[tuple[Bound, int]]:
         """How much of each bound is used, in the order of BOUNDS."""
-        zone = ask.zone_id
-        tree = (zone, "tree", parent.root_id if parent else ask.id)
-        yield MAX_SESSIONS, self._live((zone, "zone", ""))
-        yield MAX_PER_APPLICATION, self._live((zone, "application", ask.application_id))
+        zone = command.zone_id
+        tree = (zone, "tree", parent.root_id if parent else command.id)
+        yield MAX_SESSIONS, self._live_count((zone, "zone", ""))
+        yield MAX_PER_APPLICATION, self._live_count((zone, "application", command.application_id))
         if parent:
-            yield MAX_CHILDREN, self._live((zone, "parent", parent.id))
+            yield MAX_CHILDREN, self._live_count((zone, "parent", parent.id))
             yield MAX_DEPTH, parent.depth
-        yield MAX_TREE_SIZE, self._live(tree)
-        yield MAX_TREE_SPAWNS, self._known.counts.get(tree, NOTHING).ever + self._added.get(tree, 0)
+        yield MAX_TREE_SIZE, self._live_count(tree)
+        yield MAX_TREE_SPAWNS, self._loaded.counts.get(tree, NO_COUNT).ever + self._added.get(tree, 0)
         if parent:
-            yield MAX_CONCURRENT, self._live((zone, "concurrent", ""))
+            yield MAX_CONCURRENT, self._live_count((zone, "concurrent", ""))
 
-    def _live(self, key: CountKey) -> int:
-        return self._known.counts.get(key, NOTHING).live + self._added.get(key, 0)
+    def _live_count(self, key: CountKey) -> int:
+        return self._loaded.counts.get(key, NO_COUNT).live + self._added.get(key, 0)
 
-    def _enter(self, ask: Spawn) -> Spawned:
-        parent = self._known.parent_of(ask)
-        session = admitted(ask, parent, limits_text(self._known.terms[ask.zone_id].limits), self._known.now)
-        for key in counted_in(session):
+    def _admit(self, command: Spawn) -> Spawned:
+        parent = self._loaded.parent_of(command)
+        session = new_session(
+            command, parent, limits_json(self._loaded.zones[command.zone_id].limits), self._loaded.now
+        )
+        for key in count_keys(session):
             self._added[key] = self._added.get(key, 0) + 1
-        if ask.key is not None:
-            self._bound[Key(ask.zone_id, ask.application_id, SPAWN, ask.key)] = (ask.digest, session)
+        if command.key is not None:
+            self._batch_keys[Key(command.zone_id, command.application_id, SPAWN, command.key)] = (
+                command.digest,
+                session,
+            )
         return Spawned(session, created=True)
 
 
 @lru_cache(maxsize=4096)
-def limits_text(limits: Limits) -> str:
+def limits_json(limits: Limits) -> str:
     return msgspec.json.encode(limits).decode()
 
 
-def admitted(ask: Spawn, parent: Session | None, limits: str, now: Millis) -> Session:
+def new_session(command: Spawn, parent: Session | None, limits: str, now: Millis) -> Session:
     """The session an admitted ask becomes. It never outlives its parent."""
-    expires_at = now + ask.ttl_seconds * SECOND
+    expires_at = now + command.ttl_seconds * SECOND
     return Session(
-        id=ask.id,
-        zone_id=ask.zone_id,
-        application_id=ask.application_id,
-        parent_id=ask.parent_id,
-        root_id=parent.root_id if parent else ask.id,
-        session_sid=ask.session_sid,
-        kind=ask.kind,
-        status=SESSION.start,
+        id=command.id,
+        zone_id=command.zone_id,
+        application_id=command.application_id,
+        parent_id=command.parent_id,
+        root_id=parent.root_id if parent else command.id,
+        session_sid=command.session_sid,
+        kind=command.kind,
+        status=SESSION.initial,
         depth=parent.depth + 1 if parent else 0,
-        capabilities=ask.capabilities,
-        metadata=ask.metadata,
-        ttl_seconds=ask.ttl_seconds,
+        capabilities=command.capabilities,
+        metadata=command.metadata,
+        ttl_seconds=command.ttl_seconds,
         limits=limits,
         spawned_at=now,
         expires_at=min(expires_at, parent.expires_at) if parent else expires_at,
@@ -300,8 +315,8 @@ def admitted(ask: Spawn, parent: Session | None, limits: str, now: Millis) -> Se
     )
 
 
-def exceeded(bound: Bound, limit: int, used: int) -> LimitReached:
-    helps: dict[str, object] = {"retry_after": RETRY_SECONDS} if bound.waiting_helps else {}
+def limit_exceeded(bound: Bound, limit: int, used: int) -> LimitReached:
+    extra: dict[str, object] = {"retry_after": RETRY_SECONDS} if bound.is_retryable else {}
     return LimitReached(
         bound.code,
         f"{bound.name} is {limit}, and {used} are used ({bound.counts}).",
@@ -309,5 +324,5 @@ def exceeded(bound: Bound, limit: int, used: int) -> LimitReached:
         limit=limit,
         used=used,
         frees=f"{bound.frees}; or an administrator raises {bound.name} (ceiling {CEILINGS[bound.name]})",
-        **helps,
+        **extra,
     )

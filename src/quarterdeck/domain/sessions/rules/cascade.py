@@ -15,141 +15,158 @@ from dataclasses import dataclass, field
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.sessions.model import Cascade, Ended, Member, Session, State, StopZone, Terminate
-from quarterdeck.domain.sessions.rules.states import EXPIRED, is_live, not_found, ownership_required
+from quarterdeck.domain.sessions.model import Cascade, Session, State, StopZone, Terminate, TerminateResult, TreeNode
+from quarterdeck.domain.sessions.rules.states import TTL_EXPIRED, is_live, ownership_required, session_not_found
 
 Ref = tuple[str, str]
 """(zone, session)"""
-Ask = Terminate | StopZone
+TerminateCommand = Terminate | StopZone
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class SessionEnd:
     """A session that ends: by whom, why, and when it ended, which for the expired was in the past."""
 
-    member: Member
-    ask: Ask
+    node: TreeNode
+    command: TerminateCommand
     reason: str
     ended_at: Millis
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class TerminateBatchInput:
     """Everything an ending may know, read under the zones' locks."""
 
     now: Millis
     targets: Mapping[Ref, Session]
-    members: Mapping[tuple[str, str | None], Sequence[Member]]
+    nodes: Mapping[tuple[str, str | None], Sequence[TreeNode]]
     """By (zone, session asked for; None for the whole zone): what is alive or stamped under it, parents first."""
-    open: Mapping[Ref, Cascade] = field(default_factory=dict)
+    open_cascades: Mapping[Ref, Cascade] = field(default_factory=dict)
     """By (zone, cascade): the endings under way."""
 
 
-class Endings:
+class TerminateDecider:
     """What a batch of asks ends: each session once, by the first ask that reaches it."""
 
-    def __init__(self, known: Known, chunk: int) -> None:
-        self._known = known
-        self._chunk = chunk
+    def __init__(self, loaded: TerminateBatchInput, chunk_size: int) -> None:
+        self._loaded = loaded
+        self._chunk_size = chunk_size
         self._taken: dict[Ref, str | None] = {}
         """By what is taken: the cascade that has it, or None where this transaction settles it."""
-        self.settled: list[Leaving] = []
-        self.stamped: list[tuple[Cascade, list[Leaving]]] = []
+        self.terminated: list[SessionEnd] = []
+        self.marked: list[tuple[Cascade, list[SessionEnd]]] = []
 
-    def decide(self, ask: Ask, cascade_id: str) -> Ended | Problem:
+    def decide(self, command: TerminateCommand, cascade_id: str) -> TerminateResult | Problem:
         """`cascade_id` is the name of the ending, should it become one of many transactions."""
-        members = self._members(ask)
-        if isinstance(ask, Terminate):
-            target = self._known.targets.get((ask.zone_id, ask.session_id))
-            if target is None and not ask.along:
-                return not_found(ask.session_id)
-            if ask.caller and target and not ask.caller.may_act_for(target.application_id, "spawn_for"):
+        nodes = self._nodes(command)
+        if isinstance(command, Terminate):
+            target = self._loaded.targets.get((command.zone_id, command.session_id))
+            if target is None and not command.also_terminate:
+                return session_not_found(command.session_id)
+            if command.caller and target and not command.caller.can_act_for(target.application_id, "spawn_for"):
                 return ownership_required(target.application_id)
-        fresh = [m for m in post_order(members) if m.terminated_at is None and _ref(m) not in self._taken]
-        behind = self._behind(members)
-        if not fresh:
-            return self._joined(ask, behind)
-        leaving = [self._leaving(member, ask) for member in fresh]
-        if not behind and len(self.settled) + len(fresh) <= self._chunk:
-            self.settled += leaving
-            self._taken.update((_ref(member), None) for member in fresh)
-            return Ended(ask.zone_id, ask.session_id, ask.reason, len(fresh))
-        self._stamp(ask, cascade_id, leaving, behind)
-        return Ended(ask.zone_id, ask.session_id, ask.reason, len(fresh), cascade_id)
+        unended = [
+            node for node in post_order(nodes) if node.terminated_at is None and _node_ref(node) not in self._taken
+        ]
+        overlapping = self._overlapping_cascades(nodes)
+        if not unended:
+            return self._join(command, overlapping)
+        ends = [self._session_end(node, command) for node in unended]
+        if not overlapping and len(self.terminated) + len(unended) <= self._chunk_size:
+            self.terminated += ends
+            self._taken.update((_node_ref(node), None) for node in unended)
+            return TerminateResult(command.zone_id, command.session_id, command.reason, len(unended))
+        self._mark(command, cascade_id, ends, overlapping)
+        return TerminateResult(command.zone_id, command.session_id, command.reason, len(unended), cascade_id)
 
-    def _members(self, ask: Ask) -> Sequence[Member]:
-        tops = (ask.session_id, *(ask.along if isinstance(ask, Terminate) else ()))
-        found = [self._known.members.get((ask.zone_id, top), ()) for top in tops]
+    def _nodes(self, command: TerminateCommand) -> Sequence[TreeNode]:
+        root_ids = (command.session_id, *(command.also_terminate if isinstance(command, Terminate) else ()))
+        found = [self._loaded.nodes.get((command.zone_id, root_id), ()) for root_id in root_ids]
         # Of those that end together one may stand under another.
-        return [*{member.id: member for group in found for member in group}.values()] if found[1:] else found[0]
+        return [*{node.id: node for group in found for node in group}.values()] if found[1:] else found[0]
 
-    def _behind(self, members: Iterable[Member]) -> list[Cascade]:
+    def _overlapping_cascades(self, nodes: Iterable[TreeNode]) -> list[Cascade]:
         """The endings under way that have a part of this, the one that began last at the end."""
-        if not self._known.open and not self.stamped:
+        if not self._loaded.open_cascades and not self.marked:
             return []
-        made = {(cascade.zone_id, cascade.id): cascade for cascade, _ in self.stamped}
-        names = {m.cascade_id or self._taken.get(_ref(m)) for m in members}
-        found = [cascade for ref, cascade in {**self._known.open, **made}.items() if ref[1] in names]
+        new_cascades = {(cascade.zone_id, cascade.id): cascade for cascade, _ in self.marked}
+        cascade_ids = {node.cascade_id or self._taken.get(_node_ref(node)) for node in nodes}
+        found = [
+            cascade for ref, cascade in {**self._loaded.open_cascades, **new_cascades}.items() if ref[1] in cascade_ids
+        ]
         return sorted(found, key=lambda cascade: (cascade.started_at, cascade.id))
 
-    def _joined(self, ask: Ask, behind: Sequence[Cascade]) -> Ended:
+    def _join(self, command: TerminateCommand, overlapping: Sequence[Cascade]) -> TerminateResult:
         """Nothing is left to end: it has ended, or somebody is about to have ended it."""
-        if not behind:
-            return Ended(ask.zone_id, ask.session_id, ask.reason, 0)
-        last = behind[-1]
-        return Ended(ask.zone_id, ask.session_id, last.reason, 0, last.id, joined=True)
+        if not overlapping:
+            return TerminateResult(command.zone_id, command.session_id, command.reason, 0)
+        last = overlapping[-1]
+        return TerminateResult(command.zone_id, command.session_id, last.reason, 0, last.id, joined=True)
 
-    def _leaving(self, member: Member, ask: Ask) -> Leaving:
+    def _session_end(self, node: TreeNode, command: TerminateCommand) -> SessionEnd:
         # What had expired was ended by its time, and at its time, whoever comes to say so.
-        if is_live(member, self._known.now):
-            return Leaving(member, ask, ask.reason, self._known.now)
-        return Leaving(member, ask, EXPIRED, min(member.expires_at, self._known.now))
+        if is_live(node, self._loaded.now):
+            return SessionEnd(node, command, command.reason, self._loaded.now)
+        return SessionEnd(node, command, TTL_EXPIRED, min(node.expires_at, self._loaded.now))
 
-    def _stamp(self, ask: Ask, cascade_id: str, leaving: list[Leaving], behind: Sequence[Cascade]) -> None:
-        began = max([self._known.now, *(cascade.started_at + 1 for cascade in behind)])
+    def _mark(
+        self, command: TerminateCommand, cascade_id: str, ends: list[SessionEnd], overlapping: Sequence[Cascade]
+    ) -> None:
+        started_at = max([self._loaded.now, *(cascade.started_at + 1 for cascade in overlapping)])
         cascade = Cascade(
-            ask.zone_id, cascade_id, ask.session_id, ask.reason, ask.actor, ask.trace, len(leaving), 0, began, None
+            command.zone_id,
+            cascade_id,
+            command.session_id,
+            command.reason,
+            command.actor,
+            command.trace,
+            len(ends),
+            0,
+            started_at,
+            None,
         )
-        self.stamped.append((cascade, leaving))
-        self._taken.update((_ref(each.member), cascade_id) for each in leaving)
+        self.marked.append((cascade, ends))
+        self._taken.update((_node_ref(end.node), cascade_id) for end in ends)
 
 
-def _ref(member: Member) -> Ref:
-    return member.zone_id, member.id
+def _node_ref(node: TreeNode) -> Ref:
+    return node.zone_id, node.id
 
 
-def post_order(members: Sequence[Member]) -> list[Member]:
+def post_order(nodes: Sequence[TreeNode]) -> list[TreeNode]:
     """Trees, given parents first, as they end: depth first, each session after all of its descendants."""
-    known = {member.id for member in members}
-    children: dict[str | None, list[Member]] = {}
-    tops = []
-    for member in members:
-        if member.parent_id in known:
-            children.setdefault(member.parent_id, []).append(member)
+    ids = {node.id for node in nodes}
+    children: dict[str | None, list[TreeNode]] = {}
+    roots = []
+    for node in nodes:
+        if node.parent_id in ids:
+            children.setdefault(node.parent_id, []).append(node)
         else:
-            tops.append(member)
+            roots.append(node)
     # Parents first from the last child to the first, turned round: what recursion would give, at any depth.
-    reversed_order: dict[str, Member] = {}
-    _walk(tops, children, reversed_order)
-    if len(reversed_order) < len(members):
+    reversed_order: dict[str, TreeNode] = {}
+    _walk(roots, children, reversed_order)
+    if len(reversed_order) < len(nodes):
         # No top leads to a circle. No spawn can close one; a hand in the database can, and it must end all the same.
-        for member in members:
-            _walk([member], children, reversed_order)
+        for node in nodes:
+            _walk([node], children, reversed_order)
     return [*reversed_order.values()][::-1]
 
 
-def _walk(pending: list[Member], children: Mapping[str | None, Sequence[Member]], met: dict[str, Member]) -> None:
+def _walk(
+    pending: list[TreeNode], children: Mapping[str | None, Sequence[TreeNode]], visited: dict[str, TreeNode]
+) -> None:
     while pending:
-        member = pending.pop()
-        if member.id not in met:
-            met[member.id] = member
-            pending += children.get(member.id, ())
+        node = pending.pop()
+        if node.id not in visited:
+            visited[node.id] = node
+            pending += children.get(node.id, ())
 
 
-def left_over(members: Sequence[Member]) -> dict[str, str]:
+def remaining_reasons(nodes: Sequence[TreeNode]) -> dict[str, str]:
     """Why each of these sessions, found after an ending that should have ended it, is still there."""
     return {
-        member.id: "spawned since" if member.terminated_at is None else "stamped, and settled by a sweep soon"
-        for member in members
-        if member.status is not State.TERMINATED
+        node.id: "spawned since" if node.terminated_at is None else "stamped, and settled by a sweep soon"
+        for node in nodes
+        if node.status is not State.TERMINATED
     }

@@ -10,10 +10,10 @@ import msgspec
 from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis, iso, iso_or_none
 from quarterdeck.core.errors import Conflict, Forbidden, NotFound, Unauthenticated
-from quarterdeck.core.state_machine import Machine
+from quarterdeck.core.state_machine import StateMachine
 from quarterdeck.domain.sessions.model import Session, SessionView, State, Verb
 
-SESSION: Machine[State, Verb] = Machine(
+SESSION: StateMachine[State, Verb] = StateMachine(
     "session",
     State,
     State.ACTIVE,
@@ -23,11 +23,11 @@ SESSION: Machine[State, Verb] = Machine(
         Verb.TERMINATE: {State.ACTIVE: State.TERMINATED, State.SUSPENDED: State.TERMINATED},
     },
 )
-EXPIRED = "ttl_expired"
+TTL_EXPIRED = "ttl_expired"
 """The reason of what ended by its time."""
 
 
-class Lived(Protocol):
+class LivenessFields(Protocol):
     """What of a row decides whether a session is live."""
 
     @property
@@ -38,12 +38,12 @@ class Lived(Protocol):
     def terminated_at(self) -> Millis | None: ...
 
 
-def is_live(session: Lived, now: Millis) -> bool:
+def is_live(session: LivenessFields, now: Millis) -> bool:
     """Active or suspended, not expired, and not stamped by an ending that is under way."""
     return session.status is not State.TERMINATED and session.terminated_at is None and session.expires_at > now
 
 
-def as_read(session: Session, now: Millis) -> Session:
+def effective_session(session: Session, now: Millis) -> Session:
     """A session as it reads at this moment: stamped or expired is terminated, whether or not a chunk or a sweep has
     come to it yet."""
     if session.status is State.TERMINATED or is_live(session, now):
@@ -51,14 +51,14 @@ def as_read(session: Session, now: Millis) -> Session:
     if session.terminated_at is not None:
         return msgspec.structs.replace(session, status=State.TERMINATED)
     return msgspec.structs.replace(
-        session, status=State.TERMINATED, terminated_at=session.expires_at, termination_reason=EXPIRED
+        session, status=State.TERMINATED, terminated_at=session.expires_at, termination_reason=TTL_EXPIRED
     )
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------
 
 
-def not_found(session_id: str) -> NotFound:
+def session_not_found(session_id: str) -> NotFound:
     return NotFound("agent_not_found", f"There is no session {session_id!r} in this zone.")
 
 
@@ -68,21 +68,21 @@ def ownership_required(application_id: str) -> Forbidden:
     )
 
 
-def suspended(session_id: str) -> Conflict:
+def session_suspended(session_id: str) -> Conflict:
     return Conflict(
         "agent_suspended", f"The session {session_id!r} is suspended, and begins nothing.", frees="it is resumed"
     )
 
 
-def asleep(caller: Caller | None, sessions: Mapping[tuple[str, str], Session]) -> Conflict | None:
+def suspended_caller_problem(caller: Caller | None, sessions: Mapping[tuple[str, str], Session]) -> Conflict | None:
     """A session that sleeps goes on with what it holds, and begins nothing: neither in its own name nor in that of its
     application or of another session. Everything that spawns, invokes, lends, registers or takes work asks this."""
     if caller is None:
         return None
     for name in (caller.session_id, caller.agent_id):
-        speaker = sessions.get((caller.zone_id, name)) if name is not None else None
-        if speaker is not None and speaker.status is State.SUSPENDED:
-            return suspended(speaker.id)
+        session = sessions.get((caller.zone_id, name)) if name is not None else None
+        if session is not None and session.status is State.SUSPENDED:
+            return session_suspended(session.id)
     return None
 
 
@@ -95,14 +95,14 @@ def bearer_problem(
         return None
     agent = sessions.get((bearer.zone_id, bearer.agent_id)) if bearer.agent_id is not None else None
     if agent is not None and not is_live(agent, now):
-        return _ended()
+        return _session_ended()
     if bearer.session_id is None:
         return None
     session = sessions.get((bearer.zone_id, bearer.session_id))
-    return None if session is not None and is_live(session, now) else _ended()
+    return None if session is not None and is_live(session, now) else _session_ended()
 
 
-def _ended() -> Unauthenticated:
+def _session_ended() -> Unauthenticated:
     return Unauthenticated("session_ended", "The session this token speaks for has ended.")
 
 

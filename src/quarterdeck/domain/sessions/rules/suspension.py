@@ -12,102 +12,102 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.errors import Moved, Problem
-from quarterdeck.domain.sessions.model import Hold, Member, State, Verb
+from quarterdeck.core.errors import Problem, StateConflict
+from quarterdeck.domain.sessions.model import State, Suspend, TreeNode, Verb
 from quarterdeck.domain.sessions.rules.cascade import Ref
 from quarterdeck.domain.sessions.rules.states import SESSION, is_live
 
 
-class Move(msgspec.Struct, frozen=True):
+class SuspensionChange(msgspec.Struct, frozen=True):
     """One session before and after. The one that was named is told of even where only its flag has moved."""
 
-    before: Member
-    after: Member
+    before: TreeNode
+    after: TreeNode
 
 
-class Grove:
+class SessionTrees:
     """The sessions that a batch of suspensions and resumptions is about, with all their ancestors, as they change."""
 
-    def __init__(self, members: Iterable[Member], now: Millis) -> None:
+    def __init__(self, nodes: Iterable[TreeNode], now: Millis) -> None:
         self._now = now
-        self._members: dict[Ref, Member] = {(m.zone_id, m.id): m for m in members}
+        self._nodes: dict[Ref, TreeNode] = {(node.zone_id, node.id): node for node in nodes}
         self._children: dict[Ref, list[Ref]] = {}
-        for ref, member in self._members.items():
-            if member.parent_id is not None:
-                self._children.setdefault((member.zone_id, member.parent_id), []).append(ref)
+        for ref, node in self._nodes.items():
+            if node.parent_id is not None:
+                self._children.setdefault((node.zone_id, node.parent_id), []).append(ref)
 
-    def decide(self, ask: Hold) -> list[Move] | Problem:
-        return self._suspend(ask) if ask.verb is Verb.SUSPEND else self._resume(ask)
+    def decide(self, command: Suspend) -> list[SuspensionChange] | Problem:
+        return self._suspend(command) if command.verb is Verb.SUSPEND else self._resume(command)
 
-    def _suspend(self, ask: Hold) -> list[Move] | Problem:
-        target = self._live(ask)
+    def _suspend(self, command: Suspend) -> list[SuspensionChange] | Problem:
+        target = self._live_target(command)
         if target is None:
-            return Moved(
+            return StateConflict(
                 "agent_not_found_or_not_active",
-                f"The session {ask.session_id!r} has ended; nothing is there to suspend.",
+                f"The session {command.session_id!r} has ended; nothing is there to suspend.",
             )
-        reached = [target, *self._below(target)]
-        return self._moved(target, 1, [m for m in reached if m.status is State.ACTIVE], Verb.SUSPEND)
+        subtree = [target, *self._live_descendants(target)]
+        return self._apply(target, 1, [node for node in subtree if node.status is State.ACTIVE], Verb.SUSPEND)
 
-    def _resume(self, ask: Hold) -> list[Move] | Problem:
-        target = self._live(ask)
+    def _resume(self, command: Suspend) -> list[SuspensionChange] | Problem:
+        target = self._live_target(command)
         if target is None or not target.held:
-            holder = self.holder_of(target) if target else None
-            return not_suspended(ask.session_id, target, holder)
-        if self.holder_of(target) is not None:
-            return self._moved(target, 0, [], Verb.RESUME)
-        reached = [target, *self._below(target, stops_at_flags=True)]
-        return self._moved(target, 0, [m for m in reached if m.status is State.SUSPENDED], Verb.RESUME)
+            ancestor = self.suspended_ancestor(target) if target else None
+            return not_suspended(command.session_id, target, ancestor)
+        if self.suspended_ancestor(target) is not None:
+            return self._apply(target, 0, [], Verb.RESUME)
+        subtree = [target, *self._live_descendants(target, skip_flagged=True)]
+        return self._apply(target, 0, [node for node in subtree if node.status is State.SUSPENDED], Verb.RESUME)
 
-    def holder_of(self, member: Member) -> Member | None:
+    def suspended_ancestor(self, node: TreeNode) -> TreeNode | None:
         """The nearest ancestor that bears a flag."""
-        return next((ancestor for ancestor in self._line(member) if ancestor.held), None)
+        return next((ancestor for ancestor in self._ancestors(node) if ancestor.held), None)
 
-    def _live(self, ask: Hold) -> Member | None:
-        member = self._members.get((ask.zone_id, ask.session_id))
-        return member if member is not None and is_live(member, self._now) else None
+    def _live_target(self, command: Suspend) -> TreeNode | None:
+        node = self._nodes.get((command.zone_id, command.session_id))
+        return node if node is not None and is_live(node, self._now) else None
 
-    def _line(self, member: Member) -> Iterator[Member]:
+    def _ancestors(self, node: TreeNode) -> Iterator[TreeNode]:
         # No spawn can make a line that meets itself; a hand in the database can, and must not hang the server.
-        met: set[Ref] = {(member.zone_id, member.id)}
-        while member.parent_id is not None and (ref := (member.zone_id, member.parent_id)) not in met:
-            met.add(ref)
-            parent = self._members.get(ref)
+        visited: set[Ref] = {(node.zone_id, node.id)}
+        while node.parent_id is not None and (ref := (node.zone_id, node.parent_id)) not in visited:
+            visited.add(ref)
+            parent = self._nodes.get(ref)
             if parent is None:
                 return
             yield parent
-            member = parent
+            node = parent
 
-    def _below(self, top: Member, *, stops_at_flags: bool = False) -> Iterator[Member]:
+    def _live_descendants(self, top: TreeNode, *, skip_flagged: bool = False) -> Iterator[TreeNode]:
         """What is alive under a session, parents first; not what another flag holds, if it stops at flags."""
-        met: set[Ref] = {(top.zone_id, top.id)}
+        visited: set[Ref] = {(top.zone_id, top.id)}
         pending = deque(self._children.get((top.zone_id, top.id), ()))
         while pending:
-            member = self._members[ref := pending.popleft()]
-            if ref in met or not is_live(member, self._now) or (member.held and stops_at_flags):
+            node = self._nodes[ref := pending.popleft()]
+            if ref in visited or not is_live(node, self._now) or (node.held and skip_flagged):
                 continue
-            met.add(ref)
-            yield member
+            visited.add(ref)
+            yield node
             pending += self._children.get(ref, ())
 
-    def _moved(self, target: Member, flag: int, moving: Sequence[Member], verb: Verb) -> list[Move]:
+    def _apply(self, target: TreeNode, flag: int, affected: Sequence[TreeNode], verb: Verb) -> list[SuspensionChange]:
         flagged = msgspec.structs.replace(target, held=flag)
-        moves = {target.id: Move(target, flagged)}
-        for member in moving:
-            status = SESSION.target(verb, member.status)
+        changes = {target.id: SuspensionChange(target, flagged)}
+        for node in affected:
+            status = SESSION.next_state(verb, node.status)
             assert status is not None  # only those in a state that the verb leaves were chosen
-            after = msgspec.structs.replace(flagged if member.id == target.id else member, status=status)
-            moves[member.id] = Move(member, after)
-        self._members.update(((m.after.zone_id, m.after.id), m.after) for m in moves.values())
-        return list(moves.values())
+            after = msgspec.structs.replace(flagged if node.id == target.id else node, status=status)
+            changes[node.id] = SuspensionChange(node, after)
+        self._nodes.update(((change.after.zone_id, change.after.id), change.after) for change in changes.values())
+        return list(changes.values())
 
 
-def not_suspended(session_id: str, target: Member | None, holder: Member | None) -> Moved:
-    says = f"The session {session_id!r} is not suspended."
-    held: dict[str, object] = {}
+def not_suspended(session_id: str, target: TreeNode | None, ancestor: TreeNode | None) -> StateConflict:
+    detail = f"The session {session_id!r} is not suspended."
+    extra: dict[str, object] = {}
     if target is None:
-        says = f"The session {session_id!r} has ended; nothing is there to resume."
-    elif holder is not None:
-        says = f"The session {session_id!r} bears no flag of its own; its ancestor {holder.id!r} holds it."
-        held = {"held_by": holder.id, "frees": f"resume {holder.id}"}
-    return Moved("agent_not_found_or_not_suspended", says, **held)
+        detail = f"The session {session_id!r} has ended; nothing is there to resume."
+    elif ancestor is not None:
+        detail = f"The session {session_id!r} bears no flag of its own; its ancestor {ancestor.id!r} holds it."
+        extra = {"held_by": ancestor.id, "frees": f"resume {ancestor.id}"}
+    return StateConflict("agent_not_found_or_not_suspended", detail, **extra)

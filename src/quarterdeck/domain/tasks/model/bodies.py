@@ -13,9 +13,9 @@ from quarterdeck.domain.tasks.model.rows import State
 
 BULK_MAX = 1_000
 CLAIM_MAX = 500
-DEPENDS_MAX = 10_000
+DEPENDENCIES_MAX = 10_000
 """Tasks that one task may wait for."""
-EDGES_MAX = 20_000
+REQUEST_DEPENDENCIES_MAX = 20_000
 """Tasks that those of one request may wait for in all: each is looked up and written while everybody else waits."""
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 Title = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -49,7 +49,8 @@ class TaskFields(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forb
     priority: Annotated[Priority, Meta(description="1 (low) to 10 (high)")] = 5
     input_context: Annotated[dict[str, object], Meta(description="for the agent; secrets in it are encrypted")] = {}
     depends_on: Annotated[
-        list[PathId], Meta(max_length=DEPENDS_MAX, description="tasks that must be COMPLETED before this one begins")
+        list[PathId],
+        Meta(max_length=DEPENDENCIES_MAX, description="tasks that must be COMPLETED before this one begins"),
     ] = []
     on_dependency_failure: Literal["fail", "run"] = "fail"
     max_retries: Annotated[int, Meta(ge=0, le=100)] = 3
@@ -83,7 +84,7 @@ class PatchBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbi
     tags: Tags | UnsetType = UNSET
     metadata: dict[str, object] | UnsetType = UNSET
     estimated_completion_at: Annotated[datetime, Meta(tz=True)] | UnsetType | None = UNSET
-    depends_on: Annotated[list[PathId], Meta(max_length=DEPENDS_MAX)] | UnsetType = UNSET
+    depends_on: Annotated[list[PathId], Meta(max_length=DEPENDENCIES_MAX)] | UnsetType = UNSET
 
 
 class ClaimBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -8,14 +8,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.command import Asked
-from quarterdeck.domain.tasks.model.rows import Content, Created, Leases, Task
+from quarterdeck.core.command import Command
+from quarterdeck.domain.tasks.model.rows import ClaimedTasks, Content, CreatedTask, Task
 
 
-class Ask(Asked, frozen=True, kw_only=True):
+class BaseCommand(Command, frozen=True, kw_only=True):
     """What everything that is asked of the lane has."""
 
-    fence: tuple[str, int] | None = None
+    leader_term: tuple[str, int] | None = None
     """The lease, and its term, under which the server asks; over, nothing is done."""
 
 
@@ -26,12 +26,12 @@ class Cost(msgspec.Struct, frozen=True):
     usd_micros: int
 
 
-class Create(Ask, frozen=True, kw_only=True):
+class Create(BaseCommand, frozen=True, kw_only=True):
     id: str
-    names_itself: bool
+    has_requested_id: bool
     """The id is the caller's, and may be taken."""
-    key: str | None
-    digest: str
+    idempotency_key: str | None
+    request_digest: str
     content: Content
     task_type: str
     priority: int
@@ -47,10 +47,10 @@ class Create(Ask, frozen=True, kw_only=True):
     tags: tuple[str, ...]
 
 
-class Claim(Ask, frozen=True, kw_only=True):
+class Claim(BaseCommand, frozen=True, kw_only=True):
     agent_id: str
-    max: int
-    tokens: tuple[str, ...]
+    limit: int
+    attempt_tokens: tuple[str, ...]
     """One for each task it may get, made before: what is tried again asks for the same."""
     task_types: frozenset[str] | None = None
     capabilities: frozenset[str] | None = None
@@ -61,68 +61,68 @@ class Claim(Ask, frozen=True, kw_only=True):
     budget is spent). It need not ask for a while."""
 
 
-class Named(Ask, frozen=True, kw_only=True):
+class TaskUpdate(BaseCommand, frozen=True, kw_only=True):
     id: str
 
 
-class Start(Named, frozen=True, kw_only=True):
-    token: str | None
+class Start(TaskUpdate, frozen=True, kw_only=True):
+    attempt_token: str | None
 
 
-class Progress(Named, frozen=True, kw_only=True):
-    token: str | None
+class Progress(TaskUpdate, frozen=True, kw_only=True):
+    attempt_token: str | None
     percent: int | None
     step: str | None
     checkpoint: str | None
     costs: tuple[Cost, ...] = ()
-    resets: bool = False
-    key: str | None = None
+    is_reset: bool = False
+    idempotency_key: str | None = None
     """By which it is known again when it is repeated: what it cost is charged once."""
-    digest: str = ""
+    request_digest: str = ""
 
 
-class Complete(Named, frozen=True, kw_only=True):
-    token: str | None
+class Complete(TaskUpdate, frozen=True, kw_only=True):
+    attempt_token: str | None
     output: str
     summary: str | None
     costs: tuple[Cost, ...] = ()
 
 
-class Fail(Named, frozen=True, kw_only=True):
-    token: str | None
+class Fail(TaskUpdate, frozen=True, kw_only=True):
+    attempt_token: str | None
     error: str
     stack_trace: str | None
     retryable: bool
-    chance: float
+    jitter: float
     costs: tuple[Cost, ...] = ()
 
 
-class Release(Named, frozen=True, kw_only=True):
+class Release(TaskUpdate, frozen=True, kw_only=True):
     """Given back, or never reached whoever claimed it: the attempt does not count."""
 
-    token: str | None
+    attempt_token: str | None
 
 
-class Cancel(Named, frozen=True, kw_only=True):
+class Cancel(TaskUpdate, frozen=True, kw_only=True):
     reason: str
 
 
-class Retry(Named, frozen=True, kw_only=True):
+class Retry(TaskUpdate, frozen=True, kw_only=True):
     """By hand: whatever retries there were, it begins anew."""
 
 
-class Pause(Named, frozen=True, kw_only=True):
+class Pause(TaskUpdate, frozen=True, kw_only=True):
     pass
 
 
-class Resume(Named, frozen=True, kw_only=True):
+class Resume(TaskUpdate, frozen=True, kw_only=True):
     pass
 
 
-class Patch(Named, frozen=True, kw_only=True):
+class Patch(TaskUpdate, frozen=True, kw_only=True):
     """What is not named stays. All of it is done, or nothing."""
 
-    holds: Literal["pause", "resume"] | None = None
+    status_change: Literal["pause", "resume"] | None = None
     priority: int | None = None
     tags: tuple[str, ...] | None = None
     tags_json: str | None = None
@@ -131,65 +131,65 @@ class Patch(Named, frozen=True, kw_only=True):
     depends_on: tuple[str, ...] | None = None
 
     @property
-    def changes(self) -> bool:
+    def has_field_changes(self) -> bool:
         """Whether it asks for more than to pause or to resume."""
-        said = (self.priority, self.tags, self.metadata, self.depends_on)
-        return any(each is not None for each in said) or self.estimated_completion_at is not UNSET
+        fields = (self.priority, self.tags, self.metadata, self.depends_on)
+        return any(value is not None for value in fields) or self.estimated_completion_at is not UNSET
 
 
-class Assign(Named, frozen=True, kw_only=True):
+class Assign(TaskUpdate, frozen=True, kw_only=True):
     """By the coordinator: this agent is to have it, and is launched for it."""
 
     agent_id: str
-    token: str
-    launch_ms: Millis = 60_000
+    attempt_token: str
+    launch_timeout_ms: Millis = 60_000
     """How long the launch may take: if nobody has begun by then, whoever was to launch it is gone."""
 
 
-class Launched(Named, frozen=True, kw_only=True):
-    token: str
+class RecordLaunch(TaskUpdate, frozen=True, kw_only=True):
+    attempt_token: str
     session_key: str
 
 
-Sight = Literal["not_begun", "out_of_time", "hung"]
+AbortCondition = Literal["not_begun", "out_of_time", "hung"]
 """What was seen of an attempt."""
 
 
-class Abort(Named, frozen=True, kw_only=True):
+class Abort(TaskUpdate, frozen=True, kw_only=True):
     """By the coordinator, of an attempt: its agent is gone, its time is over, it makes no progress."""
 
-    token: str | None
+    attempt_token: str | None
     """The attempt's. Its number would not do: that of one which was given back is given out again."""
     reason: str
-    seen: Sight | None = None
+    condition: AbortCondition | None = None
     """Nothing is done unless it is still so."""
-    chance: float
+    jitter: float
     raises_priority: bool = False
 
 
-class Due(Named, frozen=True, kw_only=True):
+class MakeAvailable(TaskUpdate, frozen=True, kw_only=True):
     """By the coordinator: its moment may have come."""
 
 
-class Warn(Named, frozen=True, kw_only=True):
+class Warn(TaskUpdate, frozen=True, kw_only=True):
     """By the coordinator: it is long past its estimate."""
 
 
-class Spread(Named, frozen=True, kw_only=True):
+class UnblockDependents(TaskUpdate, frozen=True, kw_only=True):
     """By the coordinator: what depends on it must hear that it has failed for good."""
 
 
-class Cut(Named, frozen=True, kw_only=True):
+class FailForCycle(TaskUpdate, frozen=True, kw_only=True):
     """By the coordinator: it waits for itself."""
 
     cycle: tuple[str, ...]
 
 
-class Archive(Named, frozen=True, kw_only=True):
+class Archive(TaskUpdate, frozen=True, kw_only=True):
     pass
 
 
-Command = (
+TaskCommand = (
     Create
     | Claim
     | Start
@@ -203,12 +203,12 @@ Command = (
     | Resume
     | Patch
     | Assign
-    | Launched
+    | RecordLaunch
     | Abort
-    | Due
+    | MakeAvailable
     | Warn
-    | Spread
-    | Cut
+    | UnblockDependents
+    | FailForCycle
     | Archive
 )
-Outcome = Created | Leases | Task
+TaskResult = CreatedTask | ClaimedTasks | Task

@@ -11,7 +11,7 @@ from msgspec import Meta
 from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
 
-MICROS = 1_000_000
+MICROS_PER_USD = 1_000_000
 """Of a dollar."""
 BUDGETS_MAX = 1_000
 """Of one zone."""
@@ -63,15 +63,15 @@ class Budget(msgspec.Struct, frozen=True, array_like=True):
         return (self.zone_id, self.scope, self.scope_key, self.period)
 
 
-class Sum(msgspec.Struct, frozen=True, array_like=True):
+class CostSum(msgspec.Struct, frozen=True, array_like=True):
     """What was spent."""
 
     usd_micros: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
 
-    def __add__(self, other: Sum) -> Sum:
-        return Sum(
+    def __add__(self, other: CostSum) -> CostSum:
+        return CostSum(
             self.usd_micros + other.usd_micros,
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
@@ -89,14 +89,14 @@ class Charge(msgspec.Struct, frozen=True):
     """As it is afterwards."""
     usd_micros: int
     tokens: int
-    passes: bool
+    is_newly_spent: bool
     """It was not spent before, and is now."""
 
 
 # -- what is asked -----------------------------------------------------------------------------------------------
 
 
-class BudgetAsk(msgspec.Struct, frozen=True, kw_only=True):
+class BudgetCommand(msgspec.Struct, frozen=True, kw_only=True):
     zone_id: str
     caller: Caller
     trace: str | None
@@ -113,12 +113,12 @@ class BudgetAsk(msgspec.Struct, frozen=True, kw_only=True):
         return (self.zone_id, self.scope, self.scope_key, self.period)
 
 
-class PutBudget(BudgetAsk, frozen=True, kw_only=True):
+class PutBudget(BudgetCommand, frozen=True, kw_only=True):
     usd_micros: int | None
     tokens: int | None
 
 
-class RemoveBudget(BudgetAsk, frozen=True, kw_only=True):
+class RemoveBudget(BudgetCommand, frozen=True, kw_only=True):
     pass
 
 
@@ -134,7 +134,7 @@ class CostFilter(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
 
 
-class Grouped(msgspec.Struct, frozen=True, array_like=True):
+class CostGroup(msgspec.Struct, frozen=True, array_like=True):
     key: str
     usd_micros: int
     input_tokens: int
@@ -206,7 +206,7 @@ class BudgetList(msgspec.Struct, frozen=True, rename="camel"):
     next_cursor: str | None
 
 
-class SpentView(msgspec.Struct, frozen=True, rename="camel"):
+class SpentBudgetView(msgspec.Struct, frozen=True, rename="camel"):
     """Why a task must wait: a budget it would draw on is spent."""
 
     code: str

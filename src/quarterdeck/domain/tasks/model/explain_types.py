@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.domain.tasks.model.cost_types import SpentView
+from quarterdeck.domain.tasks.model.cost_types import SpentBudgetView
 from quarterdeck.domain.tasks.model.rows import State, Task
 
 NODES_MAX = 1_000
@@ -54,7 +54,7 @@ class TaskTree(msgspec.Struct, frozen=True):
 # -- the explanation ---------------------------------------------------------------------------------------------
 
 
-class Ahead(msgspec.Struct, frozen=True, array_like=True):
+class UnmetDependency(msgspec.Struct, frozen=True, array_like=True):
     """A task that is waited for, in the order of `tasks_waited_for`."""
 
     id: str
@@ -62,7 +62,7 @@ class Ahead(msgspec.Struct, frozen=True, array_like=True):
     status: State
     final: int
     agent_id: str | None
-    waits: int
+    waits_for: int
     available_at: Millis
 
 
@@ -71,8 +71,8 @@ class Candidate(msgspec.Struct, frozen=True):
 
     id: str
     capabilities: frozenset[str]
-    free: int
-    lives: bool
+    free_slots: int
+    is_live: bool
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -81,20 +81,20 @@ class Holder(msgspec.Struct, frozen=True):
     lease_expires_at: Millis
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class ExplainInput(msgspec.Struct, frozen=True, kw_only=True):
     """What an explanation is made from."""
 
-    row: Task
+    task: Task
     title: str
     last_error: str | None
-    required: frozenset[str]
+    required_capabilities: frozenset[str]
     now: Millis
-    ahead: tuple[Ahead, ...] = ()
+    dependencies: tuple[UnmetDependency, ...] = ()
     """Of those it waits for, the first."""
     candidates: tuple[Candidate, ...] = ()
-    before: int = 0
+    ranked_before: int = 0
     """Tasks of its class whose turn comes first."""
-    spent: SpentView | None = None
+    spent_budget: SpentBudgetView | None = None
     holder: Holder | None = None
 
 
@@ -111,7 +111,7 @@ class ExplainedTask(msgspec.Struct, frozen=True, rename="camel"):
     last_error: str | None
 
 
-class AheadView(msgspec.Struct, frozen=True, rename="camel"):
+class DependencyView(msgspec.Struct, frozen=True, rename="camel"):
     id: str
     title: str
     status: State
@@ -152,8 +152,8 @@ class TaskExplanation(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
     next: Annotated[list[str], Meta(description="what would move it")]
     until: Annotated[str | None, Meta(description="when it moves by itself, if it does")] = None
     unmet: Annotated[int, Meta(description="tasks it waits for")] = 0
-    waits_for: Annotated[list[AheadView], Meta(description="the first of those")] = []
+    waits_for: Annotated[list[DependencyView], Meta(description="the first of those")] = []
     before: Annotated[int, Meta(description="tasks of its kind whose turn comes first, counted to 1,000")] = 0
     agents: AgentsView | None = None
-    budget: SpentView | None = None
+    budget: SpentBudgetView | None = None
     holder: HolderView | None = None

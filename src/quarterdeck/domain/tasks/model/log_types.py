@@ -14,8 +14,8 @@ from quarterdeck.domain.tasks.model.bodies import Name, Text, Token
 
 LINES_MAX = 10_000
 """Of one task."""
-AT_ONCE_MAX = 100
-DETAILS_MAX = 65_536
+LINES_PER_REQUEST_MAX = 100
+DETAILS_BYTES_MAX = 65_536
 """Bytes of a line's details."""
 PAGE_BYTES_MAX = 4 << 20
 """What lines say, on one page: they may be long, and a page must fit."""
@@ -29,7 +29,7 @@ class Level(StrEnum):
     CRITICAL = "CRITICAL"
 
 
-class Line(msgspec.Struct, frozen=True, array_like=True):
+class LogLine(msgspec.Struct, frozen=True, array_like=True):
     """A row, in the order of `columns line` in `lines.sql`. Numbers of a task's lines are in the order of commits."""
 
     zone_id: str
@@ -48,7 +48,7 @@ class Line(msgspec.Struct, frozen=True, array_like=True):
     created_at: Millis
 
 
-class SaidLine(msgspec.Struct, frozen=True):
+class NewLogLine(msgspec.Struct, frozen=True):
     """A line that is to be added, its secrets gone for good."""
 
     id: str
@@ -64,19 +64,19 @@ class SaidLine(msgspec.Struct, frozen=True):
         return sum(len(text.encode()) for text in (self.message, self.details, self.stack_trace) if text)
 
 
-class AddLines(msgspec.Struct, frozen=True, kw_only=True):
+class AddLogLines(msgspec.Struct, frozen=True, kw_only=True):
     zone_id: str
     caller: Caller
     id: str
-    token: str | None
-    lines: tuple[SaidLine, ...]
+    attempt_token: str | None
+    lines: tuple[NewLogLine, ...]
 
     @property
     def bearer(self) -> Bearer | None:
         return self.caller.bearer
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class LogPosition(msgspec.Struct, frozen=True, array_like=True):
     """How far somebody has read a task's log: of each of its two halves."""
 
     pos: int
@@ -89,14 +89,14 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     limit: int
     oldest_first: bool
-    place: Place | None
+    position: LogPosition | None
     level: Level | None
     event: str | None
     waiter: object = None
     """Of one who waits for more."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One of either half, with where it stands."""
 
     pos: int | None
@@ -115,8 +115,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogPage(msgspec.Struct, frozen=True):
-    entries: list[Entry]
-    place: Place
+    entries: list[LogEntry]
+    position: LogPosition
     """Up to here everything was looked at."""
     is_last: bool
 
@@ -135,7 +135,7 @@ class LogItem(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_
 class LogBody(LogItem, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """One line, or many of them as `lines`."""
 
-    lines: Annotated[list[LogItem], Meta(min_length=1, max_length=AT_ONCE_MAX)] | UnsetType = UNSET
+    lines: Annotated[list[LogItem], Meta(min_length=1, max_length=LINES_PER_REQUEST_MAX)] | UnsetType = UNSET
     attempt_token: Token | None = None
 
 

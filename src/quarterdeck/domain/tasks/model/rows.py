@@ -12,7 +12,7 @@ from quarterdeck.core.clock import Millis
 
 TABLE = "agent_tasks"
 """Part of what the secrets of a task are sealed with: another name would not open them."""
-Ref = tuple[str, str]
+TaskRef = tuple[str, str]
 """(zone, task)"""
 AgentRef = tuple[str, str]
 """(zone, agent)"""
@@ -45,13 +45,13 @@ class Verb(StrEnum):
     ARCHIVE = "archive"
 
 
-class Waits:
+class WaitsFor:
     """What a task waits for besides an agent: one number, because an index must be able to say it."""
 
     NOTHING = 0
-    A_MOMENT = 1
+    TIME = 1
     """`available_at`: it was asked to begin later, or its backoff runs."""
-    OTHERS = 2
+    DEPENDENCIES = 2
     """`unmet` tasks that it depends on."""
 
 
@@ -131,12 +131,12 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     retry_backoff_seconds: int
     on_dependency_failure: str
     class_id: str
-    turn: int
+    rank: int
     ranked_by: Strategy
-    waits: int
-    depends: int
+    waits_for: int
+    dependency_count: int
     """How many tasks it was said to depend on, done or not."""
-    unmet: int
+    unmet_dependencies: int
     """How many of those are not done."""
     available_at: Millis
     timeout_seconds: int | None
@@ -148,7 +148,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     final: int
     """It has failed, or was aborted, for good."""
     reason: str | None
-    spreads: int
+    dependents_pending: int
     """Others that depend on it are still to hear of its end."""
     warned_at: Millis | None
     progress_at: Millis | None
@@ -168,7 +168,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     failed_at: Millis | None
 
 
-class Said(msgspec.Struct, frozen=True):
+class ContentUpdate(msgspec.Struct, frozen=True):
     """What of a task's content a batch has changed; None is as it was."""
 
     last_error: str | None = None
@@ -179,7 +179,7 @@ class Said(msgspec.Struct, frozen=True):
     tags: str | None = None
 
 
-class Whole(msgspec.Struct, frozen=True):
+class FullTask(msgspec.Struct, frozen=True):
     """A task with what it says, as it is shown."""
 
     task: Task
@@ -190,14 +190,14 @@ class Whole(msgspec.Struct, frozen=True):
     has_more_blocks: bool = False
 
 
-class Created(msgspec.Struct, frozen=True):
+class CreatedTask(msgspec.Struct, frozen=True):
     task: Task
-    made: bool
+    created: bool
     content: Content | None = None
     """What it says, if it was made."""
 
 
-class Leased(msgspec.Struct, frozen=True):
+class ClaimedTask(msgspec.Struct, frozen=True):
     """A task that an agent was given. What it says is read when the batch is decided."""
 
     task: Task
@@ -206,26 +206,26 @@ class Leased(msgspec.Struct, frozen=True):
     lease_expires_at: Millis = 0
 
 
-class Leases(msgspec.Struct, frozen=True):
+class ClaimedTasks(msgspec.Struct, frozen=True):
     """What a claim was given."""
 
-    items: tuple[Leased, ...]
-    is_over: bool = False
+    items: tuple[ClaimedTask, ...]
+    stop_waiting: bool = False
     """There will be nothing for it, however long it waits."""
 
 
 # -- what the coordinator is shown, across zones
 
 
-class Attempt(msgspec.Struct, frozen=True, array_like=True):
+class TimedOutAttempt(msgspec.Struct, frozen=True, array_like=True):
     zone_id: str
     id: str
-    token: str | None
+    attempt_token: str | None
     status: State
 
 
-class Overdue(msgspec.Struct, frozen=True, array_like=True):
+class OverdueAttempt(msgspec.Struct, frozen=True, array_like=True):
     zone_id: str
     id: str
-    token: str | None
+    attempt_token: str | None
     was_warned: int

@@ -17,10 +17,20 @@
 | insight  | why a task is as it is, and what it hangs together with                                      |
 """
 
-from quarterdeck.domain.tasks.operations.batch import Exchange, TaskWaiters, waiters, windows_of
-from quarterdeck.domain.tasks.operations.claim_wakeups import Look
-from quarterdeck.domain.tasks.operations.heartbeat_feedback import Teller
-from quarterdeck.domain.tasks.operations.on_agent_lost import Settler
-from quarterdeck.domain.tasks.operations.reads import page, show
+from quarterdeck.domain.tasks.operations.batch import BatchRunner, ClaimPolls, new_claim_polls, timeouts_of
+from quarterdeck.domain.tasks.operations.claim_wakeups import ClaimWakeups
+from quarterdeck.domain.tasks.operations.heartbeat_feedback import HeartbeatFeedback
+from quarterdeck.domain.tasks.operations.on_agent_lost import LostAgentListener
+from quarterdeck.domain.tasks.operations.reads import page, read_tasks
 
-__all__ = ["Exchange", "Look", "Settler", "TaskWaiters", "Teller", "page", "show", "waiters", "windows_of"]
+__all__ = [
+    "BatchRunner",
+    "ClaimPolls",
+    "ClaimWakeups",
+    "HeartbeatFeedback",
+    "LostAgentListener",
+    "new_claim_polls",
+    "page",
+    "read_tasks",
+    "timeouts_of",
+]

@@ -8,163 +8,172 @@ import msgspec
 
 from quarterdeck.core.caller import Caller
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
+from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
 from quarterdeck.domain.sessions import operations as sessions
 from quarterdeck.domain.tasks.model.cost_types import (
     BUDGETS_MAX,
     Budget,
-    BudgetAsk,
+    BudgetCommand,
     BudgetKey,
     CostFilter,
-    Grouped,
+    CostGroup,
+    CostSum,
     PutBudget,
     RemoveBudget,
     Scope,
-    Sum,
 )
-from quarterdeck.domain.tasks.model.rows import Ref
-from quarterdeck.domain.tasks.operations.costs import told
-from quarterdeck.domain.tasks.queries import MONEY, Q
+from quarterdeck.domain.tasks.model.rows import TaskRef
+from quarterdeck.domain.tasks.operations.costs import budget_event
+from quarterdeck.domain.tasks.queries import COSTS, Q
 from quarterdeck.domain.tasks.rules import budgets as rules, errors
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
-Batch = list[tuple[object, ...]]
+SqlRows = list[tuple[object, ...]]
 READ = "costs.read"
 CHANGE = "budgets.change"
-EVER = (0, 10**9)
+ALL_DAYS = (0, 10**9)
 """Days."""
 
 
 # -- changing ----------------------------------------------------------------------------------------------------
 
 
-async def change(tx: Tx, asks: Sequence[PutBudget | RemoveBudget]) -> list[Budget | Problem | Busy]:
+async def change_budgets(
+    tx: Transaction, commands: Sequence[PutBudget | RemoveBudget]
+) -> list[Budget | Problem | Busy]:
     """Makes, changes and removes budgets, in the order of asking. Under the zones' locks, as whatever is charged to a
     budget or decided by one."""
-    speakers = Speakers(asks)
-    spoken = speakers.statements()
-    named: Batch = [*sorted({(a.zone_id, a.scope_key) for a in asks if a.scope is Scope.TASK})]
-    batch: Batch = [(zone_id,) for zone_id in sorted({ask.zone_id for ask in asks})]
-    zone_rows, *answers, rows, tasks = await tx.read(
-        zones.lock(tx, zones_of(asks)), *spoken, MONEY.budgets_of_zones(batch=batch), Q.tasks_standing(batch=named)
+    caller_checks = CallerChecks(commands)
+    caller_statements = caller_checks.statements()
+    task_refs: SqlRows = [
+        *sorted({(command.zone_id, command.scope_key) for command in commands if command.scope is Scope.TASK})
+    ]
+    batch: SqlRows = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
+    zone_rows, *results, rows, tasks = await tx.read(
+        zones.lock_statement(tx, zones_of(commands)),
+        *caller_statements,
+        COSTS.budgets_of_zones(batch=batch),
+        Q.tasks_standing(batch=task_refs),
     )
-    locked = zones.locked(zone_rows)
-    heard = speakers.heard(answers, tx.now)
-    why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
-    endings = zone_rules.endings(locked.values())
-    there = {(str(row[0]), str(row[1])) for row in tasks}
-    ledger = _Ledger(decode(rows, Budget))
+    locked = zones.decode_zones(zone_rows)
+    caller_state = caller_checks.build_state(results, tx.now)
+    lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
+    zone_problems = zone_rules.ended_zone_problems(locked.values())
+    existing_tasks = {(str(row[0]), str(row[1])) for row in tasks}
+    budget_batch = _BudgetBatch(decode(rows, Budget))
     outcomes: list[Budget | Problem | Busy] = []
-    for ask in asks:
+    for command in commands:
         problem = (
-            sessions.held_up(ask, why_not)
-            or heard.problem(ask, CHANGE)
-            or endings.get(ask.zone_id)
-            or _unknown_task(ask, there)
+            sessions.blocked(command, lock_failures)
+            or caller_state.problem(command, CHANGE)
+            or zone_problems.get(command.zone_id)
+            or _unknown_task(command, existing_tasks)
         )
-        outcomes.append(problem or await ledger.decide(tx, ask))
-    ledger.write(tx)
+        outcomes.append(problem or await budget_batch.decide(tx, command))
+    budget_batch.write(tx)
     return outcomes
 
 
-def _unknown_task(ask: BudgetAsk, there: set[Ref]) -> Problem | None:
+def _unknown_task(command: BudgetCommand, existing_tasks: set[TaskRef]) -> Problem | None:
     """What is removed need not be there any more."""
-    missing = ask.scope is Scope.TASK and (ask.zone_id, ask.scope_key) not in there
-    return errors.not_found(ask.scope_key) if missing and isinstance(ask, PutBudget) else None
+    is_missing = command.scope is Scope.TASK and (command.zone_id, command.scope_key) not in existing_tasks
+    return errors.task_not_found(command.scope_key) if is_missing and isinstance(command, PutBudget) else None
 
 
-class _Ledger:
+class _BudgetBatch:
     """The budgets of a batch's zones, as they become."""
 
-    def __init__(self, known: Iterable[Budget]) -> None:
-        self._known: dict[BudgetKey, Budget] = {budget.key: budget for budget in known}
+    def __init__(self, loaded: Iterable[Budget]) -> None:
+        self._budgets: dict[BudgetKey, Budget] = {budget.key: budget for budget in loaded}
         self._put: set[BudgetKey] = set()
         self._removed: set[BudgetKey] = set()
 
-    async def decide(self, tx: Tx, ask: PutBudget | RemoveBudget) -> Budget | Problem:
-        known = self._known.get(ask.key)
-        if isinstance(ask, RemoveBudget):
-            if known is None:
-                return rules.not_found(ask.scope, ask.period)
-            return self._remove(tx, ask, rules.at(known, tx.now))
-        if known is None and sum(1 for key in self._known if key[0] == ask.zone_id) >= BUDGETS_MAX:
-            return rules.too_many()
-        used = Sum() if known is not None else await _used(tx, ask)
-        budget = rules.put(ask, known, used, tx.now)
-        tx.emit(told("budget.changed", budget, ask.caller.subject, ask.trace))
-        if rules.is_spent(budget) and not (known is not None and rules.is_spent(rules.at(known, tx.now))):
-            tx.emit(told("budget.spent", budget, ask.caller.subject, ask.trace))
-        self._known[ask.key] = budget
-        self._put.add(ask.key)
-        self._removed.discard(ask.key)
+    async def decide(self, tx: Transaction, command: PutBudget | RemoveBudget) -> Budget | Problem:
+        existing = self._budgets.get(command.key)
+        if isinstance(command, RemoveBudget):
+            if existing is None:
+                return rules.budget_not_found(command.scope, command.period)
+            return self._remove(tx, command, rules.roll_over(existing, tx.now))
+        if existing is None and sum(1 for key in self._budgets if key[0] == command.zone_id) >= BUDGETS_MAX:
+            return rules.too_many_budgets()
+        used = CostSum() if existing is not None else await _load_used(tx, command)
+        budget = rules.put_budget(command, existing, used, tx.now)
+        tx.emit(budget_event("budget.changed", budget, command.caller.subject, command.trace))
+        if rules.is_spent(budget) and not (existing is not None and rules.is_spent(rules.roll_over(existing, tx.now))):
+            tx.emit(budget_event("budget.spent", budget, command.caller.subject, command.trace))
+        self._budgets[command.key] = budget
+        self._put.add(command.key)
+        self._removed.discard(command.key)
         return budget
 
-    def _remove(self, tx: Tx, ask: RemoveBudget, budget: Budget) -> Budget:
-        del self._known[ask.key]
-        self._put.discard(ask.key)
-        self._removed.add(ask.key)
-        tx.emit(told("budget.changed", budget, ask.caller.subject, ask.trace, is_removed=True))
+    def _remove(self, tx: Transaction, command: RemoveBudget, budget: Budget) -> Budget:
+        del self._budgets[command.key]
+        self._put.discard(command.key)
+        self._removed.add(command.key)
+        tx.emit(budget_event("budget.changed", budget, command.caller.subject, command.trace, is_removed=True))
         return budget
 
-    def write(self, tx: Tx) -> None:
+    def write(self, tx: Transaction) -> None:
         if self._removed:
-            tx.write(MONEY.budgets_remove(batch=[*sorted(self._removed)]))
+            tx.write(COSTS.budgets_remove(batch=[*sorted(self._removed)]))
         if self._put:
-            tx.write(MONEY.budgets_set(batch=[msgspec.structs.astuple(self._known[key]) for key in sorted(self._put)]))
+            tx.write(
+                COSTS.budgets_set(batch=[msgspec.structs.astuple(self._budgets[key]) for key in sorted(self._put)])
+            )
 
 
-async def _used(tx: Tx, ask: PutBudget) -> Sum:
+async def _load_used(tx: Transaction, command: PutBudget) -> CostSum:
     """What its period has seen before there was the budget."""
-    began, _ = rules.span(ask.period, tx.now)
-    since = rules.day_of(began)
-    if ask.scope is Scope.TASK:
-        statement = MONEY.costs_of_task_since(zone_id=ask.zone_id, task_id=ask.scope_key, since=since)
+    period_start, _ = rules.period_bounds(command.period, tx.now)
+    since = rules.day_of(period_start)
+    if command.scope is Scope.TASK:
+        statement = COSTS.costs_of_task_since(zone_id=command.zone_id, task_id=command.scope_key, since=since)
     else:
-        of_type = ask.scope_key if ask.scope is Scope.TASK_TYPE else None
-        statement = MONEY.costs_since(zone_id=ask.zone_id, task_type=of_type, since=since)
+        task_type = command.scope_key if command.scope is Scope.TASK_TYPE else None
+        statement = COSTS.costs_since(zone_id=command.zone_id, task_type=task_type, since=since)
     [[row]] = await tx.read(statement)
-    return rules.capped(Sum(*(int(str(number)) for number in row)))
+    return rules.cap_sum(CostSum(*(int(str(number)) for number in row)))
 
 
 # -- looking -----------------------------------------------------------------------------------------------------
 
 
-async def page(tx: Tx, caller: Caller, zone_id: str, after: tuple[str, str, str], limit: int) -> list[Budget]:
-    await require_power(tx, caller, zone_id, READ)
+async def page(tx: Transaction, caller: Caller, zone_id: str, after: tuple[str, str, str], limit: int) -> list[Budget]:
+    await require_permission(tx, caller, zone_id, READ)
     scope, scope_key, period = after
     [rows] = await tx.read(
-        MONEY.budgets_page(zone_id=zone_id, scope=scope, scope_key=scope_key, period=period, limit=limit)
+        COSTS.budgets_page(zone_id=zone_id, scope=scope, scope_key=scope_key, period=period, limit=limit)
     )
     if not rows:
-        await zones.require(tx, zone_id)
-    return [rules.at(budget, tx.now) for budget in decode(rows, Budget)]
+        await zones.require_zone(tx, zone_id)
+    return [rules.roll_over(budget, tx.now) for budget in decode(rows, Budget)]
 
 
-async def costs(tx: Tx, wanted: CostFilter) -> list[Grouped]:
-    await require_power(tx, wanted.caller, wanted.zone_id, READ)
-    [rows] = await tx.read(_grouped(wanted))
+async def read_costs(tx: Transaction, filters: CostFilter) -> list[CostGroup]:
+    await require_permission(tx, filters.caller, filters.zone_id, READ)
+    [rows] = await tx.read(_costs_statement(filters))
     if not rows:
-        await zones.require(tx, wanted.zone_id)
+        await zones.require_zone(tx, filters.zone_id)
     # PostgreSQL sums to numbers of any length; these are not.
-    found = [Grouped(str(key), *(int(str(number)) for number in sums)) for key, *sums in rows]
-    if wanted.group_by != "day":
+    found = [CostGroup(str(key), *(int(str(number)) for number in sums)) for key, *sums in rows]
+    if filters.group_by != "day":
         return found
-    return [msgspec.structs.replace(each, key=rules.name_of_day(int(each.key))) for each in found]
+    return [msgspec.structs.replace(group, key=rules.format_day(int(group.key))) for group in found]
 
 
-def _grouped(wanted: CostFilter) -> Bound:
-    first, last = EVER
-    since = first if wanted.since is None else wanted.since
-    until = last if wanted.until is None else wanted.until
-    zone_id, after, limit = wanted.zone_id, wanted.after, wanted.limit
-    if wanted.group_by == "day":
-        day = first - 1 if after is None else rules.day_named(after, "cursor")
-        return MONEY.costs_by_day(zone_id=zone_id, since=since, until=until, after=day, limit=limit)
-    if wanted.group_by == "task":
-        return MONEY.costs_by_task(zone_id=zone_id, since=since, until=until, after=after, limit=limit)
-    by = wanted.group_by
-    return MONEY.costs_by(zone_id=zone_id, grouped_by=by, since=since, until=until, after=after, limit=limit)
+def _costs_statement(filters: CostFilter) -> BoundStatement:
+    first, last = ALL_DAYS
+    since = first if filters.since is None else filters.since
+    until = last if filters.until is None else filters.until
+    zone_id, after, limit = filters.zone_id, filters.after, filters.limit
+    if filters.group_by == "day":
+        day = first - 1 if after is None else rules.parse_day(after, "cursor")
+        return COSTS.costs_by_day(zone_id=zone_id, since=since, until=until, after=day, limit=limit)
+    if filters.group_by == "task":
+        return COSTS.costs_by_task(zone_id=zone_id, since=since, until=until, after=after, limit=limit)
+    group_by = filters.group_by
+    return COSTS.costs_by(zone_id=zone_id, grouped_by=group_by, since=since, until=until, after=after, limit=limit)

@@ -6,81 +6,81 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.domain.tasks.model.rows import Attempt, Overdue, Ref, State, Task
-from quarterdeck.domain.tasks.operations.load import kinds_of
-from quarterdeck.domain.tasks.queries import COORDINATING, Q
-from quarterdeck.domain.tasks.rules.batch_input import ClassRef, Kind
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.domain.tasks.model.rows import OverdueAttempt, State, Task, TaskRef, TimedOutAttempt
+from quarterdeck.domain.tasks.operations.load import decode_classes
+from quarterdeck.domain.tasks.queries import COORDINATOR, Q
+from quarterdeck.domain.tasks.rules.batch_input import ClassRef, TaskClass
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 
-Batch = list[tuple[object, ...]]
+SqlRows = list[tuple[object, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Unsettled:
+class DueTasks:
     """What needs somebody to act, so many of each at most."""
 
-    timed_out: list[Attempt]
+    timed_out: list[TimedOutAttempt]
     """Attempts whose time is over, or whose launch was never heard of."""
-    overdue: list[Overdue]
+    overdue: list[OverdueAttempt]
     """Long past their estimate; or warned, and not moved since."""
-    due: list[Ref]
+    due: list[TaskRef]
     """What has waited for its moment, or for the end of its backoff, long enough."""
-    spreading: list[Ref]
+    dependents_pending: list[TaskRef]
     """Ended, and some that depend on them have not heard of it."""
-    unranked: list[str]
+    zones_to_rank: list[str]
     """Zones whose strategy has changed."""
-    next_ms: Millis | None
+    next_due_ms: Millis | None
     """In how many milliseconds the next moment comes; None if none is known."""
 
 
-async def unsettled(tx: Tx, limit: int, zone_id: str | None = None) -> Unsettled:
+async def load_due_tasks(tx: Transaction, limit: int, zone_id: str | None = None) -> DueTasks:
     """In all zones, or of tasks only in one. In one trip: it is asked after every commit that this process hears of."""
-    timed_out, overdue, due, spreading, unranked, [moments] = await tx.read(
-        COORDINATING.tasks_timed_out(limit=limit, zone_id=zone_id),
-        COORDINATING.tasks_overdue(limit=limit, zone_id=zone_id),
-        COORDINATING.tasks_due(limit=limit, zone_id=zone_id),
-        COORDINATING.tasks_spreading(limit=limit, zone_id=zone_id),
-        COORDINATING.task_strategies_unsettled(limit=limit),
-        COORDINATING.tasks_next_moment(),
+    timed_out, overdue, due, dependents_pending, zone_rows, [due_times] = await tx.read(
+        COORDINATOR.tasks_timed_out(limit=limit, zone_id=zone_id),
+        COORDINATOR.tasks_overdue(limit=limit, zone_id=zone_id),
+        COORDINATOR.tasks_due(limit=limit, zone_id=zone_id),
+        COORDINATOR.tasks_spreading(limit=limit, zone_id=zone_id),
+        COORDINATOR.task_strategies_unsettled(limit=limit),
+        COORDINATOR.tasks_next_moment(),
     )
-    return Unsettled(
-        decode(timed_out, Attempt),
-        decode(overdue, Overdue),
+    return DueTasks(
+        decode(timed_out, TimedOutAttempt),
+        decode(overdue, OverdueAttempt),
         _refs(due),
-        _refs(spreading),
-        [str(zone_id) for (zone_id,) in unranked],
-        _next(moments),
+        _refs(dependents_pending),
+        [str(zone_id) for (zone_id,) in zone_rows],
+        _next_due_ms(due_times),
     )
 
 
-def _next(row: Row) -> Millis | None:
-    *moments, now = row
-    known = [int(str(moment)) for moment in moments if moment is not None]
-    return max(0, min(known) - int(str(now))) if known else None
+def _next_due_ms(row: Row) -> Millis | None:
+    *due_times, now = row
+    upcoming = [int(str(due_time)) for due_time in due_times if due_time is not None]
+    return max(0, min(upcoming) - int(str(now))) if upcoming else None
 
 
 # -- what may begin ----------------------------------------------------------------------------------------------
 
 
-async def ready_classes(tx: Tx, zones: Iterable[str]) -> dict[ClassRef, Kind]:
+async def ready_classes(tx: Transaction, zones: Iterable[str]) -> dict[ClassRef, TaskClass]:
     """Of which something may begin in these zones."""
     [rows] = await tx.read(Q.tasks_classes_ready(batch=[(zone_id,) for zone_id in sorted(set(zones))]))
-    return kinds_of(rows)[0]
+    return decode_classes(rows)[0]
 
 
-async def ready_of(tx: Tx, wanted: Mapping[ClassRef, int]) -> dict[ClassRef, list[tuple[int, str]]]:
+async def ready_tasks(tx: Transaction, limits: Mapping[ClassRef, int]) -> dict[ClassRef, list[tuple[int, str]]]:
     """The next of each class, (turn, task), so many of each."""
-    classes = sorted(wanted)
-    answers = await tx.read(
+    classes = sorted(limits)
+    results = await tx.read(
         *(
-            COORDINATING.tasks_ready_of(zone_id=zone_id, class_id=name, limit=wanted[zone_id, name])
+            COORDINATOR.tasks_ready_of(zone_id=zone_id, class_id=name, limit=limits[zone_id, name])
             for zone_id, name in classes
         )
     )
     return {
-        ref: [(int(str(turn)), str(task_id)) for turn, task_id in rows]
-        for ref, rows in zip(classes, answers, strict=True)
+        ref: [(int(str(rank)), str(task_id)) for rank, task_id in rows]
+        for ref, rows in zip(classes, results, strict=True)
     }
 
 
@@ -88,27 +88,27 @@ async def ready_of(tx: Tx, wanted: Mapping[ClassRef, int]) -> dict[ClassRef, lis
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class WaitingSlice:
     """Tasks that wait for others, (zone, task) → what for."""
 
-    depends_on: dict[Ref, list[str]]
-    last: Ref | None
+    depends_on: dict[TaskRef, list[str]]
+    last: TaskRef | None
     """Where the next slice begins; None if this was the last."""
 
 
-async def waiting_slice(tx: Tx, after: Ref, limit: int) -> Slice:
-    [rows] = await tx.read(COORDINATING.tasks_waiting_slice(zone_id=after[0], id=after[1], limit=limit))
-    found: dict[Ref, list[str]] = {}
-    for zone_id, task_id, ahead in rows:
-        on = found.setdefault((str(zone_id), str(task_id)), [])
-        if ahead is not None:
-            on.append(str(ahead))
-    return Slice(found, max(found) if len(found) == limit else None)
+async def waiting_slice(tx: Transaction, after: TaskRef, limit: int) -> WaitingSlice:
+    [rows] = await tx.read(COORDINATOR.tasks_waiting_slice(zone_id=after[0], id=after[1], limit=limit))
+    found: dict[TaskRef, list[str]] = {}
+    for zone_id, task_id, dependency in rows:
+        dependencies = found.setdefault((str(zone_id), str(task_id)), [])
+        if dependency is not None:
+            dependencies.append(str(dependency))
+    return WaitingSlice(found, max(found) if len(found) == limit else None)
 
 
-async def anything_waits(tx: Tx) -> bool:
+async def has_waiting_tasks(tx: Transaction) -> bool:
     """Whether any task waits for another."""
-    [rows] = await tx.read(COORDINATING.tasks_waiting_some())
+    [rows] = await tx.read(COORDINATOR.tasks_waiting_some())
     return bool(rows)
 
 
@@ -116,37 +116,37 @@ async def anything_waits(tx: Tx) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class TaskCounts:
     ready: int
     """That wait for an agent and nothing else."""
     held: int
 
 
-async def counted(tx: Tx, zones: Iterable[str], limit: int) -> Counted:
+async def count_tasks(tx: Transaction, zones: Iterable[str], limit: int) -> TaskCounts:
     """How many tasks of these zones wait for an agent, or have one; of each zone no more than so many are counted."""
-    named = sorted({*zones})
-    batch: Batch = [(zone_id, state) for zone_id in named for state in (State.ASSIGNED, State.RUNNING)]
+    zone_ids = sorted({*zones})
+    batch: SqlRows = [(zone_id, state) for zone_id in zone_ids for state in (State.ASSIGNED, State.RUNNING)]
     ready, held = await tx.read(
-        COORDINATING.tasks_ready_counted(batch=[(zone_id,) for zone_id in named], limit=limit),
-        COORDINATING.tasks_counted(batch=batch, limit=limit),
+        COORDINATOR.tasks_ready_counted(batch=[(zone_id,) for zone_id in zone_ids], limit=limit),
+        COORDINATOR.tasks_counted(batch=batch, limit=limit),
     )
-    return Counted(_sum(ready), _sum(held))
+    return TaskCounts(_sum(ready), _sum(held))
 
 
-async def pending(tx: Tx, limit: int) -> int:
+async def count_ready_tasks(tx: Transaction, limit: int) -> int:
     """How many tasks wait for an agent and nothing else, in all zones."""
-    [[row]] = await tx.read(COORDINATING.tasks_pending_count(limit=limit))
+    [[row]] = await tx.read(COORDINATOR.tasks_pending_count(limit=limit))
     return int(str(row[0]))
 
 
-async def named(tx: Tx, refs: Sequence[Ref]) -> dict[Ref, Task]:
+async def tasks_by_ref(tx: Transaction, refs: Sequence[TaskRef]) -> dict[TaskRef, Task]:
     [rows] = await tx.read(Q.tasks_get(batch=[*sorted(refs)]))
     return {(task.zone_id, task.id): task for task in decode(rows, Task)}
 
 
-async def naming(tx: Tx, agents: Sequence[Ref]) -> set[Ref]:
+async def agents_named_by_tasks(tx: Transaction, agents: Sequence[TaskRef]) -> set[TaskRef]:
     """Those of these agents that any task which is kept names, however it stands."""
-    [rows] = await tx.read(COORDINATING.tasks_naming(batch=[*sorted(agents)]))
+    [rows] = await tx.read(COORDINATOR.tasks_naming(batch=[*sorted(agents)]))
     return {(str(zone_id), str(agent_id)) for zone_id, agent_id, is_named in rows if is_named}
 
 
@@ -154,5 +154,5 @@ def _sum(rows: Sequence[Row]) -> int:
     return sum(int(str(number)) for (number,) in rows)
 
 
-def _refs(rows: Sequence[Row]) -> list[Ref]:
+def _refs(rows: Sequence[Row]) -> list[TaskRef]:
     return [(str(zone_id), str(name)) for zone_id, name in rows]

@@ -8,90 +8,93 @@ import msgspec
 
 from quarterdeck.core.clock import Millis
 from quarterdeck.domain.tasks.model.commands import Cost
-from quarterdeck.domain.tasks.model.cost_types import Budget, Scope, Sum
+from quarterdeck.domain.tasks.model.cost_types import Budget, CostSum, Scope
 from quarterdeck.domain.tasks.model.rows import Task
-from quarterdeck.domain.tasks.queries import MONEY
+from quarterdeck.domain.tasks.queries import COSTS
 from quarterdeck.domain.tasks.rules import budgets as rules
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import Bound, pieces
+from quarterdeck.store.sql import BoundStatement, chunks
 
-Batch = list[tuple[object, ...]]
+SqlRows = list[tuple[object, ...]]
 SERVER = "server"
-NOBODY = ""
+NO_AGENT = ""
 """Of costs that were said by hand, when no agent had the task."""
 
 
-def statements(zones: Collection[str]) -> list[Bound]:
+def spent_budget_statements(zones: Collection[str]) -> list[BoundStatement]:
     """What finds out which budgets of these zones are spent; to be read with the zones' locks."""
-    return [MONEY.budgets_spent_of_zones(batch=_zones(zones))] if zones else []
+    return [COSTS.budgets_spent_of_zones(batch=_zone_rows(zones))] if zones else []
 
 
-class Budgets(rules.Closed):
+class LoadedSpentBudgets(rules.SpentBudgets):
     """Those that are spent at a moment."""
 
     @classmethod
-    def of(cls, answers: Sequence[Sequence[Row]], now: Millis) -> Budgets:
-        return cls(decode([row for rows in answers for row in rows], Budget), now)
+    def from_rows(cls, results: Sequence[Sequence[Row]], now: Millis) -> LoadedSpentBudgets:
+        return cls(decode([row for rows in results for row in rows], Budget), now)
 
 
-async def write(tx: Tx, costs: Sequence[tuple[Task, Cost]], now: Millis) -> None:
+async def write_costs(tx: Transaction, costs: Sequence[tuple[Task, Cost]], now: Millis) -> None:
     """What was spent, in one statement for each table, under the zones' locks."""
     day = rules.day_of(now)
-    by_task: dict[tuple[object, ...], Sum] = {}
-    by_day: dict[tuple[object, ...], Sum] = {}
+    by_task: dict[tuple[object, ...], CostSum] = {}
+    by_day: dict[tuple[object, ...], CostSum] = {}
     for task, cost in costs:
-        said = Sum(cost.usd_micros, cost.input_tokens, cost.output_tokens)
-        who = task.agent_id or NOBODY
+        amount = CostSum(cost.usd_micros, cost.input_tokens, cost.output_tokens)
+        agent_id = task.agent_id or NO_AGENT
         for sums, key in (
-            (by_task, (task.zone_id, task.id, who, cost.model, day)),
-            (by_day, (task.zone_id, day, task.task_type, who, cost.model)),
+            (by_task, (task.zone_id, task.id, agent_id, cost.model, day)),
+            (by_day, (task.zone_id, day, task.task_type, agent_id, cost.model)),
         ):
-            sums[key] = sums.get(key, Sum()) + said
-    for piece in pieces(_rows(by_task)):
-        tx.write(MONEY.task_costs_add(batch=piece))
-    for piece in pieces(_rows(by_day)):
-        tx.write(MONEY.cost_days_add(batch=piece))
+            sums[key] = sums.get(key, CostSum()) + amount
+    for piece in chunks(_rows(by_task)):
+        tx.write(COSTS.task_costs_add(batch=piece))
+    for piece in chunks(_rows(by_day)):
+        tx.write(COSTS.cost_days_add(batch=piece))
     await _charge(tx, costs, now)
 
 
-async def _charge(tx: Tx, costs: Sequence[tuple[Task, Cost]], now: Millis) -> None:
-    [rows] = await tx.read(MONEY.budgets_of_zones(batch=_zones({task.zone_id for task, _ in costs})))
+async def _charge(tx: Transaction, costs: Sequence[tuple[Task, Cost]], now: Millis) -> None:
+    [rows] = await tx.read(COSTS.budgets_of_zones(batch=_zone_rows({task.zone_id for task, _ in costs})))
     if not rows:
         return
-    charges = [*rules.charges(decode(rows, Budget), rules.by_scope(costs), now)]
+    charges = [*rules.compute_charges(decode(rows, Budget), rules.sum_by_scope(costs), now)]
     if not charges:
         return
-    batch: Batch = [
-        (*each.budget.key, each.budget.began_at, each.budget.ends_at, each.usd_micros, each.tokens) for each in charges
+    batch: SqlRows = [
+        (*charge.budget.key, charge.budget.began_at, charge.budget.ends_at, charge.usd_micros, charge.tokens)
+        for charge in charges
     ]
-    tx.write(MONEY.budgets_charge(batch=batch))
-    for each in charges:
-        if each.passes:
-            tx.emit(told("budget.spent", each.budget, SERVER))
+    tx.write(COSTS.budgets_charge(batch=batch))
+    for charge in charges:
+        if charge.is_newly_spent:
+            tx.emit(budget_event("budget.spent", charge.budget, SERVER))
 
 
-def told(kind: str, budget: Budget, actor: str, trace: str | None = None, *, is_removed: bool = False) -> NewEvent:
+def budget_event(
+    event_type: str, budget: Budget, actor: str, trace: str | None = None, *, is_removed: bool = False
+) -> NewEvent:
     """What the log says of a budget. Its subject is what it is for: a task, a type, or the zone itself."""
     data = {
         name: value
-        for name, value in msgspec.to_builtins(rules.view(budget)).items()
+        for name, value in msgspec.to_builtins(rules.to_view(budget)).items()
         if name not in ("createdBy", "createdAt", "updatedAt")
     }
     if is_removed:
         data["removed"] = True
     subject = budget.zone_id if budget.scope is Scope.ZONE else budget.scope_key
-    return NewEvent(kind, budget.zone_id, subject, actor, data=msgspec.json.encode(data).decode(), trace=trace)
+    return NewEvent(event_type, budget.zone_id, subject, actor, data=msgspec.json.encode(data).decode(), trace=trace)
 
 
-def _rows(sums: dict[tuple[object, ...], Sum]) -> Batch:
+def _rows(sums: dict[tuple[object, ...], CostSum]) -> SqlRows:
     # In the order of the key, as every batch that adds to these rows.
     return [
         (*key, total.input_tokens, total.output_tokens, total.usd_micros)
-        for key, total in ((key, rules.capped(sums[key])) for key in sorted(sums, key=str))
+        for key, total in ((key, rules.cap_sum(sums[key])) for key in sorted(sums, key=str))
     ]
 
 
-def _zones(zones: Iterable[str]) -> Batch:
+def _zone_rows(zones: Iterable[str]) -> SqlRows:
     return [(zone_id,) for zone_id in sorted(zones)]

@@ -11,58 +11,62 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from quarterdeck.domain.tasks.model.rows import Ref, Task
+from quarterdeck.domain.tasks.model.rows import Task, TaskRef
 from quarterdeck.domain.tasks.queries import Q
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
-SHOWN_MAX = 10_000
+DEPENDENCIES_MAX = 10_000
 """Of what a task depends on, and of what depends on it, where it is shown by itself."""
 LISTED_MAX = 100
 """And where it is one of many."""
-GATHERED_MAX = 5_000
+DEPENDENTS_PER_READ_MAX = 5_000
 """Dependents that are asked for at once, of however many tasks."""
 
 
-class Ties(msgspec.Struct, frozen=True):
+class DependencyLists(msgspec.Struct, frozen=True):
     depends_on: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
     has_more_blocks: bool = False
 
 
-async def read(tx: Tx, tasks: Iterable[Task], most: Mapping[Ref, int]) -> dict[Ref, Ties]:
+async def read_dependencies(
+    tx: Transaction, tasks: Iterable[Task], limits: Mapping[TaskRef, int]
+) -> dict[TaskRef, DependencyLists]:
     """Of those that have any, `most` of each."""
-    wanted = [task for task in tasks if most[task.zone_id, task.id]]
-    if not wanted:
+    selected = [task for task in tasks if limits[task.zone_id, task.id]]
+    if not selected:
         return {}
-    refs = [(task.zone_id, task.id) for task in wanted]
-    asked = ahead(wanted, most)
-    *answers, behind = await tx.read(*asked, Q.tasks_blocks(batch=[*refs], limit=GATHERED_MAX + 1))
-    if len(behind) > GATHERED_MAX:
-        each = await tx.read(*(Q.tasks_blocks(batch=[ref], limit=most[ref] + 1) for ref in refs))
-        behind = [row for rows in each for row in rows]
-    depends_on, blocks = gathered(row for rows in answers for row in rows), gathered(behind)
+    refs = [(task.zone_id, task.id) for task in selected]
+    statements = dependency_statements(selected, limits)
+    *results, dependents = await tx.read(*statements, Q.tasks_blocks(batch=[*refs], limit=DEPENDENTS_PER_READ_MAX + 1))
+    if len(dependents) > DEPENDENTS_PER_READ_MAX:
+        result_sets = await tx.read(*(Q.tasks_blocks(batch=[ref], limit=limits[ref] + 1) for ref in refs))
+        dependents = [row for rows in result_sets for row in rows]
+    depends_on, blocks = group_by_task(row for rows in results for row in rows), group_by_task(dependents)
     return {
-        ref: Ties(depends_on.get(ref, ()), blocks.get(ref, ())[: most[ref]], len(blocks.get(ref, ())) > most[ref])
+        ref: DependencyLists(
+            depends_on.get(ref, ()), blocks.get(ref, ())[: limits[ref]], len(blocks.get(ref, ())) > limits[ref]
+        )
         for ref in refs
         if ref in depends_on or ref in blocks
     }
 
 
-def ahead(tasks: Sequence[Task], most: Mapping[Ref, int]) -> list[Bound]:
+def dependency_statements(tasks: Sequence[Task], limits: Mapping[TaskRef, int]) -> list[BoundStatement]:
     """What these depend on."""
-    few = {(task.zone_id, task.id): task.depends for task in tasks if task.depends}
-    many = [ref for ref, number in few.items() if number > most[ref]]
-    for ref in many:
-        del few[ref]
-    asked = [Q.tasks_ahead(batch=[*few], limit=sum(few.values()))] if few else []
-    return asked + [Q.tasks_ahead(batch=[ref], limit=most[ref]) for ref in many]
+    small = {(task.zone_id, task.id): task.dependency_count for task in tasks if task.dependency_count}
+    large = [ref for ref, count in small.items() if count > limits[ref]]
+    for ref in large:
+        del small[ref]
+    statements = [Q.tasks_ahead(batch=[*small], limit=sum(small.values()))] if small else []
+    return statements + [Q.tasks_ahead(batch=[ref], limit=limits[ref]) for ref in large]
 
 
-def gathered(rows: Iterable[Row]) -> dict[Ref, tuple[str, ...]]:
+def group_by_task(rows: Iterable[Row]) -> dict[TaskRef, tuple[str, ...]]:
     """(zone, task, another) of each tie, by task."""
-    found: dict[Ref, list[str]] = {}
-    for zone_id, one, other in rows:
-        found.setdefault((str(zone_id), str(one)), []).append(str(other))
+    found: dict[TaskRef, list[str]] = {}
+    for zone_id, task_id, related_id in rows:
+        found.setdefault((str(zone_id), str(task_id)), []).append(str(related_id))
     return {ref: tuple(sorted(names)) for ref, names in found.items()}

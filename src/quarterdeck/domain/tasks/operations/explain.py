@@ -9,125 +9,129 @@ import msgspec
 from quarterdeck.core.clock import SECOND
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import Agent, AgentFilter, State as AgentState
-from quarterdeck.domain.agents.operations.authorization import require_power
+from quarterdeck.domain.agents.operations.authorization import require_permission
 from quarterdeck.domain.tasks.model.explain_types import (
     NODES_MAX,
-    Ahead,
     Candidate,
-    Facts,
+    ExplainInput,
     Holder,
     Node,
     NodeView,
     TaskExplanation,
     TaskTree,
+    UnmetDependency,
 )
-from quarterdeck.domain.tasks.model.rows import Content, State, Task, Waits
+from quarterdeck.domain.tasks.model.rows import Content, State, Task, WaitsFor
 from quarterdeck.domain.tasks.operations import costs
-from quarterdeck.domain.tasks.operations.reads import TaskRef
+from quarterdeck.domain.tasks.operations.reads import TaskLookup
 from quarterdeck.domain.tasks.queries import LISTS, Q
 from quarterdeck.domain.tasks.rules import errors, explain as explaining
 from quarterdeck.domain.tasks.rules.states import HELD
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
-Batch = list[tuple[object, ...]]
+SqlRows = list[tuple[object, ...]]
 READ = "tasks.read"
-AHEAD_MAX = 50
-BEFORE_MAX = 1_000
+DEPENDENCIES_MAX = 50
+RANKED_BEFORE_MAX = 1_000
 AGENTS_MAX = 1_000
 """Agents that are looked at for one task; where there are more, those with what it requires are looked for by that."""
 EDGES_MAX = 5_000
 """Of one step."""
-_width = len(Task.__struct_fields__)
-_names = msgspec.json.Decoder(frozenset[str]).decode
+_task_columns = len(Task.__struct_fields__)
+_decode_names = msgspec.json.Decoder(frozenset[str]).decode
 
 
 # -- why ---------------------------------------------------------------------------------------------------------
 
 
-async def explain(tx: Tx, ref: TaskRef) -> TaskExplanation:
-    await require_power(tx, ref.caller, ref.zone_id, READ)
-    whole, *budgets = await tx.read(Q.tasks_whole(batch=[(ref.zone_id, ref.id)]), *costs.statements([ref.zone_id]))
-    if not whole:
-        raise errors.not_found(ref.id)
-    [row] = decode([whole[0][:_width]], Task)
-    [content] = decode([whole[0][_width:]], Content)
-    facts = Facts(
-        row=row,
+async def explain(tx: Transaction, ref: TaskLookup) -> TaskExplanation:
+    await require_permission(tx, ref.caller, ref.zone_id, READ)
+    task_rows, *budgets = await tx.read(
+        Q.tasks_whole(batch=[(ref.zone_id, ref.id)]), *costs.spent_budget_statements([ref.zone_id])
+    )
+    if not task_rows:
+        raise errors.task_not_found(ref.id)
+    [task] = decode([task_rows[0][:_task_columns]], Task)
+    [content] = decode([task_rows[0][_task_columns:]], Content)
+    facts = ExplainInput(
+        task=task,
         title=content.title,
         last_error=content.last_error,
-        required=_names(content.required_capabilities),
+        required_capabilities=_decode_names(content.required_capabilities),
         now=tx.now,
     )
-    if row.status in HELD:
+    if task.status in HELD:
         facts = await _with_holder(tx, facts)
-    elif row.status is State.PENDING and row.waits == Waits.OTHERS:
-        facts = await _with_others(tx, facts)
-    elif row.status is State.PENDING and row.waits == Waits.NOTHING:
-        spent = costs.Budgets.of(budgets, tx.now).why(row)
-        facts = msgspec.structs.replace(facts, spent=spent)
-        if spent is None:
+    elif task.status is State.PENDING and task.waits_for == WaitsFor.DEPENDENCIES:
+        facts = await _with_dependencies(tx, facts)
+    elif task.status is State.PENDING and task.waits_for == WaitsFor.NOTHING:
+        spent_budget = costs.LoadedSpentBudgets.from_rows(budgets, tx.now).blocking_budget(task)
+        facts = msgspec.structs.replace(facts, spent_budget=spent_budget)
+        if spent_budget is None:
             facts = await _with_agents(tx, facts)
     return explaining.explain(facts)
 
 
-async def _with_holder(tx: Tx, facts: Facts) -> Facts:
-    row = facts.row
-    who = (row.zone_id, row.agent_id or "")
-    [rows] = await tx.read(agents.get([who]))
-    agent = agents.by_ref(rows).get(who)
+async def _with_holder(tx: Transaction, facts: ExplainInput) -> ExplainInput:
+    task = facts.task
+    agent_ref = (task.zone_id, task.agent_id or "")
+    [rows] = await tx.read(agents.get_statement([agent_ref]))
+    agent = agents.decode_agents(rows).get(agent_ref)
     if agent is None:
         return facts
-    ends_at = agent.last_seen_at + agent.stale_threshold_seconds * SECOND
-    return msgspec.structs.replace(facts, holder=Holder(agent.id, agent.last_seen_at, ends_at))
+    lease_expires_at = agent.last_seen_at + agent.stale_threshold_seconds * SECOND
+    return msgspec.structs.replace(facts, holder=Holder(agent.id, agent.last_seen_at, lease_expires_at))
 
 
-async def _with_others(tx: Tx, facts: Facts) -> Facts:
-    row = facts.row
-    [rows] = await tx.read(LISTS.tasks_waited_for(zone_id=row.zone_id, task_id=row.id, limit=AHEAD_MAX))
-    return msgspec.structs.replace(facts, ahead=tuple(decode(rows, Ahead)))
+async def _with_dependencies(tx: Transaction, facts: ExplainInput) -> ExplainInput:
+    task = facts.task
+    [rows] = await tx.read(LISTS.tasks_waited_for(zone_id=task.zone_id, task_id=task.id, limit=DEPENDENCIES_MAX))
+    return msgspec.structs.replace(facts, dependencies=tuple(decode(rows, UnmetDependency)))
 
 
-async def _with_agents(tx: Tx, facts: Facts) -> Facts:
-    row = facts.row
-    [[[before]]] = await tx.read(
-        LISTS.tasks_before(zone_id=row.zone_id, class_id=row.class_id, turn=row.turn, id=row.id, limit=BEFORE_MAX)
+async def _with_agents(tx: Transaction, facts: ExplainInput) -> ExplainInput:
+    task = facts.task
+    [[[ranked_before]]] = await tx.read(
+        LISTS.tasks_before(
+            zone_id=task.zone_id, class_id=task.class_id, turn=task.rank, id=task.id, limit=RANKED_BEFORE_MAX
+        )
     )
-    found = await agents.page(tx, AgentFilter(zone_id=row.zone_id, limit=AGENTS_MAX))
+    found = await agents.list_agents(tx, AgentFilter(zone_id=task.zone_id, limit=AGENTS_MAX))
     if len(found) == AGENTS_MAX:
-        for name in sorted(facts.required):
-            found += await agents.page(tx, AgentFilter(zone_id=row.zone_id, limit=AGENTS_MAX, capability=name))
-    known = {agent.id: _candidate(agent) for agent in found}
-    return msgspec.structs.replace(facts, before=int(str(before)), candidates=tuple(known.values()))
+        for name in sorted(facts.required_capabilities):
+            found += await agents.list_agents(tx, AgentFilter(zone_id=task.zone_id, limit=AGENTS_MAX, capability=name))
+    candidates = {agent.id: _candidate(agent) for agent in found}
+    return msgspec.structs.replace(facts, ranked_before=int(str(ranked_before)), candidates=tuple(candidates.values()))
 
 
 def _candidate(agent: Agent) -> Candidate:
-    lives = agent.status in (AgentState.IDLE, AgentState.DEGRADED) and not agent.draining
-    return Candidate(agent.id, _names(agent.capabilities), agents.free_slots(agent), lives)
+    is_live = agent.status in (AgentState.IDLE, AgentState.DEGRADED) and not agent.draining
+    return Candidate(agent.id, _decode_names(agent.capabilities), agents.free_slots(agent), is_live)
 
 
 # -- with what ---------------------------------------------------------------------------------------------------
 
 
-async def tree(tx: Tx, ref: TaskRef, depth: int) -> TaskTree:
+async def read_tree(tx: Transaction, ref: TaskLookup, depth: int) -> TaskTree:
     """Step by step, either way, so that it costs what it shows. The ways that lead from the task or to it are shown,
     and not those that lead past it."""
-    await require_power(tx, ref.caller, ref.zone_id, READ)
-    walk = _Walk(ref.zone_id, ref.id)
-    await walk.take(tx, [ref.id], 0)
+    await require_permission(tx, ref.caller, ref.zone_id, READ)
+    walk = _TreeWalk(ref.zone_id, ref.id)
+    await walk.add_nodes(tx, [ref.id], 0)
     if not walk.nodes:
-        raise errors.not_found(ref.id)
-    ahead, behind = [ref.id], [ref.id]
+        raise errors.task_not_found(ref.id)
+    dependencies, dependents = [ref.id], [ref.id]
     for step in range(1, depth + 1):
-        ahead, behind = await walk.step(tx, ahead, behind, step)
-        if not ahead and not behind:
+        dependencies, dependents = await walk.step(tx, dependencies, dependents, step)
+        if not dependencies and not dependents:
             break
     else:
-        await walk.look_beyond(tx, ahead, behind)
-    return walk.tree()
+        await walk.check_truncated(tx, dependencies, dependents)
+    return walk.to_tree()
 
 
-class _Walk:
+class _TreeWalk:
     def __init__(self, zone_id: str, root: str) -> None:
         self._zone_id = zone_id
         self._root = root
@@ -136,51 +140,51 @@ class _Walk:
         self._truncated = False
 
     async def step(
-        self, tx: Tx, ahead: Sequence[str], behind: Sequence[str], depth: int
+        self, tx: Transaction, dependencies: Sequence[str], dependents: Sequence[str], depth: int
     ) -> tuple[list[str], list[str]]:
         """One farther, both ways at once: what is new in each."""
-        forth, back = await tx.read(
-            LISTS.tasks_edges_ahead(batch=self._batch(ahead), limit=EDGES_MAX),
-            LISTS.tasks_edges_behind(batch=self._batch(behind), limit=EDGES_MAX),
+        dependency_edges, dependent_edges = await tx.read(
+            LISTS.tasks_edges_ahead(batch=self._refs(dependencies), limit=EDGES_MAX),
+            LISTS.tasks_edges_behind(batch=self._refs(dependents), limit=EDGES_MAX),
         )
-        self._truncated |= len(forth) == EDGES_MAX or len(back) == EDGES_MAX
-        for task_id, depends_on in [*forth, *back]:
+        self._truncated |= len(dependency_edges) == EDGES_MAX or len(dependent_edges) == EDGES_MAX
+        for task_id, depends_on in [*dependency_edges, *dependent_edges]:
             self._edges.setdefault(str(task_id), set()).add(str(depends_on))
-        ahead = await self.take(tx, dict.fromkeys(str(row[1]) for row in forth), -depth)
-        behind = await self.take(tx, dict.fromkeys(str(row[0]) for row in back), depth)
-        return ahead, behind
+        dependencies = await self.add_nodes(tx, dict.fromkeys(str(row[1]) for row in dependency_edges), -depth)
+        dependents = await self.add_nodes(tx, dict.fromkeys(str(row[0]) for row in dependent_edges), depth)
+        return dependencies, dependents
 
-    async def take(self, tx: Tx, names: Iterable[str], depth: int) -> list[str]:
+    async def add_nodes(self, tx: Transaction, names: Iterable[str], depth: int) -> list[str]:
         """Of these, those that are met for the first time, as far as there is room."""
-        fresh = [name for name in names if name not in self.nodes]
-        room = NODES_MAX - len(self.nodes)
-        self._truncated |= len(fresh) > room
-        if not fresh[:room]:
+        new_names = [name for name in names if name not in self.nodes]
+        capacity = NODES_MAX - len(self.nodes)
+        self._truncated |= len(new_names) > capacity
+        if not new_names[:capacity]:
             return []
-        [rows] = await tx.read(LISTS.tasks_nodes(batch=self._batch(fresh[:room])))
+        [rows] = await tx.read(LISTS.tasks_nodes(batch=self._refs(new_names[:capacity])))
         for node in decode(rows, Node):
             self.nodes[node.id] = (node, depth)
-        return [name for name in fresh[:room] if name in self.nodes]
+        return [name for name in new_names[:capacity] if name in self.nodes]
 
-    async def look_beyond(self, tx: Tx, ahead: Sequence[str], behind: Sequence[str]) -> None:
+    async def check_truncated(self, tx: Transaction, dependencies: Sequence[str], dependents: Sequence[str]) -> None:
         """Whether anything lies beyond the last step."""
-        forth, back = await tx.read(
-            LISTS.tasks_edges_ahead(batch=self._batch(ahead), limit=1),
-            LISTS.tasks_edges_behind(batch=self._batch(behind), limit=1),
+        dependency_edges, dependent_edges = await tx.read(
+            LISTS.tasks_edges_ahead(batch=self._refs(dependencies), limit=1),
+            LISTS.tasks_edges_behind(batch=self._refs(dependents), limit=1),
         )
-        self._truncated |= bool(forth or back)
+        self._truncated |= bool(dependency_edges or dependent_edges)
 
-    def tree(self) -> TaskTree:
-        shown = sorted(self.nodes.values(), key=lambda found: (abs(found[1]), found[1], found[0].id))
-        return TaskTree([self._view(node, depth) for node, depth in shown], self._truncated)
+    def to_tree(self) -> TaskTree:
+        ordered = sorted(self.nodes.values(), key=lambda found: (abs(found[1]), found[1], found[0].id))
+        return TaskTree([self._node_view(node, depth) for node, depth in ordered], self._truncated)
 
-    def _view(self, node: Node, depth: int) -> NodeView:
-        known = sorted(name for name in self._edges.get(node.id, ()) if name in self.nodes)
+    def _node_view(self, node: Node, depth: int) -> NodeView:
+        dependencies = sorted(name for name in self._edges.get(node.id, ()) if name in self.nodes)
         return NodeView(
             *(node.id, node.title, node.task_type, node.status, node.progress_percent, bool(node.final)),
             depth=depth,
-            depends_on=known,
+            depends_on=dependencies,
         )
 
-    def _batch(self, names: Iterable[str]) -> Batch:
+    def _refs(self, names: Iterable[str]) -> SqlRows:
         return [(self._zone_id, name) for name in names]

@@ -9,304 +9,333 @@ from dataclasses import dataclass
 import msgspec
 
 from quarterdeck.core.clock import SECOND
-from quarterdeck.core.idempotency import Binding, Key
+from quarterdeck.core.idempotency import Key, KeyRecord
 from quarterdeck.domain.agents import operations as agents
 from quarterdeck.domain.agents.model import State as AgentState
-from quarterdeck.domain.agents.operations.authorization import Speakers
+from quarterdeck.domain.agents.operations.authorization import CallerChecks
 from quarterdeck.domain.tasks.model.commands import (
     Assign,
     Claim,
-    Command,
     Complete,
     Create,
-    Named,
     Patch,
     Progress,
     Retry,
-    Spread,
+    TaskCommand,
+    TaskUpdate,
+    UnblockDependents,
 )
-from quarterdeck.domain.tasks.model.rows import AgentRef, Ref, State, Strategy, Task
+from quarterdeck.domain.tasks.model.rows import AgentRef, State, Strategy, Task, TaskRef
 from quarterdeck.domain.tasks.operations import costs
 from quarterdeck.domain.tasks.queries import Q
-from quarterdeck.domain.tasks.rules.batch_input import ClassRef, Kind, Known, Standing, Windows, Worker
-from quarterdeck.domain.tasks.rules.idempotency import key_of, key_of_claim
+from quarterdeck.domain.tasks.rules.batch_input import (
+    AgentInfo,
+    BatchInput,
+    ClassRef,
+    DependencyState,
+    TaskClass,
+    Timeouts,
+)
+from quarterdeck.domain.tasks.rules.idempotency import claim_key, command_key
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency, leases
 from quarterdeck.engine.lanes import zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
-Batch = list[tuple[object, ...]]
-BLOCKED_MAX = 1_000
+SqlRows = list[tuple[object, ...]]
+DEPENDENTS_MAX = 1_000
 """Those that wait for what ends in a batch, which that batch settles."""
-AHEAD_MAX = 100_000
+CLOSURE_MAX = 100_000
 """Dependencies that are walked to find a cycle."""
-_names = msgspec.json.Decoder(list[str]).decode
+_decode_names = msgspec.json.Decoder(list[str]).decode
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    known: Known
-    locked: set[str]
+    input: BatchInput
+    locked_zones: set[str]
     """Zones. Of those that were busy nothing is known: whoever holds the lock may be moving the same now."""
-    terms: set[tuple[str, int]]
+    valid_terms: set[tuple[str, int]]
     """Of leases that are asked under, those that are not over."""
 
 
-class Trip:
+class BatchedRead:
     """Statements that are read together, and each one's answer."""
 
     def __init__(self) -> None:
-        self._statements: list[Bound] = []
-        self._answers: list[list[Row]] = []
+        self._statements: list[BoundStatement] = []
+        self._results: list[list[Row]] = []
 
-    def ask(self, statement: Bound, wanted: object = True) -> int | None:
+    def add(self, statement: BoundStatement, needed: object = True) -> int | None:
         """Where its answer will stand; nothing is asked if nothing is wanted."""
-        if not wanted:
+        if not needed:
             return None
         self._statements.append(statement)
         return len(self._statements) - 1
 
-    async def go(self, tx: Tx) -> None:
-        self._answers = await tx.read(*self._statements)
+    async def run(self, tx: Transaction) -> None:
+        self._results = await tx.read(*self._statements)
 
-    def rows(self, place: int | None) -> list[Row]:
-        return [] if place is None else self._answers[place]
+    def rows(self, index: int | None) -> list[Row]:
+        return [] if index is None else self._results[index]
 
 
-async def load(tx: Tx, asks: Sequence[Command], waiting: Sequence[Claim], windows: Windows) -> Loaded:
+async def load(
+    tx: Transaction, commands: Sequence[TaskCommand], polled_claims: Sequence[Claim], timeouts: Timeouts
+) -> Loaded:
     """Everything that is asked for, and those who wait and may be handed something."""
-    wanted = _Wanted(asks, waiting)
-    trip = Trip()
-    fenced = trip.ask(leases.fences(sorted(wanted.terms)), wanted.terms)
-    zone_rows = trip.ask(zones.lock(tx, wanted.zones))
-    speakers = Speakers([*asks, *waiting])
-    spoken = [trip.ask(statement) for statement in speakers.statements()]
-    budgeted = [trip.ask(statement) for statement in costs.statements(wanted.giving)]
-    keys = trip.ask(idempotency.load(sorted(wanted.keys, key=str)), wanted.keys)
-    named = trip.ask(Q.tasks_get(batch=_batch(wanted.named)), wanted.named)
-    ahead_of = trip.ask(Q.tasks_standing(batch=_batch(wanted.ahead)), wanted.ahead)
-    ranking = trip.ask(Q.tasks_ranking(batch=_batch(wanted.creators)), wanted.creators)
-    workers = trip.ask(agents.get(sorted(wanted.agents)), wanted.agents)
-    held = trip.ask(Q.tasks_of_claims(batch=wanted.repeated), wanted.repeated)
-    ending: Batch = [(*ref, 0) for ref in sorted(wanted.ending)]
-    blocked = trip.ask(Q.tasks_blocked(batch=ending, limit=BLOCKED_MAX + 1), ending)
-    retried = trip.ask(Q.tasks_depend(batch=_batch(wanted.retried)), wanted.retried)
-    onward = trip.ask(Q.tasks_way_ahead(batch=_batch(wanted.onward), limit=AHEAD_MAX), wanted.onward)
-    tagged = trip.ask(Q.tasks_tagged(batch=_batch(wanted.tagged)), wanted.tagged)
-    classes = trip.ask(Q.tasks_classes_ready(batch=[(zone,) for zone in sorted(wanted.claiming)]), wanted.claiming)
-    await trip.go(tx)
-
-    locked = zones.locked(trip.rows(zone_rows))
-    depends = trip.rows(retried)
-    blocked_by, blocked_rows = _blocked(trip.rows(blocked)[:BLOCKED_MAX])
-    bindings = idempotency.loaded(trip.rows(keys))
-    found = _workers(trip.rows(workers), tx.now)
-    kinds, first_turns = kinds_of(trip.rows(classes))
-    budgets = costs.Budgets.of([trip.rows(place) for place in budgeted], tx.now)
-    following = _next_of(asks, found, _payable(kinds, budgets), first_turns, budgets)
-    ready, keyed = await _second(tx, wanted, bindings, following)
-    own = trip.rows(held)
-    heard = speakers.heard([trip.rows(place) for place in spoken], tx.now)
-    strategies, shares = _ranking(trip.rows(ranking))
-    rows = [*decode([*trip.rows(named), *(row[:-1] for row in own)], Task), *blocked_rows, *keyed]
-    known = Known(
-        now=tx.now,
-        windows=windows,
-        problem_of=heard.problem,
-        zones=zone_rules.endings(locked.values()),
-        rows=[row for row in rows if row.zone_id in locked],
-        standings=decode([*trip.rows(ahead_of), *(row[1:] for row in depends)], Standing),
-        keys=bindings,
-        workers=found,
-        kinds=kinds,
-        ready=[row for row in decode([row[:-1] for row in ready], Task) if row.zone_id in locked],
-        sizes={(str(row[1]), str(row[0])): int(str(row[-1])) for row in [*own, *ready]},
-        strategies=strategies,
-        shares=shares,
-        blocked=blocked_by,
-        blocked_cut=len(trip.rows(blocked)) > BLOCKED_MAX,
-        ahead=_ahead([(row[1], row[0], row[2]) for row in depends], trip.rows(onward)),
-        tags={(str(zone), str(name)): _names(str(tags)) for zone, name, tags in trip.rows(tagged)},
-        spent=budgets.spent,
+    refs = _BatchRefs(commands, polled_claims)
+    read = BatchedRead()
+    term_rows = read.add(leases.valid_terms(sorted(refs.terms)), refs.terms)
+    zone_rows = read.add(zones.lock_statement(tx, refs.zones))
+    caller_checks = CallerChecks([*commands, *polled_claims])
+    caller_reads = [read.add(statement) for statement in caller_checks.statements()]
+    budget_reads = [read.add(statement) for statement in costs.spent_budget_statements(refs.offering_zones)]
+    keys = read.add(idempotency.load_keys(sorted(refs.keys, key=str)), refs.keys)
+    named_tasks = read.add(Q.tasks_get(batch=_sorted_rows(refs.tasks)), refs.tasks)
+    dependency_states = read.add(Q.tasks_standing(batch=_sorted_rows(refs.dependencies)), refs.dependencies)
+    ranks = read.add(Q.tasks_ranking(batch=_sorted_rows(refs.creators)), refs.creators)
+    agent_rows = read.add(agents.get_statement(sorted(refs.agents)), refs.agents)
+    held_tasks = read.add(Q.tasks_of_claims(batch=refs.claims), refs.claims)
+    ending_refs: SqlRows = [(*ref, 0) for ref in sorted(refs.ending_tasks)]
+    dependent_rows = read.add(Q.tasks_blocked(batch=ending_refs, limit=DEPENDENTS_MAX + 1), ending_refs)
+    retried_dependencies = read.add(Q.tasks_depend(batch=_sorted_rows(refs.retried_tasks)), refs.retried_tasks)
+    closure = read.add(
+        Q.tasks_way_ahead(batch=_sorted_rows(refs.new_dependencies), limit=CLOSURE_MAX), refs.new_dependencies
     )
-    return Loaded(known, set(locked), {(str(name), int(str(term))) for name, term in trip.rows(fenced)})
+    tags_read = read.add(Q.tasks_tagged(batch=_sorted_rows(refs.retagged_tasks)), refs.retagged_tasks)
+    ready_classes = read.add(
+        Q.tasks_classes_ready(batch=[(zone,) for zone in sorted(refs.claiming_zones)]), refs.claiming_zones
+    )
+    await read.run(tx)
+
+    locked_zones = zones.decode_zones(read.rows(zone_rows))
+    dependency_rows = read.rows(retried_dependencies)
+    dependents, dependent_tasks = _decode_dependents(read.rows(dependent_rows)[:DEPENDENTS_MAX])
+    key_records = idempotency.decode_records(read.rows(keys))
+    loaded_agents = _agent_infos(read.rows(agent_rows), tx.now)
+    classes, first_ranks = decode_classes(read.rows(ready_classes))
+    spent_budgets = costs.LoadedSpentBudgets.from_rows([read.rows(index) for index in budget_reads], tx.now)
+    ready_statements = _ready_statements(
+        commands, loaded_agents, _classes_within_budget(classes, spent_budgets), first_ranks, spent_budgets
+    )
+    ready, key_tasks = await _load_ready(tx, refs, key_records, ready_statements)
+    held_rows = read.rows(held_tasks)
+    caller_state = caller_checks.build_state([read.rows(index) for index in caller_reads], tx.now)
+    strategies, fair_ranks = _decode_ranks(read.rows(ranks))
+    tasks = [*decode([*read.rows(named_tasks), *(row[:-1] for row in held_rows)], Task), *dependent_tasks, *key_tasks]
+    batch_input = BatchInput(
+        now=tx.now,
+        timeouts=timeouts,
+        permission_problem=caller_state.problem,
+        zone_problems=zone_rules.ended_zone_problems(locked_zones.values()),
+        tasks=[row for row in tasks if row.zone_id in locked_zones],
+        dependency_states=decode(
+            [*read.rows(dependency_states), *(row[1:] for row in dependency_rows)], DependencyState
+        ),
+        keys=key_records,
+        agents=loaded_agents,
+        classes=classes,
+        ready=[row for row in decode([row[:-1] for row in ready], Task) if row.zone_id in locked_zones],
+        content_sizes={(str(row[1]), str(row[0])): int(str(row[-1])) for row in [*held_rows, *ready]},
+        strategies=strategies,
+        fair_ranks=fair_ranks,
+        dependents=dependents,
+        dependents_truncated=len(read.rows(dependent_rows)) > DEPENDENTS_MAX,
+        dependencies=_decode_dependencies([(row[1], row[0], row[2]) for row in dependency_rows], read.rows(closure)),
+        tags={(str(zone), str(name)): _decode_names(str(tags)) for zone, name, tags in read.rows(tags_read)},
+        over_budget=spent_budgets.is_spent_for,
+    )
+    return Loaded(batch_input, set(locked_zones), {(str(name), int(str(term))) for name, term in read.rows(term_rows)})
 
 
-class _Wanted:
+class _BatchRefs:
     """What the commands of a batch name."""
 
-    def __init__(self, asks: Sequence[Command], waiting: Sequence[Claim]) -> None:
-        self.zones = zones_of([*asks, *waiting])
-        self.terms: set[tuple[str, int]] = {ask.fence for ask in asks if ask.fence is not None}
-        self.named: set[Ref] = set()
-        self.ahead: set[Ref] = set()
+    def __init__(self, commands: Sequence[TaskCommand], polled_claims: Sequence[Claim]) -> None:
+        self.zones = zones_of([*commands, *polled_claims])
+        self.terms: set[tuple[str, int]] = {
+            command.leader_term for command in commands if command.leader_term is not None
+        }
+        self.tasks: set[TaskRef] = set()
+        self.dependencies: set[TaskRef] = set()
         self.keys: set[Key] = set()
         self.creators: set[tuple[str, str]] = set()
-        self.agents: set[AgentRef] = {(ask.zone_id, ask.agent_id) for ask in waiting}
-        self.repeated: Batch = []
-        self.ending: set[Ref] = set()
-        self.retried: set[Ref] = set()
-        self.onward: set[Ref] = set()
-        self.tagged: set[Ref] = set()
-        self.claiming: set[str] = set()
-        for ask in asks:
-            self._add(ask)
-        for claim in waiting:
-            self._repeats(claim)
-        self.giving = {zone_id for zone_id, _ in self.agents}
+        self.agents: set[AgentRef] = {(command.zone_id, command.agent_id) for command in polled_claims}
+        self.claims: SqlRows = []
+        self.ending_tasks: set[TaskRef] = set()
+        self.retried_tasks: set[TaskRef] = set()
+        self.new_dependencies: set[TaskRef] = set()
+        self.retagged_tasks: set[TaskRef] = set()
+        self.claiming_zones: set[str] = set()
+        for command in commands:
+            self._add(command)
+        for claim in polled_claims:
+            self._add_claim(claim)
+        self.offering_zones = {zone_id for zone_id, _ in self.agents}
         """Zones in which something may be given out."""
 
-    def _add(self, ask: Command) -> None:
-        match ask:
+    def _add(self, command: TaskCommand) -> None:
+        match command:
             case Create():
-                self._makes(ask)
+                self._add_create(command)
             case Claim():
-                self.agents.add((ask.zone_id, ask.agent_id))
-                self.claiming.add(ask.zone_id)
-                self._repeats(ask)
-            case Named():
-                self._names(ask)
+                self.agents.add((command.zone_id, command.agent_id))
+                self.claiming_zones.add(command.zone_id)
+                self._add_claim(command)
+            case TaskUpdate():
+                self._add_update(command)
 
-    def _makes(self, ask: Create) -> None:
-        assert ask.caller is not None
-        if ask.names_itself:
-            self.named.add((ask.zone_id, ask.id))
-        if (key := key_of(ask)) is not None:
+    def _add_create(self, command: Create) -> None:
+        assert command.caller is not None
+        if command.has_requested_id:
+            self.tasks.add((command.zone_id, command.id))
+        if (key := command_key(command)) is not None:
             self.keys.add(key)
-        self.creators.add((ask.zone_id, ask.caller.subject))
-        self.ahead |= {(ask.zone_id, task_id) for task_id in ask.depends_on}
+        self.creators.add((command.zone_id, command.caller.subject))
+        self.dependencies |= {(command.zone_id, task_id) for task_id in command.depends_on}
 
-    def _names(self, ask: Named) -> None:
-        ref = (ask.zone_id, ask.id)
-        self.named.add(ref)
-        match ask:
-            case Complete() | Spread():
-                self.ending.add(ref)
-            case Progress() if key := key_of(ask):
+    def _add_update(self, command: TaskUpdate) -> None:
+        ref = (command.zone_id, command.id)
+        self.tasks.add(ref)
+        match command:
+            case Complete() | UnblockDependents():
+                self.ending_tasks.add(ref)
+            case Progress() if key := command_key(command):
                 self.keys.add(key)
             case Retry():
-                self.retried.add(ref)
+                self.retried_tasks.add(ref)
             case Patch():
-                self.onward |= {(ask.zone_id, task_id) for task_id in ask.depends_on or ()}
-                self.ahead |= self.onward
-                if ask.tags is not None:
-                    self.tagged.add(ref)
+                self.new_dependencies |= {(command.zone_id, task_id) for task_id in command.depends_on or ()}
+                self.dependencies |= self.new_dependencies
+                if command.tags is not None:
+                    self.retagged_tasks.add(ref)
             case Assign():
-                self.agents.add((ask.zone_id, ask.agent_id))
+                self.agents.add((command.zone_id, command.agent_id))
 
-    def _repeats(self, ask: Claim) -> None:
-        self.repeated.append((ask.zone_id, ask.agent_id, ask.claim_id or "", State.ASSIGNED))
-        if ask.claim_id is not None:
-            self.repeated.append((ask.zone_id, ask.agent_id, ask.claim_id, State.RUNNING))
-        if (key := key_of_claim(ask.zone_id, ask.agent_id, ask.claim_id)) is not None:
+    def _add_claim(self, command: Claim) -> None:
+        self.claims.append((command.zone_id, command.agent_id, command.claim_id or "", State.ASSIGNED))
+        if command.claim_id is not None:
+            self.claims.append((command.zone_id, command.agent_id, command.claim_id, State.RUNNING))
+        if (key := claim_key(command.zone_id, command.agent_id, command.claim_id)) is not None:
             self.keys.add(key)
 
 
-async def _second(
-    tx: Tx, wanted: _Wanted, bindings: dict[Key, Binding], following: Sequence[Bound]
+async def _load_ready(
+    tx: Transaction, refs: _BatchRefs, key_records: dict[Key, KeyRecord], ready_statements: Sequence[BoundStatement]
 ) -> tuple[list[Row], list[Task]]:
     """What claims may be given, each with how much it says, and what keys stand for that were used before."""
-    known = [(each.zone_id, each.subject_id) for each in bindings.values()]
-    statements = [*following, *([Q.tasks_get(batch=_batch(known))] if known else [])]
+    keyed_refs = [(record.zone_id, record.subject_id) for record in key_records.values()]
+    statements = [*ready_statements, *([Q.tasks_get(batch=_sorted_rows(keyed_refs))] if keyed_refs else [])]
     if not statements:
         return [], []
-    answers = await tx.read(*statements)
-    keyed = decode(answers.pop(), Task) if known else []
-    return [row for answer in answers for row in answer], keyed
+    results = await tx.read(*statements)
+    key_tasks = decode(results.pop(), Task) if keyed_refs else []
+    return [row for rows in results for row in rows], key_tasks
 
 
-def _next_of(
-    asks: Iterable[Command],
-    workers: dict[AgentRef, Worker],
-    kinds: dict[ClassRef, Kind],
-    first_turns: dict[ClassRef, int],
-    budgets: costs.Budgets,
-) -> list[Bound]:
+def _ready_statements(
+    commands: Iterable[TaskCommand],
+    agent_infos: dict[AgentRef, AgentInfo],
+    classes: dict[ClassRef, TaskClass],
+    first_ranks: dict[ClassRef, int],
+    spent_budgets: costs.LoadedSpentBudgets,
+) -> list[BoundStatement]:
     """The first of each class that a claim may be given from. What has the lowest turns of all stands in the classes
     with the lowest first turns: of these it takes as many classes as it may get tasks. Those whose own budget is spent
     may stand before the others, wherever they are, and are passed over."""
-    most = Counter[ClassRef]()
-    for ask in asks:
-        if not isinstance(ask, Claim):
+    limits = Counter[ClassRef]()
+    for command in commands:
+        if not isinstance(command, Claim):
             continue
-        worker = workers.get((ask.zone_id, ask.agent_id))
-        number = 0 if worker is None or worker.problem else min(ask.max, worker.free)
-        if worker is None or number <= 0:
+        agent = agent_infos.get((command.zone_id, command.agent_id))
+        limit = 0 if agent is None or agent.problem else min(command.limit, agent.free_slots)
+        if agent is None or limit <= 0:
             continue
-        has = worker.capabilities if ask.capabilities is None else worker.capabilities & ask.capabilities
-        suited = [ref for ref, kind in kinds.items() if ref[0] == ask.zone_id and kind.suits(has, ask.task_types)]
-        number += budgets.spent_tasks(ask.zone_id)
-        for ref in sorted(suited, key=first_turns.__getitem__)[:number]:
-            most[ref] += number
+        capabilities = agent.capabilities if command.capabilities is None else agent.capabilities & command.capabilities
+        matching = [
+            ref
+            for ref, task_class in classes.items()
+            if ref[0] == command.zone_id and task_class.matches(capabilities, command.task_types)
+        ]
+        limit += spent_budgets.count_spent_tasks(command.zone_id)
+        for ref in sorted(matching, key=first_ranks.__getitem__)[:limit]:
+            limits[ref] += limit
     return [
         Q.tasks_next(zone_id=zone_id, class_id=class_id, limit=number)
-        for (zone_id, class_id), number in sorted(most.items())
+        for (zone_id, class_id), number in sorted(limits.items())
     ]
 
 
-def _payable(kinds: dict[ClassRef, Kind], budgets: costs.Budgets) -> dict[ClassRef, Kind]:
+def _classes_within_budget(
+    classes: dict[ClassRef, TaskClass], spent_budgets: costs.LoadedSpentBudgets
+) -> dict[ClassRef, TaskClass]:
     """Without those of which nothing can be given out: they would stand in the way of the others."""
-    if not budgets:
-        return kinds
-    return {ref: kind for ref, kind in kinds.items() if not budgets.spent_for_type(ref[0], kind.task_type)}
-
-
-def _batch(refs: Iterable[tuple[str, str]]) -> Batch:
-    return [*sorted(refs)]
-
-
-def _workers(rows: list[Row], now: int) -> dict[AgentRef, Worker]:
+    if not spent_budgets:
+        return classes
     return {
-        ref: Worker(
-            frozenset(_names(agent.capabilities)),
-            agents.free_slots(agent, speaks=True),
-            max(now, agent.last_seen_at) + agent.stale_threshold_seconds * SECOND,
-            agents.claim_problem(agent),
-            agent.status is AgentState.ERROR,
-            agents.was_just_heard(agent, now),
-            agents.is_unheard(agent),
-        )
-        for ref, agent in agents.by_ref(rows).items()
+        ref: task_class
+        for ref, task_class in classes.items()
+        if not spent_budgets.is_spent_for_type(ref[0], task_class.task_type)
     }
 
 
-def kinds_of(rows: list[Row]) -> tuple[dict[ClassRef, Kind], dict[ClassRef, int]]:
+def _sorted_rows(refs: Iterable[tuple[str, str]]) -> SqlRows:
+    return [*sorted(refs)]
+
+
+def _agent_infos(rows: list[Row], now: int) -> dict[AgentRef, AgentInfo]:
+    return {
+        ref: AgentInfo(
+            frozenset(_decode_names(agent.capabilities)),
+            agents.free_slots(agent, is_claiming=True),
+            max(now, agent.last_seen_at) + agent.stale_threshold_seconds * SECOND,
+            agents.claim_problem(agent),
+            agent.status is AgentState.ERROR,
+            agents.was_just_seen(agent, now),
+            agents.awaits_first_contact(agent),
+        )
+        for ref, agent in agents.decode_agents(rows).items()
+    }
+
+
+def decode_classes(rows: list[Row]) -> tuple[dict[ClassRef, TaskClass], dict[ClassRef, int]]:
     """What may begin: the classes, and the first turn of each."""
-    kinds: dict[ClassRef, Kind] = {}
-    turns: dict[ClassRef, int] = {}
-    for zone_id, class_id, task_type, capabilities, turn in rows:
+    classes: dict[ClassRef, TaskClass] = {}
+    first_ranks: dict[ClassRef, int] = {}
+    for zone_id, class_id, task_type, capabilities, rank in rows:
         ref = (str(zone_id), str(class_id))
-        kinds[ref] = Kind(str(task_type), frozenset(_names(str(capabilities))))
-        turns[ref] = int(str(turn))
-    return kinds, turns
+        classes[ref] = TaskClass(str(task_type), frozenset(_decode_names(str(capabilities))))
+        first_ranks[ref] = int(str(rank))
+    return classes, first_ranks
 
 
-def _ranking(rows: list[Row]) -> tuple[dict[str, Strategy], dict[tuple[str, str], int]]:
+def _decode_ranks(rows: list[Row]) -> tuple[dict[str, Strategy], dict[tuple[str, str], int]]:
     strategies: dict[str, Strategy] = {}
-    shares: dict[tuple[str, str], int] = {}
-    for zone_id, creator, strategy, turn, served in rows:
+    fair_ranks: dict[tuple[str, str], int] = {}
+    for zone_id, creator, strategy, rank, claimed_rank in rows:
         zone = str(zone_id)
         strategies[zone] = Strategy(str(strategy))
         if strategies[zone] is Strategy.FAIR:
-            shares[zone, str(creator)] = int(str(turn))
-            shares[zone, ""] = int(str(served))
-    return strategies, shares
+            fair_ranks[zone, str(creator)] = int(str(rank))
+            fair_ranks[zone, ""] = int(str(claimed_rank))
+    return strategies, fair_ranks
 
 
-def _blocked(rows: list[Row]) -> tuple[dict[Ref, list[Ref]], list[Task]]:
-    waiting = decode([row[1:] for row in rows], Task)
-    blocked: dict[Ref, list[Ref]] = {}
-    for row, task in zip(rows, waiting, strict=True):
-        blocked.setdefault((task.zone_id, str(row[0])), []).append((task.zone_id, task.id))
-    return blocked, waiting
+def _decode_dependents(rows: list[Row]) -> tuple[dict[TaskRef, list[TaskRef]], list[Task]]:
+    tasks = decode([row[1:] for row in rows], Task)
+    dependents: dict[TaskRef, list[TaskRef]] = {}
+    for row, task in zip(rows, tasks, strict=True):
+        dependents.setdefault((task.zone_id, str(row[0])), []).append((task.zone_id, task.id))
+    return dependents, tasks
 
 
-def _ahead(*found: Iterable[Sequence[object]]) -> dict[Ref, list[str]]:
+def _decode_dependencies(*row_sets: Iterable[Sequence[object]]) -> dict[TaskRef, list[str]]:
     """(zone, task, what it depends on) of each."""
-    ahead: dict[Ref, list[str]] = {}
-    for rows in found:
+    dependencies: dict[TaskRef, list[str]] = {}
+    for rows in row_sets:
         for zone_id, task_id, depends_on in rows:
-            ahead.setdefault((str(zone_id), str(task_id)), []).append(str(depends_on))
-    return ahead
+            dependencies.setdefault((str(zone_id), str(task_id)), []).append(str(depends_on))
+    return dependencies

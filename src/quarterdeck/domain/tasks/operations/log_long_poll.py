@@ -11,64 +11,66 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.domain.tasks.model.log_types import LogFilter, LogPage
-from quarterdeck.domain.tasks.model.rows import Ref
+from quarterdeck.domain.tasks.model.rows import TaskRef
 from quarterdeck.domain.tasks.operations import logs
 from quarterdeck.engine import long_poll
 from quarterdeck.engine.transaction import Engine
 
-Reader = long_poll.Waiter[LogFilter, Ref, LogPage]
-Readers = long_poll.Waiters[LogFilter, Ref, LogPage]
+LogPoll = long_poll.LongPoll[LogFilter, TaskRef, LogPage]
+LogPolls = long_poll.LongPolls[LogFilter, TaskRef, LogPage]
 
 
-def readers() -> Readers:
-    return Readers(lambda page: page.place)
+def new_log_polls() -> LogPolls:
+    return LogPolls(lambda page: page.position)
 
 
-class Following:
-    def __init__(self, engine: Engine, waiting_readers: Readers) -> None:
+class LogLongPoll:
+    def __init__(self, engine: Engine, polls: LogPolls) -> None:
         self._engine = engine
-        self._readers = waiting_readers
+        self._polls = polls
 
-    async def page(self, wanted: LogFilter, seconds: float) -> LogPage:
+    async def page(self, filters: LogFilter, seconds: float) -> LogPage:
         """What there is; or, if there is nothing, the first that comes in time."""
-        latest = wanted
+        latest = filters
 
-        async def read(asked: LogFilter) -> tuple[LogPage, ...]:
+        async def read(request: LogFilter) -> tuple[LogPage, ...]:
             nonlocal latest
-            reader = asked.waiter
-            assert isinstance(reader, long_poll.Waiter)
+            poll = request.waiter
+            assert isinstance(poll, long_poll.LongPoll)
             found = await self._read(latest)
             if found.entries:
                 return (found,)
             # What was looked through in vain is not looked through again, however much of it is not wanted.
-            latest = reader.claim = msgspec.structs.replace(latest, place=found.place)
-            self._readers.add(reader)
+            latest = poll.claim = msgspec.structs.replace(latest, position=found.position)
+            self._polls.add(poll)
             return ()
 
-        pages = await long_poll.wait_for_work(wanted, (wanted.zone_id, wanted.id), read, self._readers, seconds)
+        pages = await long_poll.wait_for_work(filters, (filters.zone_id, filters.id), read, self._polls, seconds)
         if pages:
             return pages[0]
-        assert latest.place is not None
-        return LogPage([], latest.place, is_last=True)
+        assert latest.position is not None
+        return LogPage([], latest.position, is_last=True)
 
-    async def _read(self, wanted: LogFilter) -> LogPage:
-        zones = {wanted.zone_id, wanted.caller.zone_id}
-        return await self._engine.read(lambda tx: logs.page(tx, wanted), zones=zones)
+    async def _read(self, filters: LogFilter) -> LogPage:
+        zones = {filters.zone_id, filters.caller.zone_id}
+        return await self._engine.read(lambda tx: logs.page(tx, filters), zones=zones)
 
 
-class LogLook:
+class LogWakeups:
     """Once for all who follow: has those read again whose log has grown."""
 
-    def __init__(self, engine: Engine, waiting_readers: Readers, poll_seconds: float) -> None:
+    def __init__(self, engine: Engine, polls: LogPolls, poll_seconds: float) -> None:
         self._engine = engine
-        self._readers = waiting_readers
+        self._polls = polls
         self._poll_seconds = poll_seconds
 
-    async def __call__(self, tasks: Sequence[Ref]) -> float:
-        found = await self._engine.read(lambda tx: logs.news(tx, tasks), zones={zone_id for zone_id, _ in tasks})
-        for each in found:
-            for reader in self._readers.of((each.zone_id, each.task_id)):
-                place = reader.claim.place or logs.FIRST_PLACE
-                if each.pos > place.pos or each.number > place.number:
-                    self._readers.ask(reader)
+    async def __call__(self, tasks: Sequence[TaskRef]) -> float:
+        log_ends = await self._engine.read(
+            lambda tx: logs.read_log_ends(tx, tasks), zones={zone_id for zone_id, _ in tasks}
+        )
+        for log_end in log_ends:
+            for poll in self._polls.waiting((log_end.zone_id, log_end.task_id)):
+                position = poll.claim.position or logs.FIRST_POSITION
+                if log_end.pos > position.pos or log_end.number > position.number:
+                    self._polls.retry(poll)
         return self._poll_seconds

@@ -20,159 +20,167 @@ import msgspec
 from quarterdeck.core import redaction
 from quarterdeck.core.errors import Problem
 from quarterdeck.core.ids import new_id
-from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
+from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
 from quarterdeck.domain.tasks.model.log_types import (
     LINES_MAX,
     PAGE_BYTES_MAX,
-    AddLines,
+    AddLogLines,
     Level,
-    Line,
     LogFilter,
+    LogLine,
     LogPage,
-    Place,
-    SaidLine,
+    LogPosition,
+    NewLogLine,
 )
-from quarterdeck.domain.tasks.model.rows import TABLE, Ref, Task
-from quarterdeck.domain.tasks.queries import LINES, Q
+from quarterdeck.domain.tasks.model.rows import TABLE, Task, TaskRef
+from quarterdeck.domain.tasks.queries import LOGS, Q
 from quarterdeck.domain.tasks.rules import errors, log_rendering
-from quarterdeck.domain.tasks.rules.log_rendering import Half, Span, Transition
-from quarterdeck.engine.event_log import LAST
+from quarterdeck.domain.tasks.rules.log_rendering import LogPart, PageRange, Transition
+from quarterdeck.engine.event_log import POSITION_MAX
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.secrets import About, Safe
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.secrets import FieldCipher, FieldRef
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import Bound, pieces
+from quarterdeck.store.sql import BoundStatement, chunks
 
-Batch = list[tuple[object, ...]]
+SqlRows = list[tuple[object, ...]]
 READ = "tasks.read"
 WORK = "tasks.work"
-WITHOUT_BOUND = 2**53
-FIRST_PLACE = Place(0, 0)
-LAST_PLACE = Place(LAST, LAST)
-NOTHING_LEFT = Place(0, 0)
+NO_LIMIT = 2**53
+FIRST_POSITION = LogPosition(0, 0)
+LAST_POSITION = LogPosition(POSITION_MAX, POSITION_MAX)
+END_POSITION = LogPosition(0, 0)
 """Of a half that was read back to its beginning."""
 
 
 # -- adding ------------------------------------------------------------------------------------------------------
 
 
-class LineAdder:
+class LogWriter:
     """An object because it knows how to strike secrets out, and whom to wake: no event tells of a line."""
 
-    def __init__(self, safe: Safe, wake: Callable[[], None]) -> None:
-        self._safe = safe
+    def __init__(self, cipher: FieldCipher, wake: Callable[[], None]) -> None:
+        self._cipher = cipher
         self._wake = wake
 
-    async def add(self, tx: Tx, asks: Sequence[AddLines]) -> list[list[str] | Problem | Busy]:
-        speakers = Speakers(asks)
-        refs = sorted({(ask.zone_id, ask.id) for ask in asks})
-        named: Batch = [*refs]
-        first: Batch = [(ask.zone_id, ask.id, ask.lines[0].id) for ask in asks]
-        *answers, tasks, subjects, there = await tx.read(
-            *speakers.statements(),
-            Q.tasks_get(batch=named),
-            LINES.task_log_subjects(batch=named),
-            LINES.task_log_lines_known(batch=first),
+    async def add(self, tx: Transaction, commands: Sequence[AddLogLines]) -> list[list[str] | Problem | Busy]:
+        caller_checks = CallerChecks(commands)
+        refs = sorted({(command.zone_id, command.id) for command in commands})
+        task_refs: SqlRows = [*refs]
+        first_lines: SqlRows = [(command.zone_id, command.id, command.lines[0].id) for command in commands]
+        *results, tasks, subjects, existing = await tx.read(
+            *caller_checks.statements(),
+            Q.tasks_get(batch=task_refs),
+            LOGS.task_log_subjects(batch=task_refs),
+            LOGS.task_log_lines_known(batch=first_lines),
         )
-        heard = speakers.heard(answers, tx.now)
-        rows = {(task.zone_id, task.id): task for task in decode(tasks, Task)}
-        log = _Log(subjects, {str(row[0]) for row in there})
+        caller_state = caller_checks.build_state(results, tx.now)
+        tasks_by_ref = {(task.zone_id, task.id): task for task in decode(tasks, Task)}
+        log_batch = _LogBatch(subjects, {str(row[0]) for row in existing})
         outcomes: list[list[str] | Problem | Busy] = []
-        for ask in asks:
-            row = rows.get((ask.zone_id, ask.id))
-            problem = heard.problem(ask, WORK) or log_rendering.may_say(ask.caller, row, ask.id, ask.token)
-            if problem is None and row is not None:
-                problem = log.take(ask, row)
-            outcomes.append(problem or [line.id for line in ask.lines])
-        if not log.taken:
+        for command in commands:
+            task = tasks_by_ref.get((command.zone_id, command.id))
+            problem = caller_state.problem(command, WORK) or log_rendering.append_problem(
+                command.caller, task, command.id, command.attempt_token
+            )
+            if problem is None and task is not None:
+                problem = log_batch.add(command, task)
+            outcomes.append(problem or [line.id for line in command.lines])
+        if not log_batch.added:
             return outcomes
-        refused = await self._write(tx, log)
+        refused = await self._write(tx, log_batch)
         return [
-            log_rendering.full(LINES_MAX) if (ask.zone_id, ask.id) in refused and isinstance(done, list) else done
-            for ask, done in zip(asks, outcomes, strict=True)
+            log_rendering.log_full(LINES_MAX)
+            if (command.zone_id, command.id) in refused and isinstance(outcome, list)
+            else outcome
+            for command, outcome in zip(commands, outcomes, strict=True)
         ]
 
-    async def _write(self, tx: Tx, log: _Log) -> set[Ref]:
+    async def _write(self, tx: Transaction, log_batch: _LogBatch) -> set[TaskRef]:
         """Which of them had no room left: somebody else was faster."""
         # Before anything is locked: to look for secrets takes its time.
-        taken = [(row, self._cleaned(line, log.secrets.get((row.zone_id, row.id)))) for row, line in log.taken]
-        counts = Counter[Ref]((row.zone_id, row.id) for row, _ in log.taken)
-        batch: Batch = [(*ref, number) for ref, number in sorted(counts.items())]
-        [given] = await tx.read(LINES.task_log_counts_add(batch=batch, most=LINES_MAX))
-        have_room = {(str(row[0]), str(row[1])) for row in given}
-        said = [(row, line) for row, line in taken if (row.zone_id, row.id) in have_room]
-        for piece in pieces(_lines(said, tx.now)):
-            tx.write(LINES.task_log_lines_insert(batch=piece))
+        taken = [
+            (row, self._redact(line, log_batch.secrets.get((row.zone_id, row.id)))) for row, line in log_batch.added
+        ]
+        counts = Counter[TaskRef]((row.zone_id, row.id) for row, _ in log_batch.added)
+        batch: SqlRows = [(*ref, number) for ref, number in sorted(counts.items())]
+        [counted] = await tx.read(LOGS.task_log_counts_add(batch=batch, most=LINES_MAX))
+        accepted = {(str(row[0]), str(row[1])) for row in counted}
+        lines = [(row, line) for row, line in taken if (row.zone_id, row.id) in accepted]
+        for piece in chunks(_line_rows(lines, tx.now)):
+            tx.write(LOGS.task_log_lines_insert(batch=piece))
         tx.on_commit(self._wake)
-        return counts.keys() - have_room
+        return counts.keys() - accepted
 
-    def _cleaned(self, line: SaidLine, stored: Sequence[tuple[str, About]] | None) -> SaidLine:
+    def _redact(self, line: NewLogLine, stored: Sequence[tuple[str, FieldRef]] | None) -> NewLogLine:
         """Without the secrets of its own task. Most tasks have none, and what looks like one is gone already."""
-        return log_rendering.cleaned(line, partial(self._safe.strike, stored=stored)) if stored else line
+        return log_rendering.redact_line(line, partial(self._cipher.redact, stored=stored)) if stored else line
 
 
-class _Log:
+class _LogBatch:
     """What is known of the logs that a batch adds to, and what it adds."""
 
-    def __init__(self, subjects: Sequence[Row], there: set[str]) -> None:
-        self._used: dict[Ref, int] = {}
-        self._there = there
-        self.secrets: dict[Ref, list[tuple[str, About]]] = {}
+    def __init__(self, subjects: Sequence[Row], existing_ids: set[str]) -> None:
+        self._line_counts: dict[TaskRef, int] = {}
+        self._existing_ids = existing_ids
+        self.secrets: dict[TaskRef, list[tuple[str, FieldRef]]] = {}
         """What holds secrets of each task, and what it was sealed for."""
-        self.taken: list[tuple[Task, SaidLine]] = []
+        self.added: list[tuple[Task, NewLogLine]] = []
         for zone_id, task_id, lines, context, checkpoint in subjects:
             ref = (str(zone_id), str(task_id))
-            self._used[ref] = int(str(lines))
+            self._line_counts[ref] = int(str(lines))
             fields = (("input_context", context), ("checkpoint_data", checkpoint))
             self.secrets[ref] = [
                 (str(text), (ref[0], TABLE, ref[1], name)) for name, text in fields if text is not None
             ]
 
-    def take(self, ask: AddLines, row: Task) -> Problem | None:
-        if ask.lines[0].id in self._there:
+    def add(self, command: AddLogLines, task: Task) -> Problem | None:
+        if command.lines[0].id in self._existing_ids:
             # A COMMIT that nobody heard of: it was taken before.
             return None
-        ref = (ask.zone_id, ask.id)
-        used = self._used.get(ref, 0)
-        if used + len(ask.lines) > LINES_MAX:
-            return log_rendering.full(used)
-        self._used[ref] = used + len(ask.lines)
-        self.taken += [(row, line) for line in ask.lines]
+        ref = (command.zone_id, command.id)
+        used = self._line_counts.get(ref, 0)
+        if used + len(command.lines) > LINES_MAX:
+            return log_rendering.log_full(used)
+        self._line_counts[ref] = used + len(command.lines)
+        self.added += [(task, line) for line in command.lines]
         return None
 
 
-def failed(tx: Tx, stack_traces: Sequence[tuple[Task, str]]) -> None:
+def write_stack_traces(tx: Transaction, stack_traces: Sequence[tuple[Task, str]]) -> None:
     """Keeps where attempts failed, in the transaction in which they do. The bound on what an agent may say does not
     count: how often a task may fail is bounded already, and this is what somebody will look for."""
-    said = [
+    lines = [
         (
             task,
-            SaidLine(new_id(), Level.ERROR, log_rendering.ERROR, _has_failed(task), "{}", redaction.redact_text(trace)),
+            NewLogLine(
+                new_id(), Level.ERROR, log_rendering.ERROR, _failure_message(task), "{}", redaction.redact_text(trace)
+            ),
         )
         for task, trace in stack_traces
     ]
-    counts = Counter[Ref]((task.zone_id, task.id) for task, _ in said)
-    batch: Batch = [(*ref, number) for ref, number in sorted(counts.items())]
-    for piece in pieces(batch):
-        tx.write(LINES.task_log_counts_add(batch=piece, most=WITHOUT_BOUND))
-    for piece in pieces(_lines(said, tx.now)):
-        tx.write(LINES.task_log_lines_insert(batch=piece))
+    counts = Counter[TaskRef]((task.zone_id, task.id) for task, _ in lines)
+    batch: SqlRows = [(*ref, number) for ref, number in sorted(counts.items())]
+    for piece in chunks(batch):
+        tx.write(LOGS.task_log_counts_add(batch=piece, most=NO_LIMIT))
+    for piece in chunks(_line_rows(lines, tx.now)):
+        tx.write(LOGS.task_log_lines_insert(batch=piece))
 
 
-def _has_failed(task: Task) -> str:
+def _failure_message(task: Task) -> str:
     return f"Attempt {task.attempt} has failed."
 
 
-def _lines(said: Sequence[tuple[Task, SaidLine]], now: int) -> Batch:
+def _line_rows(lines: Sequence[tuple[Task, NewLogLine]], now: int) -> SqlRows:
     """Rows, each with its place from the end of what its task is given in this batch."""
-    left = Counter[Ref]((task.zone_id, task.id) for task, _ in said)
-    rows: Batch = []
-    for task, line in said:
+    remaining = Counter[TaskRef]((task.zone_id, task.id) for task, _ in lines)
+    rows: SqlRows = []
+    for task, line in lines:
         ref = (task.zone_id, task.id)
-        left[ref] -= 1
+        remaining[ref] -= 1
         rows.append(
             (
-                *(task.zone_id, task.id, line.id, left[ref], task.agent_id, task.attempt),
+                *(task.zone_id, task.id, line.id, remaining[ref], task.agent_id, task.attempt),
                 *(line.level, line.event, line.message, line.details, task.session_key),
                 *(line.stack_trace, line.size, now),
             )
@@ -183,69 +191,74 @@ def _lines(said: Sequence[tuple[Task, SaidLine]], now: int) -> Batch:
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
-async def page(tx: Tx, wanted: LogFilter) -> LogPage:
+async def page(tx: Transaction, filters: LogFilter) -> LogPage:
     """One page, and how far it looked. Oldest first it can be gone on from at any time: what comes later is found."""
-    await require_power(tx, wanted.caller, wanted.zone_id, READ)
-    begin = wanted.place or (FIRST_PLACE if wanted.oldest_first else LAST_PLACE)
+    await require_permission(tx, filters.caller, filters.zone_id, READ)
+    start = filters.position or (FIRST_POSITION if filters.oldest_first else LAST_POSITION)
     found, [head], events, rows = await tx.read(
-        Q.tasks_get(batch=[(wanted.zone_id, wanted.id)]),
-        LINES.task_log_head(zone_id=wanted.zone_id, task_id=wanted.id),
-        _transitions(wanted, begin),
-        _said(wanted, begin),
+        Q.tasks_get(batch=[(filters.zone_id, filters.id)]),
+        LOGS.task_log_head(zone_id=filters.zone_id, task_id=filters.id),
+        _transitions_statement(filters, start),
+        _lines_statement(filters, start),
     )
     if not found:
-        raise errors.not_found(wanted.id)
-    transitions = Half([log_rendering.read_as(each) for each in decode(events, Transition)], len(events) > wanted.limit)
-    lines = decode([row[1:] for row in rows], Line)
-    there = int(str(rows[0][0])) if rows else 0
-    said = Half([log_rendering.line_as(line) for line in lines], there > wanted.limit or there > len(lines))
-    end = _end(begin, head, transitions, lines) if wanted.oldest_first else NOTHING_LEFT
-    return log_rendering.merged(transitions, said, Span(begin, end, wanted.limit, wanted.oldest_first))
+        raise errors.task_not_found(filters.id)
+    transitions = LogPart(
+        [log_rendering.entry_from_transition(transition) for transition in decode(events, Transition)],
+        len(events) > filters.limit,
+    )
+    lines = decode([row[1:] for row in rows], LogLine)
+    total = int(str(rows[0][0])) if rows else 0
+    line_part = LogPart(
+        [log_rendering.entry_from_line(line) for line in lines], total > filters.limit or total > len(lines)
+    )
+    end = _end_position(start, head, transitions, lines) if filters.oldest_first else END_POSITION
+    return log_rendering.merge_parts(transitions, line_part, PageRange(start, end, filters.limit, filters.oldest_first))
 
 
-def _end(begin: Place, head: Row, transitions: Half, lines: Sequence[Line]) -> Place:
+def _end_position(start: LogPosition, head: Row, transitions: LogPart, lines: Sequence[LogLine]) -> LogPosition:
     """How far both halves go. What was committed after the heads were read may have been seen all the same."""
-    pos, number = (int(str(place)) for place in head)
-    return Place(
-        max([pos, begin.pos, *(each.pos or 0 for each in transitions.entries)]),
-        max([number, begin.number, *(line.number for line in lines)]),
+    pos, number = (int(str(position)) for position in head)
+    return LogPosition(
+        max([pos, start.pos, *(entry.pos or 0 for entry in transitions.entries)]),
+        max([number, start.number, *(line.number for line in lines)]),
     )
 
 
-def _transitions(wanted: LogFilter, begin: Place) -> Bound:
-    kinds = log_rendering.wanted(wanted.level, wanted.event)
-    types: Batch = [(name,) for name in kinds.types or ()]
-    common: dict[str, str | int | Batch | None] = {
-        "subject": wanted.id,
-        "zone_id": wanted.zone_id,
-        "any_type": int(kinds.types is None),
+def _transitions_statement(filters: LogFilter, start: LogPosition) -> BoundStatement:
+    transition_filter = log_rendering.transition_filter(filters.level, filters.event)
+    types: SqlRows = [(name,) for name in transition_filter.types or ()]
+    common: dict[str, str | int | SqlRows | None] = {
+        "subject": filters.id,
+        "zone_id": filters.zone_id,
+        "any_type": int(transition_filter.types is None),
         "types": types,
-        "exhausted": None if kinds.exhausted is None else int(kinds.exhausted),
-        "limit": wanted.limit + 1,
+        "exhausted": None if transition_filter.exhausted is None else int(transition_filter.exhausted),
+        "limit": filters.limit + 1,
     }
-    if wanted.oldest_first:
-        return LINES.task_log_transitions(**common, after=begin.pos)
-    return LINES.task_log_transitions_back(**common, before=begin.pos)
+    if filters.oldest_first:
+        return LOGS.task_log_transitions(**common, after=start.pos)
+    return LOGS.task_log_transitions_back(**common, before=start.pos)
 
 
-def _said(wanted: LogFilter, begin: Place) -> Bound:
+def _lines_statement(filters: LogFilter, start: LogPosition) -> BoundStatement:
     common: dict[str, str | int | None] = {
-        "task_id": wanted.id,
-        "zone_id": wanted.zone_id,
-        "level": wanted.level,
-        "event": wanted.event,
-        "limit": wanted.limit + 1,
+        "task_id": filters.id,
+        "zone_id": filters.zone_id,
+        "level": filters.level,
+        "event": filters.event,
+        "limit": filters.limit + 1,
         "bytes": PAGE_BYTES_MAX,
     }
-    if wanted.oldest_first:
-        return LINES.task_log_lines_page(**common, after=begin.number)
-    return LINES.task_log_lines_back(**common, before=begin.number)
+    if filters.oldest_first:
+        return LOGS.task_log_lines_page(**common, after=start.number)
+    return LOGS.task_log_lines_back(**common, before=start.number)
 
 
 # -- following ---------------------------------------------------------------------------------------------------
 
 
-class News(msgspec.Struct, frozen=True, array_like=True):
+class LogEnd(msgspec.Struct, frozen=True, array_like=True):
     """How far the log of a task goes."""
 
     zone_id: str
@@ -254,6 +267,6 @@ class News(msgspec.Struct, frozen=True, array_like=True):
     number: int
 
 
-async def news(tx: Tx, tasks: Iterable[Ref]) -> list[News]:
-    [rows] = await tx.read(LINES.task_logs_news(batch=[*tasks]))
-    return decode(rows, News)
+async def read_log_ends(tx: Transaction, tasks: Iterable[TaskRef]) -> list[LogEnd]:
+    [rows] = await tx.read(LOGS.task_logs_news(batch=[*tasks]))
+    return decode(rows, LogEnd)

@@ -6,53 +6,55 @@ import random
 from collections.abc import Sequence
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.tasks.model.commands import Abort, Ask
+from quarterdeck.domain.tasks.model.commands import Abort, BaseCommand
 from quarterdeck.domain.tasks.model.rows import AgentRef, State, Task
 from quarterdeck.domain.tasks.operations import persist
 from quarterdeck.domain.tasks.queries import Q
-from quarterdeck.domain.tasks.rules.batch_input import Known, Windows
-from quarterdeck.domain.tasks.rules.decider import Board
+from quarterdeck.domain.tasks.rules.batch_input import BatchInput, Timeouts
+from quarterdeck.domain.tasks.rules.decider import BatchDecider
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
 REASONS = {"agent.stale": "agent_stale", "agent.terminated": "agent_terminated", "agent.restarted": "lost_by_agent"}
 
 
-class Settler:
+class LostAgentListener:
     """An object because it knows how long a backoff may be."""
 
-    def __init__(self, windows: Windows) -> None:
-        self._windows = windows
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
 
-    async def go_with_agent(self, tx: Tx, events: Sequence[NewEvent]) -> None:
+    async def on_agent_ended(self, tx: Transaction, events: Sequence[NewEvent]) -> None:
         """`within`: whoever says that an agent is gone holds its zone's lock. An agent that ends because its last task
         has holds nothing any more."""
-        gone = {(event.zone_id, event.subject): event for event in events if event.type in REASONS}
-        if not gone:
+        lost = {(event.zone_id, event.subject): event for event in events if event.type in REASONS}
+        if not lost:
             return
-        board = Board(Known(tx.now, self._windows, _nobody_is_refused, rows=await held_by(tx, sorted(gone))))
-        for row in board.rows(board.refs()):
-            event = gone[row.zone_id, row.agent_id or ""]
-            board.decide(
+        decider = BatchDecider(
+            BatchInput(tx.now, self._timeouts, _allow_all, tasks=await load_held_tasks(tx, sorted(lost)))
+        )
+        for task in decider.tasks(decider.refs()):
+            event = lost[task.zone_id, task.agent_id or ""]
+            decider.decide(
                 Abort(
-                    zone_id=row.zone_id,
-                    id=row.id,
+                    zone_id=task.zone_id,
+                    id=task.id,
                     trace=event.trace,
-                    token=row.attempt_token,
+                    attempt_token=task.attempt_token,
                     reason=REASONS[event.type],
-                    chance=random.random(),
+                    jitter=random.random(),
                 )
             )
-        await persist.write(tx, board, [])
+        await persist.persist(tx, decider, [])
 
 
-async def held_by(tx: Tx, agents: Sequence[AgentRef]) -> list[Task]:
+async def load_held_tasks(tx: Transaction, agents: Sequence[AgentRef]) -> list[Task]:
     """What these agents hold."""
     batch: list[tuple[object, ...]] = [(*ref, state) for ref in agents for state in (State.ASSIGNED, State.RUNNING)]
     [rows] = await tx.read(Q.tasks_of_agents(batch=batch))
     return decode(rows, Task)
 
 
-def _nobody_is_refused(ask: Ask, power: str) -> Problem | None:
+def _allow_all(command: BaseCommand, permission: str) -> Problem | None:
     return None

@@ -8,230 +8,238 @@ import msgspec
 
 from quarterdeck.core.clock import iso
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.tasks.model.rows import TABLE, Content, Leased, Ref, Said, State, Task
+from quarterdeck.domain.tasks.model.rows import TABLE, ClaimedTask, Content, ContentUpdate, State, Task, TaskRef
 from quarterdeck.domain.tasks.operations import costs, dependency_reads, logs
-from quarterdeck.domain.tasks.queries import COORDINATING, Q
-from quarterdeck.domain.tasks.rules.batch_input import Told
-from quarterdeck.domain.tasks.rules.decider import Board
+from quarterdeck.domain.tasks.queries import COORDINATOR, Q
+from quarterdeck.domain.tasks.rules.batch_input import PendingEvent
+from quarterdeck.domain.tasks.rules.decider import BatchDecider
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.secrets.rotation import Shelf
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.secrets.rotation import SecretColumns
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
-from quarterdeck.store.sql import Bound, pieces
+from quarterdeck.store.sql import BoundStatement, chunks
 
-Batch = list[tuple[object, ...]]
-UNSAID = Said()
-Contents = dict[Ref, tuple[Content, tuple[str, ...]]]
+SqlRows = list[tuple[object, ...]]
+NO_UPDATE = ContentUpdate()
+Contents = dict[TaskRef, tuple[Content, tuple[str, ...]]]
 """What tasks say, and what they depend on."""
-_names = msgspec.json.Decoder(tuple[str, ...]).decode
+_decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
-async def write(tx: Tx, board: Board, given: Sequence[Leased]) -> Contents:
+async def persist(tx: Transaction, decider: BatchDecider, claimed: Sequence[ClaimedTask]) -> Contents:
     """Everything that a batch has moved; and what those say that it has given out."""
-    _insert(tx, board)
-    _depend(tx, board)
-    if shares := board.shares():
-        tx.write(Q.task_shares_set(batch=[(*who, turn) for who, turn in sorted(shares.items())]))
-    contents = await _move(tx, board, given)
-    if board.held or board.heard:
-        await agents.hold(tx, board.held, board.heard)
-    if board.revived:
-        await agents.revive(tx, board.revived)
-    if board.costs:
-        await costs.write(tx, board.costs, tx.now)
-    if board.bindings:
-        tx.write(idempotency.store(board.bindings, tx.now))
-    if board.stack_traces:
-        logs.failed(tx, board.stack_traces)
-    for told in board.told:
-        tx.emit(event(told))
+    _insert_tasks(tx, decider)
+    _write_dependencies(tx, decider)
+    if fair_ranks := decider.changed_fair_ranks():
+        tx.write(Q.task_shares_set(batch=[(*creator, rank) for creator, rank in sorted(fair_ranks.items())]))
+    contents = await _update_tasks(tx, decider, claimed)
+    if decider.held_changes or decider.seen_agents:
+        await agents.adjust_held(tx, decider.held_changes, decider.seen_agents)
+    if decider.revived_agents:
+        await agents.revive(tx, decider.revived_agents)
+    if decider.costs:
+        await costs.write_costs(tx, decider.costs, tx.now)
+    if decider.added_keys:
+        tx.write(idempotency.store_records(decider.added_keys, tx.now))
+    if decider.stack_traces:
+        logs.write_stack_traces(tx, decider.stack_traces)
+    for pending in decider.events:
+        tx.emit(to_event(pending))
     return contents
 
 
-def _insert(tx: Tx, board: Board) -> None:
-    if not board.created:
+def _insert_tasks(tx: Transaction, decider: BatchDecider) -> None:
+    if not decider.new_content:
         return
-    rows: Batch = [
-        (*msgspec.structs.astuple(board.row(ref)), *msgspec.structs.astuple(content))
-        for ref, content in board.created.items()
+    rows: SqlRows = [
+        (*msgspec.structs.astuple(decider.task(ref)), *msgspec.structs.astuple(content))
+        for ref, content in decider.new_content.items()
     ]
-    for piece in pieces(rows):
+    for piece in chunks(rows):
         tx.write(Q.tasks_insert(batch=piece))
-    kinds: Batch = [
-        (*kind, board.row(ref).task_type, board.created[ref].required_capabilities, tx.now)
-        for kind, ref in sorted(board.kinds.items())
+    class_rows: SqlRows = [
+        (*class_ref, decider.task(ref).task_type, decider.new_content[ref].required_capabilities, tx.now)
+        for class_ref, ref in sorted(decider.new_classes.items())
     ]
-    tx.write(Q.task_classes_note(batch=kinds))
+    tx.write(Q.task_classes_note(batch=class_rows))
 
 
-def _depend(tx: Tx, board: Board) -> None:
+def _write_dependencies(tx: Transaction, decider: BatchDecider) -> None:
     """Dependencies and tags, of those that were made or are written anew."""
-    anew: Batch = [*sorted(ref for ref in board.depends if ref not in board.created)]
-    if anew:
-        tx.write(Q.task_dependencies_remove(batch=anew))
-    edges: Batch = [
-        (*ref, ahead, int((ref, ahead) in board.met))
-        for ref, depends_on in board.depends.items()
-        for ahead in depends_on
+    replaced: SqlRows = [*sorted(ref for ref in decider.new_dependencies if ref not in decider.new_content)]
+    if replaced:
+        tx.write(Q.task_dependencies_remove(batch=replaced))
+    edges: SqlRows = [
+        (*ref, dependency, int((ref, dependency) in decider.met_dependencies))
+        for ref, depends_on in decider.new_dependencies.items()
+        for dependency in depends_on
     ]
-    for piece in pieces(edges):
+    for piece in chunks(edges):
         tx.write(Q.task_dependencies_insert(batch=piece))
-    settled: Batch = [(*ref, ahead, 1) for ref, ahead in board.met if ref not in board.depends]
-    settled += [(*ref, ahead, 0) for ref, ahead in board.reopened]
-    for piece in pieces(sorted(settled)):
+    met_changes: SqlRows = [
+        (*ref, dependency, 1) for ref, dependency in decider.met_dependencies if ref not in decider.new_dependencies
+    ]
+    met_changes += [(*ref, dependency, 0) for ref, dependency in decider.reopened_dependencies]
+    for piece in chunks(sorted(met_changes)):
         tx.write(Q.task_dependencies_settle(batch=piece))
-    if dropped := sorted(board.untagged):
-        tx.write(Q.task_tags_remove(batch=[(zone_id, tag, task_id) for zone_id, tag, task_id in dropped]))
-    tags: Batch = sorted((zone_id, tag, task_id) for (zone_id, task_id), of in board.tags.items() for tag in of)
-    for piece in pieces(tags):
+    if removed_tags := sorted(decider.removed_tags):
+        tx.write(Q.task_tags_remove(batch=[(zone_id, tag, task_id) for zone_id, tag, task_id in removed_tags]))
+    tags: SqlRows = sorted(
+        (zone_id, tag, task_id) for (zone_id, task_id), task_tags in decider.tags.items() for tag in task_tags
+    )
+    for piece in chunks(tags):
         tx.write(Q.task_tags_insert(batch=piece))
 
 
-async def _move(tx: Tx, board: Board, given: Sequence[Leased]) -> Contents:
+async def _update_tasks(tx: Transaction, decider: BatchDecider, claimed: Sequence[ClaimedTask]) -> Contents:
     """Whatever did not move was read without the zone's lock: nothing of it may be told."""
-    moves = _moves(board)
-    refs = [(each.task.zone_id, each.task.id) for each in given]
-    unread = sorted({ref for ref in refs if ref not in board.created})
-    reads: list[Bound] = [Q.tasks_contents(batch=[*unread])] if unread else []
-    reads += dependency_reads.ahead(board.rows(unread), dict.fromkeys(unread, dependency_reads.LISTED_MAX))
-    if not moves and not reads:
-        return _made(board, refs)
-    answers = await tx.read(*moves, *reads)
-    moved = sum(len(answer) for answer in answers[: len(moves)])
-    if moved != len(board.changed):
+    updates = _update_statements(decider)
+    refs = [(item.task.zone_id, item.task.id) for item in claimed]
+    unread = sorted({ref for ref in refs if ref not in decider.new_content})
+    reads: list[BoundStatement] = [Q.tasks_contents(batch=[*unread])] if unread else []
+    reads += dependency_reads.dependency_statements(
+        decider.tasks(unread), dict.fromkeys(unread, dependency_reads.LISTED_MAX)
+    )
+    if not updates and not reads:
+        return _new_contents(decider, refs)
+    results = await tx.read(*updates, *reads)
+    updated_count = sum(len(result) for result in results[: len(updates)])
+    if updated_count != len(decider.originals):
         raise RuntimeError("tasks moved under the zone's lock")
-    said, *depends = answers[len(moves) :] if reads else [[]]
-    ahead = dependency_reads.gathered(row for rows in depends for row in rows)
-    contents = decode([row[2:] for row in said], Content)
-    found: Contents = _made(board, refs)
-    for row, content in zip(said, contents, strict=True):
+    content_rows, *dependency_rows = results[len(updates) :] if reads else [[]]
+    dependencies = dependency_reads.group_by_task(row for rows in dependency_rows for row in rows)
+    contents = decode([row[2:] for row in content_rows], Content)
+    found: Contents = _new_contents(decider, refs)
+    for row, content in zip(content_rows, contents, strict=True):
         ref = (str(row[0]), str(row[1]))
-        found[ref] = (content, ahead.get(ref, ()))
+        found[ref] = (content, dependencies.get(ref, ()))
     return found
 
 
-def _moves(board: Board) -> list[Bound]:
-    begun: Batch = []
-    completed: Batch = []
-    others: Batch = []
-    for ref, before in board.changed.items():
-        row, said = board.row(ref), board.said.get(ref, UNSAID)
-        if board.is_all(ref, board.begun.get(ref)):
-            begun.append(_beginning(before, row))
-        elif board.is_all(ref, board.completed.get(ref)):
-            completed.append(_completion(before, row, said))
+def _update_statements(decider: BatchDecider) -> list[BoundStatement]:
+    claimed: SqlRows = []
+    completed: SqlRows = []
+    others: SqlRows = []
+    for ref, before in decider.originals.items():
+        task, update = decider.task(ref), decider.content_updates.get(ref, NO_UPDATE)
+        if decider.is_only_change(ref, decider.claim_changes.get(ref)):
+            claimed.append(_start_row(before, task))
+        elif decider.is_only_change(ref, decider.completion_changes.get(ref)):
+            completed.append(_complete_row(before, task, update))
         else:
-            others.append(_step(before, row, said))
+            others.append(_update_row(before, task, update))
     return [
-        *(Q.tasks_begin(batch=piece) for piece in pieces(begun)),
-        *(Q.tasks_complete(batch=piece) for piece in pieces(completed)),
-        *(Q.tasks_move(batch=piece) for piece in pieces(others)),
+        *(Q.tasks_begin(batch=piece) for piece in chunks(claimed)),
+        *(Q.tasks_complete(batch=piece) for piece in chunks(completed)),
+        *(Q.tasks_move(batch=piece) for piece in chunks(others)),
     ]
 
 
-def _made(board: Board, refs: Iterable[Ref]) -> Contents:
+def _new_contents(decider: BatchDecider, refs: Iterable[TaskRef]) -> Contents:
     """What those say that were made and given out in the same batch."""
     return {
-        ref: (board.created[ref], board.depends[ref][: dependency_reads.LISTED_MAX])
+        ref: (decider.new_content[ref], decider.new_dependencies[ref][: dependency_reads.LISTED_MAX])
         for ref in refs
-        if ref in board.created
+        if ref in decider.new_content
     }
 
 
-def _beginning(before: Task, row: Task) -> tuple[object, ...]:
+def _start_row(before: Task, task: Task) -> tuple[object, ...]:
     return (
-        row.zone_id,
-        row.id,
+        task.zone_id,
+        task.id,
         before.status,
         before.attempt,
-        row.agent_id,
-        row.session_key,
-        row.estimated_completion_at,
-        row.timeout_at,
-        row.attempt_token,
-        row.claim_id,
-        row.overdue_at,
-        row.updated_at,
+        task.agent_id,
+        task.session_key,
+        task.estimated_completion_at,
+        task.timeout_at,
+        task.attempt_token,
+        task.claim_id,
+        task.overdue_at,
+        task.updated_at,
     )
 
 
-def _completion(before: Task, row: Task, said: Said) -> tuple[object, ...]:
-    return (row.zone_id, row.id, before.status, before.attempt, row.updated_at, said.output_result, said.summary)
+def _complete_row(before: Task, task: Task, update: ContentUpdate) -> tuple[object, ...]:
+    return (task.zone_id, task.id, before.status, before.attempt, task.updated_at, update.output_result, update.summary)
 
 
-def _step(before: Task, row: Task, said: Said) -> tuple[object, ...]:
+def _update_row(before: Task, task: Task, update: ContentUpdate) -> tuple[object, ...]:
     return (
-        row.zone_id,
-        row.id,
+        task.zone_id,
+        task.id,
         before.status,
         before.attempt,
-        row.status,
-        row.priority,
-        row.agent_id,
-        row.session_key,
-        row.progress_percent,
-        row.current_step,
-        row.estimated_completion_at,
-        row.retry_count,
-        row.turn,
-        row.waits,
-        row.depends,
-        row.unmet,
-        row.available_at,
-        row.timeout_at,
-        row.attempt,
-        row.attempt_token,
-        row.claim_id,
-        row.final,
-        row.reason,
-        row.spreads,
-        row.warned_at,
-        row.progress_at,
-        row.overdue_at,
-        row.usd_micros,
-        row.input_tokens,
-        row.output_tokens,
-        row.updated_at,
-        row.assigned_at,
-        row.started_at,
-        row.completed_at,
-        row.failed_at,
-        said.last_error,
-        said.output_result,
-        said.summary,
-        said.checkpoint_data,
-        said.metadata_json,
-        said.tags,
+        task.status,
+        task.priority,
+        task.agent_id,
+        task.session_key,
+        task.progress_percent,
+        task.current_step,
+        task.estimated_completion_at,
+        task.retry_count,
+        task.rank,
+        task.waits_for,
+        task.dependency_count,
+        task.unmet_dependencies,
+        task.available_at,
+        task.timeout_at,
+        task.attempt,
+        task.attempt_token,
+        task.claim_id,
+        task.final,
+        task.reason,
+        task.dependents_pending,
+        task.warned_at,
+        task.progress_at,
+        task.overdue_at,
+        task.usd_micros,
+        task.input_tokens,
+        task.output_tokens,
+        task.updated_at,
+        task.assigned_at,
+        task.started_at,
+        task.completed_at,
+        task.failed_at,
+        update.last_error,
+        update.output_result,
+        update.summary,
+        update.checkpoint_data,
+        update.metadata_json,
+        update.tags,
     )
 
 
-def event(told: Told) -> NewEvent:
-    row = told.row
+def to_event(pending: PendingEvent) -> NewEvent:
+    task = pending.task
     data: dict[str, object] = {
-        "taskType": row.task_type,
-        "agentId": row.agent_id,
-        "attempt": row.attempt,
-        "priority": row.priority,
+        "taskType": task.task_type,
+        "agentId": task.agent_id,
+        "attempt": task.attempt,
+        "priority": task.priority,
     }
-    if row.session_key is not None:
-        data["sessionKey"] = row.session_key
-    if told.type == "task.progressed":
-        data |= {"progressPercent": row.progress_percent, "currentStep": row.current_step}
-    if row.status in (State.FAILED, State.ABORTED):
-        data |= {"retryCount": row.retry_count, "maxRetries": row.max_retries, "final": bool(row.final)}
-        if not row.final:
-            data["availableAt"] = iso(row.available_at)
-    if told.exhausted:
+    if task.session_key is not None:
+        data["sessionKey"] = task.session_key
+    if pending.type == "task.progressed":
+        data |= {"progressPercent": task.progress_percent, "currentStep": task.current_step}
+    if task.status in (State.FAILED, State.ABORTED):
+        data |= {"retryCount": task.retry_count, "maxRetries": task.max_retries, "final": bool(task.final)}
+        if not task.final:
+            data["availableAt"] = iso(task.available_at)
+    if pending.exhausted:
         data["exhausted"] = True
-    if told.reason is not None:
-        data["reason"] = told.reason
-    if told.cycle:
-        data["cycle"] = [*told.cycle[:100]]
+    if pending.reason is not None:
+        data["reason"] = pending.reason
+    if pending.cycle:
+        data["cycle"] = [*pending.cycle[:100]]
     encoded = msgspec.json.encode(data).decode()
-    return NewEvent(told.type, row.zone_id, row.id, told.actor, told.before, row.status, encoded, told.trace)
+    return NewEvent(
+        pending.type, task.zone_id, task.id, pending.actor, pending.from_state, task.status, encoded, pending.trace
+    )
 
 
-TASKS = Shelf(
-    TABLE, ("input_context", "output_result", "checkpoint_data"), COORDINATING.tasks_sealed, COORDINATING.tasks_reseal
+SECRET_COLUMNS = SecretColumns(
+    TABLE, ("input_context", "output_result", "checkpoint_data"), COORDINATOR.tasks_sealed, COORDINATOR.tasks_reseal
 )

@@ -10,31 +10,31 @@ from quarterdeck.core.caller import Bearer, Caller
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Problem
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
-from quarterdeck.domain.tasks.model.rows import Content, Ref, Task, Whole
+from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
+from quarterdeck.domain.tasks.model.rows import Content, FullTask, Task, TaskRef
 from quarterdeck.domain.tasks.operations import dependency_reads
 from quarterdeck.domain.tasks.queries import LISTS, Q
 from quarterdeck.domain.tasks.rules import errors
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
-from quarterdeck.store.sql import Bound
+from quarterdeck.store.sql import BoundStatement
 
 READ = "tasks.read"
-PAGE_MAX = 4 << 20
+PAGE_BYTES_MAX = 4 << 20
 """Bytes of what the tasks of one page say: a page ends early rather than hold up everybody else."""
-MEASURED = 100
+SIZES_PER_READ = 100
 """Tasks whose size is asked for at once."""
-UNTIED = dependency_reads.Ties()
-_width = len(Task.__struct_fields__)
+NO_DEPENDENCIES = dependency_reads.DependencyLists()
+_task_columns = len(Task.__struct_fields__)
 
 
-class TaskRef(msgspec.Struct, frozen=True):
+class TaskLookup(msgspec.Struct, frozen=True):
     zone_id: str
     id: str
     caller: Caller | None = None
-    most: int = dependency_reads.SHOWN_MAX
+    dependency_limit: int = dependency_reads.DEPENDENCIES_MAX
     """Of what it depends on, and of what depends on it."""
 
     @property
@@ -52,96 +52,101 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     priority_max: int | None = None
     task_type: str | None = None
     agent_id: str | None = None
-    names_agent: bool = False
+    requires_agent: bool = False
     """The agent stands in the path: it must be there."""
     created_after: Millis | None = None
     tags: tuple[str, ...] = ()
 
 
 class TaskPage(msgspec.Struct, frozen=True):
-    items: list[Whole]
-    following: str | None
+    items: list[FullTask]
+    next_before: str | None
     """The last of them, if others follow."""
 
 
-async def show(tx: Tx, asks: Sequence[TaskRef]) -> list[Whole | Problem | Busy]:
+async def read_tasks(tx: Transaction, lookups: Sequence[TaskLookup]) -> list[FullTask | Problem | Busy]:
     """Gathered: one statement answers everybody who looks at a task."""
-    speakers = Speakers(asks)
-    spoken = speakers.statements()
-    named: list[tuple[object, ...]] = [*sorted({(ask.zone_id, ask.id) for ask in asks})]
-    *answers, rows = await tx.read(*spoken, Q.tasks_whole(batch=named))
-    heard = speakers.heard(answers, tx.now)
-    most: dict[Ref, int] = {}
-    for ask in asks:
-        ref = (ask.zone_id, ask.id)
-        most[ref] = max(ask.most, most.get(ref, 0))
-    found = await _wholes(tx, rows, most)
-    return [heard.problem(ask, READ) or found.get((ask.zone_id, ask.id)) or errors.not_found(ask.id) for ask in asks]
+    caller_checks = CallerChecks(lookups)
+    caller_statements = caller_checks.statements()
+    task_refs: list[tuple[object, ...]] = [*sorted({(lookup.zone_id, lookup.id) for lookup in lookups})]
+    *results, rows = await tx.read(*caller_statements, Q.tasks_whole(batch=task_refs))
+    caller_state = caller_checks.build_state(results, tx.now)
+    limits: dict[TaskRef, int] = {}
+    for lookup in lookups:
+        ref = (lookup.zone_id, lookup.id)
+        limits[ref] = max(lookup.dependency_limit, limits.get(ref, 0))
+    found = await _full_tasks(tx, rows, limits)
+    return [
+        caller_state.problem(lookup, READ) or found.get((lookup.zone_id, lookup.id)) or errors.task_not_found(lookup.id)
+        for lookup in lookups
+    ]
 
 
-async def page(tx: Tx, wanted: TaskFilter) -> TaskPage:
+async def page(tx: Transaction, filters: TaskFilter) -> TaskPage:
     """As many as are wanted, or as fit. One at least, however large: whoever goes on from there comes to an end."""
-    await require_power(tx, wanted.caller, wanted.zone_id, READ)
-    [rows] = await tx.read(_page(wanted))
+    await require_permission(tx, filters.caller, filters.zone_id, READ)
+    [rows] = await tx.read(_page_statement(filters))
     if not rows:
-        await zones.require(tx, wanted.zone_id)
-        if wanted.names_agent and wanted.agent_id is not None:
-            await _require_agent(tx, (wanted.zone_id, wanted.agent_id))
+        await zones.require_zone(tx, filters.zone_id)
+        if filters.requires_agent and filters.agent_id is not None:
+            await _require_agent(tx, (filters.zone_id, filters.agent_id))
         return TaskPage([], None)
     names = [str(row[0]) for row in rows]
-    shown = await _fitting(tx, wanted.zone_id, names[: wanted.limit])
-    refs = [(wanted.zone_id, name) for name in shown]
+    fitting = await _first_fitting(tx, filters.zone_id, names[: filters.limit])
+    refs = [(filters.zone_id, name) for name in fitting]
     [contents] = await tx.read(Q.tasks_whole(batch=[*refs]))
-    found = await _wholes(tx, contents, dict.fromkeys(refs, dependency_reads.LISTED_MAX))
-    following = shown[-1] if len(shown) < len(names) else None
-    return TaskPage([found[ref] for ref in refs if ref in found], following)
+    found = await _full_tasks(tx, contents, dict.fromkeys(refs, dependency_reads.LISTED_MAX))
+    next_before = fitting[-1] if len(fitting) < len(names) else None
+    return TaskPage([found[ref] for ref in refs if ref in found], next_before)
 
 
-async def _fitting(tx: Tx, zone_id: str, names: Sequence[str]) -> Sequence[str]:
+async def _first_fitting(tx: Transaction, zone_id: str, names: Sequence[str]) -> Sequence[str]:
     """The first of these that are together no more than fits."""
     used = 0
-    for begin in range(0, len(names), MEASURED):
-        part = names[begin : begin + MEASURED]
-        [rows] = await tx.read(LISTS.tasks_sizes(batch=[(zone_id, name) for name in part]))
+    for start in range(0, len(names), SIZES_PER_READ):
+        chunk = names[start : start + SIZES_PER_READ]
+        [rows] = await tx.read(LISTS.tasks_sizes(batch=[(zone_id, name) for name in chunk]))
         sizes = {str(name): int(str(size)) for name, size in rows}
-        for place, name in enumerate(part, begin):
+        for index, name in enumerate(chunk, start):
             used += sizes.get(name, 0)
-            if used > PAGE_MAX and place:
-                return names[:place]
+            if used > PAGE_BYTES_MAX and index:
+                return names[:index]
     return names
 
 
-def _page(wanted: TaskFilter) -> Bound:
+def _page_statement(filters: TaskFilter) -> BoundStatement:
     common: dict[str, str | int | None] = {
-        "zone_id": wanted.zone_id,
-        "before": wanted.before,
-        "status": wanted.status,
-        "priority": wanted.priority,
-        "priority_max": wanted.priority_max,
-        "task_type": wanted.task_type,
-        "agent_id": wanted.agent_id,
-        "created_after": wanted.created_after,
-        "limit": wanted.limit + 1,
+        "zone_id": filters.zone_id,
+        "before": filters.before,
+        "status": filters.status,
+        "priority": filters.priority,
+        "priority_max": filters.priority_max,
+        "task_type": filters.task_type,
+        "agent_id": filters.agent_id,
+        "created_after": filters.created_after,
+        "limit": filters.limit + 1,
     }
-    if not wanted.tags:
+    if not filters.tags:
         return LISTS.tasks_page(**common)
-    return LISTS.tasks_page_tagged(**common, tag=wanted.tags[0], tags=[(tag,) for tag in wanted.tags[1:]])
+    return LISTS.tasks_page_tagged(**common, tag=filters.tags[0], tags=[(tag,) for tag in filters.tags[1:]])
 
 
-async def _require_agent(tx: Tx, ref: tuple[str, str]) -> None:
-    [found] = await tx.read(agents.get([ref]))
+async def _require_agent(tx: Transaction, ref: tuple[str, str]) -> None:
+    [found] = await tx.read(agents.get_statement([ref]))
     if not found:
         raise errors.agent_not_found(ref[1])
 
 
-async def _wholes(tx: Tx, rows: Sequence[Row], most: Mapping[Ref, int]) -> dict[Ref, Whole]:
+async def _full_tasks(tx: Transaction, rows: Sequence[Row], limits: Mapping[TaskRef, int]) -> dict[TaskRef, FullTask]:
     """With what they depend on, and what depends on them."""
-    tasks = decode([row[:_width] for row in rows], Task)
-    contents = decode([row[_width:] for row in rows], Content)
-    tied = await dependency_reads.read(tx, tasks, most)
-    found: dict[Ref, Whole] = {}
+    tasks = decode([row[:_task_columns] for row in rows], Task)
+    contents = decode([row[_task_columns:] for row in rows], Content)
+    dependencies = await dependency_reads.read_dependencies(tx, tasks, limits)
+    found: dict[TaskRef, FullTask] = {}
     for task, content in zip(tasks, contents, strict=True):
         ref = (task.zone_id, task.id)
-        own = tied.get(ref, UNTIED)
-        found[ref] = Whole(task, content, own.depends_on, own.blocks, own.has_more_blocks)
+        task_dependencies = dependencies.get(ref, NO_DEPENDENCIES)
+        found[ref] = FullTask(
+            task, content, task_dependencies.depends_on, task_dependencies.blocks, task_dependencies.has_more_blocks
+        )
     return found

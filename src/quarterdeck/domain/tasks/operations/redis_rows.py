@@ -4,93 +4,104 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quarterdeck.bus.redis.key_layout import AgentMark, Holder, Pulse, Ref, TaskMark, score
+from quarterdeck.bus.redis.key_layout import Heartbeat, MirroredAgent, MirroredTask, Ref, TaskHolder, pending_score
 from quarterdeck.core.clock import SECOND, Millis
 from quarterdeck.domain.agents import operations as agents
-from quarterdeck.domain.agents.model import Agent, Shown, State as AgentState
-from quarterdeck.domain.agents.rules import shown
-from quarterdeck.domain.tasks.model.rows import State, Task, Waits
+from quarterdeck.domain.agents.model import Agent, AgentStatus, State as AgentState
+from quarterdeck.domain.agents.rules import displayed_status
+from quarterdeck.domain.tasks.model.rows import State, Task, WaitsFor
 from quarterdeck.domain.tasks.queries import LISTS, Q
 from quarterdeck.domain.tasks.rules.states import HELD
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.mirrors.keys import Contents, Places
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.mirrors.keys import Positions, ZoneContents
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 
 RECENT_MS = 2 * SECOND
 """How long it may take until what was committed is told."""
-STATES = (State.PENDING, State.ASSIGNED, State.RUNNING)
-BEGINNING: Places = ("",) * (len(STATES) + 1)
+MIRRORED_STATES = (State.PENDING, State.ASSIGNED, State.RUNNING)
+START_POSITIONS: Positions = ("",) * (len(MIRRORED_STATES) + 1)
 """Tasks by state, and agents."""
-WORDS = {Shown.WORKING: "running"}
+STATUS_NAMES = {AgentStatus.WORKING: "running"}
 """How the seed calls it; all others are called as everywhere, in small letters."""
-Batch = list[tuple[object, ...]]
+SqlRows = list[tuple[object, ...]]
 
 
-class Rows:
+class TaskMirrorSource:
     """The source of what is mirrored (`engine.mirror.Source`)."""
 
-    async def marks(self, tx: Tx, tasks: Sequence[Ref], named: Sequence[Ref]) -> tuple[list[TaskMark], list[AgentMark]]:
+    async def load_mirrored(
+        self, tx: Transaction, task_refs: Sequence[Ref], agent_refs: Sequence[Ref]
+    ) -> tuple[list[MirroredTask], list[MirroredAgent]]:
         """How these stand now. Of what is not there any more: that it is gone."""
-        rows, found = await tx.read(Q.tasks_get(batch=[*tasks]), agents.get(named))
-        at_work, known = decode(rows, Task), agents.by_ref(found)
-        current = await _current(tx, [agent for agent in known.values() if _is_silent_about_work(agent)])
-        marks = {(row.zone_id, row.id): task_mark(row, tx.now) for row in at_work}
-        return [marks.get(ref) or TaskMark(*ref) for ref in tasks], [
-            agent_mark(known[ref], current.get(ref, ""), tx.now) if ref in known else AgentMark(*ref) for ref in named
+        rows, found = await tx.read(Q.tasks_get(batch=[*task_refs]), agents.get_statement(agent_refs))
+        found_tasks, agents_by_ref = decode(rows, Task), agents.decode_agents(found)
+        current = await _load_current(tx, [agent for agent in agents_by_ref.values() if _reports_no_task(agent)])
+        marks = {(row.zone_id, row.id): task_mark(row, tx.now) for row in found_tasks}
+        return [marks.get(ref) or MirroredTask(*ref) for ref in task_refs], [
+            agent_mark(agents_by_ref[ref], current.get(ref, ""), tx.now)
+            if ref in agents_by_ref
+            else MirroredAgent(*ref)
+            for ref in agent_refs
         ]
 
-    async def zones(self, tx: Tx, after: str, limit: int) -> list[str]:
-        return [zone.id for zone in await zones.page(tx, after, limit)]
+    async def list_zones(self, tx: Transaction, after: str, limit: int) -> list[str]:
+        return [zone.id for zone in await zones.list_zones(tx, after, limit)]
 
-    async def contents(self, tx: Tx, zone_id: str, places: Places | None, limit: int) -> Contents:
+    async def list_contents(
+        self, tx: Transaction, zone_id: str, positions: Positions | None, limit: int
+    ) -> ZoneContents:
         """What of a zone may have to be shown, from these places on; a place that is None is behind its end."""
-        places = BEGINNING if places is None else places
-        wanted = [
+        positions = START_POSITIONS if positions is None else positions
+        statements = [
             LISTS.tasks_in_state(zone_id=zone_id, status=state, after=after, limit=limit)
-            for state, after in zip(STATES, places[:-1], strict=True)
+            for state, after in zip(MIRRORED_STATES, positions[:-1], strict=True)
             if after is not None
         ]
-        answers = iter(await tx.read(*wanted))
-        reached: list[str | None] = []
+        results = iter(await tx.read(*statements))
+        next_positions: list[str | None] = []
         found: list[Ref] = []
-        for after in places[:-1]:
-            some = [] if after is None else _ids(next(answers))
-            found += [(zone_id, each) for each in some]
-            reached.append(_reached(some, limit))
-        their = [] if places[-1] is None else await agents.names(tx, zone_id, after=places[-1], limit=limit)
-        return Contents(found, [(zone_id, each) for each in their], (*reached, _reached(their, limit)))
+        for after in positions[:-1]:
+            ids = [] if after is None else _ids(next(results))
+            found += [(zone_id, name) for name in ids]
+            next_positions.append(_next_position(ids, limit))
+        agent_ids = (
+            [] if positions[-1] is None else await agents.list_agent_ids(tx, zone_id, after=positions[-1], limit=limit)
+        )
+        return ZoneContents(
+            found, [(zone_id, name) for name in agent_ids], (*next_positions, _next_position(agent_ids, limit))
+        )
 
-    async def recovering(self, tx: Tx, limit: int) -> list[Ref]:
+    async def list_recovering(self, tx: Transaction, limit: int) -> list[Ref]:
         """Tasks that wait for the end of a backoff, across zones: among the next to whom anything is due."""
         [rows] = await tx.read(LISTS.tasks_recovering(limit=limit))
         return [(str(zone_id), str(task_id)) for zone_id, task_id in rows]
 
 
-def task_mark(row: Task, now: Millis) -> TaskMark:
-    begins = row.status is State.PENDING and row.waits == Waits.NOTHING
-    recovers = row.status in (State.FAILED, State.ABORTED) and row.waits == Waits.A_MOMENT and not row.final
+def task_mark(task: Task, now: Millis) -> MirroredTask:
+    is_ready = task.status is State.PENDING and task.waits_for == WaitsFor.NOTHING
+    awaits_retry = task.status in (State.FAILED, State.ABORTED) and task.waits_for == WaitsFor.TIME and not task.final
     holder = None
-    if row.status in HELD and row.agent_id is not None:
-        given = row.assigned_at or row.updated_at
-        holder = Holder(row.agent_id, row.session_key or "", given, row.started_at or given)
-    return TaskMark(
-        row.zone_id,
-        row.id,
-        score(row.priority, row.created_at) if begins else None,
+    if task.status in HELD and task.agent_id is not None:
+        assigned_at = task.assigned_at or task.updated_at
+        holder = TaskHolder(task.agent_id, task.session_key or "", assigned_at, task.started_at or assigned_at)
+    return MirroredTask(
+        task.zone_id,
+        task.id,
+        pending_score(task.priority, task.created_at) if is_ready else None,
         holder,
-        recovers,
-        now - row.updated_at < RECENT_MS,
+        awaits_retry,
+        now - task.updated_at < RECENT_MS,
     )
 
 
-def agent_mark(agent: Agent, current: str, now: Millis) -> AgentMark:
+def agent_mark(agent: Agent, current: str, now: Millis) -> MirroredAgent:
     """`current` is what it works on, if it does not say so itself."""
     if agent.status is AgentState.TERMINATED:
-        return AgentMark(*agent.ref, is_recent=now - agent.updated_at < RECENT_MS)
-    return AgentMark(
+        return MirroredAgent(*agent.ref, is_recent=now - agent.updated_at < RECENT_MS)
+    return MirroredAgent(
         *agent.ref,
-        word(agent),
+        status_name(agent),
         (agent.current_task_id or current) if agent.held else "",
         agent.last_seen_at,
         agent.status is AgentState.ERROR,
@@ -98,23 +109,25 @@ def agent_mark(agent: Agent, current: str, now: Millis) -> AgentMark:
     )
 
 
-def pulse_of(agent: Agent) -> Pulse:
+def to_pulse(agent: Agent) -> Heartbeat:
     """As it was heard of a moment ago."""
-    return Pulse(*agent.ref, word(agent), agent.current_task_id if agent.held else "", agent.last_seen_at)
+    return Heartbeat(*agent.ref, status_name(agent), agent.current_task_id if agent.held else "", agent.last_seen_at)
 
 
-def word(agent: Agent) -> str:
-    is_shown = shown(agent)
-    return WORDS.get(is_shown, is_shown.value.lower())
+def status_name(agent: Agent) -> str:
+    status = displayed_status(agent)
+    return STATUS_NAMES.get(status, status.value.lower())
 
 
-def _is_silent_about_work(agent: Agent) -> bool:
+def _reports_no_task(agent: Agent) -> bool:
     return agent.held > 0 and agent.current_task_id is None
 
 
-async def _current(tx: Tx, silent: Sequence[Agent]) -> dict[Ref, str]:
+async def _load_current(tx: Transaction, agents_without_report: Sequence[Agent]) -> dict[Ref, str]:
     """The newest of what these hold."""
-    batch: Batch = [(*agent.ref, state) for agent in silent for state in (State.ASSIGNED, State.RUNNING)]
+    batch: SqlRows = [
+        (*agent.ref, state) for agent in agents_without_report for state in (State.ASSIGNED, State.RUNNING)
+    ]
     if not batch:
         return {}
     [rows] = await tx.read(LISTS.tasks_newest_held(batch=batch))
@@ -127,5 +140,5 @@ def _ids(rows: Sequence[Row]) -> list[str]:
     return [str(row[0]) for row in rows]
 
 
-def _reached(found: Sequence[str], limit: int) -> str | None:
+def _next_position(found: Sequence[str], limit: int) -> str | None:
     return found[-1] if len(found) == limit else None

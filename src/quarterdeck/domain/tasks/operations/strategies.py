@@ -12,106 +12,125 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.operations.authorization import Speakers, require_power
+from quarterdeck.domain.agents.operations.authorization import CallerChecks, require_permission
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.tasks.model.commands import Ask
+from quarterdeck.domain.tasks.model.commands import BaseCommand
 from quarterdeck.domain.tasks.model.rows import Strategy, Task
-from quarterdeck.domain.tasks.queries import COORDINATING, Q
+from quarterdeck.domain.tasks.queries import COORDINATOR, Q
 from quarterdeck.domain.tasks.rules import ranking, states
 from quarterdeck.domain.zones import operations as zones
 from quarterdeck.engine import leases
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
 from quarterdeck.engine.leases import LeaseLost
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
-POWER = "coordinator.use"
+PERMISSION = "coordinator.use"
 SLICE = 1_000
-Batch = list[tuple[object, ...]]
+SqlRows = list[tuple[object, ...]]
 
 
-class PutStrategy(Ask, frozen=True, kw_only=True):
+class PutStrategy(BaseCommand, frozen=True, kw_only=True):
     strategy: Strategy
 
 
-class RankStep(Ask, frozen=True, kw_only=True):
+class RerankSlice(BaseCommand, frozen=True, kw_only=True):
     """By the coordinator: one more step."""
 
 
-class Ranked(msgspec.Struct, frozen=True):
+class RankingState(msgspec.Struct, frozen=True):
     strategy: Strategy
-    is_settled: bool
+    is_complete: bool
     """Everything that waits is ranked by it."""
 
 
-async def strategy_of(tx: Tx, ask: Ask) -> Strategy:
-    await require_power(tx, ask.caller, ask.zone_id, POWER)
-    await zones.require(tx, ask.zone_id)
-    [rows] = await tx.read(COORDINATING.task_strategy_get(zone_id=ask.zone_id))
+async def read_strategy(tx: Transaction, command: BaseCommand) -> Strategy:
+    await require_permission(tx, command.caller, command.zone_id, PERMISSION)
+    await zones.require_zone(tx, command.zone_id)
+    [rows] = await tx.read(COORDINATOR.task_strategy_get(zone_id=command.zone_id))
     return Strategy(str(rows[0][0])) if rows else Strategy.PRIORITY
 
 
-async def rank(tx: Tx, asks: Sequence[PutStrategy | RankStep]) -> list[Ranked | Problem | Busy]:
-    concerned = zones_of(asks)
-    speakers = Speakers(asks)
-    terms = sorted({ask.fence for ask in asks if ask.fence is not None})
-    fenced, zone_rows, *said = await tx.read(leases.fences(terms), zones.lock(tx, concerned), *speakers.statements())
-    held = {(str(name), int(str(term))) for name, term in fenced}
-    locked = zones.locked(zone_rows)
-    why_not = await zones.unlocked(tx, concerned - {*locked})
-    heard = speakers.heard(said, tx.now)
-    outcomes: list[Ranked | Problem | Busy] = []
-    for ask in asks:
-        refusal = sessions.held_up(ask, why_not) or heard.problem(ask, POWER)
-        if ask.fence is not None and ask.fence not in held:
-            refusal = refusal or LeaseLost("lease_lost", f"Term {ask.fence[1]} of the lease is over.")
-        outcomes.append(refusal or await (_put if isinstance(ask, PutStrategy) else _step)(tx, ask))
+async def run_batch(
+    tx: Transaction, commands: Sequence[PutStrategy | RerankSlice]
+) -> list[RankingState | Problem | Busy]:
+    zone_ids = zones_of(commands)
+    caller_checks = CallerChecks(commands)
+    terms = sorted({command.leader_term for command in commands if command.leader_term is not None})
+    term_rows, zone_rows, *caller_rows = await tx.read(
+        leases.valid_terms(terms), zones.lock_statement(tx, zone_ids), *caller_checks.statements()
+    )
+    valid_terms = {(str(name), int(str(term))) for name, term in term_rows}
+    locked = zones.decode_zones(zone_rows)
+    lock_failures = await zones.lock_failures(tx, zone_ids - {*locked})
+    caller_state = caller_checks.build_state(caller_rows, tx.now)
+    outcomes: list[RankingState | Problem | Busy] = []
+    for command in commands:
+        problem = sessions.blocked(command, lock_failures) or caller_state.problem(command, PERMISSION)
+        if command.leader_term is not None and command.leader_term not in valid_terms:
+            problem = problem or LeaseLost("lease_lost", f"Term {command.leader_term[1]} of the lease is over.")
+        outcomes.append(
+            problem or await (_put_strategy if isinstance(command, PutStrategy) else _rerank_slice)(tx, command)
+        )
     return outcomes
 
 
-async def _put(tx: Tx, ask: PutStrategy | RankStep) -> Ranked:
-    assert isinstance(ask, PutStrategy)
-    [rows] = await tx.read(COORDINATING.task_strategy_get(zone_id=ask.zone_id))
+async def _put_strategy(tx: Transaction, command: PutStrategy | RerankSlice) -> RankingState:
+    assert isinstance(command, PutStrategy)
+    [rows] = await tx.read(COORDINATOR.task_strategy_get(zone_id=command.zone_id))
     before = Strategy(str(rows[0][0])) if rows else Strategy.PRIORITY
-    if before is ask.strategy:
-        return Ranked(ask.strategy, not rows or rows[0][1] is None)
-    tx.write(COORDINATING.task_strategy_put(zone_id=ask.zone_id, strategy=ask.strategy, now=tx.now))
-    data = msgspec.json.encode({"strategy": ask.strategy}).decode()
+    if before is command.strategy:
+        return RankingState(command.strategy, not rows or rows[0][1] is None)
+    tx.write(COORDINATOR.task_strategy_put(zone_id=command.zone_id, strategy=command.strategy, now=tx.now))
+    data = msgspec.json.encode({"strategy": command.strategy}).decode()
     tx.emit(
-        NewEvent("coordinator.strategy", ask.zone_id, ask.zone_id, ask.actor, before, ask.strategy, data, ask.trace)
+        NewEvent(
+            "coordinator.strategy",
+            command.zone_id,
+            command.zone_id,
+            command.actor,
+            before,
+            command.strategy,
+            data,
+            command.trace,
+        )
     )
-    return Ranked(ask.strategy, False)
+    return RankingState(command.strategy, False)
 
 
-async def _step(tx: Tx, ask: PutStrategy | RankStep) -> Ranked:
-    [rows] = await tx.read(COORDINATING.task_strategy_get(zone_id=ask.zone_id))
+async def _rerank_slice(tx: Transaction, command: PutStrategy | RerankSlice) -> RankingState:
+    [rows] = await tx.read(COORDINATOR.task_strategy_get(zone_id=command.zone_id))
     if not rows or rows[0][1] is None:
-        return Ranked(Strategy(str(rows[0][0])) if rows else Strategy.PRIORITY, True)
+        return RankingState(Strategy(str(rows[0][0])) if rows else Strategy.PRIORITY, True)
     strategy, ranked_to = Strategy(str(rows[0][0])), str(rows[0][1])
-    [found] = await tx.read(COORDINATING.tasks_to_rank(zone_id=ask.zone_id, after=ranked_to, limit=SLICE))
+    [found] = await tx.read(COORDINATOR.tasks_to_rank(zone_id=command.zone_id, after=ranked_to, limit=SLICE))
     tasks = decode(found, Task)
-    wrong = [task for task in tasks if task.ranked_by is not strategy and not states.is_over(task)]
-    if wrong:
-        places = await _by_share(tx, wrong) if strategy is Strategy.FAIR else [ranking.of(strategy, t) for t in wrong]
-        batch: Batch = [(task.zone_id, task.id, turn, strategy) for task, turn in zip(wrong, places, strict=True)]
-        tx.write(COORDINATING.tasks_rank(batch=batch))
+    outdated = [task for task in tasks if task.ranked_by is not strategy and not states.has_ended(task)]
+    if outdated:
+        ranks = (
+            await _next_fair_ranks(tx, outdated)
+            if strategy is Strategy.FAIR
+            else [ranking.rank_of(strategy, task) for task in outdated]
+        )
+        batch: SqlRows = [(task.zone_id, task.id, rank, strategy) for task, rank in zip(outdated, ranks, strict=True)]
+        tx.write(COORDINATOR.tasks_rank(batch=batch))
     is_last = len(tasks) < SLICE
-    tx.write(COORDINATING.task_strategy_ranked(zone_id=ask.zone_id, ranked_to=None if is_last else tasks[-1].id))
-    return Ranked(strategy, is_last)
+    tx.write(COORDINATOR.task_strategy_ranked(zone_id=command.zone_id, ranked_to=None if is_last else tasks[-1].id))
+    return RankingState(strategy, is_last)
 
 
-async def _by_share(tx: Tx, tasks: Sequence[Task]) -> list[int]:
+async def _next_fair_ranks(tx: Transaction, tasks: Sequence[Task]) -> list[int]:
     """Turns as if those who asked had asked again, in the order in which they did."""
     zone_id = tasks[0].zone_id
-    creators: Batch = [(zone_id, creator) for creator in sorted({"", *(task.created_by for task in tasks)})]
-    [rows] = await tx.read(COORDINATING.task_shares_get(batch=creators))
-    shares = {str(creator): int(str(turn)) for creator, turn in rows}
-    served = shares.get("", 0)
-    places: list[int] = []
+    creators: SqlRows = [(zone_id, creator) for creator in sorted({"", *(task.created_by for task in tasks)})]
+    [rows] = await tx.read(COORDINATOR.task_shares_get(batch=creators))
+    fair_ranks = {str(creator): int(str(rank)) for creator, rank in rows}
+    claimed_rank = fair_ranks.get("", 0)
+    ranks: list[int] = []
     for task in tasks:
-        shares[task.created_by] = turn = ranking.by_share(shares.get(task.created_by, 0), served)
-        places.append(turn)
-    moved: Batch = [(zone_id, creator, turn) for creator, turn in sorted(shares.items()) if creator]
-    tx.write(Q.task_shares_set(batch=moved))
-    return places
+        fair_ranks[task.created_by] = rank = ranking.next_fair_rank(fair_ranks.get(task.created_by, 0), claimed_rank)
+        ranks.append(rank)
+    changed: SqlRows = [(zone_id, creator, rank) for creator, rank in sorted(fair_ranks.items()) if creator]
+    tx.write(Q.task_shares_set(batch=changed))
+    return ranks

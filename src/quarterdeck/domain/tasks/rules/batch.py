@@ -7,159 +7,184 @@ from collections.abc import Iterable
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.idempotency import Binding
-from quarterdeck.domain.tasks.model.commands import Ask, Claim, Complete, Cost, Fail, Outcome, Progress, Release, Start
-from quarterdeck.domain.tasks.model.rows import AgentRef, Content, Leases, Ref, Said, State, Task
+from quarterdeck.core.idempotency import KeyRecord
+from quarterdeck.domain.tasks.model.commands import (
+    BaseCommand,
+    Claim,
+    Complete,
+    Cost,
+    Fail,
+    Progress,
+    Release,
+    Start,
+    TaskResult,
+)
+from quarterdeck.domain.tasks.model.rows import AgentRef, ClaimedTasks, Content, ContentUpdate, State, Task, TaskRef
 from quarterdeck.domain.tasks.rules import states
-from quarterdeck.domain.tasks.rules.batch_input import ClassRef, Known, Told
-from quarterdeck.domain.tasks.rules.ready_queues import Queues, is_ready
+from quarterdeck.domain.tasks.rules.batch_input import BatchInput, ClassRef, PendingEvent
+from quarterdeck.domain.tasks.rules.ready_queues import ReadyQueues, is_ready
 from quarterdeck.domain.tasks.rules.states import HELD
 
-Step = tuple[Task, Task]
+TaskChange = tuple[Task, Task]
 """A task before and after."""
-WORDS = (Start, Progress, Complete, Fail, Release)
+ATTEMPT_COMMANDS = (Start, Progress, Complete, Fail, Release)
 """What the holder of an attempt says of it."""
 
 
-class Book:
-    def __init__(self, known: Known) -> None:
-        self._known = known
-        self._now = known.now
-        self._rows: dict[Ref, Task] = {}
-        self._queues = Queues(self._rows, known.kinds, self._size_of)
-        self._free = {ref: worker.free for ref, worker in known.workers.items()}
-        self.created: dict[Ref, Content] = {}
-        self.depends: dict[Ref, tuple[str, ...]] = {}
+class Batch:
+    def __init__(self, loaded: BatchInput) -> None:
+        self._loaded = loaded
+        self._now = loaded.now
+        self._tasks: dict[TaskRef, Task] = {}
+        self._queues = ReadyQueues(self._tasks, loaded.classes, self._content_size)
+        self._free_slots = {ref: agent.free_slots for ref, agent in loaded.agents.items()}
+        self.new_content: dict[TaskRef, Content] = {}
+        self.new_dependencies: dict[TaskRef, tuple[str, ...]] = {}
         """What tasks depend on, of those that were made or whose dependencies were changed."""
-        self.met: set[tuple[Ref, str]] = set()
+        self.met_dependencies: set[tuple[TaskRef, str]] = set()
         """Dependencies, (task, on what), that nobody waits for any more."""
-        self.reopened: set[tuple[Ref, str]] = set()
+        self.reopened_dependencies: set[tuple[TaskRef, str]] = set()
         """And those that are waited for again."""
-        self.changed: dict[Ref, Task] = {}
+        self.originals: dict[TaskRef, Task] = {}
         """As it was loaded."""
-        self.begun: dict[Ref, Step] = {}
+        self.claim_changes: dict[TaskRef, TaskChange] = {}
         """Those that were given out to a claim, and those that were completed, by this step alone if nothing else has
         happened to them since."""
-        self.completed: dict[Ref, Step] = {}
-        self.said: dict[Ref, Said] = {}
-        self.tags: dict[Ref, tuple[str, ...]] = {}
-        self.untagged: set[tuple[str, str, str]] = set()
+        self.completion_changes: dict[TaskRef, TaskChange] = {}
+        self.content_updates: dict[TaskRef, ContentUpdate] = {}
+        self.tags: dict[TaskRef, tuple[str, ...]] = {}
+        self.removed_tags: set[tuple[str, str, str]] = set()
         """(zone, tag, task)"""
-        self.kinds: dict[ClassRef, Ref] = {}
+        self.new_classes: dict[ClassRef, TaskRef] = {}
         """Classes that something was made of."""
-        self.bindings: list[Binding] = []
-        self.held: dict[AgentRef, int] = {}
+        self.added_keys: list[KeyRecord] = []
+        self.held_changes: dict[AgentRef, int] = {}
         """By how much more, or less, each agent holds, whoever gave it or took it."""
-        self.heard: set[AgentRef] = set()
+        self.seen_agents: set[AgentRef] = set()
         """Agents that have spoken: by a claim, or under the token of an attempt."""
-        self.revived: dict[AgentRef, Ask] = {}
+        self.revived_agents: dict[AgentRef, BaseCommand] = {}
         """Those of them that were believed to be lost, or were never heard of, and by which word they are there."""
         self.costs: list[tuple[Task, Cost]] = []
         self.stack_traces: list[tuple[Task, str]] = []
-        self.fresh: set[ClassRef] = set()
+        self.ready_classes: set[ClassRef] = set()
         """Classes of which something became ready in this batch."""
-        self.told: list[Told] = []
-        for row in known.rows:
-            self.learn(row)
-        for row in known.ready:
-            self.learn(row)
-            self._queues.add(row)
+        self.events: list[PendingEvent] = []
+        for task in loaded.tasks:
+            self.add_task(task)
+        for task in loaded.ready:
+            self.add_task(task)
+            self._queues.push(task)
 
-    def learn(self, row: Task) -> Ref:
-        ref = (row.zone_id, row.id)
-        self._rows.setdefault(ref, row)
+    def add_task(self, task: Task) -> TaskRef:
+        ref = (task.zone_id, task.id)
+        self._tasks.setdefault(ref, task)
         return ref
 
-    def _size_of(self, row: Task) -> int:
-        ref = (row.zone_id, row.id)
-        made = self.created.get(ref)
-        return self._known.sizes.get(ref, 0) if made is None else made.size
+    def _content_size(self, task: Task) -> int:
+        ref = (task.zone_id, task.id)
+        content = self.new_content.get(ref)
+        return self._loaded.content_sizes.get(ref, 0) if content is None else content.size
 
-    def row(self, ref: Ref) -> Task:
+    def task(self, ref: TaskRef) -> Task:
         """As it is now."""
-        return self._rows[ref]
+        return self._tasks[ref]
 
-    def refs(self) -> list[Ref]:
-        return [*self._rows]
+    def refs(self) -> list[TaskRef]:
+        return [*self._tasks]
 
-    def rows(self, refs: Iterable[Ref]) -> list[Task]:
-        return [self._rows[ref] for ref in refs]
+    def tasks(self, refs: Iterable[TaskRef]) -> list[Task]:
+        return [self._tasks[ref] for ref in refs]
 
-    def is_all(self, ref: Ref, step: Step | None) -> bool:
+    def is_only_change(self, ref: TaskRef, change: TaskChange | None) -> bool:
         """Whether this step is all that has happened to a task in this batch."""
-        return step is not None and self.changed[ref] is step[0] and self._rows[ref] is step[1]
+        return change is not None and self.originals[ref] is change[0] and self._tasks[ref] is change[1]
 
     # -- being heard of ------------------------------------------------------------------------------------------
 
-    def _claimed(self, ask: Claim, outcome: Outcome | Problem) -> Outcome | Problem:
+    def _record_claim(self, command: Claim, outcome: TaskResult | Problem) -> TaskResult | Problem:
         """A claim is a sign of life, whatever it gets: by it an agent that was believed to be lost is back, and one
         that was never heard of is missed from now on."""
-        who = (ask.zone_id, ask.agent_id)
-        worker = self._known.workers.get(who)
-        if worker is None or not isinstance(outcome, Leases):
+        agent_ref = (command.zone_id, command.agent_id)
+        agent = self._loaded.agents.get(agent_ref)
+        if agent is None or not isinstance(outcome, ClaimedTasks):
             return outcome
-        is_back = worker.is_lost or worker.is_unheard
-        if is_back:
-            self.revived.setdefault(who, ask)
-        if outcome.items or is_back or not worker.was_just_heard:
-            self.heard.add(who)
+        is_revived = agent.is_stale or agent.is_new
+        if is_revived:
+            self.revived_agents.setdefault(agent_ref, command)
+        if outcome.items or is_revived or not agent.seen_recently:
+            self.seen_agents.add(agent_ref)
         return outcome
 
-    def _spoken(self, ask: Ask, row: Task, outcome: Outcome | Problem) -> Outcome | Problem:
+    def _record_report(self, command: BaseCommand, task: Task, outcome: TaskResult | Problem) -> TaskResult | Problem:
         """So is what is said under the token of an attempt, as long as that counts; and nothing that others do with
         the task, nor what the server gives back because it reached nobody."""
-        is_a_word = isinstance(ask, WORDS) and ask.caller is not None and not isinstance(outcome, Problem)
-        if is_a_word and row.agent_id is not None and row.status in HELD:
-            self.heard.add((row.zone_id, row.agent_id))
+        is_report = (
+            isinstance(command, ATTEMPT_COMMANDS) and command.caller is not None and not isinstance(outcome, Problem)
+        )
+        if is_report and task.agent_id is not None and task.status in HELD:
+            self.seen_agents.add((task.zone_id, task.agent_id))
         return outcome
 
     # -- writing down --------------------------------------------------------------------------------------------
 
-    def _becomes_ready(self, row: Task) -> None:
-        if is_ready(row):
-            self.fresh.add((row.zone_id, row.class_id))
-            self._queues.add(row)
+    def _queue_if_ready(self, task: Task) -> None:
+        if is_ready(task):
+            self.ready_classes.add((task.zone_id, task.class_id))
+            self._queues.push(task)
 
-    def _charge(self, row: Task, costs: tuple[Cost, ...]) -> Task:
-        self.costs += [(row, cost) for cost in costs]
-        return states.charged(row, costs) if costs else row
+    def _charge(self, task: Task, costs: tuple[Cost, ...]) -> Task:
+        self.costs += [(task, cost) for cost in costs]
+        return states.add_costs(task, costs) if costs else task
 
-    def _hold(self, row: Task, by: int) -> None:
+    def _change_held(self, task: Task, change: int) -> None:
         """What an agent holds is counted where it is given out and where it ends, and nowhere else."""
-        if row.agent_id is None or (by < 0 and row.status not in HELD):
+        if task.agent_id is None or (change < 0 and task.status not in HELD):
             return
-        who = (row.zone_id, row.agent_id)
-        self.held[who] = self.held.get(who, 0) + by
-        if who in self._free:
-            self._free[who] -= by
+        agent_ref = (task.zone_id, task.agent_id)
+        self.held_changes[agent_ref] = self.held_changes.get(agent_ref, 0) + change
+        if agent_ref in self._free_slots:
+            self._free_slots[agent_ref] -= change
 
-    def _keep(self, before: Task, after: Task) -> None:
+    def _update(self, before: Task, after: Task) -> None:
         ref = (before.zone_id, before.id)
-        if ref not in self.created:
-            self.changed.setdefault(ref, before)
-        self._rows[ref] = after
+        if ref not in self.new_content:
+            self.originals.setdefault(ref, before)
+        self._tasks[ref] = after
 
-    def _say(self, row: Task, said: Said) -> None:
-        ref = (row.zone_id, row.id)
-        if ref in self.created:
-            old = self.created[ref]
-            new = {name: value for name, value in msgspec.structs.asdict(said).items() if value is not None}
-            self.created[ref] = msgspec.structs.replace(old, **new)
+    def _update_content(self, task: Task, update: ContentUpdate) -> None:
+        ref = (task.zone_id, task.id)
+        if ref in self.new_content:
+            content = self.new_content[ref]
+            changes = {name: value for name, value in msgspec.structs.asdict(update).items() if value is not None}
+            self.new_content[ref] = msgspec.structs.replace(content, **changes)
             return
-        earlier = self.said.get(ref)
-        self.said[ref] = said if earlier is None else _later(earlier, said)
+        earlier = self.content_updates.get(ref)
+        self.content_updates[ref] = update if earlier is None else _merge_updates(earlier, update)
 
-    def _move(self, before: Task, after: Task, kind: str, ask: Ask, told: Why | None = None) -> None:
-        self._keep(before, after)
-        self._tell(kind, before.status, after, ask, told)
+    def _transition(
+        self, before: Task, after: Task, event_type: str, command: BaseCommand, reason: EventReason | None = None
+    ) -> None:
+        self._update(before, after)
+        self._emit(event_type, before.status, after, command, reason)
 
-    def _tell(self, kind: str, before: State | None, row: Task, ask: Ask, why: Why | None = None) -> None:
-        why = why or NO_REASON
-        trace = ask.trace or row.trace
-        self.told.append(Told(kind, before, row, ask.actor, trace, why.reason, why.exhausted, why.cycle))
+    def _emit(
+        self,
+        event_type: str,
+        from_state: State | None,
+        task: Task,
+        command: BaseCommand,
+        reason: EventReason | None = None,
+    ) -> None:
+        reason = reason or NO_REASON
+        trace = command.trace or task.trace
+        self.events.append(
+            PendingEvent(
+                event_type, from_state, task, command.actor, trace, reason.reason, reason.exhausted, reason.cycle
+            )
+        )
 
 
-class Why(msgspec.Struct, frozen=True):
+class EventReason(msgspec.Struct, frozen=True):
     """What is told of a transition besides where it led."""
 
     reason: str | None = None
@@ -167,12 +192,14 @@ class Why(msgspec.Struct, frozen=True):
     cycle: tuple[str, ...] = ()
 
 
-NO_REASON = Why()
+NO_REASON = EventReason()
 
 
-def _later(earlier: Said, said: Said) -> Said:
-    return Said(*(new if new is not None else old for old, new in zip(_values(earlier), _values(said), strict=True)))
+def _merge_updates(earlier: ContentUpdate, later: ContentUpdate) -> ContentUpdate:
+    return ContentUpdate(
+        *(new if new is not None else old for old, new in zip(_values(earlier), _values(later), strict=True))
+    )
 
 
-def _values(said: Said) -> tuple[str | None, ...]:
-    return msgspec.structs.astuple(said)
+def _values(update: ContentUpdate) -> tuple[str | None, ...]:
+    return msgspec.structs.astuple(update)

@@ -18,21 +18,21 @@ from quarterdeck.core.errors import Invalid, LimitReached, NotFound
 from quarterdeck.domain.tasks.model.commands import Cost
 from quarterdeck.domain.tasks.model.cost_types import (
     BUDGETS_MAX,
-    MICROS,
+    MICROS_PER_USD,
     Budget,
     BudgetView,
     Charge,
+    CostSum,
     Period,
     PutBudget,
     Scope,
-    SpentView,
-    Sum,
+    SpentBudgetView,
 )
 from quarterdeck.domain.tasks.model.rows import Task
 
 SUM_MAX = 2**53
 """Beyond it a reader of JSON would round. Sums stop there, whatever is said."""
-SPENT = "budget_spent"
+SPENT_CODE = "budget_spent"
 _EPOCH = date(1970, 1, 1)
 _replace = msgspec.structs.replace
 ScopeRef = tuple[str, str, str]
@@ -46,39 +46,39 @@ def day_of(instant: Millis) -> int:
     return instant // DAY
 
 
-def day_named(name: str, field: str) -> int:
+def parse_day(text: str, field: str) -> int:
     """2026-01-31 → days since 1970"""
     try:
-        return (date.fromisoformat(name) - _EPOCH).days
+        return (date.fromisoformat(text) - _EPOCH).days
     except ValueError:
-        raise Invalid("invalid_query", f"{name!r} is no day.", field=field) from None
+        raise Invalid("invalid_query", f"{text!r} is no day.", field=field) from None
 
 
-def is_day(name: str) -> bool:
+def is_day(text: str) -> bool:
     try:
-        return bool(date.fromisoformat(name))
+        return bool(date.fromisoformat(text))
     except ValueError:
         return False
 
 
-def name_of_day(day: int) -> str:
+def format_day(day: int) -> str:
     return (_EPOCH + timedelta(days=day)).isoformat()
 
 
-def span(period: Period, now: Millis) -> tuple[Millis, Millis | None]:
+def period_bounds(period: Period, now: Millis) -> tuple[Millis, Millis | None]:
     """When the present period began, and when it ends. Weeks begin on Mondays."""
     if period is Period.TOTAL:
         return 0, None
     today = datetime.fromtimestamp(now // SECOND, UTC).date()
     if period is Period.DAY:
-        first, following = today, today + timedelta(days=1)
+        start, end = today, today + timedelta(days=1)
     elif period is Period.WEEK:
-        first = today - timedelta(days=today.weekday())
-        following = first + timedelta(days=7)
+        start = today - timedelta(days=today.weekday())
+        end = start + timedelta(days=7)
     else:
-        first = today.replace(day=1)
-        following = (first + timedelta(days=31)).replace(day=1)
-    return _midnight(first), _midnight(following)
+        start = today.replace(day=1)
+        end = (start + timedelta(days=31)).replace(day=1)
+    return _midnight(start), _midnight(end)
 
 
 def _midnight(day: date) -> Millis:
@@ -97,12 +97,12 @@ def scopes_of(task: Task) -> tuple[ScopeRef, ...]:
     )
 
 
-def at(budget: Budget, now: Millis) -> Budget:
+def roll_over(budget: Budget, now: Millis) -> Budget:
     """As it is at a moment: of a new period nothing has been spent. A clock that steps back begins no older period."""
-    began, ends = span(budget.period, now)
-    if began <= budget.began_at:
+    period_start, period_end = period_bounds(budget.period, now)
+    if period_start <= budget.began_at:
         return budget
-    return _replace(budget, began_at=began, ends_at=ends, spent_usd_micros=0, spent_tokens=0)
+    return _replace(budget, began_at=period_start, ends_at=period_end, spent_usd_micros=0, spent_tokens=0)
 
 
 def is_spent(budget: Budget) -> bool:
@@ -112,111 +112,111 @@ def is_spent(budget: Budget) -> bool:
     )
 
 
-class Closed:
+class SpentBudgets:
     """The budgets that are spent at a moment, among those that are known."""
 
     def __init__(self, budgets: Iterable[Budget], now: Millis) -> None:
         self._spent: dict[ScopeRef, Budget] = {}
-        for each in budgets:
-            budget = at(each, now)
+        for loaded in budgets:
+            budget = roll_over(loaded, now)
             if is_spent(budget):
                 ref = (budget.zone_id, str(budget.scope), budget.scope_key)
-                self._spent[ref] = _later(self._spent.get(ref), budget)
+                self._spent[ref] = _later_ending(self._spent.get(ref), budget)
 
     def __bool__(self) -> bool:
         return bool(self._spent)
 
-    def spent(self, task: Task) -> bool:
+    def is_spent_for(self, task: Task) -> bool:
         """Whether a task must wait for a budget."""
         return bool(self._spent) and any(ref in self._spent for ref in scopes_of(task))
 
-    def spent_for_type(self, zone_id: str, task_type: str) -> bool:
+    def is_spent_for_type(self, zone_id: str, task_type: str) -> bool:
         """Whether all tasks of a type must: there is no need to look at any."""
         return (zone_id, Scope.ZONE, "") in self._spent or (zone_id, Scope.TASK_TYPE, task_type) in self._spent
 
-    def spent_tasks(self, zone_id: str) -> int:
+    def count_spent_tasks(self, zone_id: str) -> int:
         """How many tasks of a zone have a budget of their own that is spent: so many may have to be passed over."""
         return sum(1 for zone, scope, _ in self._spent if zone == zone_id and scope == Scope.TASK)
 
-    def why(self, task: Task) -> SpentView | None:
+    def blocking_budget(self, task: Task) -> SpentBudgetView | None:
         found = [budget for ref in scopes_of(task) if (budget := self._spent.get(ref)) is not None]
         # The one that holds it up longest: until that one is free the others do not matter.
-        return spent_view(max(found, key=_ending)) if found else None
+        return to_spent_view(max(found, key=_ends_at)) if found else None
 
 
-def _later(one: Budget | None, other: Budget) -> Budget:
-    return other if one is None or _ending(other) > _ending(one) else one
+def _later_ending(one: Budget | None, other: Budget) -> Budget:
+    return other if one is None or _ends_at(other) > _ends_at(one) else one
 
 
-def _ending(budget: Budget) -> float:
+def _ends_at(budget: Budget) -> float:
     return float("inf") if budget.ends_at is None else budget.ends_at
 
 
 # -- charging ----------------------------------------------------------------------------------------------------
 
 
-def summed(costs: Iterable[Cost]) -> Sum:
-    total = Sum()
+def sum_costs(costs: Iterable[Cost]) -> CostSum:
+    total = CostSum()
     for cost in costs:
-        total += Sum(cost.usd_micros, cost.input_tokens, cost.output_tokens)
-    return capped(total)
+        total += CostSum(cost.usd_micros, cost.input_tokens, cost.output_tokens)
+    return cap_sum(total)
 
 
-def capped(total: Sum) -> Sum:
-    return Sum(min(total.usd_micros, SUM_MAX), min(total.input_tokens, SUM_MAX), min(total.output_tokens, SUM_MAX))
+def cap_sum(total: CostSum) -> CostSum:
+    return CostSum(min(total.usd_micros, SUM_MAX), min(total.input_tokens, SUM_MAX), min(total.output_tokens, SUM_MAX))
 
 
-def by_scope(costs: Sequence[tuple[Task, Cost]]) -> dict[ScopeRef, Sum]:
-    sums: dict[ScopeRef, Sum] = {}
+def sum_by_scope(costs: Sequence[tuple[Task, Cost]]) -> dict[ScopeRef, CostSum]:
+    sums: dict[ScopeRef, CostSum] = {}
     for task, cost in costs:
         for ref in scopes_of(task):
-            sums[ref] = sums.get(ref, Sum()) + Sum(cost.usd_micros, cost.input_tokens, cost.output_tokens)
-    return {ref: capped(total) for ref, total in sums.items()}
+            sums[ref] = sums.get(ref, CostSum()) + CostSum(cost.usd_micros, cost.input_tokens, cost.output_tokens)
+    return {ref: cap_sum(total) for ref, total in sums.items()}
 
 
-def charges(budgets: Iterable[Budget], sums: Mapping[ScopeRef, Sum], now: Millis) -> Iterator[Charge]:
+def compute_charges(budgets: Iterable[Budget], sums: Mapping[ScopeRef, CostSum], now: Millis) -> Iterator[Charge]:
     """What each budget is charged with, of those that something was spent of."""
-    for each in budgets:
-        total = sums.get((each.zone_id, each.scope, each.scope_key))
+    for budget in budgets:
+        total = sums.get((budget.zone_id, budget.scope, budget.scope_key))
         if total is None:
             continue
-        before = at(each, now)
+        before = roll_over(budget, now)
         after = _replace(
             before,
             spent_usd_micros=before.spent_usd_micros + total.usd_micros,
             spent_tokens=before.spent_tokens + min(total.tokens, SUM_MAX),
         )
-        passes = is_spent(after) and not is_spent(before)
-        yield Charge(after, total.usd_micros, min(total.tokens, SUM_MAX), passes)
+        is_newly_spent = is_spent(after) and not is_spent(before)
+        yield Charge(after, total.usd_micros, min(total.tokens, SUM_MAX), is_newly_spent)
 
 
 # -- by hand -----------------------------------------------------------------------------------------------------
 
 
-def put(ask: PutBudget, known: Budget | None, used: Sum, now: Millis) -> Budget:
+def put_budget(command: PutBudget, existing: Budget | None, used: CostSum, now: Millis) -> Budget:
     """A budget as it is wanted. A new one counts what its period has seen already (`used`); one that is changed goes on
     counting."""
-    if known is not None:
-        return _replace(at(known, now), usd_micros=ask.usd_micros, tokens=ask.tokens, updated_at=now)
-    began, ends = span(ask.period, now)
+    if existing is not None:
+        return _replace(roll_over(existing, now), usd_micros=command.usd_micros, tokens=command.tokens, updated_at=now)
+    period_start, period_end = period_bounds(command.period, now)
     return Budget(
-        zone_id=ask.zone_id,
-        scope=ask.scope,
-        scope_key=ask.scope_key,
-        period=ask.period,
-        usd_micros=ask.usd_micros,
-        tokens=ask.tokens,
-        began_at=began,
-        ends_at=ends,
+        zone_id=command.zone_id,
+        scope=command.scope,
+        scope_key=command.scope_key,
+        period=command.period,
+        usd_micros=command.usd_micros,
+        tokens=command.tokens,
+        began_at=period_start,
+        ends_at=period_end,
         spent_usd_micros=used.usd_micros,
         spent_tokens=used.tokens,
-        created_by=ask.caller.subject,
+        created_by=command.caller.subject,
         created_at=now,
         updated_at=now,
     )
 
 
-def too_many() -> LimitReached:
+def too_many_budgets() -> LimitReached:
     return LimitReached(
         "too_many_budgets",
         f"A workspace has {BUDGETS_MAX} budgets at most.",
@@ -227,21 +227,21 @@ def too_many() -> LimitReached:
     )
 
 
-def not_found(scope: Scope, period: Period) -> NotFound:
+def budget_not_found(scope: Scope, period: Period) -> NotFound:
     return NotFound("budget_not_found", f"There is no such budget: {scope}, {period}.")
 
 
 # -- showing -----------------------------------------------------------------------------------------------------
 
 
-def view(budget: Budget) -> BudgetView:
+def to_view(budget: Budget) -> BudgetView:
     return BudgetView(
         scope=budget.scope,
         key=budget.scope_key or None,
         period=budget.period,
         usd=_dollars_or_none(budget.usd_micros),
         tokens=budget.tokens,
-        used_usd=dollars(budget.spent_usd_micros),
+        used_usd=to_dollars(budget.spent_usd_micros),
         used_tokens=budget.spent_tokens,
         is_spent=is_spent(budget),
         period_began_at=iso(budget.began_at),
@@ -252,40 +252,40 @@ def view(budget: Budget) -> BudgetView:
     )
 
 
-def spent_view(budget: Budget) -> SpentView:
-    return SpentView(
-        code=SPENT,
-        detail=spent_sentence(budget),
+def to_spent_view(budget: Budget) -> SpentBudgetView:
+    return SpentBudgetView(
+        code=SPENT_CODE,
+        detail=describe_spent(budget),
         scope=budget.scope,
         key=budget.scope_key or None,
         period=budget.period,
         usd=_dollars_or_none(budget.usd_micros),
-        used_usd=dollars(budget.spent_usd_micros),
+        used_usd=to_dollars(budget.spent_usd_micros),
         tokens=budget.tokens,
         used_tokens=budget.spent_tokens,
         period_ends_at=iso_or_none(budget.ends_at),
     )
 
 
-def spent_sentence(budget: Budget) -> str:
-    of = {
+def describe_spent(budget: Budget) -> str:
+    owner = {
         Scope.ZONE: "of the workspace",
         Scope.TASK_TYPE: f"of tasks of type {budget.scope_key!r}",
         Scope.TASK: "of this task",
     }[budget.scope]
-    used = []
+    amounts = []
     if budget.usd_micros is not None and budget.spent_usd_micros >= budget.usd_micros:
-        used.append(f"{dollars(budget.spent_usd_micros):g} of {dollars(budget.usd_micros):g} dollars")
+        amounts.append(f"{to_dollars(budget.spent_usd_micros):g} of {to_dollars(budget.usd_micros):g} dollars")
     if budget.tokens is not None and budget.spent_tokens >= budget.tokens:
-        used.append(f"{budget.spent_tokens} of {budget.tokens} tokens")
-    until = "" if budget.ends_at is None else f"; it begins anew at {iso(budget.ends_at)}"
-    when = "for good" if budget.period is Period.TOTAL else f"for this {budget.period}"
-    return f"The budget {of} is spent {when}: {' and '.join(used)}{until}."
+        amounts.append(f"{budget.spent_tokens} of {budget.tokens} tokens")
+    renewal = "" if budget.ends_at is None else f"; it begins anew at {iso(budget.ends_at)}"
+    period_text = "for good" if budget.period is Period.TOTAL else f"for this {budget.period}"
+    return f"The budget {owner} is spent {period_text}: {' and '.join(amounts)}{renewal}."
 
 
-def dollars(micros: int) -> float:
-    return micros / MICROS
+def to_dollars(micros: int) -> float:
+    return micros / MICROS_PER_USD
 
 
 def _dollars_or_none(micros: int | None) -> float | None:
-    return None if micros is None else dollars(micros)
+    return None if micros is None else to_dollars(micros)

@@ -10,42 +10,52 @@ work, in the same commit (`take`).
 from __future__ import annotations
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.core.idempotency import Binding, Key, conflict
+from quarterdeck.core.idempotency import Key, KeyRecord, key_conflict
 from quarterdeck.domain.tasks.model.commands import (
     Abort,
+    AbortCondition,
     Archive,
-    Ask,
     Assign,
+    BaseCommand,
     Cancel,
     Claim,
-    Command,
     Complete,
     Create,
-    Cut,
-    Due,
     Fail,
-    Launched,
-    Outcome,
+    FailForCycle,
+    MakeAvailable,
     Patch,
     Pause,
     Progress,
+    RecordLaunch,
     Release,
     Resume,
     Retry,
-    Sight,
-    Spread,
     Start,
+    TaskCommand,
+    TaskResult,
+    UnblockDependents,
     Warn,
 )
-from quarterdeck.domain.tasks.model.rows import Created, Leased, Leases, Said, State, Strategy, Task, Verb, Waits
+from quarterdeck.domain.tasks.model.rows import (
+    ClaimedTask,
+    ClaimedTasks,
+    ContentUpdate,
+    CreatedTask,
+    State,
+    Strategy,
+    Task,
+    Verb,
+    WaitsFor,
+)
 from quarterdeck.domain.tasks.rules import errors, ranking, states
-from quarterdeck.domain.tasks.rules.batch import Why
-from quarterdeck.domain.tasks.rules.batch_input import Kind, Known
-from quarterdeck.domain.tasks.rules.dependencies import Dependencies, because
-from quarterdeck.domain.tasks.rules.idempotency import key_of, key_of_claim
-from quarterdeck.domain.tasks.rules.states import HELD, Holding, Rank, Report, Setback
+from quarterdeck.domain.tasks.rules.batch import EventReason
+from quarterdeck.domain.tasks.rules.batch_input import BatchInput, TaskClass
+from quarterdeck.domain.tasks.rules.dependencies import DependencyTracker, dependency_error_text
+from quarterdeck.domain.tasks.rules.idempotency import claim_key, command_key
+from quarterdeck.domain.tasks.rules.states import HELD, Attempt, Failure, ProgressReport, TaskRank
 
-POWERS: dict[type[Ask], str] = {
+PERMISSIONS: dict[type[BaseCommand], str] = {
     Create: "tasks.create",
     **dict.fromkeys((Claim, Start, Progress, Complete, Fail, Release), "tasks.work"),
     **dict.fromkeys((Cancel, Retry, Pause, Resume, Patch, Archive), "tasks.change"),
@@ -53,424 +63,459 @@ POWERS: dict[type[Ask], str] = {
 """What one must be allowed to ask for each; the rest is the server's own."""
 
 
-class Board(Dependencies):
-    def __init__(self, known: Known) -> None:
-        super().__init__(known)
-        self._keys = {**known.keys}
-        self._shares = {**known.shares}
+class BatchDecider(DependencyTracker):
+    def __init__(self, loaded: BatchInput) -> None:
+        super().__init__(loaded)
+        self._keys = {**loaded.keys}
+        self._fair_ranks = {**loaded.fair_ranks}
 
-    def shares(self) -> dict[tuple[str, str], int]:
+    def changed_fair_ranks(self) -> dict[tuple[str, str], int]:
         """Those that moved."""
-        return {who: turn for who, turn in self._shares.items() if self._known.shares.get(who) != turn}
+        return {
+            creator: rank for creator, rank in self._fair_ranks.items() if self._loaded.fair_ranks.get(creator) != rank
+        }
 
-    def decide(self, ask: Command) -> Outcome | Problem:
-        power = POWERS.get(type(ask), "tasks.work")
-        if problem := self._known.problem_of(ask, power):
+    def decide(self, command: TaskCommand) -> TaskResult | Problem:
+        permission = PERMISSIONS.get(type(command), "tasks.work")
+        if problem := self._loaded.permission_problem(command, permission):
             return problem
-        match ask:
+        match command:
             case Create():
-                return self._create(ask)
+                return self._create(command)
             case Claim():
-                return self._claimed(ask, self._claim(ask))
-        row = self._rows.get((ask.zone_id, ask.id))
-        if row is None:
-            return errors.not_found(ask.id)
-        if power == "tasks.work" and (problem := _others(ask, row)):
+                return self._record_claim(command, self._claim(command))
+        task = self._tasks.get((command.zone_id, command.id))
+        if task is None:
+            return errors.task_not_found(command.id)
+        if permission == "tasks.work" and (problem := _holder_problem(command, task)):
             return problem
-        return self._spoken(ask, row, self._of_one(ask, row))
+        return self._record_report(command, task, self._decide_update(command, task))
 
-    def _of_one(self, ask: Command, row: Task) -> Outcome | Problem:
-        match ask:
+    def _decide_update(self, command: TaskCommand, task: Task) -> TaskResult | Problem:
+        match command:
             case Complete():
-                return self._complete(ask, row)
+                return self._complete(command, task)
             case Progress():
-                return self._progress(ask, row)
+                return self._progress(command, task)
             case Fail():
-                return self._fail(ask, row)
-            case Start() | Launched() | Assign():
-                return self._begin_assigned(ask, row)
+                return self._fail(command, task)
+            case Start() | RecordLaunch() | Assign():
+                return self._start_or_assign(command, task)
             case Release():
-                return self._release(ask, row)
+                return self._release(command, task)
             case Cancel() | Retry() | Pause() | Resume() | Archive():
-                return self._by_hand(ask, row)
+                return self._decide_user_command(command, task)
             case Patch():
-                return self._patch(ask, row)
+                return self._patch(command, task)
             case Abort():
-                return self._abort(ask, row)
-            case Due():
-                return self._due(ask, row)
+                return self._abort(command, task)
+            case MakeAvailable():
+                return self._make_available(command, task)
             case Warn():
-                return self._warn(ask, row)
-            case Spread():
-                return self._spread(ask, row)
-            case Cut():
-                return self._cut(ask, row)
+                return self._warn(command, task)
+            case UnblockDependents():
+                return self._unblock_dependents(command, task)
+            case FailForCycle():
+                return self._fail_for_cycle(command, task)
             case _:
-                raise AssertionError(f"{type(ask).__name__} names no task")
+                raise AssertionError(f"{type(command).__name__} names no task")
 
     # -- making --------------------------------------------------------------------------------------------------
 
-    def _create(self, ask: Create) -> Outcome | Problem:
-        key = key_of(ask)
-        if key is not None and (known := self._keys.get(key)):
+    def _create(self, command: Create) -> TaskResult | Problem:
+        key = command_key(command)
+        if key is not None and (record := self._keys.get(key)):
             # Decided before everything else: what was acknowledged once is acknowledged again.
-            made = self._rows.get((ask.zone_id, known.subject_id))
-            if known.digest != ask.digest:
-                return conflict(key)
-            return Created(made, False) if made is not None else errors.not_found(known.subject_id)
-        if over := self._known.zones.get(ask.zone_id):
-            return over
-        if (ask.zone_id, ask.id) in self._rows:
-            return errors.id_taken(ask.id)
-        met = self._standings_of(ask.zone_id, ask.depends_on)
-        if isinstance(met, Problem):
-            return met
-        unmet, failed = met
-        row = states.created(ask, self._rank(ask), len(unmet), self._now)
-        ref = self.learn(row)
-        self.created[ref] = ask.content
-        self._wait_for(ref, ask.depends_on, unmet)
-        self.tags[ref] = ask.tags
-        self.kinds.setdefault((row.zone_id, row.class_id), ref)
-        self._queues.knows((row.zone_id, row.class_id), Kind(ask.task_type, frozenset(ask.required_capabilities)))
+            existing = self._tasks.get((command.zone_id, record.subject_id))
+            if record.digest != command.request_digest:
+                return key_conflict(key)
+            return CreatedTask(existing, False) if existing is not None else errors.task_not_found(record.subject_id)
+        if problem := self._loaded.zone_problems.get(command.zone_id):
+            return problem
+        if (command.zone_id, command.id) in self._tasks:
+            return errors.task_exists(command.id)
+        check = self._check_dependencies(command.zone_id, command.depends_on)
+        if isinstance(check, Problem):
+            return check
+        unmet, failed = check
+        task = states.create(command, self._rank_of(command), len(unmet), self._now)
+        ref = self.add_task(task)
+        self.new_content[ref] = command.content
+        self._add_dependencies(ref, command.depends_on, unmet)
+        self.tags[ref] = command.tags
+        self.new_classes.setdefault((task.zone_id, task.class_id), ref)
+        self._queues.add_class(
+            (task.zone_id, task.class_id), TaskClass(command.task_type, frozenset(command.required_capabilities))
+        )
         if key is not None:
-            self._bind(key, ask.digest, ask.id)
-        self._tell("task.created", None, row, ask)
-        if failed is not None and ask.on_dependency_failure == "fail":
-            self._say(row, Said(last_error=because(failed)))
-            row = states.failed_by_dependency(row, states.DEPENDENCY_FAILED, self._now)
-            self._move(self.row(ref), row, "task.failed", ask, Why(row.reason))
-        self._becomes_ready(row)
-        return Created(row, True, self.created[ref])
+            self._add_key(key, command.request_digest, command.id)
+        self._emit("task.created", None, task, command)
+        if failed is not None and command.on_dependency_failure == "fail":
+            self._update_content(task, ContentUpdate(last_error=dependency_error_text(failed)))
+            task = states.fail_dependency(task, states.DEPENDENCY_FAILED, self._now)
+            self._transition(self.task(ref), task, "task.failed", command, EventReason(task.reason))
+        self._queue_if_ready(task)
+        return CreatedTask(task, True, self.new_content[ref])
 
-    def _bind(self, key: Key, digest: str, subject_id: str) -> None:
-        binding = Binding(key.zone_id, key.application_id, key.operation, key.key, digest, subject_id)
-        self._keys[key] = binding
-        self.bindings.append(binding)
+    def _add_key(self, key: Key, digest: str, subject_id: str) -> None:
+        record = KeyRecord(key.zone_id, key.application_id, key.operation, key.key, digest, subject_id)
+        self._keys[key] = record
+        self.added_keys.append(record)
 
-    def _rank(self, ask: Create) -> Rank:
-        assert ask.caller is not None
-        strategy = self._known.strategies.get(ask.zone_id, Strategy.PRIORITY)
+    def _rank_of(self, command: Create) -> TaskRank:
+        assert command.caller is not None
+        strategy = self._loaded.strategies.get(command.zone_id, Strategy.PRIORITY)
         if strategy is Strategy.SJF:
-            return Rank(strategy, ranking.by_estimate(ask.estimated_duration_minutes, self._now))
+            return TaskRank(strategy, ranking.by_estimate(command.estimated_duration_minutes, self._now))
         if strategy is Strategy.PRIORITY:
-            return Rank(strategy, ranking.by_priority(ask.priority, self._now))
-        who = (ask.zone_id, ask.caller.subject)
-        served = self._shares.get((ask.zone_id, ""), 0)
-        self._shares[who] = turn = ranking.by_share(self._shares.get(who, 0), served)
-        return Rank(strategy, turn)
+            return TaskRank(strategy, ranking.by_priority(command.priority, self._now))
+        creator = (command.zone_id, command.caller.subject)
+        claimed_rank = self._fair_ranks.get((command.zone_id, ""), 0)
+        self._fair_ranks[creator] = rank = ranking.next_fair_rank(self._fair_ranks.get(creator, 0), claimed_rank)
+        return TaskRank(strategy, rank)
 
     # -- giving out ----------------------------------------------------------------------------------------------
 
-    def _claim(self, ask: Claim) -> Outcome | Problem:
-        if problem := _other_agent(ask):
+    def _claim(self, command: Claim) -> TaskResult | Problem:
+        if problem := _agent_problem(command):
             return problem
-        worker = self._known.workers.get((ask.zone_id, ask.agent_id))
-        if worker is None:
-            return errors.agent_not_found(ask.agent_id)
-        if ask.claim_id is not None and (again := self._held_by(ask)):
-            return Leases(tuple(Leased(row, lease_expires_at=worker.lease_expires_at) for row in again))
-        key = key_of_claim(ask.zone_id, ask.agent_id, ask.claim_id)
-        if key is not None and (known := self._keys.get(key)) and known.subject_id:
+        agent = self._loaded.agents.get((command.zone_id, command.agent_id))
+        if agent is None:
+            return errors.agent_not_found(command.agent_id)
+        if command.claim_id is not None and (held := self._held_by_claim(command)):
+            return ClaimedTasks(tuple(ClaimedTask(task, lease_expires_at=agent.lease_expires_at) for task in held))
+        key = claim_key(command.zone_id, command.agent_id, command.claim_id)
+        if key is not None and (record := self._keys.get(key)) and record.subject_id:
             # What it was given is done, or was taken from it: the same request, come late once more, gets nothing new.
-            return Leases((), is_over=True)
-        if problem := self._known.zones.get(ask.zone_id) or worker.problem:
+            return ClaimedTasks((), stop_waiting=True)
+        if problem := self._loaded.zone_problems.get(command.zone_id) or agent.problem:
             return problem
-        leases = self.take(ask)
-        if key is not None and leases.items:
-            self._bind(key, "", leases.items[0].task.id)
-        return leases
+        claimed = self.take_tasks(command)
+        if key is not None and claimed.items:
+            self._add_key(key, "", claimed.items[0].task.id)
+        return claimed
 
-    def _held_by(self, ask: Claim) -> list[Task]:
-        wanted = (ask.zone_id, ask.agent_id, ask.claim_id)
+    def _held_by_claim(self, command: Claim) -> list[Task]:
+        expected = (command.zone_id, command.agent_id, command.claim_id)
         return [
-            row
-            for row in self._rows.values()
-            if row.status in HELD and (row.zone_id, row.agent_id, row.claim_id) == wanted
+            task
+            for task in self._tasks.values()
+            if task.status in HELD and (task.zone_id, task.agent_id, task.claim_id) == expected
         ]
 
-    def take(self, ask: Claim) -> Leases:
+    def take_tasks(self, command: Claim) -> ClaimedTasks:
         """What a claim gets: of all that it may take, the lowest turns."""
-        who = (ask.zone_id, ask.agent_id)
-        worker = self._known.workers.get(who)
-        if worker is None or worker.problem:
-            return Leases(())
-        given = [self._begin_own(row, ask) for row in self._queues.fitting(self._assigned_to(ask)[: ask.max])]
-        most = min(ask.max - len(given), self._free.get(who, 0))
-        queues = self._queues.suited(ask.zone_id, self.capabilities(ask), ask.task_types) if most > 0 else []
-        rows = self._queues.take(ask.zone_id, queues, most, self._known.spent) if queues else []
-        session = None if ask.caller is None else ask.caller.session_id
-        given += [
-            self._begin(row, Holding(ask.agent_id, token, ask.claim_id, session), ask)
-            for row, token in zip(rows, ask.tokens, strict=False)
+        agent_ref = (command.zone_id, command.agent_id)
+        agent = self._loaded.agents.get(agent_ref)
+        if agent is None or agent.problem:
+            return ClaimedTasks(())
+        claimed = [
+            self._start_assigned(task, command)
+            for task in self._queues.take_fitting(self._assigned_tasks(command)[: command.limit])
         ]
-        return Leases(tuple(Leased(row, lease_expires_at=worker.lease_expires_at) for row in given))
+        limit = min(command.limit - len(claimed), self._free_slots.get(agent_ref, 0))
+        queues = (
+            self._queues.matching(command.zone_id, self.usable_capabilities(command), command.task_types)
+            if limit > 0
+            else []
+        )
+        ready = self._queues.pop(command.zone_id, queues, limit, self._loaded.over_budget) if queues else []
+        session_key = None if command.caller is None else command.caller.session_id
+        claimed += [
+            self._start_attempt(task, Attempt(command.agent_id, token, command.claim_id, session_key), command)
+            for task, token in zip(ready, command.attempt_tokens, strict=False)
+        ]
+        return ClaimedTasks(tuple(ClaimedTask(task, lease_expires_at=agent.lease_expires_at) for task in claimed))
 
-    def _assigned_to(self, ask: Claim) -> list[Task]:
+    def _assigned_tasks(self, command: Claim) -> list[Task]:
         """What waits for just this agent to begin it."""
         return [
-            row
-            for row in self._rows.values()
-            if row.status is State.ASSIGNED
-            and (row.zone_id, row.agent_id) == (ask.zone_id, ask.agent_id)
-            and (ask.task_types is None or row.task_type in ask.task_types)
+            task
+            for task in self._tasks.values()
+            if task.status is State.ASSIGNED
+            and (task.zone_id, task.agent_id) == (command.zone_id, command.agent_id)
+            and (command.task_types is None or task.task_type in command.task_types)
         ]
 
-    def _begin_own(self, row: Task, ask: Claim) -> Task:
+    def _start_assigned(self, task: Task, command: Claim) -> Task:
         """The attempt is the one it was assigned as, and so is its token."""
-        after = states.started(row, self._known.windows.overdue_ms, self._now)
-        after = states.claimed(after, ask.claim_id)
-        self._move(row, after, "task.started", ask)
+        after = states.start(task, self._loaded.timeouts.overdue_ms, self._now)
+        after = states.set_claim_id(after, command.claim_id)
+        self._transition(task, after, "task.started", command)
         return after
 
-    def capabilities(self, ask: Claim) -> frozenset[str]:
+    def usable_capabilities(self, command: Claim) -> frozenset[str]:
         """Those that a claim may use: the agent's own, or of these the ones it names."""
-        worker = self._known.workers.get((ask.zone_id, ask.agent_id))
-        own = frozenset[str]() if worker is None else worker.capabilities
-        return own if ask.capabilities is None else own & ask.capabilities
+        agent = self._loaded.agents.get((command.zone_id, command.agent_id))
+        own = frozenset[str]() if agent is None else agent.capabilities
+        return own if command.capabilities is None else own & command.capabilities
 
-    def could_be_given(self, ask: Claim) -> bool:
+    def has_matching(self, command: Claim) -> bool:
         """Whether there is work that it suits, although it was given none."""
-        return bool(self._queues.suited(ask.zone_id, self.capabilities(ask), ask.task_types))
+        return bool(self._queues.matching(command.zone_id, self.usable_capabilities(command), command.task_types))
 
-    def _begin(self, row: Task, holding: Holding, ask: Ask) -> Task:
-        after = states.started(states.assigned(row, holding, self._now), self._known.windows.overdue_ms, self._now)
-        self._serve(row)
-        self._hold(after, 1)
-        self._move(row, after, "task.started", ask)
-        self.begun[row.zone_id, row.id] = (row, after)
+    def _start_attempt(self, task: Task, attempt: Attempt, command: BaseCommand) -> Task:
+        after = states.start(states.assign(task, attempt, self._now), self._loaded.timeouts.overdue_ms, self._now)
+        self._mark_claimed(task)
+        self._change_held(after, 1)
+        self._transition(task, after, "task.started", command)
+        self.claim_changes[task.zone_id, task.id] = (task, after)
         return after
 
-    def _serve(self, row: Task) -> None:
-        served = (row.zone_id, "")
-        if row.ranked_by is Strategy.FAIR and row.turn > self._shares.get(served, 0):
-            self._shares[served] = row.turn
+    def _mark_claimed(self, task: Task) -> None:
+        claimed_key = (task.zone_id, "")
+        if task.ranked_by is Strategy.FAIR and task.rank > self._fair_ranks.get(claimed_key, 0):
+            self._fair_ranks[claimed_key] = task.rank
 
-    def _begin_assigned(self, ask: Start | Launched | Assign, row: Task) -> Outcome | Problem:
-        if isinstance(ask, Assign):
-            return self._assign(ask, row)
-        if problem := _fenced(row, ask.token):
+    def _start_or_assign(self, command: Start | RecordLaunch | Assign, task: Task) -> TaskResult | Problem:
+        if isinstance(command, Assign):
+            return self._assign(command, task)
+        if problem := _attempt_problem(task, command.attempt_token):
             return problem
-        after = row
-        if row.status is State.ASSIGNED:
-            after = states.started(row, self._known.windows.overdue_ms, self._now)
-        if isinstance(ask, Launched):
-            after = states.in_session(after, ask.session_key)
-        if row.status is State.ASSIGNED:
-            self._move(row, after, "task.started", ask)
-        elif after != row:
-            self._keep(row, after)
+        after = task
+        if task.status is State.ASSIGNED:
+            after = states.start(task, self._loaded.timeouts.overdue_ms, self._now)
+        if isinstance(command, RecordLaunch):
+            after = states.set_session_key(after, command.session_key)
+        if task.status is State.ASSIGNED:
+            self._transition(task, after, "task.started", command)
+        elif after != task:
+            self._update(task, after)
         return after
 
-    def _assign(self, ask: Assign, row: Task) -> Outcome | Problem:
-        who = (ask.zone_id, ask.agent_id)
-        worker = self._known.workers.get(who)
-        over = self._known.zones.get(ask.zone_id)
-        if over or worker is None or worker.problem or worker.is_lost or self._free.get(who, 0) <= 0:
-            return errors.not_movable(row, "assigned", "the agent takes no more")
-        if states.TASK.target(Verb.ASSIGN, row.status) is None or row.waits:
-            return errors.not_movable(row, "assigned", f"it is {row.status}")
-        if self._known.spent(row):
-            return errors.not_movable(row, "assigned", "its budget is spent")
-        after = states.assigned(row, Holding(ask.agent_id, ask.token), self._now)
-        after = states.launching(after, self._now + ask.launch_ms)
-        self._serve(row)
-        self._hold(after, 1)
-        self._move(row, after, "task.assigned", ask)
+    def _assign(self, command: Assign, task: Task) -> TaskResult | Problem:
+        agent_ref = (command.zone_id, command.agent_id)
+        agent = self._loaded.agents.get(agent_ref)
+        zone_problem = self._loaded.zone_problems.get(command.zone_id)
+        if zone_problem or agent is None or agent.problem or agent.is_stale or self._free_slots.get(agent_ref, 0) <= 0:
+            return errors.state_conflict(task, "assigned", "the agent takes no more")
+        if states.TASK_STATES.next_state(Verb.ASSIGN, task.status) is None or task.waits_for:
+            return errors.state_conflict(task, "assigned", f"it is {task.status}")
+        if self._loaded.over_budget(task):
+            return errors.state_conflict(task, "assigned", "its budget is spent")
+        after = states.assign(task, Attempt(command.agent_id, command.attempt_token), self._now)
+        after = states.set_launch_deadline(after, self._now + command.launch_timeout_ms)
+        self._mark_claimed(task)
+        self._change_held(after, 1)
+        self._transition(task, after, "task.assigned", command)
         return after
 
     # -- reporting -----------------------------------------------------------------------------------------------
 
-    def _progress(self, ask: Progress, row: Task) -> Outcome | Problem:
-        if problem := _fenced(row, ask.token):
+    def _progress(self, command: Progress, task: Task) -> TaskResult | Problem:
+        if problem := _attempt_problem(task, command.attempt_token):
             return problem
-        if (key := key_of(ask)) is not None:
-            if known := self._keys.get(key):
+        if (key := command_key(command)) is not None:
+            if record := self._keys.get(key):
                 # Heard of and charged, and its answer was lost: whatever was said since is the later word.
-                return row if known.digest == ask.digest else conflict(key)
-            self._bind(key, ask.digest, ask.id)
-        after = states.progressed(row, Report(ask.percent, ask.step, ask.resets), self._now)
+                return task if record.digest == command.request_digest else key_conflict(key)
+            self._add_key(key, command.request_digest, command.id)
+        after = states.update_progress(task, ProgressReport(command.percent, command.step, command.is_reset), self._now)
         if after.warned_at is not None:
-            after = states.watched(after, self._now + self._known.windows.hung_ms)
-        after = self._charge(after, ask.costs)
-        if ask.checkpoint is not None:
-            self._say(row, Said(checkpoint_data=ask.checkpoint))
-        has_moved = (after.progress_percent, after.current_step) != (row.progress_percent, row.current_step)
+            after = states.set_overdue_at(after, self._now + self._loaded.timeouts.hung_ms)
+        after = self._charge(after, command.costs)
+        if command.checkpoint is not None:
+            self._update_content(task, ContentUpdate(checkpoint_data=command.checkpoint))
+        has_progressed = (after.progress_percent, after.current_step) != (task.progress_percent, task.current_step)
         # Costs are told of even alone: it is by its events that a batch is known to have been committed when the answer
         # to COMMIT was lost, and what is not known is done, and charged, again.
-        if ask.costs or has_moved:
-            self._move(row, after, "task.progressed", ask)
+        if command.costs or has_progressed:
+            self._transition(task, after, "task.progressed", command)
         else:
-            self._keep(row, after)
+            self._update(task, after)
         return after
 
-    def _complete(self, ask: Complete, row: Task) -> Outcome | Problem:
-        if row.status is State.PAUSED and ask.token is None:
-            if problem := self._known.problem_of(ask, "tasks.complete_paused"):
+    def _complete(self, command: Complete, task: Task) -> TaskResult | Problem:
+        if task.status is State.PAUSED and command.attempt_token is None:
+            if problem := self._loaded.permission_problem(command, "tasks.complete_paused"):
                 return problem
-        elif problem := _fenced(row, ask.token):
-            said_before = row.status is State.COMPLETED and ask.token is not None and ask.token == row.attempt_token
-            return row if said_before else problem
-        after = self._charge(states.completed(row, self._now), ask.costs)
-        self._hold(row, -1)
-        self._say(row, Said(output_result=ask.output, summary=ask.summary))
-        self._move(row, after, "task.completed", ask)
-        if not ask.costs:
-            self.completed[row.zone_id, row.id] = (row, after)
-        self._settle(after, ask)
-        return self.row((row.zone_id, row.id))
+        elif problem := _attempt_problem(task, command.attempt_token):
+            is_repeat = (
+                task.status is State.COMPLETED
+                and command.attempt_token is not None
+                and command.attempt_token == task.attempt_token
+            )
+            return task if is_repeat else problem
+        after = self._charge(states.complete(task, self._now), command.costs)
+        self._change_held(task, -1)
+        self._update_content(task, ContentUpdate(output_result=command.output, summary=command.summary))
+        self._transition(task, after, "task.completed", command)
+        if not command.costs:
+            self.completion_changes[task.zone_id, task.id] = (task, after)
+        self._unblock(after, command)
+        return self.task((task.zone_id, task.id))
 
-    def _fail(self, ask: Fail, row: Task) -> Outcome | Problem:
-        if problem := _fenced(row, ask.token):
-            said_before = row.status is State.FAILED and ask.token is not None and ask.token == row.attempt_token
-            return row if said_before else problem
-        if ask.stack_trace is not None:
-            self.stack_traces.append((row, ask.stack_trace))
-        self._say(row, Said(last_error=ask.error))
-        why = Setback("failed", ask.chance, ask.retryable)
-        return self._set_back(self._charge(row, ask.costs), State.FAILED, why, ask)
+    def _fail(self, command: Fail, task: Task) -> TaskResult | Problem:
+        if problem := _attempt_problem(task, command.attempt_token):
+            is_repeat = (
+                task.status is State.FAILED
+                and command.attempt_token is not None
+                and command.attempt_token == task.attempt_token
+            )
+            return task if is_repeat else problem
+        if command.stack_trace is not None:
+            self.stack_traces.append((task, command.stack_trace))
+        self._update_content(task, ContentUpdate(last_error=command.error))
+        failure = Failure("failed", command.jitter, command.retryable)
+        return self._fail_attempt(self._charge(task, command.costs), State.FAILED, failure, command)
 
-    def _abort(self, ask: Abort, row: Task) -> Outcome | Problem:
-        if row.status not in HELD or row.attempt_token != ask.token or not self._is_still(ask.seen, row):
-            return row
-        self._say(row, Said(last_error=f"The attempt was aborted: {ask.reason}."))
-        why = Setback(ask.reason, ask.chance, True, ask.raises_priority)
-        return self._set_back(row, State.ABORTED, why, ask)
+    def _abort(self, command: Abort, task: Task) -> TaskResult | Problem:
+        if (
+            task.status not in HELD
+            or task.attempt_token != command.attempt_token
+            or not self._condition_holds(command.condition, task)
+        ):
+            return task
+        self._update_content(task, ContentUpdate(last_error=f"The attempt was aborted: {command.reason}."))
+        failure = Failure(command.reason, command.jitter, True, command.raises_priority)
+        return self._fail_attempt(task, State.ABORTED, failure, command)
 
-    def _is_still(self, seen: Sight | None, row: Task) -> bool:
+    def _condition_holds(self, condition: AbortCondition | None, task: Task) -> bool:
         """Whether what was seen of an attempt is so now: it may have begun, or moved on, since."""
-        match seen:
+        match condition:
             case None:
                 return True
             case "hung":
-                return row.warned_at is not None and row.overdue_at is not None and row.overdue_at <= self._now
-            case "not_begun" if row.status is not State.ASSIGNED:
+                return task.warned_at is not None and task.overdue_at is not None and task.overdue_at <= self._now
+            case "not_begun" if task.status is not State.ASSIGNED:
                 return False
             case "not_begun" | "out_of_time":
-                return row.timeout_at is not None and row.timeout_at <= self._now
+                return task.timeout_at is not None and task.timeout_at <= self._now
 
-    def _set_back(self, row: Task, to: State, why: Setback, ask: Fail | Abort) -> Task:
-        after = states.set_back(row, to, why, self._known.windows.backoff_cap_ms, self._now)
-        if after.priority != row.priority and after.ranked_by is not Strategy.FAIR:
-            after = states.ranked(after, Rank(after.ranked_by, ranking.of(after.ranked_by, after)))
-        exhausted = states.is_exhausted(row, after, retryable=why.retryable)
-        self._hold(row, -1)
-        kind = "task.failed" if after.status is State.FAILED else "task.aborted"
-        self._move(self.row((row.zone_id, row.id)), after, kind, ask, Why(why.reason, exhausted))
+    def _fail_attempt(self, task: Task, status: State, failure: Failure, command: Fail | Abort) -> Task:
+        after = states.fail(task, status, failure, self._loaded.timeouts.backoff_max_ms, self._now)
+        if after.priority != task.priority and after.ranked_by is not Strategy.FAIR:
+            after = states.set_rank(after, TaskRank(after.ranked_by, ranking.rank_of(after.ranked_by, after)))
+        exhausted = states.is_exhausted(task, after, retryable=failure.retryable)
+        self._change_held(task, -1)
+        event_type = "task.failed" if after.status is State.FAILED else "task.aborted"
+        self._transition(
+            self.task((task.zone_id, task.id)), after, event_type, command, EventReason(failure.reason, exhausted)
+        )
         return after
 
-    def _release(self, ask: Release, row: Task) -> Outcome | Problem:
-        if problem := _fenced(row, ask.token):
+    def _release(self, command: Release, task: Task) -> TaskResult | Problem:
+        if problem := _attempt_problem(task, command.attempt_token):
             return problem
-        if key := key_of_claim(row.zone_id, row.agent_id, row.claim_id):
+        if key := claim_key(task.zone_id, task.agent_id, task.claim_id):
             # As if it had never been given anything: its answer may have been lost, and it will ask again.
-            self._bind(key, "", "")
-        after = states.released(row, self._now)
-        self._hold(row, -1)
-        self._move(row, after, "task.released", ask)
-        self._becomes_ready(after)
+            self._add_key(key, "", "")
+        after = states.release(task, self._now)
+        self._change_held(task, -1)
+        self._transition(task, after, "task.released", command)
+        self._queue_if_ready(after)
         return after
 
     # -- by hand -------------------------------------------------------------------------------------------------
 
-    def _by_hand(self, ask: Cancel | Retry | Pause | Resume | Archive, row: Task) -> Outcome | Problem:
-        match ask:
+    def _decide_user_command(
+        self, command: Cancel | Retry | Pause | Resume | Archive, task: Task
+    ) -> TaskResult | Problem:
+        match command:
             case Cancel():
-                return self._cancel(ask, row)
+                return self._cancel(command, task)
             case Retry():
-                return self._retry(ask, row)
+                return self._retry(command, task)
             case Pause():
-                return self._pause(ask, row)
+                return self._pause(command, task)
             case Resume():
-                return self._resume(ask, row)
+                return self._resume(command, task)
             case Archive():
-                return self._archive(ask, row)
+                return self._archive(command, task)
 
-    def _cancel(self, ask: Cancel, row: Task) -> Outcome | Problem:
-        if states.is_over(row):
-            return row if row.status is State.ABORTED else errors.not_movable(row, "canceled", f"it is {row.status}")
-        waits_for_retry = row.status in (State.FAILED, State.ABORTED)
-        after = (states.given_up if waits_for_retry else states.canceled)(row, ask.reason, self._now)
-        self._hold(row, -1)
-        self._move(row, after, "task.aborted", ask, Why(ask.reason))
+    def _cancel(self, command: Cancel, task: Task) -> TaskResult | Problem:
+        if states.has_ended(task):
+            return (
+                task
+                if task.status is State.ABORTED
+                else errors.state_conflict(task, "canceled", f"it is {task.status}")
+            )
+        awaits_retry = task.status in (State.FAILED, State.ABORTED)
+        after = (states.cancel_retry if awaits_retry else states.cancel)(task, command.reason, self._now)
+        self._change_held(task, -1)
+        self._transition(task, after, "task.aborted", command, EventReason(command.reason))
         return after
 
-    def _patch(self, ask: Patch, row: Task) -> Outcome | Problem:
-        verb = {"pause": Verb.PAUSE, "resume": Verb.RESUME}.get(ask.holds or "")
-        there = State.PAUSED if verb is Verb.PAUSE else State.PENDING
-        if verb and row.status is not there and states.TASK.target(verb, row.status) is None:
-            return errors.not_movable(row, f"{verb}d", f"it is {row.status}")
-        after = self._change(ask, row) if ask.changes else row
+    def _patch(self, command: Patch, task: Task) -> TaskResult | Problem:
+        verb = {"pause": Verb.PAUSE, "resume": Verb.RESUME}.get(command.status_change or "")
+        target_state = State.PAUSED if verb is Verb.PAUSE else State.PENDING
+        if verb and task.status is not target_state and states.TASK_STATES.next_state(verb, task.status) is None:
+            return errors.state_conflict(task, f"{verb}d", f"it is {task.status}")
+        after = self._change_fields(command, task) if command.has_field_changes else task
         if verb is None or isinstance(after, Problem):
             return after
-        return self._pause(ask, after) if verb is Verb.PAUSE else self._resume(ask, after)
+        return self._pause(command, after) if verb is Verb.PAUSE else self._resume(command, after)
 
-    def _pause(self, ask: Pause | Patch, row: Task) -> Outcome | Problem:
-        if row.status is State.PAUSED:
-            return row
-        if states.TASK.target(Verb.PAUSE, row.status) is None:
-            return errors.not_movable(row, "paused", f"it is {row.status}")
-        self._hold(row, -1)
-        after = states.paused(row, self._now)
-        self._move(row, after, "task.paused", ask)
+    def _pause(self, command: Pause | Patch, task: Task) -> TaskResult | Problem:
+        if task.status is State.PAUSED:
+            return task
+        if states.TASK_STATES.next_state(Verb.PAUSE, task.status) is None:
+            return errors.state_conflict(task, "paused", f"it is {task.status}")
+        self._change_held(task, -1)
+        after = states.pause(task, self._now)
+        self._transition(task, after, "task.paused", command)
         return after
 
-    def _resume(self, ask: Resume | Patch, row: Task) -> Outcome | Problem:
-        if row.status is State.PENDING:
-            return row
-        if row.status is not State.PAUSED:
-            return errors.not_movable(row, "resumed", f"it is {row.status}")
-        after = states.resumed(row, self._now)
-        self._move(row, after, "task.resumed", ask)
-        self._becomes_ready(after)
+    def _resume(self, command: Resume | Patch, task: Task) -> TaskResult | Problem:
+        if task.status is State.PENDING:
+            return task
+        if task.status is not State.PAUSED:
+            return errors.state_conflict(task, "resumed", f"it is {task.status}")
+        after = states.resume(task, self._now)
+        self._transition(task, after, "task.resumed", command)
+        self._queue_if_ready(after)
         return after
 
-    def _archive(self, ask: Archive, row: Task) -> Outcome | Problem:
-        if row.status is State.ARCHIVED:
-            return row
-        if not states.is_over(row):
-            return errors.not_movable(row, "archived", f"it is {row.status}, and not over")
-        after = states.archived(row, self._now)
-        self._move(row, after, "task.archived", ask)
+    def _archive(self, command: Archive, task: Task) -> TaskResult | Problem:
+        if task.status is State.ARCHIVED:
+            return task
+        if not states.has_ended(task):
+            return errors.state_conflict(task, "archived", f"it is {task.status}, and not over")
+        after = states.archive(task, self._now)
+        self._transition(task, after, "task.archived", command)
         return after
 
     # -- by the coordinator --------------------------------------------------------------------------------------
 
-    def _due(self, ask: Due, row: Task) -> Outcome | Problem:
-        if row.waits != Waits.A_MOMENT or row.available_at > self._now:
-            return row
-        if row.status is State.PENDING:
-            after = states.called_up(row, self._now)
-            self._keep(row, after)
+    def _make_available(self, command: MakeAvailable, task: Task) -> TaskResult | Problem:
+        if task.waits_for != WaitsFor.TIME or task.available_at > self._now:
+            return task
+        if task.status is State.PENDING:
+            after = states.update_waits_for(task, self._now)
+            self._update(task, after)
         else:
-            after = states.requeued(row, self._now)
-            self._move(row, after, "task.requeued", ask, Why("backoff"))
-        self._becomes_ready(after)
+            after = states.requeue(task, self._now)
+            self._transition(task, after, "task.requeued", command, EventReason("backoff"))
+        self._queue_if_ready(after)
         return after
 
-    def _warn(self, ask: Warn, row: Task) -> Outcome | Problem:
-        if row.status is not State.RUNNING or row.overdue_at is None or row.overdue_at > self._now:
-            return row
-        after = states.warned(row, self._now + self._known.windows.hung_ms, self._now)
-        self._move(row, after, "task.warned", ask, Why("overdue"))
+    def _warn(self, command: Warn, task: Task) -> TaskResult | Problem:
+        if task.status is not State.RUNNING or task.overdue_at is None or task.overdue_at > self._now:
+            return task
+        after = states.mark_warned(task, self._now + self._loaded.timeouts.hung_ms, self._now)
+        self._transition(task, after, "task.warned", command, EventReason("overdue"))
         return after
 
 
-def _other_agent(ask: Claim) -> Problem | None:
-    own = None if ask.caller is None else ask.caller.agent_id
-    return errors.other_agent(ask.agent_id) if own is not None and own != ask.agent_id else None
+def _agent_problem(command: Claim) -> Problem | None:
+    caller_agent_id = None if command.caller is None else command.caller.agent_id
+    return (
+        errors.wrong_agent(command.agent_id)
+        if caller_agent_id is not None and caller_agent_id != command.agent_id
+        else None
+    )
 
 
-def _others(ask: Ask, row: Task) -> Problem | None:
+def _holder_problem(command: BaseCommand, task: Task) -> Problem | None:
     """An agent's token acts only as that agent. Whose task it is, is told to nobody else."""
-    own = None if ask.caller is None else ask.caller.agent_id
-    return errors.stale(row) if own is not None and own != row.agent_id else None
+    caller_agent_id = None if command.caller is None else command.caller.agent_id
+    return errors.stale_attempt(task) if caller_agent_id is not None and caller_agent_id != task.agent_id else None
 
 
-def _fenced(row: Task, token: str | None) -> Problem | None:
+def _attempt_problem(task: Task, token: str | None) -> Problem | None:
     """Whether this word about an attempt still counts."""
     if token is None:
         return errors.token_required()
-    if token != row.attempt_token or row.status not in HELD:
-        return errors.stale(row)
+    if token != task.attempt_token or task.status not in HELD:
+        return errors.stale_attempt(task)
     return None

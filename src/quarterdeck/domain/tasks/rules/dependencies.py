@@ -11,154 +11,169 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.tasks.model.commands import Ask, Cut, Patch, Retry, Spread
-from quarterdeck.domain.tasks.model.rows import Ref, Said, State, Strategy, Task
+from quarterdeck.domain.tasks.model.commands import BaseCommand, FailForCycle, Patch, Retry, UnblockDependents
+from quarterdeck.domain.tasks.model.rows import ContentUpdate, State, Strategy, Task, TaskRef
 from quarterdeck.domain.tasks.rules import errors, ranking, states
-from quarterdeck.domain.tasks.rules.batch import Book, Why
-from quarterdeck.domain.tasks.rules.batch_input import Known, Standing, standing
-from quarterdeck.domain.tasks.rules.dependency_graph import cycle_through
-from quarterdeck.domain.tasks.rules.states import Rank
+from quarterdeck.domain.tasks.rules.batch import Batch, EventReason
+from quarterdeck.domain.tasks.rules.batch_input import BatchInput, DependencyState, to_dependency_state
+from quarterdeck.domain.tasks.rules.dependency_graph import find_cycle
+from quarterdeck.domain.tasks.rules.states import TaskRank
 
 
-class Dependencies(Book):
-    def __init__(self, known: Known) -> None:
-        super().__init__(known)
-        self._standings = {(each.zone_id, each.id): each for each in known.standings}
-        self._blocked = {ref: [*of] for ref, of in known.blocked.items()}
+class DependencyTracker(Batch):
+    def __init__(self, loaded: BatchInput) -> None:
+        super().__init__(loaded)
+        self._dependency_states = {(state.zone_id, state.id): state for state in loaded.dependency_states}
+        self._dependents = {ref: [*dependents] for ref, dependents in loaded.dependents.items()}
 
-    def _standing(self, ref: Ref) -> Standing | None:
+    def _dependency_state(self, ref: TaskRef) -> DependencyState | None:
         """As it is now, which may be otherwise than it was loaded."""
-        row = self._rows.get(ref)
-        return standing(row) if row is not None else self._standings.get(ref)
+        task = self._tasks.get(ref)
+        return to_dependency_state(task) if task is not None else self._dependency_states.get(ref)
 
-    def _standings_of(self, zone_id: str, depends_on: Sequence[str]) -> tuple[set[str], str | None] | Problem:
+    def _check_dependencies(self, zone_id: str, depends_on: Sequence[str]) -> tuple[set[str], str | None] | Problem:
         """Of those that something is to depend on: which are not out of the way yet, and one that has failed."""
         unmet: set[str] = set()
         failed: str | None = None
         for task_id in depends_on:
-            found = self._standing((zone_id, task_id))
-            if found is None:
+            state = self._dependency_state((zone_id, task_id))
+            if state is None:
                 return errors.unknown_dependency(task_id)
-            if found.has_failed:
+            if state.has_failed:
                 failed = failed or task_id
-            elif not found.is_done:
+            elif not state.is_completed:
                 unmet.add(task_id)
         return unmet, failed
 
-    def _wait_for(self, ref: Ref, depends_on: Sequence[str], unmet: set[str]) -> None:
+    def _add_dependencies(self, ref: TaskRef, depends_on: Sequence[str], unmet: set[str]) -> None:
         """From here on it waits for these; the others are out of its way."""
-        self.depends[ref] = tuple(depends_on)
-        self.met |= {(ref, task_id) for task_id in depends_on if task_id not in unmet}
+        self.new_dependencies[ref] = tuple(depends_on)
+        self.met_dependencies |= {(ref, task_id) for task_id in depends_on if task_id not in unmet}
         for task_id in unmet:
-            self._blocked.setdefault((ref[0], task_id), []).append(ref)
+            self._dependents.setdefault((ref[0], task_id), []).append(ref)
 
     # -- the end of one ------------------------------------------------------------------------------------------
 
-    def _settle(self, row: Task, ask: Ask) -> None:
+    def _unblock(self, ended: Task, command: BaseCommand) -> None:
         """Tells those that wait for it, as far as they were loaded."""
-        for dependent in self._blocked.pop((row.zone_id, row.id), ()):
-            waiting = self._rows.get(dependent)
-            still = row.id in self.depends.get(dependent, (row.id,)) and (dependent, row.id) not in self.met
-            if waiting is not None and still:
-                self._get_out_of_the_way(waiting, row, ask)
-        if bool(row.spreads) != self._known.blocked_cut:
-            self._keep(row, states.spreading(row, spreads=self._known.blocked_cut))
+        for dependent in self._dependents.pop((ended.zone_id, ended.id), ()):
+            waiting = self._tasks.get(dependent)
+            is_waiting = (
+                ended.id in self.new_dependencies.get(dependent, (ended.id,))
+                and (dependent, ended.id) not in self.met_dependencies
+            )
+            if waiting is not None and is_waiting:
+                self._meet_dependency(waiting, ended, command)
+        if bool(ended.dependents_pending) != self._loaded.dependents_truncated:
+            self._update(ended, states.set_dependents_pending(ended, pending=self._loaded.dependents_truncated))
 
-    def _get_out_of_the_way(self, waiting: Task, ended: Task, ask: Ask) -> None:
+    def _meet_dependency(self, waiting: Task, ended: Task, command: BaseCommand) -> None:
         dependency = ((waiting.zone_id, waiting.id), ended.id)
-        self.met.add(dependency)
-        self.reopened.discard(dependency)
+        self.met_dependencies.add(dependency)
+        self.reopened_dependencies.discard(dependency)
         if waiting.status not in (State.PENDING, State.PAUSED):
             return
         if ended.final and waiting.on_dependency_failure == "fail":
-            self._say(waiting, Said(last_error=because(ended.id)))
-            after = states.failed_by_dependency(waiting, states.DEPENDENCY_FAILED, self._now)
-            self._move(waiting, after, "task.failed", ask, Why(states.DEPENDENCY_FAILED))
+            self._update_content(waiting, ContentUpdate(last_error=dependency_error_text(ended.id)))
+            after = states.fail_dependency(waiting, states.DEPENDENCY_FAILED, self._now)
+            self._transition(waiting, after, "task.failed", command, EventReason(states.DEPENDENCY_FAILED))
             return
-        after = states.unblocked(waiting, self._now)
-        if after.unmet == 0 and waiting.unmet > 0:
-            self._move(waiting, after, "task.unblocked", ask)
+        after = states.meet_dependency(waiting, self._now)
+        if after.unmet_dependencies == 0 and waiting.unmet_dependencies > 0:
+            self._transition(waiting, after, "task.unblocked", command)
         else:
-            self._keep(waiting, after)
-        self._becomes_ready(after)
+            self._update(waiting, after)
+        self._queue_if_ready(after)
 
-    def _spread(self, ask: Spread, row: Task) -> Task:
-        if row.spreads and (row.final or row.completed_at is not None):
-            self._settle(row, ask)
-        return self.row((row.zone_id, row.id))
+    def _unblock_dependents(self, command: UnblockDependents, task: Task) -> Task:
+        if task.dependents_pending and (task.final or task.completed_at is not None):
+            self._unblock(task, command)
+        return self.task((task.zone_id, task.id))
 
-    def _cut(self, ask: Cut, row: Task) -> Task:
+    def _fail_for_cycle(self, command: FailForCycle, task: Task) -> Task:
         """One of those that wait for each other. That it waits at all is looked at again here."""
-        if row.status not in (State.PENDING, State.PAUSED) or not row.unmet:
-            return row
-        self._say(row, Said(last_error=f"These tasks wait for each other: {errors.shown(ask.cycle)}."))
-        after = states.failed_by_dependency(row, states.DEPENDENCY_CYCLE, self._now)
-        self._move(row, after, "task.failed", ask, Why(states.DEPENDENCY_CYCLE, cycle=ask.cycle))
+        if task.status not in (State.PENDING, State.PAUSED) or not task.unmet_dependencies:
+            return task
+        self._update_content(
+            task, ContentUpdate(last_error=f"These tasks wait for each other: {errors.format_cycle(command.cycle)}.")
+        )
+        after = states.fail_dependency(task, states.DEPENDENCY_CYCLE, self._now)
+        self._transition(task, after, "task.failed", command, EventReason(states.DEPENDENCY_CYCLE, cycle=command.cycle))
         return after
 
     # -- by hand -------------------------------------------------------------------------------------------------
 
-    def _retry(self, ask: Retry, row: Task) -> Task | Problem:
+    def _retry(self, command: Retry, task: Task) -> Task | Problem:
         """Begins anew, and waits anew for what it depends on, should that have been begun anew as well."""
-        if row.status not in (State.FAILED, State.ABORTED):
-            return errors.not_movable(row, "retried", f"it is {row.status}")
-        ref = (row.zone_id, row.id)
-        depends_on = self._known.ahead.get(ref, ())
-        met = self._standings_of(row.zone_id, depends_on)
-        if isinstance(met, Problem):
-            return met
-        unmet, failed = met
-        if failed is not None and row.on_dependency_failure == "fail":
-            return errors.not_movable(row, "retried", f"it depends on {failed!r}, which has failed: retry that first")
-        again = {(ref, task_id) for task_id in unmet}
-        self.reopened |= again
-        self.met -= again
+        if task.status not in (State.FAILED, State.ABORTED):
+            return errors.state_conflict(task, "retried", f"it is {task.status}")
+        ref = (task.zone_id, task.id)
+        depends_on = self._loaded.dependencies.get(ref, ())
+        check = self._check_dependencies(task.zone_id, depends_on)
+        if isinstance(check, Problem):
+            return check
+        unmet, failed = check
+        if failed is not None and task.on_dependency_failure == "fail":
+            return errors.state_conflict(
+                task, "retried", f"it depends on {failed!r}, which has failed: retry that first"
+            )
+        reopened = {(ref, task_id) for task_id in unmet}
+        self.reopened_dependencies |= reopened
+        self.met_dependencies -= reopened
         for task_id in unmet:
-            self._blocked.setdefault((row.zone_id, task_id), []).append(ref)
-        after = states.waiting_for(states.retried(row, self._now), row.depends, len(unmet), self._now)
-        self._move(row, after, "task.requeued", ask, Why("retry"))
-        self._becomes_ready(after)
+            self._dependents.setdefault((task.zone_id, task_id), []).append(ref)
+        after = states.set_dependencies(states.retry(task, self._now), task.dependency_count, len(unmet), self._now)
+        self._transition(task, after, "task.requeued", command, EventReason("retry"))
+        self._queue_if_ready(after)
         return after
 
-    def _change(self, ask: Patch, row: Task) -> Task | Problem:
-        if row.status is State.ARCHIVED:
-            return errors.not_movable(row, "changed", "it is ARCHIVED")
-        after = states.patched(row, ask, self._known.windows.overdue_ms, self._now)
-        if ask.depends_on is not None:
-            changed = self._depend_anew(ask.depends_on, after)
+    def _change_fields(self, command: Patch, task: Task) -> Task | Problem:
+        if task.status is State.ARCHIVED:
+            return errors.state_conflict(task, "changed", "it is ARCHIVED")
+        after = states.apply_patch(task, command, self._loaded.timeouts.overdue_ms, self._now)
+        if command.depends_on is not None:
+            changed = self._replace_dependencies(command.depends_on, after)
             if isinstance(changed, Problem):
                 return changed
             after = changed
-        if after.priority != row.priority and row.ranked_by is not Strategy.FAIR:
-            after = states.ranked(after, Rank(row.ranked_by, ranking.of(row.ranked_by, after)))
-        if ask.metadata is not None or ask.tags is not None:
-            self._say(row, Said(metadata_json=ask.metadata, tags=ask.tags_json))
-        if ask.tags is not None:
-            ref = (row.zone_id, row.id)
-            had = self.tags.get(ref, self._known.tags.get(ref, ()))
-            self.untagged |= {(row.zone_id, tag, row.id) for tag in had}
-            self.tags[ref] = ask.tags
-        self._move(row, after, "task.changed", ask)
-        self._becomes_ready(after)
+        if after.priority != task.priority and task.ranked_by is not Strategy.FAIR:
+            after = states.set_rank(after, TaskRank(task.ranked_by, ranking.rank_of(task.ranked_by, after)))
+        if command.metadata is not None or command.tags is not None:
+            self._update_content(task, ContentUpdate(metadata_json=command.metadata, tags=command.tags_json))
+        if command.tags is not None:
+            ref = (task.zone_id, task.id)
+            old_tags = self.tags.get(ref, self._loaded.tags.get(ref, ()))
+            self.removed_tags |= {(task.zone_id, tag, task.id) for tag in old_tags}
+            self.tags[ref] = command.tags
+        self._transition(task, after, "task.changed", command)
+        self._queue_if_ready(after)
         return after
 
-    def _depend_anew(self, depends_on: tuple[str, ...], row: Task) -> Task | Problem:
-        if row.status not in (State.PENDING, State.PAUSED) or row.attempt:
-            return errors.has_begun(row.id)
-        met = self._standings_of(row.zone_id, depends_on)
-        if isinstance(met, Problem):
-            return met
-        unmet, failed = met
-        ahead = {task_id: of for (zone_id, task_id), of in self._known.ahead.items() if zone_id == row.zone_id}
-        changed = {task_id: of for (zone_id, task_id), of in self.depends.items() if zone_id == row.zone_id}
-        if way := cycle_through(row.id, {**ahead, **changed, row.id: depends_on}):
-            return errors.cycle(way)
-        ref = (row.zone_id, row.id)
-        if failed is not None and row.on_dependency_failure == "fail":
+    def _replace_dependencies(self, depends_on: tuple[str, ...], task: Task) -> Task | Problem:
+        if task.status not in (State.PENDING, State.PAUSED) or task.attempt:
+            return errors.already_started(task.id)
+        check = self._check_dependencies(task.zone_id, depends_on)
+        if isinstance(check, Problem):
+            return check
+        unmet, failed = check
+        loaded = {
+            task_id: dependencies
+            for (zone_id, task_id), dependencies in self._loaded.dependencies.items()
+            if zone_id == task.zone_id
+        }
+        changed = {
+            task_id: dependencies
+            for (zone_id, task_id), dependencies in self.new_dependencies.items()
+            if zone_id == task.zone_id
+        }
+        if cycle := find_cycle(task.id, {**loaded, **changed, task.id: depends_on}):
+            return errors.dependency_cycle(cycle)
+        ref = (task.zone_id, task.id)
+        if failed is not None and task.on_dependency_failure == "fail":
             return errors.failed_dependency(failed)
-        self._wait_for(ref, depends_on, unmet)
-        return states.waiting_for(row, len(depends_on), len(unmet), self._now)
+        self._add_dependencies(ref, depends_on, unmet)
+        return states.set_dependencies(task, len(depends_on), len(unmet), self._now)
 
 
-def because(task_id: str) -> str:
+def dependency_error_text(task_id: str) -> str:
     return f"It depends on {task_id!r}, which has failed or was canceled."

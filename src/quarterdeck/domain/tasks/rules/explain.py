@@ -5,163 +5,165 @@ from __future__ import annotations
 from quarterdeck.core.clock import iso, iso_or_none
 from quarterdeck.domain.tasks.model.explain_types import (
     AgentsView,
-    Ahead,
-    AheadView,
+    DependencyView,
     ExplainedTask,
-    Facts,
+    ExplainInput,
     HolderView,
     TaskExplanation,
+    UnmetDependency,
 )
-from quarterdeck.domain.tasks.model.rows import State, Waits
+from quarterdeck.domain.tasks.model.rows import State, WaitsFor
 from quarterdeck.domain.tasks.rules import states
 
 NAMED_MAX = 5
 """How many tasks or capabilities a sentence names."""
 
 
-def explain(facts: Facts) -> TaskExplanation:
-    row = facts.row
-    if row.status in states.HELD:
-        return _held(facts)
-    if row.status is State.PENDING:
-        return _pending(facts)
-    if row.status in (State.FAILED, State.ABORTED) and not row.final:
-        return _backing_off(facts)
-    if row.status is State.PAUSED:
+def explain(facts: ExplainInput) -> TaskExplanation:
+    task = facts.task
+    if task.status in states.HELD:
+        return _explain_held(facts)
+    if task.status is State.PENDING:
+        return _explain_pending(facts)
+    if task.status in (State.FAILED, State.ABORTED) and not task.final:
+        return _explain_backoff(facts)
+    if task.status is State.PAUSED:
         return TaskExplanation(
-            task=_task(facts),
+            task=_task_view(facts),
             code="paused",
-            why=["It is paused: nobody holds it, and what its agent had saved is kept.", *_tried(facts)],
+            why=["It is paused: nobody holds it, and what its agent had saved is kept.", *_describe_attempts(facts)],
             next=["Resuming it.", "An ADMIN or OWNER may complete it by hand."],
         )
-    return _over(facts)
+    return _explain_ended(facts)
 
 
 # -- it waits ----------------------------------------------------------------------------------------------------
 
 
-def _pending(facts: Facts) -> TaskExplanation:
-    row = facts.row
-    if row.waits == Waits.OTHERS:
-        return _waits_for_others(facts)
-    if row.waits == Waits.A_MOMENT:
-        at = iso(row.available_at)
-        late = row.available_at <= facts.now
-        why = f"It was to begin at {at}, which the coordinator has yet to notice." if late else (
+def _explain_pending(facts: ExplainInput) -> TaskExplanation:
+    task = facts.task
+    if task.waits_for == WaitsFor.DEPENDENCIES:
+        return _explain_dependencies(facts)
+    if task.waits_for == WaitsFor.TIME:
+        at = iso(task.available_at)
+        is_late = task.available_at <= facts.now
+        reason = f"It was to begin at {at}, which the coordinator has yet to notice." if is_late else (
             f"It is not to begin before {at}."
         )  # fmt: skip
         return TaskExplanation(
-            task=_task(facts), code="moment", why=[why, *_tried(facts)], until=at, next=[f"It may begin from {at} on."]
+            task=_task_view(facts), code="moment", why=[reason, *_describe_attempts(facts)], until=at, next=[f"It may begin from {at} on."]
         )  # fmt: skip
-    if facts.spent is not None:
-        return _waits_for_money(facts)
-    return _waits_for_an_agent(facts)
+    if facts.spent_budget is not None:
+        return _explain_budget(facts)
+    return _explain_agents(facts)
 
 
-def _waits_for_others(facts: Facts) -> TaskExplanation:
-    unmet = facts.row.unmet
-    told = [f"{each.id!r} ({_standing(each)})" for each in facts.ahead[:NAMED_MAX]]
-    rest = unmet - len(told)
-    named = ", ".join(told) + (f" and {rest} more" if rest > 0 else "")
-    failed = [each.id for each in facts.ahead if each.final]
-    why = [f"It waits for {_number(unmet, 'task')} to be completed: {named}."]
+def _explain_dependencies(facts: ExplainInput) -> TaskExplanation:
+    unmet = facts.task.unmet_dependencies
+    described = [f"{dependency.id!r} ({_describe_state(dependency)})" for dependency in facts.dependencies[:NAMED_MAX]]
+    remaining = unmet - len(described)
+    names = ", ".join(described) + (f" and {remaining} more" if remaining > 0 else "")
+    failed = [dependency.id for dependency in facts.dependencies if dependency.final]
+    reasons = [f"It waits for {_count(unmet, 'task')} to be completed: {names}."]
     if failed:
-        why.append(f"{failed[0]!r} has failed for good; the coordinator has yet to tell this one.")
+        reasons.append(f"{failed[0]!r} has failed for good; the coordinator has yet to tell this one.")
     return TaskExplanation(
-        task=_task(facts),
+        task=_task_view(facts),
         code="dependencies",
-        why=[*why, *_tried(facts)],
-        next=["It may begin when the last of them is completed.", _when_one_fails(facts)],
+        why=[*reasons, *_describe_attempts(facts)],
+        next=["It may begin when the last of them is completed.", _describe_failure_policy(facts)],
         unmet=unmet,
-        waits_for=[_ahead(each) for each in facts.ahead],
+        waits_for=[_dependency_view(dependency) for dependency in facts.dependencies],
     )
 
 
-def _standing(each: Ahead) -> str:
-    if each.status in states.HELD and each.agent_id is not None:
-        return f"{each.status} by {each.agent_id}"
-    if each.status is State.PENDING and each.waits == Waits.OTHERS:
+def _describe_state(dependency: UnmetDependency) -> str:
+    if dependency.status in states.HELD and dependency.agent_id is not None:
+        return f"{dependency.status} by {dependency.agent_id}"
+    if dependency.status is State.PENDING and dependency.waits_for == WaitsFor.DEPENDENCIES:
         return "PENDING, waiting for others itself"
-    if each.waits == Waits.A_MOMENT:
-        return f"{each.status} until {iso(each.available_at)}"
-    return f"{each.status} for good" if each.final else str(each.status)
+    if dependency.waits_for == WaitsFor.TIME:
+        return f"{dependency.status} until {iso(dependency.available_at)}"
+    return f"{dependency.status} for good" if dependency.final else str(dependency.status)
 
 
-def _when_one_fails(facts: Facts) -> str:
-    if facts.row.on_dependency_failure == "run":
+def _describe_failure_policy(facts: ExplainInput) -> str:
+    if facts.task.on_dependency_failure == "run":
         return "Should one of them fail for good, it goes on without it."
     return "Should one of them fail for good, it fails with it."
 
 
-def _waits_for_money(facts: Facts) -> TaskExplanation:
-    assert facts.spent is not None
-    following = ["Raising or removing the budget."]
-    if facts.spent.period_ends_at is not None:
-        following.insert(0, f"The budget begins anew at {facts.spent.period_ends_at}.")
+def _explain_budget(facts: ExplainInput) -> TaskExplanation:
+    assert facts.spent_budget is not None
+    next_steps = ["Raising or removing the budget."]
+    if facts.spent_budget.period_ends_at is not None:
+        next_steps.insert(0, f"The budget begins anew at {facts.spent_budget.period_ends_at}.")
     return TaskExplanation(
-        task=_task(facts),
-        code=facts.spent.code,
-        why=[facts.spent.detail, "It is not handed out until then.", *_tried(facts)],
-        next=following,
-        until=facts.spent.period_ends_at,
-        budget=facts.spent,
+        task=_task_view(facts),
+        code=facts.spent_budget.code,
+        why=[facts.spent_budget.detail, "It is not handed out until then.", *_describe_attempts(facts)],
+        next=next_steps,
+        until=facts.spent_budget.period_ends_at,
+        budget=facts.spent_budget,
     )
 
 
-def _waits_for_an_agent(facts: Facts) -> TaskExplanation:
-    agents = _agents(facts)
+def _explain_agents(facts: ExplainInput) -> TaskExplanation:
+    agents = _agents_view(facts)
     if agents.missing_capabilities:
         code = "no_agent"
-        why = f"No live agent can do {_listed(agents.missing_capabilities)}, which it requires."
-        following = "An agent that has all of its capabilities claims it."
+        reason = f"No live agent can do {_join_names(agents.missing_capabilities)}, which it requires."
+        next_step = "An agent that has all of its capabilities claims it."
     elif not agents.suited:
         code = "no_agent"
-        wanted = f" with {_listed(agents.required_capabilities)}" if facts.required else ""
-        why = f"There is no live agent{wanted}."
-        following = "Such an agent registers, or is heard of again, and claims it."
+        with_capabilities = f" with {_join_names(agents.required_capabilities)}" if facts.required_capabilities else ""
+        reason = f"There is no live agent{with_capabilities}."
+        next_step = "Such an agent registers, or is heard of again, and claims it."
     elif not agents.free:
         code = "agents_busy"
-        why = f"{_number(agents.suited, 'agent')} could take it, and none is free."
-        following = "One of them ends another task, or may take more at once."
+        reason = f"{_count(agents.suited, 'agent')} could take it, and none is free."
+        next_step = "One of them ends another task, or may take more at once."
     else:
         code = "turn"
-        why = f"It waits for a claim; {_number(agents.free, 'agent')} could take it now."
-        following = "One of them claims, and asks for tasks of this type."
-    before = (
-        f"{_number(facts.before, 'task')} of its kind come first." if facts.before else "It is the first of its kind."
+        reason = f"It waits for a claim; {_count(agents.free, 'agent')} could take it now."
+        next_step = "One of them claims, and asks for tasks of this type."
+    queue_position = (
+        f"{_count(facts.ranked_before, 'task')} of its kind come first."
+        if facts.ranked_before
+        else "It is the first of its kind."
     )
     return TaskExplanation(
-        task=_task(facts),
+        task=_task_view(facts),
         code=code,
-        why=[why, before, *_tried(facts)],
-        next=[following],
-        before=facts.before,
+        why=[reason, queue_position, *_describe_attempts(facts)],
+        next=[next_step],
+        before=facts.ranked_before,
         agents=agents,
     )  # fmt: skip
 
 
-def _agents(facts: Facts) -> AgentsView:
-    live = [each for each in facts.candidates if each.lives]
-    can: frozenset[str] = frozenset().union(*(each.capabilities for each in live))
-    suited = [each for each in live if facts.required <= each.capabilities]
+def _agents_view(facts: ExplainInput) -> AgentsView:
+    live = [candidate for candidate in facts.candidates if candidate.is_live]
+    available: frozenset[str] = frozenset().union(*(candidate.capabilities for candidate in live))
+    matching = [candidate for candidate in live if facts.required_capabilities <= candidate.capabilities]
     return AgentsView(
-        required_capabilities=sorted(facts.required),
-        missing_capabilities=sorted(facts.required - can),
-        suited=len(suited),
-        free=sum(1 for each in suited if each.free > 0),
+        required_capabilities=sorted(facts.required_capabilities),
+        missing_capabilities=sorted(facts.required_capabilities - available),
+        suited=len(matching),
+        free=sum(1 for candidate in matching if candidate.free_slots > 0),
     )
 
 
-def _backing_off(facts: Facts) -> TaskExplanation:
-    row = facts.row
-    at = iso(row.available_at)
-    how = "failed" if row.status is State.FAILED else "was aborted"
-    why = [f"Attempt {row.attempt} {how}: {row.reason or 'no reason was given'}."]
-    why.append(f"Its backoff lasts until {at}: retry {row.retry_count} of {row.max_retries} follows.")
+def _explain_backoff(facts: ExplainInput) -> TaskExplanation:
+    task = facts.task
+    at = iso(task.available_at)
+    verb = "failed" if task.status is State.FAILED else "was aborted"
+    reasons = [f"Attempt {task.attempt} {verb}: {task.reason or 'no reason was given'}."]
+    reasons.append(f"Its backoff lasts until {at}: retry {task.retry_count} of {task.max_retries} follows.")
     return TaskExplanation(
-        task=_task(facts),
+        task=_task_view(facts),
         code="backoff",
-        why=[*why, *_last_error(facts)],
+        why=[*reasons, *_describe_last_error(facts)],
         next=[f"It may begin again from {at} on.", "Retrying it by hand begins it at once."],
         until=at,
     )
@@ -170,42 +172,42 @@ def _backing_off(facts: Facts) -> TaskExplanation:
 # -- somebody has it ---------------------------------------------------------------------------------------------
 
 
-def _held(facts: Facts) -> TaskExplanation:
-    row, holder = facts.row, facts.holder
-    since = row.started_at if row.status is State.RUNNING else row.assigned_at
-    overdue = row.estimated_completion_at is not None and row.estimated_completion_at < facts.now
-    verb = "works on it" if row.status is State.RUNNING else "was assigned to it, and has not begun"
-    why = [f"{row.agent_id!r} {verb} since {iso_or_none(since)}, as attempt {row.attempt}."]
-    if row.status is State.RUNNING:
-        step = f", {row.current_step}" if row.current_step else ""
-        why.append(f"It is at {row.progress_percent} %{step}.")
-    if overdue:
-        warned = "" if row.warned_at is None else f"; its agent was warned at {iso(row.warned_at)}"
-        why.append(f"It was expected at {iso_or_none(row.estimated_completion_at)} and is overdue{warned}.")
-    following = ["Its agent completes it, fails it or gives it back."]
+def _explain_held(facts: ExplainInput) -> TaskExplanation:
+    task, holder = facts.task, facts.holder
+    since = task.started_at if task.status is State.RUNNING else task.assigned_at
+    is_overdue = task.estimated_completion_at is not None and task.estimated_completion_at < facts.now
+    verb = "works on it" if task.status is State.RUNNING else "was assigned to it, and has not begun"
+    reasons = [f"{task.agent_id!r} {verb} since {iso_or_none(since)}, as attempt {task.attempt}."]
+    if task.status is State.RUNNING:
+        step = f", {task.current_step}" if task.current_step else ""
+        reasons.append(f"It is at {task.progress_percent} %{step}.")
+    if is_overdue:
+        warned = "" if task.warned_at is None else f"; its agent was warned at {iso(task.warned_at)}"
+        reasons.append(f"It was expected at {iso_or_none(task.estimated_completion_at)} and is overdue{warned}.")
+    next_steps = ["Its agent completes it, fails it or gives it back."]
     if holder is None:
-        following.append("Its agent is not known any more: the coordinator takes it back.")
+        next_steps.append("Its agent is not known any more: the coordinator takes it back.")
     else:
-        following.append(
+        next_steps.append(
             f"Its lease ends at {iso(holder.lease_expires_at)} unless its agent is heard of; then it is requeued."
         )
-    if row.timeout_at is not None:
-        following.append(f"The attempt is aborted at {iso(row.timeout_at)}.")
-    if row.overdue_at is not None and row.warned_at is not None:
-        following.append(f"Without progress it is aborted at {iso(row.overdue_at)}.")
+    if task.timeout_at is not None:
+        next_steps.append(f"The attempt is aborted at {iso(task.timeout_at)}.")
+    if task.overdue_at is not None and task.warned_at is not None:
+        next_steps.append(f"Without progress it is aborted at {iso(task.overdue_at)}.")
     return TaskExplanation(
-        task=_task(facts),
-        code="running" if row.status is State.RUNNING else "assigned",
-        why=[*why, *_tried(facts)],
-        next=following,
+        task=_task_view(facts),
+        code="running" if task.status is State.RUNNING else "assigned",
+        why=[*reasons, *_describe_attempts(facts)],
+        next=next_steps,
         holder=HolderView(
-            agent_id=row.agent_id or "",
+            agent_id=task.agent_id or "",
             since=iso_or_none(since),
             last_seen_at=None if holder is None else iso(holder.last_seen_at),
             lease_expires_at=None if holder is None else iso(holder.lease_expires_at),
-            timeout_at=iso_or_none(row.timeout_at),
-            estimated_completion_at=iso_or_none(row.estimated_completion_at),
-            is_overdue=overdue,
+            timeout_at=iso_or_none(task.timeout_at),
+            estimated_completion_at=iso_or_none(task.estimated_completion_at),
+            is_overdue=is_overdue,
         ),
     )
 
@@ -213,73 +215,76 @@ def _held(facts: Facts) -> TaskExplanation:
 # -- it is over --------------------------------------------------------------------------------------------------
 
 
-def _over(facts: Facts) -> TaskExplanation:
-    row = facts.row
-    following: list[str] = []
-    if row.status is State.COMPLETED:
-        why = [f"It was completed at {iso_or_none(row.completed_at)}."]
-    elif row.status is State.ARCHIVED:
-        how = "was completed" if row.completed_at is not None else "has failed for good"
-        why = [f"It {how}, and was put away."]
+def _explain_ended(facts: ExplainInput) -> TaskExplanation:
+    task = facts.task
+    next_steps: list[str] = []
+    if task.status is State.COMPLETED:
+        reasons = [f"It was completed at {iso_or_none(task.completed_at)}."]
+    elif task.status is State.ARCHIVED:
+        verb = "was completed" if task.completed_at is not None else "has failed for good"
+        reasons = [f"It {verb}, and was put away."]
     else:
-        why = [_failed(facts)]
-        following = ["Retrying it by hand begins it anew, with all its retries."]
+        reasons = [_describe_failure(facts)]
+        next_steps = ["Retrying it by hand begins it anew, with all its retries."]
     return TaskExplanation(
-        task=_task(facts), code=str(row.status).lower(), why=[*why, *_last_error(facts), *_tried(facts)], next=following
+        task=_task_view(facts),
+        code=str(task.status).lower(),
+        why=[*reasons, *_describe_last_error(facts), *_describe_attempts(facts)],
+        next=next_steps,
     )
 
 
-def _failed(facts: Facts) -> str:
-    row = facts.row
-    if row.status is State.ABORTED:
-        return f"It was canceled for good: {row.reason or 'requested'}."
-    if row.reason == states.DEPENDENCY_FAILED:
+def _describe_failure(facts: ExplainInput) -> str:
+    task = facts.task
+    if task.status is State.ABORTED:
+        return f"It was canceled for good: {task.reason or 'requested'}."
+    if task.reason == states.DEPENDENCY_FAILED:
         return "It has failed for good because a task it depends on has."
-    if row.reason == states.DEPENDENCY_CYCLE:
+    if task.reason == states.DEPENDENCY_CYCLE:
         return "It has failed for good because it waited for itself."
-    if row.retry_count >= row.max_retries:
-        return f"It has failed for good: its last attempt ended ({row.reason}), and no retries are left."
-    return f"It has failed for good: {row.reason}, which its agent said must not be tried again."
+    if task.retry_count >= task.max_retries:
+        return f"It has failed for good: its last attempt ended ({task.reason}), and no retries are left."
+    return f"It has failed for good: {task.reason}, which its agent said must not be tried again."
 
 
 # -- shared ------------------------------------------------------------------------------------------------------
 
 
-def _tried(facts: Facts) -> list[str]:
-    row = facts.row
-    if not row.attempt:
+def _describe_attempts(facts: ExplainInput) -> list[str]:
+    task = facts.task
+    if not task.attempt:
         return []
-    return [f"{_number(row.attempt, 'attempt')} begun, {row.retry_count} of {row.max_retries} retries used."]
+    return [f"{_count(task.attempt, 'attempt')} begun, {task.retry_count} of {task.max_retries} retries used."]
 
 
-def _last_error(facts: Facts) -> list[str]:
+def _describe_last_error(facts: ExplainInput) -> list[str]:
     return [] if facts.last_error is None else [f"The last error was: {facts.last_error[:500]}"]
 
 
-def _number(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _listed(names: list[str]) -> str:
-    told = ", ".join(repr(name) for name in names[:NAMED_MAX])
-    return told if len(names) <= NAMED_MAX else f"{told} and {len(names) - NAMED_MAX} more"
+def _join_names(names: list[str]) -> str:
+    listed = ", ".join(repr(name) for name in names[:NAMED_MAX])
+    return listed if len(names) <= NAMED_MAX else f"{listed} and {len(names) - NAMED_MAX} more"
 
 
-def _ahead(each: Ahead) -> AheadView:
-    return AheadView(each.id, each.title, each.status, bool(each.final))
+def _dependency_view(dependency: UnmetDependency) -> DependencyView:
+    return DependencyView(dependency.id, dependency.title, dependency.status, bool(dependency.final))
 
 
-def _task(facts: Facts) -> ExplainedTask:
-    row = facts.row
+def _task_view(facts: ExplainInput) -> ExplainedTask:
+    task = facts.task
     return ExplainedTask(
-        id=row.id,
+        id=task.id,
         title=facts.title,
-        task_type=row.task_type,
-        status=row.status,
-        priority=row.priority,
-        attempt=row.attempt,
-        retry_count=row.retry_count,
-        max_retries=row.max_retries,
-        reason=row.reason,
+        task_type=task.task_type,
+        status=task.status,
+        priority=task.priority,
+        attempt=task.attempt,
+        retry_count=task.retry_count,
+        max_retries=task.max_retries,
+        reason=task.reason,
         last_error=facts.last_error,
     )

@@ -5,18 +5,22 @@ from __future__ import annotations
 from quarterdeck.core.idempotency import Key
 from quarterdeck.domain.tasks.model.commands import Create, Progress
 
-CREATING = "task.create"
-PROGRESSING = "task.progress"
-CLAIMING = "task.claim"
+CREATE_OPERATION = "task.create"
+PROGRESS_OPERATION = "task.progress"
+CLAIM_OPERATION = "task.claim"
 
 
-def key_of(ask: Create | Progress) -> Key | None:
-    if ask.key is None or ask.caller is None:
+def command_key(command: Create | Progress) -> Key | None:
+    if command.idempotency_key is None or command.caller is None:
         return None
-    operation, key = (CREATING, ask.key) if isinstance(ask, Create) else (PROGRESSING, f"{ask.id} {ask.key}")
-    return Key(ask.zone_id, ask.caller.client_id, operation, key)
+    operation, key = (
+        (CREATE_OPERATION, command.idempotency_key)
+        if isinstance(command, Create)
+        else (PROGRESS_OPERATION, f"{command.id} {command.idempotency_key}")
+    )
+    return Key(command.zone_id, command.caller.client_id, operation, key)
 
 
-def key_of_claim(zone_id: str, agent_id: str | None, claim_id: str | None) -> Key | None:
+def claim_key(zone_id: str, agent_id: str | None, claim_id: str | None) -> Key | None:
     """An agent's own, whoever claims for it."""
-    return None if claim_id is None else Key(zone_id, "", CLAIMING, f"{agent_id} {claim_id}")
+    return None if claim_id is None else Key(zone_id, "", CLAIM_OPERATION, f"{agent_id} {claim_id}")

@@ -29,16 +29,16 @@ from quarterdeck.core.caller import Caller
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.errors import LimitReached, Problem, TooLarge
 from quarterdeck.domain.tasks.model.log_types import (
-    DETAILS_MAX,
+    DETAILS_BYTES_MAX,
     LINES_MAX,
-    Entry,
     Level,
-    Line,
+    LogEntry,
     LogItem,
+    LogLine,
     LogPage,
+    LogPosition,
     LogView,
-    Place,
-    SaidLine,
+    NewLogLine,
 )
 from quarterdeck.domain.tasks.model.rows import Task
 from quarterdeck.domain.tasks.rules import errors
@@ -47,7 +47,7 @@ from quarterdeck.domain.tasks.rules.states import HELD
 TRANSITION = "state_transition"
 ERROR = "error"
 FAILED = "task.failed"
-KINDS: dict[str, tuple[Level, str]] = {
+EVENT_RENDERING: dict[str, tuple[Level, str]] = {
     "task.created": (Level.INFO, TRANSITION),
     "task.assigned": (Level.INFO, TRANSITION),
     "task.started": (Level.INFO, TRANSITION),
@@ -65,25 +65,25 @@ KINDS: dict[str, tuple[Level, str]] = {
     "task.unblocked": (Level.INFO, "unblocked"),
 }
 """How each transition reads."""
-Strike = Callable[[str], str]
+Redactor = Callable[[str], str]
 
 
 # -- saying something --------------------------------------------------------------------------------------------
 
 
-def may_say(caller: Caller, row: Task | None, task_id: str, token: str | None) -> Problem | None:
+def append_problem(caller: Caller, task: Task | None, task_id: str, token: str | None) -> Problem | None:
     """Only whoever holds the task says something in its log, and only while it does."""
-    if row is None:
-        return errors.not_found(task_id)
+    if task is None:
+        return errors.task_not_found(task_id)
     if token is None:
         return errors.token_required()
-    is_other = caller.agent_id is not None and caller.agent_id != row.agent_id
-    if is_other or token != row.attempt_token or row.status not in HELD:
-        return errors.stale(row)
+    is_other_agent = caller.agent_id is not None and caller.agent_id != task.agent_id
+    if is_other_agent or token != task.attempt_token or task.status not in HELD:
+        return errors.stale_attempt(task)
     return None
 
 
-def full(used: int) -> LimitReached:
+def log_full(used: int) -> LimitReached:
     return LimitReached(
         "log_full",
         f"The log of a task has {LINES_MAX} lines at most.",
@@ -94,36 +94,36 @@ def full(used: int) -> LimitReached:
     )
 
 
-def said(item: LogItem, line_id: str) -> SaidLine:
+def new_line(item: LogItem, line_id: str) -> NewLogLine:
     """A line as it was said. What stands under the name of a secret, or says itself that it is one, is gone here
     already, and never stored."""
-    details = redaction.redacted(item.details)
+    details = redaction.redact(item.details)
     encoded = msgspec.json.encode(details)
-    if len(encoded) > DETAILS_MAX:
-        raise TooLarge("field_too_large", f"`details` may be {DETAILS_MAX} bytes at most.", field="details")
-    line = SaidLine(line_id, item.level, item.event, item.message, encoded.decode(), item.stack_trace)
-    return cleaned(line, redaction.redact_text)
+    if len(encoded) > DETAILS_BYTES_MAX:
+        raise TooLarge("field_too_large", f"`details` may be {DETAILS_BYTES_MAX} bytes at most.", field="details")
+    line = NewLogLine(line_id, item.level, item.event, item.message, encoded.decode(), item.stack_trace)
+    return redact_line(line, redaction.redact_text)
 
 
-def cleaned(line: SaidLine, strike: Strike) -> SaidLine:
+def redact_line(line: NewLogLine, redact: Redactor) -> NewLogLine:
     """The same with something struck out of all that it says."""
     details = msgspec.json.decode(line.details)
     return msgspec.structs.replace(
         line,
-        message=None if line.message is None else strike(line.message),
-        stack_trace=None if line.stack_trace is None else strike(line.stack_trace),
-        details=msgspec.json.encode(_struck(details, strike)).decode() if details else line.details,
+        message=None if line.message is None else redact(line.message),
+        stack_trace=None if line.stack_trace is None else redact(line.stack_trace),
+        details=msgspec.json.encode(_redact_value(details, redact)).decode() if details else line.details,
     )
 
 
-def _struck(value: object, strike: Strike) -> object:
+def _redact_value(value: object, redact: Redactor) -> object:
     """In each text by itself: struck out of the whole, a secret that is a number would leave no JSON behind."""
     if isinstance(value, str):
-        return strike(value)
+        return redact(value)
     if isinstance(value, dict):
-        return {strike(name): _struck(member, strike) for name, member in value.items()}
+        return {redact(name): _redact_value(member, redact) for name, member in value.items()}
     if isinstance(value, list):
-        return [_struck(item, strike) for item in value]
+        return [_redact_value(item, redact) for item in value]
     return value
 
 
@@ -143,29 +143,29 @@ class Transition(msgspec.Struct, frozen=True, array_like=True):
     at: Millis
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class TransitionFilter(msgspec.Struct, frozen=True):
     """Which transitions are wanted: None is all of them."""
 
     types: tuple[str, ...] | None
     exhausted: bool | None = None
 
 
-def wanted(level: Level | None, event: str | None) -> Wanted:
+def transition_filter(level: Level | None, event: str | None) -> TransitionFilter:
     # The last of all failures is one of the failures, and told apart from the others by its data.
-    of_level = Level.ERROR if level is Level.CRITICAL else level
+    searched_level = Level.ERROR if level is Level.CRITICAL else level
     types = tuple(
         name
-        for name, (its_level, its_event) in KINDS.items()
-        if (of_level is None or its_level is of_level) and (event is None or its_event == event)
+        for name, (type_level, type_event) in EVENT_RENDERING.items()
+        if (searched_level is None or type_level is searched_level) and (event is None or type_event == event)
     )
     if level is Level.CRITICAL:
-        return Wanted(tuple(name for name in types if name == FAILED), True)
+        return TransitionFilter(tuple(name for name in types if name == FAILED), True)
     if level is Level.ERROR:
-        return Wanted(types, False)
-    return Wanted(None if level is None and event is None else types)
+        return TransitionFilter(types, False)
+    return TransitionFilter(None if level is None and event is None else types)
 
 
-class _Told(msgspec.Struct, frozen=True, rename="camel"):
+class _EventData(msgspec.Struct, frozen=True, rename="camel"):
     """What of an event's data a line shows apart."""
 
     agent_id: str | None = None
@@ -179,60 +179,62 @@ class _Told(msgspec.Struct, frozen=True, rename="camel"):
     available_at: str | None = None
 
 
-_told = msgspec.json.Decoder(_Told).decode
+_decode_event_data = msgspec.json.Decoder(_EventData).decode
 
 
-def read_as(transition: Transition) -> Entry:
-    told = _told(transition.data)
-    level, event = KINDS.get(transition.type, (Level.INFO, TRANSITION))
-    return Entry(
+def entry_from_transition(transition: Transition) -> LogEntry:
+    event_data = _decode_event_data(transition.data)
+    level, event = EVENT_RENDERING.get(transition.type, (Level.INFO, TRANSITION))
+    return LogEntry(
         pos=transition.pos,
         number=None,
         id=transition.id,
-        agent_id=told.agent_id,
-        level=Level.CRITICAL if told.exhausted else level,
+        agent_id=event_data.agent_id,
+        level=Level.CRITICAL if event_data.exhausted else level,
         event=event,
-        message=sentence(transition, told),
+        message=render_message(transition, event_data),
         details=transition.data,
         previous_status=transition.from_state,
         new_status=transition.to_state,
-        session_key=told.session_key,
+        session_key=event_data.session_key,
         stack_trace=None,
         created_at=transition.at,
     )
 
 
-def sentence(transition: Transition, told: _Told) -> str:
-    why = "" if told.reason is None else f": {told.reason}"
-    whose = "" if told.agent_id is None else f" by {told.agent_id}"
+def render_message(transition: Transition, event_data: _EventData) -> str:
+    reason = "" if event_data.reason is None else f": {event_data.reason}"
+    by_agent = "" if event_data.agent_id is None else f" by {event_data.agent_id}"
     match transition.type:
         case "task.created":
-            return f"It was made by {transition.actor}{why}."
+            return f"It was made by {transition.actor}{reason}."
         case "task.started":
-            return f"Attempt {told.attempt} has begun{whose}."
+            return f"Attempt {event_data.attempt} has begun{by_agent}."
         case "task.assigned":
-            return f"It was assigned to {told.agent_id}, as attempt {told.attempt}."
+            return f"It was assigned to {event_data.agent_id}, as attempt {event_data.attempt}."
         case "task.progressed":
-            step = "" if told.current_step is None else f", {told.current_step}"
-            return f"It is at {told.progress_percent} %{step}."
+            step = "" if event_data.current_step is None else f", {event_data.current_step}"
+            return f"It is at {event_data.progress_percent} %{step}."
         case "task.failed" | "task.aborted":
-            how = "has failed" if transition.type == FAILED else "was aborted"
-            if told.exhausted:
-                return f"It {how} for good, and no retries are left{why}."
-            if told.final:
-                return f"It {how} for good{why}."
-            after = "" if told.available_at is None else f"; another attempt may begin at {told.available_at}"
-            return f"Attempt {told.attempt} {how}{why}{after}."
+            verb = "has failed" if transition.type == FAILED else "was aborted"
+            if event_data.exhausted:
+                return f"It {verb} for good, and no retries are left{reason}."
+            if event_data.final:
+                return f"It {verb} for good{reason}."
+            after = (
+                "" if event_data.available_at is None else f"; another attempt may begin at {event_data.available_at}"
+            )
+            return f"Attempt {event_data.attempt} {verb}{reason}{after}."
         case "task.unblocked":
             return "Everything it depends on is out of its way."
         case "task.warned":
-            return f"It is long past its estimate{why}."
+            return f"It is long past its estimate{reason}."
         case other:
-            return f"It was {other.removeprefix('task.')} by {transition.actor}{why}."
+            return f"It was {other.removeprefix('task.')} by {transition.actor}{reason}."
 
 
-def line_as(line: Line) -> Entry:
-    return Entry(
+def entry_from_line(line: LogLine) -> LogEntry:
+    return LogEntry(
         pos=None,
         number=line.number,
         id=line.id,
@@ -249,58 +251,67 @@ def line_as(line: Line) -> Entry:
     )
 
 
-class Half(msgspec.Struct, frozen=True):
+class LogPart(msgspec.Struct, frozen=True):
     """What was read of one half, in its order; `is_cut` if there is more of it."""
 
-    entries: Sequence[Entry]
-    is_cut: bool
+    entries: Sequence[LogEntry]
+    is_truncated: bool
 
 
-class Span(msgspec.Struct, frozen=True):
+class PageRange(msgspec.Struct, frozen=True):
     """From where on a page is read, and where a half is gone on from if all of it was read: where it ends now, or
     backwards before its beginning."""
 
-    begin: Place
-    end: Place
+    start: LogPosition
+    end: LogPosition
     limit: int
     oldest_first: bool
 
 
-def merged(transitions: Half, lines: Half, span: Span) -> LogPage:
+def merge_parts(transitions: LogPart, lines: LogPart, page_range: PageRange) -> LogPage:
     """One page of both."""
-    left, right = [*transitions.entries], [*lines.entries]
-    page: list[Entry] = []
+    transition_entries, line_entries = [*transitions.entries], [*lines.entries]
+    page: list[LogEntry] = []
     i = j = 0
-    while len(page) < span.limit:
-        if (i == len(left) and transitions.is_cut) or (j == len(right) and lines.is_cut):
+    while len(page) < page_range.limit:
+        if (i == len(transition_entries) and transitions.is_truncated) or (
+            j == len(line_entries) and lines.is_truncated
+        ):
             # What comes next of that half is not known, and might come first.
             break
-        if i == len(left) and j == len(right):
+        if i == len(transition_entries) and j == len(line_entries):
             break
-        takes_left = j == len(right) or (
-            i < len(left) and _comes_first(left[i], right[j], oldest_first=span.oldest_first)
+        takes_transition = j == len(line_entries) or (
+            i < len(transition_entries)
+            and _comes_first(transition_entries[i], line_entries[j], oldest_first=page_range.oldest_first)
         )
-        page.append(left[i] if takes_left else right[j])
-        i, j = (i + 1, j) if takes_left else (i, j + 1)
-    all_left = i == len(left) and not transitions.is_cut
-    all_right = j == len(right) and not lines.is_cut
-    pos = span.end.pos if all_left else _reached(left[:i], span.begin.pos, "pos")
-    number = span.end.number if all_right else _reached(right[:j], span.begin.number, "number")
-    return LogPage(page, Place(pos, number), all_left and all_right)
+        page.append(transition_entries[i] if takes_transition else line_entries[j])
+        i, j = (i + 1, j) if takes_transition else (i, j + 1)
+    has_all_transitions = i == len(transition_entries) and not transitions.is_truncated
+    has_all_lines = j == len(line_entries) and not lines.is_truncated
+    pos = (
+        page_range.end.pos
+        if has_all_transitions
+        else _last_position(transition_entries[:i], page_range.start.pos, "pos")
+    )
+    number = (
+        page_range.end.number if has_all_lines else _last_position(line_entries[:j], page_range.start.number, "number")
+    )
+    return LogPage(page, LogPosition(pos, number), has_all_transitions and has_all_lines)
 
 
-def _comes_first(transition: Entry, line: Entry, *, oldest_first: bool) -> bool:
+def _comes_first(transition: LogEntry, line: LogEntry, *, oldest_first: bool) -> bool:
     """Of the same moment the transition is the older one, in either order."""
     if oldest_first:
         return transition.created_at <= line.created_at
     return transition.created_at > line.created_at
 
 
-def _reached(taken: Sequence[Entry], before: int, half: str) -> int:
-    return int(getattr(taken[-1], half)) if taken else before
+def _last_position(taken: Sequence[LogEntry], default: int, field: str) -> int:
+    return int(getattr(taken[-1], field)) if taken else default
 
 
-def view(entry: Entry, task_id: str) -> LogView:
+def to_view(entry: LogEntry, task_id: str) -> LogView:
     return LogView(
         id=entry.id,
         task_id=task_id,

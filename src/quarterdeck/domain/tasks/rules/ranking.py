@@ -22,7 +22,7 @@ from quarterdeck.domain.tasks.model.rows import Strategy, Task
 PRIORITY_MAX = 10
 STEP = 10**13
 """More milliseconds than will be: what is older never outweighs what is more urgent."""
-ESTIMATE_MAX = 525_601
+NO_ESTIMATE = 525_601
 """Minutes; of a task without an estimate."""
 
 
@@ -31,15 +31,15 @@ def by_priority(priority: int, created_at: Millis) -> int:
 
 
 def by_estimate(minutes: int | None, created_at: Millis) -> int:
-    return (ESTIMATE_MAX if minutes is None else minutes) * STEP + created_at
+    return (NO_ESTIMATE if minutes is None else minutes) * STEP + created_at
 
 
-def by_share(creators_last: int, last_served: int) -> int:
-    return max(creators_last, last_served) + 1
+def next_fair_rank(creator_rank: int, claimed_rank: int) -> int:
+    return max(creator_rank, claimed_rank) + 1
 
 
-def of(strategy: Strategy, row: Task) -> int:
+def rank_of(strategy: Strategy, task: Task) -> int:
     """By what stands in the row; fair turns are remembered, not found again."""
     if strategy is Strategy.SJF:
-        return by_estimate(row.estimated_duration_minutes, row.created_at)
-    return by_priority(row.priority, row.created_at)
+        return by_estimate(task.estimated_duration_minutes, task.created_at)
+    return by_priority(task.priority, task.created_at)

@@ -6,13 +6,13 @@ import msgspec
 from msgspec import UNSET
 
 from quarterdeck.core.clock import MINUTE, SECOND, Millis
-from quarterdeck.core.retry import Policy, delay
-from quarterdeck.core.state_machine import Machine
+from quarterdeck.core.retry import Policy, backoff
+from quarterdeck.core.state_machine import StateMachine
 from quarterdeck.domain.tasks.model.commands import Cost, Create, Patch
-from quarterdeck.domain.tasks.model.rows import State, Strategy, Task, Verb, Waits
+from quarterdeck.domain.tasks.model.rows import State, Strategy, Task, Verb, WaitsFor
 
 _OPEN = (State.PENDING, State.ASSIGNED, State.RUNNING)
-TASK: Machine[State, Verb] = Machine(
+TASK_STATES: StateMachine[State, Verb] = StateMachine(
     "task",
     State,
     State.PENDING,
@@ -40,61 +40,61 @@ EMPTY = "{}"
 _replace = msgspec.structs.replace
 
 
-def is_over(row: Task) -> bool:
+def has_ended(task: Task) -> bool:
     """Whether nothing but a hand moves it any more."""
-    return row.status in (State.COMPLETED, State.ARCHIVED) or bool(row.final)
+    return task.status in (State.COMPLETED, State.ARCHIVED) or bool(task.final)
 
 
-class Rank(msgspec.Struct, frozen=True):
+class TaskRank(msgspec.Struct, frozen=True):
     """Where a task stands among those that wait."""
 
     strategy: Strategy
-    turn: int
+    value: int
 
 
-def created(ask: Create, rank: Rank, unmet: int, now: Millis) -> Task:
-    assert ask.caller is not None
-    available_at = max(now, ask.run_at or now)
+def create(command: Create, rank: TaskRank, unmet: int, now: Millis) -> Task:
+    assert command.caller is not None
+    available_at = max(now, command.run_at or now)
     return Task(
-        id=ask.id,
-        zone_id=ask.zone_id,
-        task_type=ask.task_type,
+        id=command.id,
+        zone_id=command.zone_id,
+        task_type=command.task_type,
         status=State.PENDING,
-        priority=ask.priority,
+        priority=command.priority,
         agent_id=None,
         session_key=None,
         progress_percent=0,
         current_step=None,
-        estimated_duration_minutes=ask.estimated_duration_minutes,
+        estimated_duration_minutes=command.estimated_duration_minutes,
         estimated_completion_at=None,
         retry_count=0,
-        max_retries=ask.max_retries,
-        retry_backoff_seconds=ask.retry_backoff_seconds,
-        on_dependency_failure=ask.on_dependency_failure,
-        class_id=ask.class_id,
-        turn=rank.turn,
+        max_retries=command.max_retries,
+        retry_backoff_seconds=command.retry_backoff_seconds,
+        on_dependency_failure=command.on_dependency_failure,
+        class_id=command.class_id,
+        rank=rank.value,
         ranked_by=rank.strategy,
-        waits=_awaited(unmet, available_at, now),
-        depends=len(ask.depends_on),
-        unmet=unmet,
+        waits_for=_waits_for(unmet, available_at, now),
+        dependency_count=len(command.depends_on),
+        unmet_dependencies=unmet,
         available_at=available_at,
-        timeout_seconds=ask.timeout_seconds,
+        timeout_seconds=command.timeout_seconds,
         timeout_at=None,
         attempt=0,
         attempt_token=None,
         claim_id=None,
         final=0,
         reason=None,
-        spreads=0,
+        dependents_pending=0,
         warned_at=None,
         progress_at=None,
         overdue_at=None,
         usd_micros=0,
         input_tokens=0,
         output_tokens=0,
-        created_by=ask.caller.subject,
-        application_id=ask.caller.client_id,
-        trace=ask.trace,
+        created_by=command.caller.subject,
+        application_id=command.caller.client_id,
+        trace=command.trace,
         created_at=now,
         updated_at=now,
         assigned_at=None,
@@ -104,22 +104,22 @@ def created(ask: Create, rank: Rank, unmet: int, now: Millis) -> Task:
     )
 
 
-def awaited(row: Task, now: Millis) -> int:
+def waits_for(task: Task, now: Millis) -> int:
     """What a task that is PENDING waits for."""
-    return _awaited(row.unmet, row.available_at, now)
+    return _waits_for(task.unmet_dependencies, task.available_at, now)
 
 
-def _awaited(unmet: int, available_at: Millis, now: Millis) -> int:
+def _waits_for(unmet: int, available_at: Millis, now: Millis) -> int:
     """Others first: until they are done its moment does not matter."""
     if unmet:
-        return Waits.OTHERS
-    return Waits.A_MOMENT if available_at > now else Waits.NOTHING
+        return WaitsFor.DEPENDENCIES
+    return WaitsFor.TIME if available_at > now else WaitsFor.NOTHING
 
 
 # -- attempts ----------------------------------------------------------------------------------------------------
 
 
-class Holding(msgspec.Struct, frozen=True):
+class Attempt(msgspec.Struct, frozen=True):
     """Who begins an attempt."""
 
     agent_id: str
@@ -128,99 +128,99 @@ class Holding(msgspec.Struct, frozen=True):
     session_key: str | None = None
 
 
-def assigned(row: Task, holding: Holding, now: Millis) -> Task:
+def assign(task: Task, attempt: Attempt, now: Millis) -> Task:
     """An attempt is counted when it is given out, whatever becomes of it."""
     return _replace(
-        row,
+        task,
         status=State.ASSIGNED,
-        agent_id=holding.agent_id,
-        attempt=row.attempt + 1,
-        attempt_token=holding.token,
-        claim_id=holding.claim_id,
-        session_key=holding.session_key,
+        agent_id=attempt.agent_id,
+        attempt=task.attempt + 1,
+        attempt_token=attempt.token,
+        claim_id=attempt.claim_id,
+        session_key=attempt.session_key,
         progress_percent=0,
         current_step=None,
         warned_at=None,
         progress_at=None,
         overdue_at=None,
-        timeout_at=_timeout(row, now),
+        timeout_at=_timeout_at(task, now),
         assigned_at=now,
         updated_at=now,
     )
 
 
-def launching(row: Task, until: Millis) -> Task:
+def set_launch_deadline(task: Task, deadline: Millis) -> Task:
     """Its time does not run before it has begun; that of its launch does."""
-    return _replace(row, timeout_at=until)
+    return _replace(task, timeout_at=deadline)
 
 
-def started(row: Task, overdue_ms: Millis, now: Millis) -> Task:
+def start(task: Task, overdue_ms: Millis, now: Millis) -> Task:
     """`overdue_ms`: how long past its estimate its agent is warned."""
-    expected = row.estimated_completion_at
-    if row.estimated_duration_minutes is not None:
-        expected = now + row.estimated_duration_minutes * MINUTE
+    expected = task.estimated_completion_at
+    if task.estimated_duration_minutes is not None:
+        expected = now + task.estimated_duration_minutes * MINUTE
     return _replace(
-        row,
+        task,
         status=State.RUNNING,
         estimated_completion_at=expected,
         overdue_at=None if expected is None else expected + overdue_ms,
-        timeout_at=_timeout(row, now),
+        timeout_at=_timeout_at(task, now),
         started_at=now,
         progress_at=now,
         updated_at=now,
     )
 
 
-def claimed(row: Task, claim_id: str | None) -> Task:
+def set_claim_id(task: Task, claim_id: str | None) -> Task:
     """By whom it was assigned to."""
-    return _replace(row, claim_id=claim_id)
+    return _replace(task, claim_id=claim_id)
 
 
-def _timeout(row: Task, now: Millis) -> Millis | None:
-    return None if row.timeout_seconds is None else now + row.timeout_seconds * SECOND
+def _timeout_at(task: Task, now: Millis) -> Millis | None:
+    return None if task.timeout_seconds is None else now + task.timeout_seconds * SECOND
 
 
-class Report(msgspec.Struct, frozen=True):
+class ProgressReport(msgspec.Struct, frozen=True):
     percent: int | None
     step: str | None
-    resets: bool = False
+    is_reset: bool = False
 
 
-def progressed(row: Task, said: Report, now: Millis) -> Task:
+def update_progress(task: Task, report: ProgressReport, now: Millis) -> Task:
     """Within an attempt progress never falls, unless its agent says that it began again."""
-    percent = row.progress_percent if said.percent is None else said.percent
+    percent = task.progress_percent if report.percent is None else report.percent
     return _replace(
-        row,
-        progress_percent=percent if said.resets else max(percent, row.progress_percent),
-        current_step=row.current_step if said.step is None else said.step,
+        task,
+        progress_percent=percent if report.is_reset else max(percent, task.progress_percent),
+        current_step=task.current_step if report.step is None else report.step,
         progress_at=now,
         updated_at=now,
     )
 
 
-def in_session(row: Task, session_key: str) -> Task:
-    return _replace(row, session_key=session_key)
+def set_session_key(task: Task, session_key: str) -> Task:
+    return _replace(task, session_key=session_key)
 
 
-def released(row: Task, now: Millis) -> Task:
+def release(task: Task, now: Millis) -> Task:
     """As if the attempt had never been given out."""
-    back = _let_go(row, State.PENDING, now)
-    return _replace(back, attempt=row.attempt - 1, waits=awaited(back, now))
+    pending = _clear_attempt(task, State.PENDING, now)
+    return _replace(pending, attempt=task.attempt - 1, waits_for=waits_for(pending, now))
 
 
-def paused(row: Task, now: Millis) -> Task:
+def pause(task: Task, now: Millis) -> Task:
     """Its holder's word counts no longer. What it has saved stays."""
-    return _replace(_let_go(row, State.PAUSED, now), waits=Waits.NOTHING)
+    return _replace(_clear_attempt(task, State.PAUSED, now), waits_for=WaitsFor.NOTHING)
 
 
-def resumed(row: Task, now: Millis) -> Task:
-    back = _replace(row, status=State.PENDING, updated_at=now)
-    return _replace(back, waits=awaited(back, now))
+def resume(task: Task, now: Millis) -> Task:
+    pending = _replace(task, status=State.PENDING, updated_at=now)
+    return _replace(pending, waits_for=waits_for(pending, now))
 
 
-def _let_go(row: Task, status: State, now: Millis) -> Task:
+def _clear_attempt(task: Task, status: State, now: Millis) -> Task:
     return _replace(
-        row,
+        task,
         status=status,
         agent_id=None,
         session_key=None,
@@ -236,12 +236,12 @@ def _let_go(row: Task, status: State, now: Millis) -> Task:
 # -- ends --------------------------------------------------------------------------------------------------------
 
 
-def completed(row: Task, now: Millis) -> Task:
+def complete(task: Task, now: Millis) -> Task:
     """The token stays: whoever says it twice is answered twice."""
     return _replace(
-        row,
+        task,
         status=State.COMPLETED,
-        waits=Waits.NOTHING,
+        waits_for=WaitsFor.NOTHING,
         progress_percent=100,
         timeout_at=None,
         overdue_at=None,
@@ -250,30 +250,34 @@ def completed(row: Task, now: Millis) -> Task:
     )
 
 
-class Setback(msgspec.Struct, frozen=True):
+class Failure(msgspec.Struct, frozen=True):
     """Why an attempt ended without a result, and what chance says about the pause after it."""
 
     reason: str
-    chance: float
+    jitter: float
     retryable: bool = True
     raises_priority: bool = False
 
 
-def set_back(row: Task, to: State, why: Setback, cap_ms: Millis, now: Millis) -> Task:
+def fail(task: Task, status: State, failure: Failure, backoff_max_ms: Millis, now: Millis) -> Task:
     """FAILED or ABORTED: with another attempt to come after the backoff while retries remain, else FAILED for good."""
-    exhausted = row.retry_count >= row.max_retries
+    exhausted = task.retry_count >= task.max_retries
     ended = _replace(
-        _let_go(row, to, now), agent_id=row.agent_id, attempt_token=row.attempt_token, reason=why.reason, failed_at=now
+        _clear_attempt(task, status, now),
+        agent_id=task.agent_id,
+        attempt_token=task.attempt_token,
+        reason=failure.reason,
+        failed_at=now,
     )
-    if not why.retryable or exhausted:
-        return _replace(ended, status=State.FAILED, waits=Waits.NOTHING, final=1, spreads=1)
-    policy = Policy(0, row.retry_backoff_seconds * SECOND, 2.0, cap_ms)
+    if not failure.retryable or exhausted:
+        return _replace(ended, status=State.FAILED, waits_for=WaitsFor.NOTHING, final=1, dependents_pending=1)
+    policy = Policy(0, task.retry_backoff_seconds * SECOND, 2.0, backoff_max_ms)
     return _replace(
         ended,
-        waits=Waits.A_MOMENT,
-        available_at=now + delay(policy, attempt=row.retry_count + 1, chance=why.chance),
-        retry_count=row.retry_count + 1,
-        priority=min(10, row.priority + 1) if why.raises_priority else row.priority,
+        waits_for=WaitsFor.TIME,
+        available_at=now + backoff(policy, attempt=task.retry_count + 1, jitter=failure.jitter),
+        retry_count=task.retry_count + 1,
+        priority=min(10, task.priority + 1) if failure.raises_priority else task.priority,
     )
 
 
@@ -282,101 +286,124 @@ def is_exhausted(before: Task, after: Task, *, retryable: bool) -> bool:
     return bool(after.final) and retryable and before.retry_count >= before.max_retries
 
 
-def canceled(row: Task, reason: str, now: Millis) -> Task:
+def cancel(task: Task, reason: str, now: Millis) -> Task:
     """ABORTED for good."""
-    over = _let_go(row, State.ABORTED, now)
-    return _replace(over, waits=Waits.NOTHING, final=1, spreads=1, reason=reason, failed_at=now)
+    ended = _clear_attempt(task, State.ABORTED, now)
+    return _replace(ended, waits_for=WaitsFor.NOTHING, final=1, dependents_pending=1, reason=reason, failed_at=now)
 
 
-def failed_by_dependency(row: Task, reason: str, now: Millis) -> Task:
+def fail_dependency(task: Task, reason: str, now: Millis) -> Task:
     return _replace(
-        row, status=State.FAILED, waits=Waits.NOTHING, final=1, spreads=1, reason=reason, failed_at=now, updated_at=now
+        task,
+        status=State.FAILED,
+        waits_for=WaitsFor.NOTHING,
+        final=1,
+        dependents_pending=1,
+        reason=reason,
+        failed_at=now,
+        updated_at=now,
     )
 
 
-def given_up(row: Task, reason: str, now: Millis) -> Task:
+def cancel_retry(task: Task, reason: str, now: Millis) -> Task:
     """It would have been tried again after its backoff; now it is not."""
     return _replace(
-        row, status=State.ABORTED, waits=Waits.NOTHING, final=1, spreads=1, reason=reason, failed_at=now, updated_at=now
+        task,
+        status=State.ABORTED,
+        waits_for=WaitsFor.NOTHING,
+        final=1,
+        dependents_pending=1,
+        reason=reason,
+        failed_at=now,
+        updated_at=now,
     )
 
 
-def requeued(row: Task, now: Millis) -> Task:
+def requeue(task: Task, now: Millis) -> Task:
     """Its backoff is over."""
-    back = _replace(
-        _let_go(row, State.PENDING, now),
+    pending = _replace(
+        _clear_attempt(task, State.PENDING, now),
         final=0,
-        spreads=0,
+        dependents_pending=0,
         reason=None,
         failed_at=None,
-        available_at=min(row.available_at, now),
+        available_at=min(task.available_at, now),
     )
-    return _replace(back, waits=awaited(back, now))
+    return _replace(pending, waits_for=waits_for(pending, now))
 
 
-def retried(row: Task, now: Millis) -> Task:
+def retry(task: Task, now: Millis) -> Task:
     """By hand, it begins anew: with all its retries, and what it had saved."""
-    back = _replace(_let_go(row, State.PENDING, now), final=0, spreads=0, reason=None, retry_count=0, available_at=now)
-    return _replace(back, waits=awaited(back, now), failed_at=None)
+    pending = _replace(
+        _clear_attempt(task, State.PENDING, now),
+        final=0,
+        dependents_pending=0,
+        reason=None,
+        retry_count=0,
+        available_at=now,
+    )
+    return _replace(pending, waits_for=waits_for(pending, now), failed_at=None)
 
 
-def archived(row: Task, now: Millis) -> Task:
-    return _replace(row, status=State.ARCHIVED, waits=Waits.NOTHING, updated_at=now)
+def archive(task: Task, now: Millis) -> Task:
+    return _replace(task, status=State.ARCHIVED, waits_for=WaitsFor.NOTHING, updated_at=now)
 
 
-def charged(row: Task, costs: tuple[Cost, ...]) -> Task:
+def add_costs(task: Task, costs: tuple[Cost, ...]) -> Task:
     return _replace(
-        row,
-        usd_micros=row.usd_micros + sum(cost.usd_micros for cost in costs),
-        input_tokens=row.input_tokens + sum(cost.input_tokens for cost in costs),
-        output_tokens=row.output_tokens + sum(cost.output_tokens for cost in costs),
+        task,
+        usd_micros=task.usd_micros + sum(cost.usd_micros for cost in costs),
+        input_tokens=task.input_tokens + sum(cost.input_tokens for cost in costs),
+        output_tokens=task.output_tokens + sum(cost.output_tokens for cost in costs),
     )
 
 
 # -- waiting and watching ----------------------------------------------------------------------------------------
 
 
-def ranked(row: Task, rank: Rank) -> Task:
-    return _replace(row, turn=rank.turn, ranked_by=rank.strategy)
+def set_rank(task: Task, rank: TaskRank) -> Task:
+    return _replace(task, rank=rank.value, ranked_by=rank.strategy)
 
 
-def called_up(row: Task, now: Millis) -> Task:
+def update_waits_for(task: Task, now: Millis) -> Task:
     """The moment that it was to wait for has come."""
-    return _replace(row, waits=awaited(row, now), updated_at=now)
+    return _replace(task, waits_for=waits_for(task, now), updated_at=now)
 
 
-def waiting_for(row: Task, depends: int, unmet: int, now: Millis) -> Task:
-    changed = _replace(row, depends=depends, unmet=unmet, updated_at=now)
-    return _replace(changed, waits=awaited(changed, now)) if row.status is State.PENDING else changed
+def set_dependencies(task: Task, dependency_count: int, unmet: int, now: Millis) -> Task:
+    changed = _replace(task, dependency_count=dependency_count, unmet_dependencies=unmet, updated_at=now)
+    return _replace(changed, waits_for=waits_for(changed, now)) if task.status is State.PENDING else changed
 
 
-def unblocked(row: Task, now: Millis) -> Task:
+def meet_dependency(task: Task, now: Millis) -> Task:
     """One of those it waited for is out of its way."""
-    return waiting_for(row, row.depends, max(0, row.unmet - 1), now)
+    return set_dependencies(task, task.dependency_count, max(0, task.unmet_dependencies - 1), now)
 
 
-def spreading(row: Task, *, spreads: bool) -> Task:
+def set_dependents_pending(task: Task, *, pending: bool) -> Task:
     """Whether some of those that depend on it are still to hear of its end."""
-    return _replace(row, spreads=int(spreads))
+    return _replace(task, dependents_pending=int(pending))
 
 
-def warned(row: Task, look_again_at: Millis, now: Millis) -> Task:
-    return _replace(row, warned_at=now, overdue_at=look_again_at, updated_at=now)
+def mark_warned(task: Task, next_check_at: Millis, now: Millis) -> Task:
+    return _replace(task, warned_at=now, overdue_at=next_check_at, updated_at=now)
 
 
-def watched(row: Task, look_again_at: Millis) -> Task:
+def set_overdue_at(task: Task, next_check_at: Millis) -> Task:
     """It was warned, and has moved since."""
-    return _replace(row, overdue_at=look_again_at)
+    return _replace(task, overdue_at=next_check_at)
 
 
-def patched(row: Task, ask: Patch, overdue_ms: Millis, now: Millis) -> Task:
-    expected = row.estimated_completion_at if ask.estimated_completion_at is UNSET else ask.estimated_completion_at
+def apply_patch(task: Task, command: Patch, overdue_ms: Millis, now: Millis) -> Task:
+    expected = (
+        task.estimated_completion_at if command.estimated_completion_at is UNSET else command.estimated_completion_at
+    )
     after = _replace(
-        row,
-        priority=row.priority if ask.priority is None else ask.priority,
+        task,
+        priority=task.priority if command.priority is None else command.priority,
         estimated_completion_at=expected,
         updated_at=now,
     )
-    if row.status is not State.RUNNING or expected == row.estimated_completion_at:
+    if task.status is not State.RUNNING or expected == task.estimated_completion_at:
         return after
     return _replace(after, warned_at=None, overdue_at=None if expected is None else expected + overdue_ms)

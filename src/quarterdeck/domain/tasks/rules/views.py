@@ -8,68 +8,68 @@ import msgspec
 from msgspec import UNSET
 
 from quarterdeck.core.clock import iso, iso_or_none
-from quarterdeck.domain.tasks.model.cost_types import MICROS
-from quarterdeck.domain.tasks.model.rows import Leased, Whole
+from quarterdeck.domain.tasks.model.cost_types import MICROS_PER_USD
+from quarterdeck.domain.tasks.model.rows import ClaimedTask, FullTask
 from quarterdeck.domain.tasks.model.views import CostsView, TaskView
 
-Shown = Callable[[str, str], str]
+FieldRenderer = Callable[[str, str], str]
 """(field, as stored) → as shown"""
 
 
-def view(whole: Whole, shown: Shown) -> TaskView:
-    row, said = whole.task, whole.content
+def to_view(full_task: FullTask, render: FieldRenderer) -> TaskView:
+    task, content = full_task.task, full_task.content
     return TaskView(
-        id=row.id,
-        zone_id=row.zone_id,
-        title=said.title,
-        description=said.description,
-        task_type=row.task_type,
-        status=row.status,
-        priority=row.priority,
-        agent_id=row.agent_id,
-        session_key=row.session_key,
-        progress_percent=row.progress_percent,
-        current_step=row.current_step,
-        estimated_duration_minutes=row.estimated_duration_minutes,
-        estimated_completion_at=iso_or_none(row.estimated_completion_at),
-        retry_count=row.retry_count,
-        max_retries=row.max_retries,
-        retry_backoff_seconds=row.retry_backoff_seconds,
-        last_error=said.last_error,
-        depends_on=[*whole.depends_on],
-        depends_on_count=row.depends,
-        blocks=[*whole.blocks],
-        more_blocks=whole.has_more_blocks,
-        on_dependency_failure=row.on_dependency_failure,
-        input_context=_raw(shown("input_context", said.input_context)),
-        output_result=None if said.output_result is None else _raw(shown("output_result", said.output_result)),
-        summary=said.summary,
-        checkpoint_data=_raw(shown("checkpoint_data", said.checkpoint_data)),
-        metadata=_raw(said.metadata_json),
-        tags=_raw(said.tags),
-        required_capabilities=_raw(said.required_capabilities),
-        available_at=iso(row.available_at),
-        timeout_seconds=row.timeout_seconds,
-        attempt=row.attempt,
-        reason=row.reason,
-        is_final=bool(row.final),
-        costs=CostsView(row.usd_micros / MICROS, row.input_tokens, row.output_tokens),
-        created_by=row.created_by,
-        created_at=iso(row.created_at),
-        updated_at=iso(row.updated_at),
-        assigned_at=iso_or_none(row.assigned_at),
-        started_at=iso_or_none(row.started_at),
-        completed_at=iso_or_none(row.completed_at),
-        failed_at=iso_or_none(row.failed_at),
+        id=task.id,
+        zone_id=task.zone_id,
+        title=content.title,
+        description=content.description,
+        task_type=task.task_type,
+        status=task.status,
+        priority=task.priority,
+        agent_id=task.agent_id,
+        session_key=task.session_key,
+        progress_percent=task.progress_percent,
+        current_step=task.current_step,
+        estimated_duration_minutes=task.estimated_duration_minutes,
+        estimated_completion_at=iso_or_none(task.estimated_completion_at),
+        retry_count=task.retry_count,
+        max_retries=task.max_retries,
+        retry_backoff_seconds=task.retry_backoff_seconds,
+        last_error=content.last_error,
+        depends_on=[*full_task.depends_on],
+        depends_on_count=task.dependency_count,
+        blocks=[*full_task.blocks],
+        more_blocks=full_task.has_more_blocks,
+        on_dependency_failure=task.on_dependency_failure,
+        input_context=_raw(render("input_context", content.input_context)),
+        output_result=None if content.output_result is None else _raw(render("output_result", content.output_result)),
+        summary=content.summary,
+        checkpoint_data=_raw(render("checkpoint_data", content.checkpoint_data)),
+        metadata=_raw(content.metadata_json),
+        tags=_raw(content.tags),
+        required_capabilities=_raw(content.required_capabilities),
+        available_at=iso(task.available_at),
+        timeout_seconds=task.timeout_seconds,
+        attempt=task.attempt,
+        reason=task.reason,
+        is_final=bool(task.final),
+        costs=CostsView(task.usd_micros / MICROS_PER_USD, task.input_tokens, task.output_tokens),
+        created_by=task.created_by,
+        created_at=iso(task.created_at),
+        updated_at=iso(task.updated_at),
+        assigned_at=iso_or_none(task.assigned_at),
+        started_at=iso_or_none(task.started_at),
+        completed_at=iso_or_none(task.completed_at),
+        failed_at=iso_or_none(task.failed_at),
     )
 
 
-def lease_view(leased: Leased, shown: Shown) -> TaskView:
+def to_claimed_view(claimed: ClaimedTask, render: FieldRenderer) -> TaskView:
     """The same for its holder, with what it needs to speak for the attempt."""
-    assert leased.content is not None
-    plain = view(Whole(leased.task, leased.content, leased.depends_on), shown)
+    assert claimed.content is not None
+    view = to_view(FullTask(claimed.task, claimed.content, claimed.depends_on), render)
     return msgspec.structs.replace(
-        plain, attempt_token=leased.task.attempt_token or UNSET, lease_expires_at=iso(leased.lease_expires_at)
+        view, attempt_token=claimed.task.attempt_token or UNSET, lease_expires_at=iso(claimed.lease_expires_at)
     )
 
 

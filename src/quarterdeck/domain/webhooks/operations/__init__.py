@@ -10,20 +10,25 @@
 Locks are taken in this order: the zone, endpoints, deliveries, the log.
 """
 
-from quarterdeck.domain.webhooks.operations.cleanup import forget, go_with_zone
-from quarterdeck.domain.webhooks.operations.deliveries import Reporter, settle, take
-from quarterdeck.domain.webhooks.operations.endpoints import Changer
-from quarterdeck.domain.webhooks.operations.reads import Waiting, deliveries, endpoints, to_take
+from quarterdeck.domain.webhooks.operations.cleanup import delete_expired, on_zone_ended
+from quarterdeck.domain.webhooks.operations.deliveries import AttemptReporter, claim_deliveries, fail_pending_deliveries
+from quarterdeck.domain.webhooks.operations.endpoints import EndpointUpdater
+from quarterdeck.domain.webhooks.operations.reads import (
+    PendingEndpoint,
+    find_pending_endpoints,
+    list_deliveries,
+    list_endpoints,
+)
 
 __all__ = [
-    "Changer",
-    "Reporter",
-    "Waiting",
-    "deliveries",
-    "endpoints",
-    "forget",
-    "go_with_zone",
-    "settle",
-    "take",
-    "to_take",
+    "AttemptReporter",
+    "EndpointUpdater",
+    "PendingEndpoint",
+    "claim_deliveries",
+    "delete_expired",
+    "fail_pending_deliveries",
+    "find_pending_endpoints",
+    "list_deliveries",
+    "list_endpoints",
+    "on_zone_ended",
 ]

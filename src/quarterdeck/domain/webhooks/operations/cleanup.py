@@ -5,41 +5,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.core.ids import first_id
+from quarterdeck.core.ids import lowest_id_at
 from quarterdeck.domain.webhooks.model import Endpoint, Remove
-from quarterdeck.domain.webhooks.operations.endpoints import change_row, event
+from quarterdeck.domain.webhooks.operations.endpoints import to_new_event, update_row
 from quarterdeck.domain.webhooks.queries import Q
-from quarterdeck.domain.webhooks.rules.endpoints import Told, removed
+from quarterdeck.domain.webhooks.rules.endpoints import PendingEvent, mark_removed
 from quarterdeck.engine.event_log import NewEvent
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
 
-async def go_with_zone(tx: Tx, events: Sequence[NewEvent]) -> None:
+async def on_zone_ended(tx: Transaction, events: Sequence[NewEvent]) -> None:
     """Hears of events in their own transaction: when a zone ends, its endpoints are removed with it. Whoever ends a
     zone holds its lock."""
-    ended = {event.zone_id: event for event in events if event.type == "zone.end"}
-    if not ended:
+    zone_ends = {event.zone_id: event for event in events if event.type == "zone.end"}
+    if not zone_ends:
         return
-    [rows] = await tx.read(Q.webhooks_of_zones(batch=[(zone_id,) for zone_id in sorted(ended)]))
+    [rows] = await tx.read(Q.webhooks_of_zones(batch=[(zone_id,) for zone_id in sorted(zone_ends)]))
     if not rows:
         return
     before = decode(rows, Endpoint)
-    after = [removed(row, tx.now) for row in before]
-    tx.write(Q.webhooks_change(batch=[change_row(row) for row in after]))
-    for was, row in zip(before, after, strict=True):
-        cause = ended[row.zone_id]
-        ask = Remove(zone_id=row.zone_id, id=row.id, trace=cause.trace)
-        tx.emit(event(Told(ask, "removed", was, row)))
+    after = [mark_removed(row, tx.now) for row in before]
+    tx.write(Q.webhooks_change(batch=[update_row(row) for row in after]))
+    for old, row in zip(before, after, strict=True):
+        cause = zone_ends[row.zone_id]
+        command = Remove(zone_id=row.zone_id, id=row.id, trace=cause.trace)
+        tx.emit(to_new_event(PendingEvent(command, "removed", old, row)))
 
 
-async def forget(tx: Tx, window: Millis, limit: int) -> int:
+async def delete_expired(tx: Transaction, retention_ms: Millis, limit: int) -> int:
     """Removes up to so many deliveries that are over and were made before the window; then endpoints of which nothing
     is left."""
     await tx.read()
-    before = tx.now - window
-    gone, ended = await tx.read(
-        Q.webhook_deliveries_forget(before_id=first_id(before), limit=limit),
+    before = tx.now - retention_ms
+    deleted_deliveries, deleted_endpoints = await tx.read(
+        Q.webhook_deliveries_forget(before_id=lowest_id_at(before), limit=limit),
         Q.webhooks_forget(before=before, limit=limit),
     )
-    return max(len(gone), len(ended))
+    return max(len(deleted_deliveries), len(deleted_endpoints))

@@ -8,99 +8,130 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.webhooks.model import Delivery, Endpoint, Ref, Report, Reported, Settle, Settled, Take, Taken
+from quarterdeck.domain.webhooks.model import (
+    ClaimDeliveries,
+    ClaimedDeliveries,
+    Delivery,
+    Endpoint,
+    FailPending,
+    FailPendingResult,
+    Ref,
+    ReportAttempt,
+    ReportResult,
+)
 from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.webhooks.rules import states
-from quarterdeck.domain.webhooks.rules.states import Patience
+from quarterdeck.domain.webhooks.rules.states import FailurePolicy
 from quarterdeck.engine.lanes import Busy
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import Row, decode
 
 Batch = list[tuple[object, ...]]
 
 
-async def take(tx: Tx, asks: Sequence[Take]) -> list[Taken | Problem | Busy]:
+async def claim_deliveries(
+    tx: Transaction, commands: Sequence[ClaimDeliveries]
+) -> list[ClaimedDeliveries | Problem | Busy]:
     """Gives each what is due, leased; nothing of an endpoint that hears of nothing any more."""
     # A second ask for the same endpoint finds nothing: the rows of the first are read by it, too, and given once.
-    refs: Batch = sorted({(ask.zone_id, ask.endpoint_id) for ask in asks})
-    due = [Q.webhook_deliveries_due(queue=ask.endpoint_id, zone_id=ask.zone_id, limit=ask.number) for ask in asks]
-    endpoint_rows, *found = await tx.read(Q.webhooks_get(batch=refs), *due)
-    endpoints = _by_ref(endpoint_rows)
-    outcomes: list[Taken | Problem | Busy] = []
+    refs: Batch = sorted({(command.zone_id, command.endpoint_id) for command in commands})
+    due_statements = [
+        Q.webhook_deliveries_due(queue=command.endpoint_id, zone_id=command.zone_id, limit=command.limit)
+        for command in commands
+    ]
+    endpoint_rows, *due_rows = await tx.read(Q.webhooks_get(batch=refs), *due_statements)
+    endpoints = _endpoints_by_ref(endpoint_rows)
+    outcomes: list[ClaimedDeliveries | Problem | Busy] = []
     leases: dict[tuple[str, str, str], tuple[object, ...]] = {}
-    for ask, rows in zip(asks, found, strict=True):
-        endpoint = endpoints.get((ask.zone_id, ask.endpoint_id))
-        given = []
+    for command, rows in zip(commands, due_rows, strict=True):
+        endpoint = endpoints.get((command.zone_id, command.endpoint_id))
+        claimed = []
         for row in decode(rows, Delivery) if endpoint is not None and endpoint.enabled else []:
             key = (row.endpoint_id, row.zone_id, row.id)
             if key in leases:
                 continue
-            until = tx.now + ask.lease_ms
-            leases[key] = (*key, row.next_at, until)
-            given.append(msgspec.structs.replace(row, attempts=row.attempts + 1, next_at=until))
-        outcomes.append(Taken(endpoint, tuple(given), tx.now))
+            lease_expires_at = tx.now + command.lease_ms
+            leases[key] = (*key, row.next_at, lease_expires_at)
+            claimed.append(msgspec.structs.replace(row, attempts=row.attempts + 1, next_at=lease_expires_at))
+        outcomes.append(ClaimedDeliveries(endpoint, tuple(claimed), tx.now))
     if leases:
         tx.write(Q.webhook_deliveries_take(batch=[lease for _, lease in sorted(leases.items())], now=tx.now))
     return outcomes
 
 
-class Reporter:
+class AttemptReporter:
     """An object only because it must know how long what fails is borne."""
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+    def __init__(self, failure_policy: FailurePolicy) -> None:
+        self._failure_policy = failure_policy
 
-    async def report(self, tx: Tx, asks: Sequence[Report]) -> list[Reported | Problem | Busy]:
-        named: Batch = sorted({(ask.endpoint_id, ask.zone_id, ask.id) for ask in asks})
-        refs: Batch = sorted({(ask.zone_id, ask.endpoint_id) for ask in asks})
-        endpoint_rows, rows = await tx.read(Q.webhooks_get(batch=refs), Q.webhook_deliveries_get(batch=named))
-        endpoints = _by_ref(endpoint_rows)
-        known = {(row.endpoint_id, row.zone_id, row.id): row for row in decode(rows, Delivery)}
-        steps: dict[tuple[str, str, str], tuple[object, ...]] = {}
-        for ask in asks:
-            key = (ask.endpoint_id, ask.zone_id, ask.id)
-            row = known.get(key)
-            if row is not None and row.next_at == ask.until:
-                steps[key] = _step(states.reported(row, ask, tx.now, self._patience.schedule), ask.until)
-        self._note(tx, asks, endpoints)
-        moved: set[tuple[object, ...]] = set()
-        if steps:
-            [answers] = await tx.read(Q.webhook_deliveries_report(batch=[step for _, step in sorted(steps.items())]))
-            moved = {tuple(answer) for answer in answers}
-        return [self._outcome(tx, ask, endpoints, moved) for ask in asks]
+    async def report(self, tx: Transaction, commands: Sequence[ReportAttempt]) -> list[ReportResult | Problem | Busy]:
+        delivery_keys: Batch = sorted({(command.endpoint_id, command.zone_id, command.id) for command in commands})
+        refs: Batch = sorted({(command.zone_id, command.endpoint_id) for command in commands})
+        endpoint_rows, rows = await tx.read(Q.webhooks_get(batch=refs), Q.webhook_deliveries_get(batch=delivery_keys))
+        endpoints = _endpoints_by_ref(endpoint_rows)
+        deliveries = {(row.endpoint_id, row.zone_id, row.id): row for row in decode(rows, Delivery)}
+        updates: dict[tuple[str, str, str], tuple[object, ...]] = {}
+        for command in commands:
+            key = (command.endpoint_id, command.zone_id, command.id)
+            row = deliveries.get(key)
+            if row is not None and row.next_at == command.lease_expires_at:
+                updates[key] = _update_row(
+                    states.apply_report(row, command, tx.now, self._failure_policy.schedule), command.lease_expires_at
+                )
+        self._record_failures(tx, commands, endpoints)
+        updated: set[tuple[object, ...]] = set()
+        if updates:
+            [updated_rows] = await tx.read(
+                Q.webhook_deliveries_report(batch=[update for _, update in sorted(updates.items())])
+            )
+            updated = {tuple(updated_row) for updated_row in updated_rows}
+        return [self._report_result(tx, command, endpoints, updated) for command in commands]
 
-    def _note(self, tx: Tx, asks: Sequence[Report], endpoints: dict[Ref, Endpoint]) -> None:
+    def _record_failures(
+        self, tx: Transaction, commands: Sequence[ReportAttempt], endpoints: dict[Ref, Endpoint]
+    ) -> None:
         """Since when an endpoint fails. Of a batch in which something reached it, it does not."""
-        reached = {(ask.zone_id, ask.endpoint_id) for ask in asks if ask.error is None}
-        missed = {(ask.zone_id, ask.endpoint_id) for ask in asks} - reached
-        if well := sorted(ref for ref in reached if _has_failed(endpoints.get(ref))):
-            tx.write(Q.webhooks_recover(batch=[*well]))
-        if ill := sorted(ref for ref in missed if not _has_failed(endpoints.get(ref))):
-            tx.write(Q.webhooks_falter(batch=[*ill], now=tx.now))
+        reached = {(command.zone_id, command.endpoint_id) for command in commands if command.error is None}
+        unreached = {(command.zone_id, command.endpoint_id) for command in commands} - reached
+        if recovered := sorted(ref for ref in reached if _has_failed(endpoints.get(ref))):
+            tx.write(Q.webhooks_recover(batch=[*recovered]))
+        if failing := sorted(ref for ref in unreached if not _has_failed(endpoints.get(ref))):
+            tx.write(Q.webhooks_falter(batch=[*failing], now=tx.now))
 
-    def _outcome(self, tx: Tx, ask: Report, endpoints: dict[Ref, Endpoint], moved: set[tuple[object, ...]]) -> Reported:
-        endpoint = endpoints.get((ask.zone_id, ask.endpoint_id))
-        counts = (ask.endpoint_id, ask.zone_id, ask.id) in moved
-        if endpoint is None or not counts:
-            return Reported(counts)
-        return Reported(counts, states.ends(endpoint, ask, tx.now, self._patience.failing_ms))
+    def _report_result(
+        self, tx: Transaction, command: ReportAttempt, endpoints: dict[Ref, Endpoint], updated: set[tuple[object, ...]]
+    ) -> ReportResult:
+        endpoint = endpoints.get((command.zone_id, command.endpoint_id))
+        is_current = (command.endpoint_id, command.zone_id, command.id) in updated
+        if endpoint is None or not is_current:
+            return ReportResult(is_current)
+        return ReportResult(
+            is_current, states.disable_reason(endpoint, command, tx.now, self._failure_policy.max_failing_ms)
+        )
 
 
-async def settle(tx: Tx, asks: Sequence[Settle]) -> list[Settled | Problem | Busy]:
+async def fail_pending_deliveries(
+    tx: Transaction, commands: Sequence[FailPending]
+) -> list[FailPendingResult | Problem | Busy]:
     """Ends up to so many of what waits for endpoints that hear of nothing any more; how many that were."""
     await tx.read()
-    found = await tx.read(
+    results = await tx.read(
         *(
             Q.webhook_deliveries_settle(
-                queue=ask.endpoint_id, zone_id=ask.zone_id, limit=ask.limit, error=states.ENDPOINT_DISABLED, now=tx.now
+                queue=command.endpoint_id,
+                zone_id=command.zone_id,
+                limit=command.limit,
+                error=states.ENDPOINT_DISABLED,
+                now=tx.now,
             )
-            for ask in asks
+            for command in commands
         )
     )
-    return [Settled(len(rows)) for rows in found]
+    return [FailPendingResult(len(rows)) for rows in results]
 
 
-def _by_ref(rows: Sequence[Row]) -> dict[Ref, Endpoint]:
+def _endpoints_by_ref(rows: Sequence[Row]) -> dict[Ref, Endpoint]:
     return {row.ref: row for row in decode(rows, Endpoint)}
 
 
@@ -108,12 +139,12 @@ def _has_failed(endpoint: Endpoint | None) -> bool:
     return endpoint is not None and endpoint.failing_since is not None
 
 
-def _step(row: Delivery, until: int) -> tuple[object, ...]:
+def _update_row(row: Delivery, lease_expires_at: int) -> tuple[object, ...]:
     return (
         row.endpoint_id,
         row.zone_id,
         row.id,
-        until,
+        lease_expires_at,
         row.status,
         row.queue,
         row.next_at,

@@ -7,84 +7,97 @@ from collections.abc import Sequence
 import msgspec
 
 from quarterdeck.core.errors import Problem
-from quarterdeck.domain.agents.operations.authorization import Speakers
+from quarterdeck.domain.agents.operations.authorization import CallerChecks
 from quarterdeck.domain.sessions import operations as sessions
-from quarterdeck.domain.webhooks.model import Changed, Command, Create, Delivery, Endpoint, Replay
+from quarterdeck.domain.webhooks.model import Create, Delivery, Endpoint, EndpointResult, Replay, WebhookCommand
 from quarterdeck.domain.webhooks.queries import Q
-from quarterdeck.domain.webhooks.rules.endpoints import Registry, Stored, Terms, Told, key_of
+from quarterdeck.domain.webhooks.rules.endpoints import (
+    EndpointBatchInput,
+    EndpointDecider,
+    EndpointPolicy,
+    PendingEvent,
+    key_scope,
+)
 from quarterdeck.domain.zones import operations as zones, rules as zone_rules
 from quarterdeck.engine import idempotency
 from quarterdeck.engine.event_log import NewEvent
 from quarterdeck.engine.lanes import Busy, zones_of
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
-CHANGE = "webhooks.change"
+CHANGE_PERMISSION = "webhooks.change"
 Batch = list[tuple[object, ...]]
 
 
-class Changer:
+class EndpointUpdater:
     """An object only because it must know what endpoints are held to."""
 
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
+    def __init__(self, policy: EndpointPolicy) -> None:
+        self._policy = policy
 
-    async def run(self, tx: Tx, asks: Sequence[Command]) -> list[Changed | Problem | Busy]:
+    async def run(self, tx: Transaction, commands: Sequence[WebhookCommand]) -> list[EndpointResult | Problem | Busy]:
         """Every verb, in order of arrival."""
-        speakers = Speakers(asks)
-        spoken = speakers.statements()
-        batch: Batch = [(zone_id,) for zone_id in sorted({ask.zone_id for ask in asks})]
-        replays: Batch = sorted({(ask.id, ask.zone_id, ask.delivery_id) for ask in asks if isinstance(ask, Replay)})
-        keys = [key for ask in asks if isinstance(ask, Create) and (key := key_of(ask)) is not None]
-        locked_rows, *said, rows, delivery_rows, bound = await tx.read(
-            zones.lock(tx, zones_of(asks)),
-            *spoken,
-            Q.webhooks_of_zones(batch=batch),
-            Q.webhook_deliveries_get(batch=replays),
-            idempotency.load(keys),
+        caller_checks = CallerChecks(commands)
+        auth_statements = caller_checks.statements()
+        batch: Batch = [(zone_id,) for zone_id in sorted({command.zone_id for command in commands})]
+        replay_keys: Batch = sorted(
+            {(command.id, command.zone_id, command.delivery_id) for command in commands if isinstance(command, Replay)}
         )
-        locked, heard = zones.locked(locked_rows), speakers.heard(said, tx.now)
-        why_not = await zones.unlocked(tx, zones_of(asks) - locked.keys())
-        registry = Registry(
+        keys = [key for command in commands if isinstance(command, Create) and (key := key_scope(command)) is not None]
+        locked_rows, *auth_rows, rows, delivery_rows, key_rows = await tx.read(
+            zones.lock_statement(tx, zones_of(commands)),
+            *auth_statements,
+            Q.webhooks_of_zones(batch=batch),
+            Q.webhook_deliveries_get(batch=replay_keys),
+            idempotency.load_keys(keys),
+        )
+        locked, caller_state = zones.decode_zones(locked_rows), caller_checks.build_state(auth_rows, tx.now)
+        lock_failures = await zones.lock_failures(tx, zones_of(commands) - locked.keys())
+        decider = EndpointDecider(
             tx.now,
-            zone_rules.endings(locked.values()),
-            Stored(decode(rows, Endpoint), decode(delivery_rows, Delivery), idempotency.loaded(bound)),
-            self._terms,
+            zone_rules.ended_zone_problems(locked.values()),
+            EndpointBatchInput(
+                decode(rows, Endpoint), decode(delivery_rows, Delivery), idempotency.decode_records(key_rows)
+            ),
+            self._policy,
         )
         outcomes = [
-            sessions.held_up(ask, why_not) or heard.problem(ask, CHANGE) or registry.decide(ask) for ask in asks
+            sessions.blocked(command, lock_failures)
+            or caller_state.problem(command, CHANGE_PERMISSION)
+            or decider.decide(command)
+            for command in commands
         ]
-        await _write(tx, registry)
+        await _persist(tx, decider)
         return outcomes
 
 
-async def _write(tx: Tx, registry: Registry) -> None:
-    if registry.created:
-        tx.write(Q.webhooks_insert(batch=[_row(registry.row(ref)) for ref in registry.created]))
-    if registry.bindings:
-        tx.write(idempotency.store(registry.bindings, tx.now))
-    if changed := sorted(registry.changed):
-        [moved] = await tx.read(Q.webhooks_change(batch=[change_row(registry.row(ref)) for ref in changed]))
-        if len(moved) != len(changed):
+async def _persist(tx: Transaction, decider: EndpointDecider) -> None:
+    if decider.created:
+        tx.write(Q.webhooks_insert(batch=[_insert_row(decider.row(ref)) for ref in decider.created]))
+    if decider.key_records:
+        tx.write(idempotency.store_records(decider.key_records, tx.now))
+    if changed := sorted(decider.changed):
+        [updated] = await tx.read(Q.webhooks_change(batch=[update_row(decider.row(ref)) for ref in changed]))
+        if len(updated) != len(changed):
             raise RuntimeError("webhooks moved under the zone's lock")
-    if begun := sorted(registry.begun):
-        tx.write(Q.webhooks_begin(batch=[*begun]))
-    if elsewhere := sorted(registry.moved):
-        tx.write(Q.webhooks_recover(batch=[*elsewhere]))
-    if registry.tried:
-        tx.write(Q.webhook_deliveries_insert(batch=[_row(row) for row in registry.tried]))
-    if replayed := [row for _, row in sorted(registry.replayed.items())]:
-        again: Batch = [(row.endpoint_id, row.zone_id, row.id, row.queue, row.next_at) for row in replayed]
-        tx.write(Q.webhook_deliveries_replay(batch=again))
-    for told in registry.told:
-        tx.emit(event(told))
+    if reenabled := sorted(decider.reenabled):
+        tx.write(Q.webhooks_begin(batch=[*reenabled]))
+    if url_changed := sorted(decider.url_changed):
+        tx.write(Q.webhooks_recover(batch=[*url_changed]))
+    if decider.test_deliveries:
+        tx.write(Q.webhook_deliveries_insert(batch=[_insert_row(row) for row in decider.test_deliveries]))
+    if replayed := [row for _, row in sorted(decider.replayed.items())]:
+        replay_rows: Batch = [(row.endpoint_id, row.zone_id, row.id, row.queue, row.next_at) for row in replayed]
+        tx.write(Q.webhook_deliveries_replay(batch=replay_rows))
+    for pending in decider.events:
+        tx.emit(to_new_event(pending))
 
 
-def _row(row: Endpoint | Delivery) -> tuple[object, ...]:
+def _insert_row(row: Endpoint | Delivery) -> tuple[object, ...]:
     return msgspec.structs.astuple(row)
 
 
-def change_row(row: Endpoint) -> tuple[object, ...]:
+def update_row(row: Endpoint) -> tuple[object, ...]:
     return (
         row.zone_id,
         row.id,
@@ -100,17 +113,24 @@ def change_row(row: Endpoint) -> tuple[object, ...]:
     )
 
 
-def event(told: Told) -> NewEvent:
+def to_new_event(pending: PendingEvent) -> NewEvent:
     """Neither the URL nor a secret is told: whoever may read the log need not know them."""
-    data = msgspec.json.encode(dict(told.data)).decode()
-    before = None if told.before is None else _standing(told.before)
-    ask, after = told.ask, told.after
+    data = msgspec.json.encode(dict(pending.data)).decode()
+    before = None if pending.before is None else _state_name(pending.before)
+    command, after = pending.command, pending.after
     return NewEvent(
-        f"webhook.{told.verb}", after.zone_id, after.id, ask.actor, before, _standing(after), data, ask.trace
+        f"webhook.{pending.verb}",
+        after.zone_id,
+        after.id,
+        command.actor,
+        before,
+        _state_name(after),
+        data,
+        command.trace,
     )
 
 
-def _standing(row: Endpoint) -> str:
+def _state_name(row: Endpoint) -> str:
     if row.removed_at is not None:
         return "removed"
     return "enabled" if row.enabled else "disabled"

@@ -7,64 +7,64 @@ from collections.abc import Iterable
 import msgspec
 
 from quarterdeck.core.clock import Millis
-from quarterdeck.domain.agents.operations.authorization import require_power
+from quarterdeck.domain.agents.operations.authorization import require_permission
 from quarterdeck.domain.webhooks import rules
-from quarterdeck.domain.webhooks.model import Delivery, DeliveryFilter, Endpoint, EndpointFilter, Ref, State
+from quarterdeck.domain.webhooks.model import Delivery, DeliveryFilter, DeliveryState, Endpoint, EndpointFilter, Ref
 from quarterdeck.domain.webhooks.queries import Q
 from quarterdeck.domain.zones import operations as zones
-from quarterdeck.engine.transaction import Tx
+from quarterdeck.engine.transaction import Transaction
 from quarterdeck.store.interface import decode
 
-READ = "webhooks.read"
-AFTER_ALL = "~"
+READ_PERMISSION = "webhooks.read"
+MAX_ID = "~"
 """Greater than every id."""
 
 
-async def endpoints(tx: Tx, wanted: EndpointFilter) -> list[Endpoint]:
+async def list_endpoints(tx: Transaction, filters: EndpointFilter) -> list[Endpoint]:
     """All of a zone, newest first; or the one that is named."""
-    await require_power(tx, wanted.caller, wanted.zone_id, READ)
-    [rows] = await tx.read(Q.webhooks_of_zones(batch=[(wanted.zone_id,)]))
+    await require_permission(tx, filters.caller, filters.zone_id, READ_PERMISSION)
+    [rows] = await tx.read(Q.webhooks_of_zones(batch=[(filters.zone_id,)]))
     if not rows:
-        await zones.require(tx, wanted.zone_id)
+        await zones.require_zone(tx, filters.zone_id)
     found = sorted(decode(rows, Endpoint), key=lambda row: row.id, reverse=True)
-    if wanted.id is None:
+    if filters.id is None:
         return found
-    named = [row for row in found if row.id == wanted.id]
-    if not named:
-        raise rules.not_found(wanted.id)
-    return named
+    matching = [row for row in found if row.id == filters.id]
+    if not matching:
+        raise rules.not_found(filters.id)
+    return matching
 
 
-async def deliveries(tx: Tx, wanted: DeliveryFilter) -> list[Delivery]:
+async def list_deliveries(tx: Transaction, filters: DeliveryFilter) -> list[Delivery]:
     """Up to so many of an endpoint's, newest first."""
-    await endpoints(tx, EndpointFilter(wanted.zone_id, wanted.caller, wanted.endpoint_id))
-    states = [wanted.status] if wanted.status else [*State]
+    await list_endpoints(tx, EndpointFilter(filters.zone_id, filters.caller, filters.endpoint_id))
+    states = [filters.status] if filters.status else [*DeliveryState]
     pages = await tx.read(
         *(
             Q.webhook_deliveries_page(
                 status=state,
-                endpoint_id=wanted.endpoint_id,
-                zone_id=wanted.zone_id,
-                before=wanted.before or AFTER_ALL,
-                limit=wanted.limit,
+                endpoint_id=filters.endpoint_id,
+                zone_id=filters.zone_id,
+                before=filters.before or MAX_ID,
+                limit=filters.limit,
             )
             for state in states
         )
     )
     found = decode([row for page in pages for row in page], Delivery)
-    return sorted(found, key=lambda row: row.id, reverse=True)[: wanted.limit]
+    return sorted(found, key=lambda row: row.id, reverse=True)[: filters.limit]
 
 
 # -- across zones -------------------------------------------------------------------------------------------------
 
 
-class Waiting(msgspec.Struct, frozen=True, array_like=True):
+class PendingEndpoint(msgspec.Struct, frozen=True, array_like=True):
     """An endpoint for which something waits."""
 
     zone_id: str
     id: str
     enabled: int
-    at: Millis
+    due_at: Millis
     """When the first of it is due."""
     now: Millis
 
@@ -73,8 +73,10 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True):
         return self.zone_id, self.id
 
 
-async def to_take(tx: Tx, limit: int, full: Iterable[tuple[str, str | None]] = ()) -> list[Waiting]:
+async def find_pending_endpoints(
+    tx: Transaction, limit: int, skipped: Iterable[tuple[str, str | None]] = ()
+) -> list[PendingEndpoint]:
     """Endpoints for which something waits, the earliest first; without those that are `full`, and without all of a zone
     that stands there alone."""
-    [rows] = await tx.read(Q.webhook_deliveries_to_take(full=[*full], limit=limit))
-    return decode(rows, Waiting)
+    [rows] = await tx.read(Q.webhook_deliveries_to_take(full=[*skipped], limit=limit))
+    return decode(rows, PendingEndpoint)

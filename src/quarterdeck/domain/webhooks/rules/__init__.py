@@ -9,7 +9,13 @@
 | showing   | how both are shown                                                  |
 """
 
-from quarterdeck.domain.webhooks.rules.endpoints import Terms, asked_types, not_found, types_problem, url_problem
-from quarterdeck.domain.webhooks.rules.states import DELIVERY
+from quarterdeck.domain.webhooks.rules.endpoints import (
+    EndpointPolicy,
+    normalize_types,
+    not_found,
+    types_problem,
+    url_problem,
+)
+from quarterdeck.domain.webhooks.rules.states import DELIVERY_STATES
 
-__all__ = ["DELIVERY", "Terms", "asked_types", "not_found", "types_problem", "url_problem"]
+__all__ = ["DELIVERY_STATES", "EndpointPolicy", "normalize_types", "not_found", "types_problem", "url_problem"]

@@ -11,50 +11,50 @@ from msgspec import UNSET
 from quarterdeck.core import ssrf
 from quarterdeck.core.clock import Millis
 from quarterdeck.core.errors import Conflict, Invalid, LimitReached, NotFound, Problem
-from quarterdeck.core.idempotency import Binding, Key, bound, conflict
+from quarterdeck.core.idempotency import Key, KeyRecord, key_conflict, new_record
 from quarterdeck.domain.services.rules.endpoint_urls import endpoint_problem
 from quarterdeck.domain.webhooks.model import (
     ENDPOINTS_MAX,
-    Ask,
-    Change,
-    Changed,
-    Command,
     Create,
     Delivery,
     Disable,
+    DisableReason,
     Endpoint,
+    EndpointCommand,
+    EndpointResult,
     Ref,
     Remove,
     Replay,
-    Rotate,
-    Trial,
-    Why,
+    RotateSecret,
+    SendTest,
+    Update,
+    WebhookCommand,
 )
 from quarterdeck.domain.webhooks.rules import event_types, states
-from quarterdeck.domain.webhooks.rules.payloads import trial
+from quarterdeck.domain.webhooks.rules.payloads import build_test_payload
 
 _replace = msgspec.structs.replace
-_names = msgspec.json.Decoder(list[str]).decode
-CREATING = "webhook.create"
+_decode_names = msgspec.json.Decoder(list[str]).decode
+CREATE_OPERATION = "webhook.create"
 """What keys are kept under."""
-FIRST_SECRET = 1
+FIRST_SECRET_NUMBER = 1
 
 
 # -- what may be asked for ---------------------------------------------------------------------------------------
 
 
-def asked_types(named: Iterable[str] | None) -> tuple[str, ...]:
+def normalize_types(types: Iterable[str] | None) -> tuple[str, ...]:
     """Each once, in the order given; the usual ones where none are."""
-    return tuple(dict.fromkeys(event_types.USUAL if named is None else named))
+    return tuple(dict.fromkeys(event_types.DEFAULT_TYPES if types is None else types))
 
 
-def types_problem(named: Iterable[str]) -> Invalid | None:
+def types_problem(types: Iterable[str]) -> Invalid | None:
     """Why an endpoint cannot hear of these: one that waits for a slip of the pen would wait for ever."""
-    for name in named:
-        if name not in event_types.KNOWN:
+    for name in types:
+        if name not in event_types.ALLOWED_TYPES:
             return Invalid(
                 "invalid_webhook_type",
-                f"There is no type {name!r}. There are: {', '.join(event_types.KNOWN)}.",
+                f"There is no type {name!r}. There are: {', '.join(event_types.ALLOWED_TYPES)}.",
                 field="types",
             )
     return None
@@ -68,12 +68,12 @@ def url_problem(url: str, *, private_allowed: bool) -> Invalid | None:
         return None
     if not url.lower().startswith("https://"):
         return _invalid("It is not https://, and what is told would be read by whoever stands between")
-    if why := ssrf.refused(host_of(url)):
-        return _invalid(f"Webhooks are sent to public hosts only, and its host is {why}")
+    if reason := ssrf.blocked_host_reason(url_host(url)):
+        return _invalid(f"Webhooks are sent to public hosts only, and its host is {reason}")
     return None
 
 
-def host_of(url: str) -> str:
+def url_host(url: str) -> str:
     """Of a URL that `endpoint_problem` has nothing against. All that is told of it: the rest may be a secret."""
     rest = url.partition("://")[2]
     if rest.startswith("["):
@@ -83,28 +83,28 @@ def host_of(url: str) -> str:
     return rest
 
 
-def types_of(endpoint: Endpoint) -> list[str]:
-    return _names(endpoint.types)
+def decode_types(endpoint: Endpoint) -> list[str]:
+    return _decode_names(endpoint.types)
 
 
 # -- how endpoints change ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class EndpointPolicy:
     """What this server holds endpoints to."""
 
-    failing_ms: Millis
+    max_failing_ms: Millis
     """For how long one may fail."""
     private_allowed: bool = False
     """Whether the server lets itself be sent into private networks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PendingEvent:
     """What happened to an endpoint, for the log."""
 
-    ask: Ask
+    command: EndpointCommand
     verb: str
     before: Endpoint | None
     after: Endpoint
@@ -112,81 +112,87 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class EndpointBatchInput:
     """What a batch found."""
 
     endpoints: Iterable[Endpoint]
     deliveries: Iterable[Delivery]
-    keys: Mapping[Key, Binding]
+    keys: Mapping[Key, KeyRecord]
 
 
-class Registry:
+class EndpointDecider:
     """The endpoints of the zones of a batch, and each verb in turn."""
 
-    def __init__(self, now: Millis, zones: Mapping[str, Problem | None], stored: Stored, terms: Terms) -> None:
+    def __init__(
+        self,
+        now: Millis,
+        zone_problems: Mapping[str, Problem | None],
+        loaded: EndpointBatchInput,
+        policy: EndpointPolicy,
+    ) -> None:
         self._now = now
-        self._zones = zones
-        self._rows = {row.ref: row for row in stored.endpoints}
-        self._deliveries = {(row.zone_id, row.endpoint_id, row.id): row for row in stored.deliveries}
-        self._keys = {**stored.keys}
-        self._terms = terms
-        self.bindings: list[Binding] = []
+        self._zone_problems = zone_problems
+        self._rows = {row.ref: row for row in loaded.endpoints}
+        self._deliveries = {(row.zone_id, row.endpoint_id, row.id): row for row in loaded.deliveries}
+        self._keys = {**loaded.keys}
+        self._policy = policy
+        self.key_records: list[KeyRecord] = []
         self.created: list[Ref] = []
         self.changed: set[Ref] = set()
-        self.begun: set[Ref] = set()
+        self.reenabled: set[Ref] = set()
         """Those that hear from now on, of what happens from now on."""
-        self.moved: set[Ref] = set()
+        self.url_changed: set[Ref] = set()
         """Those at another address, which has not failed yet."""
-        self.tried: list[Delivery] = []
+        self.test_deliveries: list[Delivery] = []
         self.replayed: dict[tuple[str, str, str], Delivery] = {}
-        self.told: list[Told] = []
+        self.events: list[PendingEvent] = []
 
     def row(self, ref: Ref) -> Endpoint:
         return self._rows[ref]
 
-    def decide(self, ask: Command) -> Changed | Problem:
-        if problem := self._zones[ask.zone_id]:
+    def decide(self, command: WebhookCommand) -> EndpointResult | Problem:
+        if problem := self._zone_problems[command.zone_id]:
             return problem
-        if isinstance(ask, Create):
-            return self._create(ask)
-        row = self._rows.get(ask.ref)
+        if isinstance(command, Create):
+            return self._create(command)
+        row = self._rows.get(command.ref)
         if row is None or row.removed_at is not None:
-            return not_found(ask.id)
-        match ask:
-            case Change():
-                return self._change(ask, row)
-            case Rotate():
+            return not_found(command.id)
+        match command:
+            case Update():
+                return self._change(command, row)
+            case RotateSecret():
                 rotated = _replace(row, secret_number=row.secret_number + 1, rotated_at=self._now)
-                return Changed(self._put(ask, "secret_rotated", row, rotated), shows_secret=True)
+                return EndpointResult(self._update(command, "secret_rotated", row, rotated), include_secret=True)
             case Remove():
-                return Changed(self._put(ask, "removed", row, removed(row, self._now)))
-            case Trial():
-                return self._test(ask, row)
+                return EndpointResult(self._update(command, "removed", row, mark_removed(row, self._now)))
+            case SendTest():
+                return self._test(command, row)
             case Replay():
-                return self._replay(ask, row)
+                return self._replay(command, row)
             case Disable():
-                return self._disable(ask, row)
+                return self._disable(command, row)
 
-    def _create(self, ask: Create) -> Changed | Problem:
-        key = key_of(ask)
-        if key is not None and (known := self._keys.get(key)):
-            return self._known(ask, key, known)
-        used = sum(row.zone_id == ask.zone_id and row.removed_at is None for row in self._rows.values())
-        if problem := self._unfit(ask) or (_exceeded(used) if used >= ENDPOINTS_MAX else None):
+    def _create(self, command: Create) -> EndpointResult | Problem:
+        key = key_scope(command)
+        if key is not None and (key_record := self._keys.get(key)):
+            return self._repeat_create(command, key, key_record)
+        used = sum(row.zone_id == command.zone_id and row.removed_at is None for row in self._rows.values())
+        if problem := self._fields_problem(command) or (_limit_exceeded(used) if used >= ENDPOINTS_MAX else None):
             return problem
         row = Endpoint(
-            zone_id=ask.zone_id,
-            id=ask.id,
-            url=ask.url,
-            description=ask.description,
-            types=_text(ask.types),
-            secret_number=FIRST_SECRET,
+            zone_id=command.zone_id,
+            id=command.id,
+            url=command.url,
+            description=command.description,
+            types=_encode_names(command.types),
+            secret_number=FIRST_SECRET_NUMBER,
             rotated_at=None,
             enabled=1,
             disabled_reason=None,
             position=0,
             failing_since=None,
-            created_by=ask.actor,
+            created_by=command.actor,
             created_at=self._now,
             updated_at=self._now,
             removed_at=None,
@@ -194,93 +200,104 @@ class Registry:
         self._rows[row.ref] = row
         self.created.append(row.ref)
         if key is not None:
-            self._keys[key] = bound(key, ask.digest, row.id)
-            self.bindings.append(self._keys[key])
-        self.told.append(Told(ask, "created", None, row, {"host": host_of(row.url), "types": [*ask.types]}))
-        return Changed(row, shows_secret=True)
+            self._keys[key] = new_record(key, command.request_digest, row.id)
+            self.key_records.append(self._keys[key])
+        self.events.append(
+            PendingEvent(command, "created", None, row, {"host": url_host(row.url), "types": [*command.types]})
+        )
+        return EndpointResult(row, include_secret=True)
 
-    def _known(self, ask: Create, key: Key, known: Binding) -> Changed | Problem:
+    def _repeat_create(self, command: Create, key: Key, key_record: KeyRecord) -> EndpointResult | Problem:
         """What was acknowledged once is acknowledged again, whatever bound is reached by now."""
-        if known.digest != ask.digest:
-            return conflict(key)
-        row = self._rows.get((ask.zone_id, known.subject_id))
+        if key_record.digest != command.request_digest:
+            return key_conflict(key)
+        row = self._rows.get((command.zone_id, key_record.subject_id))
         if row is None or row.removed_at is not None:
-            return not_found(known.subject_id)
+            return not_found(key_record.subject_id)
         # The secret it was made with, whose answer may have been lost; a later one was shown to somebody else.
-        return Changed(row, shows_secret=row.secret_number == FIRST_SECRET, is_known=True)
+        return EndpointResult(row, include_secret=row.secret_number == FIRST_SECRET_NUMBER, is_repeat=True)
 
-    def _unfit(self, ask: Create | Change) -> Problem | None:
-        url = None if ask.url is UNSET else url_problem(ask.url, private_allowed=self._terms.private_allowed)
-        return url or (None if ask.types is UNSET else types_problem(ask.types))
+    def _fields_problem(self, command: Create | Update) -> Problem | None:
+        problem = (
+            None if command.url is UNSET else url_problem(command.url, private_allowed=self._policy.private_allowed)
+        )
+        return problem or (None if command.types is UNSET else types_problem(command.types))
 
-    def _change(self, ask: Change, row: Endpoint) -> Changed | Problem:
-        if problem := self._unfit(ask):
+    def _change(self, command: Update, row: Endpoint) -> EndpointResult | Problem:
+        if problem := self._fields_problem(command):
             return problem
         after = row
-        if ask.url is not UNSET and ask.url != row.url:
-            after = _replace(after, url=ask.url, failing_since=None)
-            self.moved.add(row.ref)
-        if ask.description is not UNSET:
-            after = _replace(after, description=ask.description)
-        if ask.types is not UNSET:
-            after = _replace(after, types=_text(ask.types))
-        if ask.enabled is not UNSET and bool(row.enabled) != ask.enabled:
-            why = None if ask.enabled else str(Why.BY_HAND)
-            after = _replace(after, enabled=int(ask.enabled), disabled_reason=why, failing_since=None)
+        if command.url is not UNSET and command.url != row.url:
+            after = _replace(after, url=command.url, failing_since=None)
+            self.url_changed.add(row.ref)
+        if command.description is not UNSET:
+            after = _replace(after, description=command.description)
+        if command.types is not UNSET:
+            after = _replace(after, types=_encode_names(command.types))
+        if command.enabled is not UNSET and bool(row.enabled) != command.enabled:
+            reason = None if command.enabled else str(DisableReason.BY_HAND)
+            after = _replace(after, enabled=int(command.enabled), disabled_reason=reason, failing_since=None)
         if after == row:
-            return Changed(row)
+            return EndpointResult(row)
         if after.enabled > row.enabled:
-            self.begun.add(row.ref)
-        data = {"host": host_of(after.url), "types": types_of(after), "enabled": bool(after.enabled)}
-        return Changed(self._put(ask, "changed", row, after, data))
+            self.reenabled.add(row.ref)
+        data = {"host": url_host(after.url), "types": decode_types(after), "enabled": bool(after.enabled)}
+        return EndpointResult(self._update(command, "changed", row, after, data))
 
-    def _test(self, ask: Trial, row: Endpoint) -> Changed | Problem:
+    def _test(self, command: SendTest, row: Endpoint) -> EndpointResult | Problem:
         if not row.enabled:
-            return disabled(row)
-        message = trial(row.zone_id, row.id, ask.delivery_id, self._now)
-        delivery = states.made(row, message, (ask.delivery_id, 0, ask.trace), self._now)
-        self.tried.append(delivery)
-        self.told.append(Told(ask, "tested", row, row, {"deliveryId": ask.delivery_id}))
-        return Changed(row, delivery=delivery)
+            return webhook_disabled(row)
+        payload = build_test_payload(row.zone_id, row.id, command.delivery_id, self._now)
+        delivery = states.new_delivery(row, payload, (command.delivery_id, 0, command.trace), self._now)
+        self.test_deliveries.append(delivery)
+        self.events.append(PendingEvent(command, "tested", row, row, {"deliveryId": command.delivery_id}))
+        return EndpointResult(row, delivery=delivery)
 
-    def _replay(self, ask: Replay, row: Endpoint) -> Changed | Problem:
-        key = (*row.ref, ask.delivery_id)
+    def _replay(self, command: Replay, row: Endpoint) -> EndpointResult | Problem:
+        key = (*row.ref, command.delivery_id)
         delivery = self._deliveries.get(key)
         if delivery is None:
-            return no_delivery(ask.delivery_id)
+            return delivery_not_found(command.delivery_id)
         if not row.enabled:
-            return disabled(row)
-        self._deliveries[key] = self.replayed[key] = after = states.replayed(delivery, self._now)
-        self.told.append(Told(ask, "replayed", row, row, {"deliveryId": ask.delivery_id}))
-        return Changed(row, delivery=after)
+            return webhook_disabled(row)
+        self._deliveries[key] = self.replayed[key] = after = states.replay(delivery, self._now)
+        self.events.append(PendingEvent(command, "replayed", row, row, {"deliveryId": command.delivery_id}))
+        return EndpointResult(row, delivery=after)
 
-    def _disable(self, ask: Disable, row: Endpoint) -> Changed:
+    def _disable(self, command: Disable, row: Endpoint) -> EndpointResult:
         """What was met when it was asked for may be otherwise by now."""
-        stale = ask.why is Why.FAILING and not states.has_failed_for(row, self._now, self._terms.failing_ms)
-        moved = ask.url is not None and ask.url != row.url
-        if not row.enabled or stale or moved:
-            return Changed(row)
-        after = _replace(row, enabled=0, disabled_reason=str(ask.why))
-        data = {"reason": str(ask.why), "host": host_of(row.url)}
-        return Changed(self._put(ask, "disabled", row, after, data))
+        is_stale = command.reason is DisableReason.FAILING and not states.has_failed_for(
+            row, self._now, self._policy.max_failing_ms
+        )
+        has_moved = command.url is not None and command.url != row.url
+        if not row.enabled or is_stale or has_moved:
+            return EndpointResult(row)
+        after = _replace(row, enabled=0, disabled_reason=str(command.reason))
+        data = {"reason": str(command.reason), "host": url_host(row.url)}
+        return EndpointResult(self._update(command, "disabled", row, after, data))
 
-    def _put(
-        self, ask: Ask, verb: str, before: Endpoint, after: Endpoint, data: Mapping[str, object] | None = None
+    def _update(
+        self,
+        command: EndpointCommand,
+        verb: str,
+        before: Endpoint,
+        after: Endpoint,
+        data: Mapping[str, object] | None = None,
     ) -> Endpoint:
         after = _replace(after, updated_at=self._now)
         self._rows[after.ref] = after
         self.changed.add(after.ref)
-        self.told.append(Told(ask, verb, before, after, data or {}))
+        self.events.append(PendingEvent(command, verb, before, after, data or {}))
         return after
 
 
-def key_of(ask: Create) -> Key | None:
-    if ask.key is None or ask.caller is None:
+def key_scope(command: Create) -> Key | None:
+    if command.idempotency_key is None or command.caller is None:
         return None
-    return Key(ask.zone_id, ask.caller.client_id, CREATING, ask.key)
+    return Key(command.zone_id, command.caller.client_id, CREATE_OPERATION, command.idempotency_key)
 
 
-def removed(row: Endpoint, now: Millis) -> Endpoint:
+def mark_removed(row: Endpoint, now: Millis) -> Endpoint:
     return _replace(row, enabled=0, removed_at=now, updated_at=now)
 
 
@@ -291,11 +308,11 @@ def not_found(endpoint_id: str) -> NotFound:
     return NotFound("webhook_not_found", f"There is no webhook {endpoint_id!r} here.")
 
 
-def no_delivery(delivery_id: str) -> NotFound:
+def delivery_not_found(delivery_id: str) -> NotFound:
     return NotFound("delivery_not_found", f"The webhook has no delivery {delivery_id!r}.")
 
 
-def disabled(row: Endpoint) -> Conflict:
+def webhook_disabled(row: Endpoint) -> Conflict:
     return Conflict(
         "webhook_disabled",
         f"The webhook is disabled ({row.disabled_reason}): nothing is sent to it. Enable it first.",
@@ -303,11 +320,11 @@ def disabled(row: Endpoint) -> Conflict:
     )
 
 
-def _invalid(why: str) -> Invalid:
-    return Invalid("invalid_webhook_url", f"This cannot be the URL of a webhook. {why}.", field="url")
+def _invalid(reason: str) -> Invalid:
+    return Invalid("invalid_webhook_url", f"This cannot be the URL of a webhook. {reason}.", field="url")
 
 
-def _exceeded(used: int) -> LimitReached:
+def _limit_exceeded(used: int) -> LimitReached:
     return LimitReached(
         "webhook_limit_exceeded",
         f"There are at most {ENDPOINTS_MAX} webhooks here, and {used} are there.",
@@ -318,5 +335,5 @@ def _exceeded(used: int) -> LimitReached:
     )
 
 
-def _text(names: Iterable[str]) -> str:
+def _encode_names(names: Iterable[str]) -> str:
     return msgspec.json.encode([*names]).decode()

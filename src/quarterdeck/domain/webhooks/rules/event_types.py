@@ -20,34 +20,40 @@ from quarterdeck.domain.coordination.rules import log_view
 
 STATUS_CHANGED = "task.status_changed"
 ALERT = "alert"
-EVERYTHING = "*"
+ALL_EVENTS = "*"
 TEST = "webhook.test"
 DISABLED = "webhook.disabled"
-USUAL = (STATUS_CHANGED, ALERT)
-FAMILIES = ("task.", "agent.")
+DEFAULT_TYPES = (STATUS_CHANGED, ALERT)
+EVENT_PREFIXES = ("task.", "agent.")
 """What `*` is about."""
-KNOWN = (STATUS_CHANGED, ALERT, EVERYTHING, *(kind for kind in log_view.KINDS if kind.startswith(FAMILIES)), DISABLED)
+ALLOWED_TYPES = (
+    STATUS_CHANGED,
+    ALERT,
+    ALL_EVENTS,
+    *(event_type for event_type in log_view.EVENT_LEVELS if event_type.startswith(EVENT_PREFIXES)),
+    DISABLED,
+)
 """All that may be named."""
 
 
-def alert_of(kind: str, data: Mapping[str, object]) -> str | None:
+def alert_type(event_type: str, data: Mapping[str, object]) -> str | None:
     """What somebody ought to look at, if that is what an event tells."""
-    if kind == "agent.stale":
+    if event_type == "agent.stale":
         return "agent_stale"
-    if kind == DISABLED:
+    if event_type == DISABLED:
         return "webhook_disabled"
-    if not kind.startswith("task."):
+    if not event_type.startswith("task."):
         return None
     if data.get("reason") == "dependency_cycle":
         return "dependency_cycle"
     return "retries_exhausted" if data.get("exhausted") is True else None
 
 
-def words_of(kind: str, *, is_change: bool, is_alert: bool) -> frozenset[str]:
+def matching_types(event_type: str, *, is_change: bool, is_alert: bool) -> frozenset[str]:
     """The words an event bears."""
-    words = {EVERYTHING, kind}
+    types = {ALL_EVENTS, event_type}
     if is_change:
-        words.add(STATUS_CHANGED)
+        types.add(STATUS_CHANGED)
     if is_alert:
-        words.add(ALERT)
-    return frozenset(words)
+        types.add(ALERT)
+    return frozenset(types)

@@ -10,48 +10,48 @@ from __future__ import annotations
 import msgspec
 
 from quarterdeck.core.clock import Millis, iso
-from quarterdeck.core.log_event import Occurrence
+from quarterdeck.core.log_event import LogEvent
 from quarterdeck.domain.webhooks.rules import event_types
 
 _decode = msgspec.json.Decoder(dict[str, object]).decode
-_BESIDE = ("reason", "taskType", "agentId", "attempt", "cycle")
+_STATUS_CHANGE_FIELDS = ("reason", "taskType", "agentId", "attempt", "cycle")
 """What of an event's own data a change of status tells."""
-_SUBJECTS = {"task": "taskId", "agent": "agentId", "webhook": "webhookId"}
+_SUBJECT_FIELDS = {"task": "taskId", "agent": "agentId", "webhook": "webhookId"}
 
 
-class Message(msgspec.Struct, frozen=True):
+class Payload(msgspec.Struct, frozen=True):
     event: str
-    words: frozenset[str]
+    types: frozenset[str]
     """An endpoint that names one of these hears of it."""
     body: str
 
 
-def message_of(event: Occurrence) -> Message | None:
+def build_payload(event: LogEvent) -> Payload | None:
     """None for what is told to nobody."""
     family = event.type.partition(".")[0]
-    if not event.type.startswith(event_types.FAMILIES) and event.type != event_types.DISABLED:
+    if not event.type.startswith(event_types.EVENT_PREFIXES) and event.type != event_types.DISABLED:
         return None
     data = _decode(event.data)
-    alert = event_types.alert_of(event.type, data)
+    alert = event_types.alert_type(event.type, data)
     is_change = family == "task" and event.from_state is not None and event.from_state != event.to_state
-    words = event_types.words_of(event.type, is_change=is_change, is_alert=alert is not None)
-    told: dict[str, object] = {"event": event_types.STATUS_CHANGED if is_change else event.type}
-    told[_SUBJECTS[family]] = event.subject
+    types = event_types.matching_types(event.type, is_change=is_change, is_alert=alert is not None)
+    body: dict[str, object] = {"event": event_types.STATUS_CHANGED if is_change else event.type}
+    body[_SUBJECT_FIELDS[family]] = event.subject
     if is_change:
-        told |= {"previousStatus": event.from_state, "newStatus": event.to_state}
-    told |= {"workspaceId": event.zone_id, "timestamp": iso(event.at), "eventId": event.id, "type": event.type}
+        body |= {"previousStatus": event.from_state, "newStatus": event.to_state}
+    body |= {"workspaceId": event.zone_id, "timestamp": iso(event.at), "eventId": event.id, "type": event.type}
     if is_change:
-        told |= {name: data[name] for name in _BESIDE if data.get(name) is not None}
+        body |= {name: data[name] for name in _STATUS_CHANGE_FIELDS if data.get(name) is not None}
     else:
-        told["data"] = data
+        body["data"] = data
     if alert is not None:
-        told["alert"] = alert
-    return Message(str(told["event"]), words, msgspec.json.encode(told).decode())
+        body["alert"] = alert
+    return Payload(str(body["event"]), types, msgspec.json.encode(body).decode())
 
 
-def trial(zone_id: str, endpoint_id: str, delivery_id: str, now: Millis) -> Message:
+def build_test_payload(zone_id: str, endpoint_id: str, delivery_id: str, now: Millis) -> Payload:
     """What is sent to see whether anything arrives."""
-    told = {
+    body = {
         "event": event_types.TEST,
         "webhookId": endpoint_id,
         "workspaceId": zone_id,
@@ -60,4 +60,4 @@ def trial(zone_id: str, endpoint_id: str, delivery_id: str, now: Millis) -> Mess
         "type": event_types.TEST,
         "data": {},
     }
-    return Message(event_types.TEST, frozenset(), msgspec.json.encode(told).decode())
+    return Payload(event_types.TEST, frozenset(), msgspec.json.encode(body).decode())

@@ -18,68 +18,79 @@ from email.utils import parsedate_to_datetime
 import msgspec
 
 from quarterdeck.core.clock import DAY, MINUTE, SECOND, Millis
-from quarterdeck.core.state_machine import Machine
-from quarterdeck.domain.webhooks.model import Delivery, Endpoint, Report, State, Verb, Why
-from quarterdeck.domain.webhooks.rules.payloads import Message
+from quarterdeck.core.state_machine import StateMachine
+from quarterdeck.domain.webhooks.model import (
+    Delivery,
+    DeliveryState,
+    DeliveryVerb,
+    DisableReason,
+    Endpoint,
+    ReportAttempt,
+)
+from quarterdeck.domain.webhooks.rules.payloads import Payload
 
-DELIVERY: Machine[State, Verb] = Machine(
+DELIVERY_STATES: StateMachine[DeliveryState, DeliveryVerb] = StateMachine(
     "delivery",
-    State,
-    State.PENDING,
+    DeliveryState,
+    DeliveryState.PENDING,
     {
-        Verb.DELIVER: {State.PENDING: State.DELIVERED},
-        Verb.RETRY: {State.PENDING: State.PENDING},
-        Verb.GIVE_UP: {State.PENDING: State.FAILED},
-        Verb.REPLAY: {State.PENDING: State.PENDING, State.DELIVERED: State.PENDING, State.FAILED: State.PENDING},
+        DeliveryVerb.DELIVER: {DeliveryState.PENDING: DeliveryState.DELIVERED},
+        DeliveryVerb.RETRY: {DeliveryState.PENDING: DeliveryState.PENDING},
+        DeliveryVerb.GIVE_UP: {DeliveryState.PENDING: DeliveryState.FAILED},
+        DeliveryVerb.REPLAY: {
+            DeliveryState.PENDING: DeliveryState.PENDING,
+            DeliveryState.DELIVERED: DeliveryState.PENDING,
+            DeliveryState.FAILED: DeliveryState.PENDING,
+        },
     },
 )
 HOUR = 60 * MINUTE
-GONE = 410
-BOTH_SIGN_FOR = DAY
-WAIT_MAX = DAY
+HTTP_GONE = 410
+SECRET_OVERLAP_MS = DAY
+RETRY_AFTER_MAX_MS = DAY
 """An endpoint may ask for so long a pause, and no longer."""
 ENDPOINT_DISABLED = "the endpoint hears of nothing any more"
 _replace = msgspec.structs.replace
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class RetrySchedule:
     """The pauses after the first, second, … failure; after one more than there are pauses, it has failed."""
 
-    pauses: Sequence[Millis] = (
+    delays: Sequence[Millis] = (
         5 * SECOND, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR,
     )  # fmt: skip
-    jitter: float = 0.1
+    jitter_ratio: float = 0.1
     """The share of a pause that chance may add, so that what failed together does not come again together."""
 
-    def pause(self, attempt: int, chance: float) -> Millis | None:
+    def delay(self, attempt: int, jitter: float) -> Millis | None:
         """How long to wait after the attempt numbered so (from 1) failed; None if it was the last."""
-        if attempt > len(self.pauses):
+        if attempt > len(self.delays):
             return None
-        return round(self.pauses[attempt - 1] * (1 + self.jitter * chance))
+        return round(self.delays[attempt - 1] * (1 + self.jitter_ratio * jitter))
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class FailurePolicy:
     """How long what fails is borne."""
 
-    schedule: Schedule
-    failing_ms: Millis
+    schedule: RetrySchedule
+    max_failing_ms: Millis
     """For how long an endpoint may fail."""
 
 
-def made(endpoint: Endpoint, message: Message, source: tuple[str, int, str | None], now: Millis) -> Delivery:
+def new_delivery(endpoint: Endpoint, payload: Payload, source: tuple[str, int, str | None], now: Millis) -> Delivery:
     """A delivery to an endpoint; `source` is the id, the position and the trace of what it tells of."""
-    name, pos, trace = source
+    event_id, pos, trace = source
     return Delivery(
         endpoint_id=endpoint.id,
         zone_id=endpoint.zone_id,
-        id=name,
+        id=event_id,
         pos=pos,
-        type=message.event,
-        body=message.body,
+        type=payload.event,
+        body=payload.body,
         trace=trace,
-        status=DELIVERY.start,
+        status=DELIVERY_STATES.initial,
         attempts=0,
         queue=endpoint.id,
         next_at=now,
@@ -91,47 +102,49 @@ def made(endpoint: Endpoint, message: Message, source: tuple[str, int, str | Non
     )
 
 
-def replayed(row: Delivery, now: Millis) -> Delivery:
+def replay(row: Delivery, now: Millis) -> Delivery:
     """As if it were new, but for its id: by that the receiver knows it."""
     return _replace(
-        row, status=State.PENDING, attempts=0, queue=row.endpoint_id, next_at=now, error=None, updated_at=now
+        row, status=DeliveryState.PENDING, attempts=0, queue=row.endpoint_id, next_at=now, error=None, updated_at=now
     )
 
 
-def reported(row: Delivery, report: Report, now: Millis, schedule: Schedule) -> Delivery:
+def apply_report(row: Delivery, report: ReportAttempt, now: Millis, schedule: RetrySchedule) -> Delivery:
     """A delivery after an attempt of it."""
     row = _replace(row, answer_status=report.answer_status, error=report.error, updated_at=now)
     if report.error is None:
-        return _replace(row, status=State.DELIVERED, queue=None, next_at=None, delivered_at=now)
-    pause = schedule.pause(report.attempt, report.chance)
-    if pause is None or report.answer_status == GONE:
-        return _replace(row, status=State.FAILED, queue=None, next_at=None)
-    return _replace(row, next_at=now + max(pause, min(report.wait_ms, WAIT_MAX)))
+        return _replace(row, status=DeliveryState.DELIVERED, queue=None, next_at=None, delivered_at=now)
+    delay = schedule.delay(report.attempt, report.jitter)
+    if delay is None or report.answer_status == HTTP_GONE:
+        return _replace(row, status=DeliveryState.FAILED, queue=None, next_at=None)
+    return _replace(row, next_at=now + max(delay, min(report.retry_after_ms, RETRY_AFTER_MAX_MS)))
 
 
-def ends(endpoint: Endpoint, report: Report, now: Millis, failing_ms: Millis) -> Why | None:
+def disable_reason(
+    endpoint: Endpoint, report: ReportAttempt, now: Millis, max_failing_ms: Millis
+) -> DisableReason | None:
     """Whether an attempt was one too many for its endpoint."""
     if report.error is None or not endpoint.enabled:
         return None
-    if report.answer_status == GONE:
-        return Why.GONE
-    return Why.FAILING if has_failed_for(endpoint, now, failing_ms) else None
+    if report.answer_status == HTTP_GONE:
+        return DisableReason.GONE
+    return DisableReason.FAILING if has_failed_for(endpoint, now, max_failing_ms) else None
 
 
-def has_failed_for(endpoint: Endpoint, now: Millis, failing_ms: Millis) -> bool:
-    return endpoint.failing_since is not None and now - endpoint.failing_since >= failing_ms
+def has_failed_for(endpoint: Endpoint, now: Millis, duration_ms: Millis) -> bool:
+    return endpoint.failing_since is not None and now - endpoint.failing_since >= duration_ms
 
 
 def secret_numbers(endpoint: Endpoint, now: Millis) -> Sequence[int]:
     """The secrets to sign with: the newest, and for a day after a rotation the one before it."""
     newest, at = endpoint.secret_number, endpoint.rotated_at
-    return (newest, newest - 1) if at is not None and now - at < BOTH_SIGN_FOR else (newest,)
+    return (newest, newest - 1) if at is not None and now - at < SECRET_OVERLAP_MS else (newest,)
 
 
 # -- what an answer means ----------------------------------------------------------------------------------------
 
 
-def refusal(status: int) -> str | None:
+def status_error(status: int) -> str | None:
     """Why an answer with this status is no delivery; None if it is one."""
     if 200 <= status < 300:
         return None
@@ -140,17 +153,17 @@ def refusal(status: int) -> str | None:
     return f"it answered {status}"
 
 
-def wait_of(status: int, said: str | None, now: Millis) -> Millis:
+def retry_after_ms(status: int, header: str | None, now: Millis) -> Millis:
     """What `Retry-After` asks for, of answers that may ask."""
-    if status not in (429, 503) or not said:
+    if status not in (429, 503) or not header:
         return 0
-    said = said.strip()
-    if said.isascii() and said.isdigit():
-        return min(int(said[:9]) * SECOND, WAIT_MAX)
+    header = header.strip()
+    if header.isascii() and header.isdigit():
+        return min(int(header[:9]) * SECOND, RETRY_AFTER_MAX_MS)
     try:
-        at = parsedate_to_datetime(said)
+        retry_at = parsedate_to_datetime(header)
     except ValueError:
         return 0
     # A date without a zone is of GMT: HTTP knows no other.
-    moment = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return max(0, min(round(moment.timestamp() * 1000) - now, WAIT_MAX))
+    moment = retry_at if retry_at.tzinfo is not None else retry_at.replace(tzinfo=UTC)
+    return max(0, min(round(moment.timestamp() * 1000) - now, RETRY_AFTER_MAX_MS))

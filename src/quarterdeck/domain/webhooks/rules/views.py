@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from quarterdeck.core.clock import iso, iso_or_none
 from quarterdeck.domain.webhooks.model import Delivery, DeliveryView, Endpoint, EndpointView
-from quarterdeck.domain.webhooks.rules.endpoints import types_of
+from quarterdeck.domain.webhooks.rules.endpoints import decode_types
 
 
 def endpoint_view(row: Endpoint, secret: str | UnsetType = UNSET) -> EndpointView:
@@ -16,7 +16,7 @@ def endpoint_view(row: Endpoint, secret: str | UnsetType = UNSET) -> EndpointVie
         zone_id=row.zone_id,
         url=row.url,
         description=row.description,
-        types=types_of(row),
+        types=decode_types(row),
         enabled=bool(row.enabled),
         disabled_reason=row.disabled_reason,
         failing_since=iso_or_none(row.failing_since),

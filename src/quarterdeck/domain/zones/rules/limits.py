@@ -10,21 +10,31 @@ from msgspec import UNSET
 
 from quarterdeck.core.clock import iso, iso_or_none
 from quarterdeck.core.errors import Conflict, NotFound, Problem
-from quarterdeck.domain.zones.model import CEILINGS, Limits, Overrides, QuotasView, Terms, Used, Zone, ZoneUse, ZoneView
+from quarterdeck.domain.zones.model import (
+    CEILINGS,
+    Limits,
+    Overrides,
+    QuotasView,
+    QuotaUsage,
+    Zone,
+    ZoneAdmission,
+    ZoneUsage,
+    ZoneView,
+)
 
 ZONE_NOT_FOUND = "zone_not_found"
 _decode_overrides = msgspec.json.Decoder(Overrides).decode
 
 
-def stored(overrides: Overrides) -> str:
+def encode_overrides(overrides: Overrides) -> str:
     return msgspec.json.encode(overrides).decode()
 
 
-def overrides_of(zone: Zone) -> Overrides:
+def overrides_of_zone(zone: Zone) -> Overrides:
     return _decode_overrides(zone.quotas)
 
 
-def merge(old: Overrides, new: Overrides) -> Overrides:
+def merge_overrides(old: Overrides, new: Overrides) -> Overrides:
     """The new ones set what they name, and take back what they name as null; the rest stays."""
     values = {name: getattr(old, name) for name in Overrides.__struct_fields__}
     for name in Overrides.__struct_fields__:
@@ -34,38 +44,38 @@ def merge(old: Overrides, new: Overrides) -> Overrides:
     return Overrides(**values)
 
 
-def in_force(overrides: Overrides, defaults: Limits) -> Limits:
+def effective_limits(overrides: Overrides, defaults: Limits) -> Limits:
     """What the zone sets, else the platform's default; never beyond a ceiling, should a ceiling have been lowered."""
-    chosen = {}
+    values = {}
     for name, ceiling in CEILINGS.items():
-        own = getattr(overrides, name)
-        chosen[name] = min(getattr(defaults, name) if own is UNSET or own is None else own, ceiling)
-    return Limits(**chosen)
+        override = getattr(overrides, name)
+        values[name] = min(getattr(defaults, name) if override is UNSET or override is None else override, ceiling)
+    return Limits(**values)
 
 
 @lru_cache(maxsize=4096)
-def limits_by(quotas: str, defaults: Limits) -> Limits:
+def limits_from_quotas(quotas: str, defaults: Limits) -> Limits:
     """The limits of a zone whose overrides are stored so. Remembered: every batch asks this of each of its zones."""
-    return in_force(_decode_overrides(quotas), defaults)
+    return effective_limits(_decode_overrides(quotas), defaults)
 
 
-def terms(zone: Zone, defaults: Limits) -> Terms:
-    return Terms(limits_by(zone.quotas, defaults), bool(zone.frozen), zone.ended_at is not None)
+def admission_of_zone(zone: Zone, defaults: Limits) -> ZoneAdmission:
+    return ZoneAdmission(limits_from_quotas(zone.quotas, defaults), bool(zone.frozen), zone.ended_at is not None)
 
 
-def not_found(zone_id: str) -> NotFound:
+def zone_not_found(zone_id: str) -> NotFound:
     return NotFound(ZONE_NOT_FOUND, f"There is no zone {zone_id!r}.")
 
 
-def has_ended(zone_id: str) -> Conflict:
+def zone_ended(zone_id: str) -> Conflict:
     return Conflict(
         "zone_ended", f"The zone {zone_id!r} has ended. What happened in it can be read; its id is not used again."
     )
 
 
-def endings(zones: Iterable[Zone]) -> dict[str, Problem | None]:
+def ended_zone_problems(zones: Iterable[Zone]) -> dict[str, Problem | None]:
     """Of each zone why nothing can begin in it any more, if so."""
-    return {zone.id: has_ended(zone.id) if zone.ended_at is not None else None for zone in zones}
+    return {zone.id: zone_ended(zone.id) if zone.ended_at is not None else None for zone in zones}
 
 
 def view(zone: Zone) -> ZoneView:
@@ -73,20 +83,20 @@ def view(zone: Zone) -> ZoneView:
         zone.id,
         zone.name,
         bool(zone.frozen),
-        overrides_of(zone),
+        overrides_of_zone(zone),
         iso(zone.created_at),
         iso(zone.updated_at),
         iso_or_none(zone.ended_at),
     )
 
 
-def quotas_view(use: ZoneUse, defaults: Limits) -> QuotasView:
-    overrides = overrides_of(use.zone)
+def quotas_view(usage: ZoneUsage, defaults: Limits) -> QuotasView:
+    overrides = overrides_of_zone(usage.zone)
     return QuotasView(
-        zone_id=use.zone.id,
-        limits=in_force(overrides, defaults),
+        zone_id=usage.zone.id,
+        limits=effective_limits(overrides, defaults),
         overrides=overrides,
         ceilings=CEILINGS,
-        used=Used(use.sessions, use.concurrent),
-        frozen=bool(use.zone.frozen),
+        used=QuotaUsage(usage.sessions, usage.concurrent),
+        frozen=bool(usage.zone.frozen),
     )

@@ -10,78 +10,82 @@ import msgspec
 from quarterdeck.core.caller import Role
 from quarterdeck.core.clock import Millis, iso
 from quarterdeck.core.errors import Conflict, Forbidden, LimitReached, NotFound, Problem
-from quarterdeck.domain.zones.model import MEMBERS_MAX, ChangeMember, Member, MemberChange, MemberView
+from quarterdeck.domain.zones.model import ROLE_ASSIGNMENTS_MAX, ChangeRole, MemberView, RoleAssignment, RoleChange
 
 Ref = tuple[str, str]
 """(zone, subject)"""
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class RoleCounts:
     """How many rows a zone has, and how many of them are of owners."""
 
-    members: int = 0
+    total: int = 0
     owners: int = 0
 
 
-class Roster:
+class RoleAssignmentBatch:
     """The members of a batch's zones, read under the zones' locks, as they are after each decision."""
 
-    def __init__(self, rows: Iterable[Member], counted: Mapping[str, Counted], now: Millis) -> None:
+    def __init__(self, rows: Iterable[RoleAssignment], counts: Mapping[str, RoleCounts], now: Millis) -> None:
         self._rows = {(row.zone_id, row.subject): row for row in rows}
-        self._counted = {**counted}
+        self._counts = {**counts}
         self._now = now
-        self.moved: dict[Ref, MemberChange] = {}
+        self.changes: dict[Ref, RoleChange] = {}
         """Each member from how it was before the batch to how it is after it."""
-        self.told: list[tuple[ChangeMember, MemberChange]] = []
+        self.applied: list[tuple[ChangeRole, RoleChange]] = []
 
-    def decide(self, ask: ChangeMember, role: Role) -> MemberChange | Problem:
+    def decide(self, command: ChangeRole, caller_role: Role) -> RoleChange | Problem:
         """For a caller who has this role, and by it the power to change members."""
-        before = self._rows.get((ask.zone_id, ask.subject))
-        if before is None and ask.role is None:
-            return member_not_found(ask.subject)
-        if before is not None and before.role is ask.role:
-            return MemberChange(before, before)
-        counted = self._counted.get(ask.zone_id, Counted())
-        if problem := _refusal(before, ask.role, role, counted):
+        before = self._rows.get((command.zone_id, command.subject))
+        if before is None and command.role is None:
+            return member_not_found(command.subject)
+        if before is not None and before.role is command.role:
+            return RoleChange(before, before)
+        counts = self._counts.get(command.zone_id, RoleCounts())
+        if problem := _change_problem(before, command.role, caller_role, counts):
             return problem
-        change = MemberChange(before, self._after(ask, before))
-        self._counted[ask.zone_id] = Counted(
-            counted.members + (change.after is not None) - (before is not None),
-            counted.owners + (ask.role is Role.OWNER) - _is_owner(before),
+        change = RoleChange(before, self._updated_assignment(command, before))
+        self._counts[command.zone_id] = RoleCounts(
+            counts.total + (change.after is not None) - (before is not None),
+            counts.owners + (command.role is Role.OWNER) - _is_owner(before),
         )
-        self._keep(ask, change)
+        self._record(command, change)
         return change
 
-    def _after(self, ask: ChangeMember, before: Member | None) -> Member | None:
-        if ask.role is None:
+    def _updated_assignment(self, command: ChangeRole, before: RoleAssignment | None) -> RoleAssignment | None:
+        if command.role is None:
             return None
         if before is not None:
-            return msgspec.structs.replace(before, role=ask.role, updated_at=self._now)
-        return Member(ask.zone_id, ask.subject, ask.role, ask.caller.subject, self._now, self._now)
+            return msgspec.structs.replace(before, role=command.role, updated_at=self._now)
+        return RoleAssignment(
+            command.zone_id, command.subject, command.role, command.caller.subject, self._now, self._now
+        )
 
-    def _keep(self, ask: ChangeMember, change: MemberChange) -> None:
-        ref = (ask.zone_id, ask.subject)
-        first = self.moved[ref].before if ref in self.moved else change.before
-        self.moved[ref] = MemberChange(first, change.after)
-        self.told.append((ask, change))
+    def _record(self, command: ChangeRole, change: RoleChange) -> None:
+        ref = (command.zone_id, command.subject)
+        first = self.changes[ref].before if ref in self.changes else change.before
+        self.changes[ref] = RoleChange(first, change.after)
+        self.applied.append((command, change))
         if change.after is None:
             del self._rows[ref]
         else:
             self._rows[ref] = change.after
 
 
-def _is_owner(member: Member | None) -> bool:
-    return member is not None and member.role is Role.OWNER
+def _is_owner(assignment: RoleAssignment | None) -> bool:
+    return assignment is not None and assignment.role is Role.OWNER
 
 
-def _refusal(before: Member | None, wanted: Role | None, role: Role, counted: Counted) -> Problem | None:
-    if role is not Role.OWNER and (wanted is Role.OWNER or _is_owner(before)):
-        return only_owners(role)
-    if _is_owner(before) and counted.owners == 1 and (wanted is not None or counted.members > 1):
+def _change_problem(
+    before: RoleAssignment | None, new_role: Role | None, caller_role: Role, counts: RoleCounts
+) -> Problem | None:
+    if caller_role is not Role.OWNER and (new_role is Role.OWNER or _is_owner(before)):
+        return owner_required(caller_role)
+    if _is_owner(before) and counts.owners == 1 and (new_role is not None or counts.total > 1):
         return last_owner()
-    if before is None and counted.members >= MEMBERS_MAX:
-        return too_many(counted.members)
+    if before is None and counts.total >= ROLE_ASSIGNMENTS_MAX:
+        return too_many_members(counts.total)
     return None
 
 
@@ -92,8 +96,10 @@ def member_not_found(subject: str) -> NotFound:
     return NotFound("member_not_found", f"{subject!r} is no member of this workspace.")
 
 
-def only_owners(role: Role) -> Forbidden:
-    return Forbidden("forbidden_role", f"Only an OWNER makes or unmakes an OWNER; this is {role}.", role=str(role))
+def owner_required(caller_role: Role) -> Forbidden:
+    return Forbidden(
+        "forbidden_role", f"Only an OWNER makes or unmakes an OWNER; this is {caller_role}.", role=str(caller_role)
+    )
 
 
 def last_owner() -> Conflict:
@@ -104,12 +110,12 @@ def last_owner() -> Conflict:
     )
 
 
-def too_many(used: int) -> LimitReached:
+def too_many_members(used: int) -> LimitReached:
     return LimitReached(
         "too_many_members",
-        f"A workspace has at most {MEMBERS_MAX} members, and {used} are there.",
+        f"A workspace has at most {ROLE_ASSIGNMENTS_MAX} members, and {used} are there.",
         bound="max_members",
-        limit=MEMBERS_MAX,
+        limit=ROLE_ASSIGNMENTS_MAX,
         used=used,
         frees="a member is removed",
     )
@@ -118,12 +124,12 @@ def too_many(used: int) -> LimitReached:
 # -- how it is shown ---------------------------------------------------------------------------------------------
 
 
-def member_view(member: Member) -> MemberView:
+def member_view(assignment: RoleAssignment) -> MemberView:
     return MemberView(
-        subject=member.subject,
-        zone_id=member.zone_id,
-        role=member.role,
-        added_by=member.added_by,
-        created_at=iso(member.created_at),
-        updated_at=iso(member.updated_at),
+        subject=assignment.subject,
+        zone_id=assignment.zone_id,
+        role=assignment.role,
+        added_by=assignment.added_by,
+        created_at=iso(assignment.created_at),
+        updated_at=iso(assignment.updated_at),
     )

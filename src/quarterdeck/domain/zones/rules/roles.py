@@ -8,42 +8,42 @@ from collections.abc import Mapping
 from quarterdeck.core.caller import COORDINATOR_ADMIN, Caller, Role
 from quarterdeck.core.errors import Forbidden, NotFound, Problem
 
-_ALL = frozenset(Role)
-_PEOPLE = _ALL - {Role.AGENT}
-_RULERS = frozenset({Role.OWNER, Role.ADMIN})
+_ALL_ROLES = frozenset(Role)
+_HUMAN_ROLES = _ALL_ROLES - {Role.AGENT}
+_ADMIN_ROLES = frozenset({Role.OWNER, Role.ADMIN})
 
-POWERS: Mapping[str, frozenset[Role]] = {
-    "tasks.read": _ALL,
+PERMISSIONS: Mapping[str, frozenset[Role]] = {
+    "tasks.read": _ALL_ROLES,
     # An agent that finds that more is to be done says so by a task.
-    "tasks.create": _ALL,
-    "tasks.change": _PEOPLE,
-    "tasks.work": _ALL,
+    "tasks.create": _ALL_ROLES,
+    "tasks.change": _HUMAN_ROLES,
+    "tasks.work": _ALL_ROLES,
     # By hand and without a token: nobody can tell any more whether the work was done.
-    "tasks.complete_paused": _RULERS,
-    "agents.read": _ALL,
+    "tasks.complete_paused": _ADMIN_ROLES,
+    "agents.read": _ALL_ROLES,
     # An agent registers itself and no other.
-    "agents.register": _ALL,
-    "agents.terminate": _PEOPLE,
+    "agents.register": _ALL_ROLES,
+    "agents.terminate": _HUMAN_ROLES,
     # It outlives the membership of whoever had it made, and is given its agent's tasks with their secrets.
-    "agents.token": _RULERS,
-    "agents.beat": _ALL,
-    "coordinator.use": _RULERS,
-    "members.read": _RULERS,
-    "members.change": _RULERS,
+    "agents.token": _ADMIN_ROLES,
+    "agents.beat": _ALL_ROLES,
+    "coordinator.use": _ADMIN_ROLES,
+    "members.read": _ADMIN_ROLES,
+    "members.change": _ADMIN_ROLES,
     # The address of an endpoint is often a secret of its own.
-    "webhooks.read": _RULERS,
-    "webhooks.change": _RULERS,
-    "fleets.read": _ALL,
+    "webhooks.read": _ADMIN_ROLES,
+    "webhooks.change": _ADMIN_ROLES,
+    "fleets.read": _ALL_ROLES,
     # As whom, the fleet says: an agent speaks as the member it is, and as no other.
-    "fleets.speak": _ALL,
-    "fleets.change": _PEOPLE,
-    "costs.read": _PEOPLE,
-    "budgets.change": _RULERS,
+    "fleets.speak": _ALL_ROLES,
+    "fleets.change": _HUMAN_ROLES,
+    "costs.read": _HUMAN_ROLES,
+    "budgets.change": _ADMIN_ROLES,
 }
 """Each power, and the roles that have it."""
 
 
-def role_of(caller: Caller, zone_id: str, row: Role | None) -> Role | None:
+def effective_role(caller: Caller, zone_id: str, assigned_role: Role | None) -> Role | None:
     """What a caller is in a workspace in which this row is its own, if it has one. A token that names an agent is that
     agent's and no more, whatever else stands in it: it is handed to programs that nobody watches."""
     if caller.agent_id is not None:
@@ -53,32 +53,32 @@ def role_of(caller: Caller, zone_id: str, row: Role | None) -> Role | None:
     if caller.zone_id != zone_id:
         # Names are given by a zone's issuer: the same name in another zone is somebody else.
         return None
-    if row is not None or caller.role is not None:
-        return row or caller.role
+    if assigned_role is not None or caller.role is not None:
+        return assigned_role or caller.role
     if COORDINATOR_ADMIN in caller.scopes:
         return Role.ADMIN
     return Role.MEMBER if caller.is_local else None
 
 
-def may_enter(caller: Caller, zone_id: str) -> bool:
+def can_access_zone(caller: Caller, zone_id: str) -> bool:
     """Whether a workspace is there at all, for this caller. What it may do in it, its role says."""
     return caller.zone_id == zone_id or (caller.is_admin and caller.agent_id is None)
 
 
-def power_problem(caller: Caller, zone_id: str, row: Role | None, power: str) -> Problem | None:
+def permission_problem(caller: Caller, zone_id: str, assigned_role: Role | None, permission: str) -> Problem | None:
     """Why a caller may not use a power in a workspace, if it may not."""
-    if not may_enter(caller, zone_id):
-        return zone_hidden(zone_id)
-    role = role_of(caller, zone_id, row)
+    if not can_access_zone(caller, zone_id):
+        return workspace_not_found(zone_id)
+    role = effective_role(caller, zone_id, assigned_role)
     if role is None:
         return not_a_member(zone_id)
-    return None if role in POWERS[power] else forbidden_role(role, power)
+    return None if role in PERMISSIONS[permission] else forbidden_role(role, permission)
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------
 
 
-def zone_hidden(zone_id: str) -> NotFound:
+def workspace_not_found(zone_id: str) -> NotFound:
     """The same for one that does not exist and for one of others: nobody learns which there are."""
     return NotFound("workspace_not_found", f"There is no workspace {zone_id!r} for this token.")
 
@@ -91,12 +91,12 @@ def not_a_member(zone_id: str) -> Forbidden:
     )
 
 
-def forbidden_role(role: Role, power: str) -> Forbidden:
-    allowed = [each.value for each in Role if each in POWERS[power]]
+def forbidden_role(role: Role, permission: str) -> Forbidden:
+    allowed = [candidate.value for candidate in Role if candidate in PERMISSIONS[permission]]
     return Forbidden(
         "forbidden_role",
         f"The role {role} may not do this; it needs {' or '.join(allowed)}.",
         role=str(role),
-        power=power,
+        power=permission,
         allowed=allowed,
     )

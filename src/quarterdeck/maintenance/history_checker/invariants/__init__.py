@@ -41,9 +41,9 @@ from quarterdeck.maintenance.history_checker.invariants import (
     single_holder,
     unique_keys,
 )
-from quarterdeck.maintenance.history_checker.model import Promise
+from quarterdeck.maintenance.history_checker.model import Invariant
 
-PROMISES: Mapping[str, Promise] = {
+INVARIANTS: Mapping[str, Invariant] = {
     module.NAME: module.judge
     for module in (
         event_sequence,

@@ -9,91 +9,100 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quarterdeck.engine.event_log import Event
-from quarterdeck.maintenance.history_checker.model import Evidence, Finding, told_by
-from quarterdeck.maintenance.history_checker.replay import Lives
-from quarterdeck.maintenance.history_checker.task_model import TaskTold, task_told_by
-from quarterdeck.maintenance.history_checker.task_replay import ARROWS, PREFIX, UNBEGUN, Tales, TaskTale, begins
+from quarterdeck.maintenance.history_checker.model import Evidence, Violation, decode_event_data
+from quarterdeck.maintenance.history_checker.replay import SessionReplay
+from quarterdeck.maintenance.history_checker.task_model import TaskEventData, decode_task_event_data
+from quarterdeck.maintenance.history_checker.task_replay import (
+    TASK_PREFIX,
+    TRANSITIONS,
+    UNSTARTED_FAILURE_REASONS,
+    ReplayedTask,
+    TaskReplay,
+    starts_attempt,
+)
 
 NAME = "story"
-SESSION = ("session.spawn", "session.suspend", "session.resume", "session.terminate")
+SESSION_EVENTS = ("session.spawn", "session.suspend", "session.resume", "session.terminate")
 
 
-def judge(evidence: Evidence) -> Iterator[Finding]:
-    lives = Lives(evidence)
+def check(evidence: Evidence) -> Iterator[Violation]:
+    sessions = SessionReplay(evidence)
     states: dict[tuple[str, str], str | None] = {}
-    before: Event | None = None
+    previous: Event | None = None
     for event in evidence.log:
-        if before is not None and event.pos != before.pos + 1:
-            yield _wrong(event, f"it follows position {before.pos}")
-        before = event
-        told = told_by(event)
-        if told is None:
-            yield _wrong(event, f"the data of {event.type} cannot be read")
+        if previous is not None and event.pos != previous.pos + 1:
+            yield _violation(event, f"it follows position {previous.pos}")
+        previous = event
+        data = decode_event_data(event)
+        if data is None:
+            yield _violation(event, f"the data of {event.type} cannot be read")
             continue
-        if event.type in SESSION:
-            yield from _session(evidence, event, lives, states)
-        lives.feed(event, told)
-    for wrong, detail in _check_tasks(evidence):
-        yield _wrong(wrong, detail)
+        if event.type in SESSION_EVENTS:
+            yield from _check_session(evidence, event, sessions, states)
+        sessions.apply(event, data)
+    for task_event, detail in _check_tasks(evidence):
+        yield _violation(task_event, detail)
 
 
-def _session(
-    evidence: Evidence, event: Event, lives: Lives, states: dict[tuple[str, str], str | None]
-) -> Iterator[Finding]:
+def _check_session(
+    evidence: Evidence, event: Event, sessions: SessionReplay, states: dict[tuple[str, str], str | None]
+) -> Iterator[Violation]:
     ref = (event.zone_id, event.subject)
-    life = lives.get(*ref)
+    session = sessions.get(*ref)
     if event.type == "session.spawn":
-        if life is not None and life.spawned_pos:
-            yield _wrong(event, f"the session {event.subject} had begun at {life.spawned_pos}")
-    elif life is None:
-        if evidence.whole:
-            yield _wrong(event, f"{event.type} of {event.subject}, which never began")
+        if session is not None and session.spawned_pos:
+            yield _violation(event, f"the session {event.subject} had begun at {session.spawned_pos}")
+    elif session is None:
+        if evidence.is_log_complete:
+            yield _violation(event, f"{event.type} of {event.subject}, which never began")
     elif event.type == "session.terminate":
-        if life.settled_pos is not None:
-            yield _wrong(event, f"the session {event.subject} had ended at {life.settled_pos}")
-        left = [child.id for child in lives.children(life) if child.ended_pos is None or not child.settled_pos]
-        if left:
-            yield _wrong(event, f"the session {event.subject} ended before its child {left[0]}")
+        if session.terminated_pos is not None:
+            yield _violation(event, f"the session {event.subject} had ended at {session.terminated_pos}")
+        open_children = [
+            child.id for child in sessions.children(session) if child.ended_pos is None or not child.terminated_pos
+        ]
+        if open_children:
+            yield _violation(event, f"the session {event.subject} ended before its child {open_children[0]}")
     if ref in states and states[ref] != event.from_state:
-        yield _wrong(event, f"{event.subject} came from {event.from_state}, and was {states[ref]}")
+        yield _violation(event, f"{event.subject} came from {event.from_state}, and was {states[ref]}")
     states[ref] = event.to_state
 
 
-def _wrong(event: Event, detail: str) -> Finding:
-    return Finding(NAME, event.zone_id, event.subject, detail, event.pos)
+def _violation(event: Event, detail: str) -> Violation:
+    return Violation(NAME, event.zone_id, event.subject, detail, event.pos)
 
 
-Wrong = tuple[Event, str]
-BY_HAND = "retry"
+EventProblem = tuple[Event, str]
+MANUAL_RETRY = "retry"
 
 
-def _check_tasks(evidence: Evidence) -> Iterator[Wrong]:
+def _check_tasks(evidence: Evidence) -> Iterator[EventProblem]:
     yield from _unreadable_tasks(evidence)
-    for event, told, tale in Tales(evidence).walk():
-        if begins(event) and tale.is_held:
+    for event, data, task in TaskReplay(evidence).walk():
+        if starts_attempt(event) and task.is_held:
             continue
-        if (detail := _task_problem(event, told, tale)) is not None:
+        if (detail := _task_problem(event, data, task)) is not None:
             yield event, detail
 
 
-def _unreadable_tasks(evidence: Evidence) -> Iterator[Wrong]:
+def _unreadable_tasks(evidence: Evidence) -> Iterator[EventProblem]:
     for event in evidence.log:
-        if event.type.startswith(PREFIX) and task_told_by(event) is None:
+        if event.type.startswith(TASK_PREFIX) and decode_task_event_data(event) is None:
             yield event, f"the data of {event.type} cannot be read"
 
 
-def _task_problem(event: Event, told: TaskTold, tale: TaskTale) -> str | None:
-    name, verb = event.subject, event.type.removeprefix(PREFIX)
-    if event.type not in ARROWS:
+def _task_problem(event: Event, data: TaskEventData, task: ReplayedTask) -> str | None:
+    name, verb = event.subject, event.type.removeprefix(TASK_PREFIX)
+    if event.type not in TRANSITIONS:
         return f"{event.type} of {name} is no step of a task"
-    if event.from_state != tale.state:
-        return f"the task {name} was {verb} from {event.from_state}, and was {tale.state or 'not there'}"
-    if (event.from_state, event.to_state) not in ARROWS[event.type]:
+    if event.from_state != task.state:
+        return f"the task {name} was {verb} from {event.from_state}, and was {task.state or 'not there'}"
+    if (event.from_state, event.to_state) not in TRANSITIONS[event.type]:
         return f"the task {name} was {verb}, which does not lead from {event.from_state} to {event.to_state}"
-    if event.type == "task.failed" and not tale.is_held and told.reason not in UNBEGUN:
-        return f"the task {name} failed ({told.reason}), and nobody had it"
-    if event.type == "task.requeued" and tale.final and told.reason != BY_HAND:
-        return f"the task {name} was over for good, and went back by itself ({told.reason})"
-    if event.type == "task.progressed" and (told.progress_percent, told.current_step) == tale.said:
+    if event.type == "task.failed" and not task.is_held and data.reason not in UNSTARTED_FAILURE_REASONS:
+        return f"the task {name} failed ({data.reason}), and nobody had it"
+    if event.type == "task.requeued" and task.is_final and data.reason != MANUAL_RETRY:
+        return f"the task {name} was over for good, and went back by itself ({data.reason})"
+    if event.type == "task.progressed" and (data.progress_percent, data.current_step) == task.last_progress:
         return f"the progress of {name} was told twice"
     return None

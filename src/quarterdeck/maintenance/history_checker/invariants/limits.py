@@ -21,45 +21,47 @@ import msgspec
 from quarterdeck.core.clock import Millis
 from quarterdeck.domain.zones.model import CEILINGS
 from quarterdeck.engine.event_log import Event
-from quarterdeck.maintenance.history_checker.model import Evidence, Finding, Ref
-from quarterdeck.maintenance.history_checker.replay import Life, Lives, reading
+from quarterdeck.maintenance.history_checker.model import Evidence, Ref, Violation
+from quarterdeck.maintenance.history_checker.replay import ReplayedSession, SessionReplay, readable_events
 
 NAME = "limits"
-Place = tuple[str, str, str]
+CounterKey = tuple[str, str, str]
 """(zone, bound, what it counts in)"""
 Limits = Mapping[str, int]
 
 
-def judge(evidence: Evidence) -> Iterator[Finding]:
-    lives, ledger = Lives(evidence), Ledger()
-    snapshots = _snapshots(evidence)
+def check(evidence: Evidence) -> Iterator[Violation]:
+    sessions, counts = SessionReplay(evidence), LiveCounts()
+    snapshots = _limit_snapshots(evidence)
     quotas: dict[str, Mapping[str, int | None]] = {}
-    for born_before in lives:
-        ledger.enter(born_before)
-    for event, told in reading(evidence):
-        for gone in lives.feed(event, told):
-            ledger.leave(gone)
+    for earlier in sessions:
+        counts.add(earlier)
+    for event, data in readable_events(evidence):
+        for ended in sessions.apply(event, data):
+            counts.remove(ended)
         if event.type in ("zone.create", "zone.change"):
-            quotas[event.zone_id] = told.quotas
-        elif event.type == "session.spawn" and (life := lives.get(event.zone_id, event.subject)):
-            if life.spawned_pos != event.pos:
+            quotas[event.zone_id] = data.quotas
+        elif event.type == "session.spawn" and (session := sessions.get(event.zone_id, event.subject)):
+            if session.spawned_pos != event.pos:
                 continue
-            ledger.pass_to(event.zone_id, event.at)
-            ledger.enter(life)
-            snapshot = snapshots.get((life.zone_id, life.id))
-            own = _own(quotas.get(event.zone_id, {}))
-            yield from _exceeded(event, ledger, life, {**own, **(_limits(snapshot) if snapshot else {})})
-            yield from _not_in_force(event, own, _limits(snapshot) if snapshot else own)
+            counts.expire_until(event.zone_id, event.at)
+            counts.add(session)
+            snapshot = snapshots.get((session.zone_id, session.id))
+            zone_limits = _zone_limits(quotas.get(event.zone_id, {}))
+            yield from _check_exceeded(
+                event, counts, session, {**zone_limits, **(_parse_limits(snapshot) if snapshot else {})}
+            )
+            yield from _check_snapshot(event, zone_limits, _parse_limits(snapshot) if snapshot else zone_limits)
 
 
-def _snapshots(evidence: Evidence) -> dict[Ref, str]:
+def _limit_snapshots(evidence: Evidence) -> dict[Ref, str]:
     # Sessions of one zone mostly share one text: kept once.
-    known: dict[str, str] = {}
-    return {(row.zone_id, row.id): known.setdefault(row.limits, row.limits) for row in evidence.rows.sessions}
+    interned: dict[str, str] = {}
+    return {(row.zone_id, row.id): interned.setdefault(row.limits, row.limits) for row in evidence.rows.sessions}
 
 
 @lru_cache(maxsize=4096)
-def _limits(text: str) -> Limits:
+def _parse_limits(text: str) -> Limits:
     try:
         found: dict[str, int] = msgspec.json.decode(text, type=dict[str, int])
     except msgspec.DecodeError:
@@ -67,71 +69,71 @@ def _limits(text: str) -> Limits:
     return found
 
 
-def _own(quotas: Mapping[str, int | None]) -> Limits:
+def _zone_limits(quotas: Mapping[str, int | None]) -> Limits:
     """What a zone set for itself, within the ceilings."""
     return {
         name: min(limit, CEILINGS[name]) for name, limit in quotas.items() if limit is not None and name in CEILINGS
     }
 
 
-def _exceeded(event: Event, ledger: Ledger, life: Life, limits: Limits) -> Iterator[Finding]:
-    for bound, used in ledger.used(life):
+def _check_exceeded(event: Event, counts: LiveCounts, session: ReplayedSession, limits: Limits) -> Iterator[Violation]:
+    for bound, used in counts.used(session):
         limit = limits.get(bound)
         if limit is not None and used > limit:
-            detail = f"with the session {life.id}, {bound} counted {used}, and the limit was {limit}"
-            yield Finding(NAME, life.zone_id, life.id, detail, event.pos)
+            detail = f"with the session {session.id}, {bound} counted {used}, and the limit was {limit}"
+            yield Violation(NAME, session.zone_id, session.id, detail, event.pos)
 
 
-def _not_in_force(event: Event, own: Limits, snapshot: Limits) -> Iterator[Finding]:
-    for bound, limit in own.items():
+def _check_snapshot(event: Event, zone_limits: Limits, snapshot: Limits) -> Iterator[Violation]:
+    for bound, limit in zone_limits.items():
         if snapshot.get(bound, limit) != limit:
             detail = (
                 f"the session {event.subject} was admitted with {bound} = {snapshot[bound]}, and the zone's limit "
                 f"was {limit}"
             )
-            yield Finding(NAME, event.zone_id, event.subject, detail, event.pos)
+            yield Violation(NAME, event.zone_id, event.subject, detail, event.pos)
 
 
-class Ledger:
+class LiveCounts:
     """How many are live in everything that is bounded."""
 
     def __init__(self) -> None:
-        self._counts: Counter[Place] = Counter()
-        self._ever: Counter[Ref] = Counter()
-        self._counted: dict[Ref, Life] = {}
-        self._by_time: dict[str, list[tuple[Millis, str]]] = {}
+        self._counts: Counter[CounterKey] = Counter()
+        self._total_spawned: Counter[Ref] = Counter()
+        self._counted: dict[Ref, ReplayedSession] = {}
+        self._by_expiry: dict[str, list[tuple[Millis, str]]] = {}
 
-    def enter(self, life: Life) -> None:
-        self._ever[life.zone_id, life.root_id] += 1
-        if life.ended_pos is not None:
+    def add(self, session: ReplayedSession) -> None:
+        self._total_spawned[session.zone_id, session.root_id] += 1
+        if session.ended_pos is not None:
             return
-        self._counted[life.zone_id, life.id] = life
-        self._counts.update(_counted_in(life))
-        heapq.heappush(self._by_time.setdefault(life.zone_id, []), (life.expires_at, life.id))
+        self._counted[session.zone_id, session.id] = session
+        self._counts.update(_counter_keys(session))
+        heapq.heappush(self._by_expiry.setdefault(session.zone_id, []), (session.expires_at, session.id))
 
-    def leave(self, life: Life) -> None:
-        if self._counted.pop((life.zone_id, life.id), None):
-            self._counts.subtract(_counted_in(life))
+    def remove(self, session: ReplayedSession) -> None:
+        if self._counted.pop((session.zone_id, session.id), None):
+            self._counts.subtract(_counter_keys(session))
 
-    def pass_to(self, zone_id: str, at: Millis) -> None:
+    def expire_until(self, zone_id: str, at: Millis) -> None:
         """Whoever's time has run out by then is gone."""
-        waiting = self._by_time.get(zone_id, [])
-        while waiting and waiting[0][0] <= at:
-            _, session_id = heapq.heappop(waiting)
-            if life := self._counted.get((zone_id, session_id)):
-                self.leave(life)
+        by_expiry = self._by_expiry.get(zone_id, [])
+        while by_expiry and by_expiry[0][0] <= at:
+            _, session_id = heapq.heappop(by_expiry)
+            if session := self._counted.get((zone_id, session_id)):
+                self.remove(session)
 
-    def used(self, life: Life) -> Iterator[tuple[str, int]]:
-        for place in _counted_in(life):
-            yield place[1], self._counts[place]
-        yield "max_tree_spawns", self._ever[life.zone_id, life.root_id]
-        yield "max_depth", life.depth
+    def used(self, session: ReplayedSession) -> Iterator[tuple[str, int]]:
+        for key in _counter_keys(session):
+            yield key[1], self._counts[key]
+        yield "max_tree_spawns", self._total_spawned[session.zone_id, session.root_id]
+        yield "max_depth", session.depth
 
 
-def _counted_in(life: Life) -> Iterator[Place]:
-    yield life.zone_id, "max_sessions", ""
-    yield life.zone_id, "max_sessions_per_application", life.application_id
-    yield life.zone_id, "max_tree_size", life.root_id
-    if life.parent_id is not None:
-        yield life.zone_id, "max_concurrent", ""
-        yield life.zone_id, "max_children", life.parent_id
+def _counter_keys(session: ReplayedSession) -> Iterator[CounterKey]:
+    yield session.zone_id, "max_sessions", ""
+    yield session.zone_id, "max_sessions_per_application", session.application_id
+    yield session.zone_id, "max_tree_size", session.root_id
+    if session.parent_id is not None:
+        yield session.zone_id, "max_concurrent", ""
+        yield session.zone_id, "max_children", session.parent_id

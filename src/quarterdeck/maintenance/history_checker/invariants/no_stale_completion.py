@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quarterdeck.maintenance.history_checker.attempts import accepted
-from quarterdeck.maintenance.history_checker.model import Evidence, Finding
+from quarterdeck.maintenance.history_checker.attempts import accepted_completions
+from quarterdeck.maintenance.history_checker.model import Evidence, Violation
 
 NAME = "stale"
 
 
-def judge(evidence: Evidence) -> Iterator[Finding]:
-    for taken in accepted(evidence):
-        call = taken.call
+def check(evidence: Evidence) -> Iterator[Violation]:
+    for completion in accepted_completions(evidence):
+        call = completion.call
         # Without any end of its own it is not stale but lost, which is another promise.
-        if not taken.own or any(end.verb in taken.wanted for end in taken.own):
+        if not completion.own_ends or any(end.verb in completion.expected_verbs for end in completion.own_ends):
             continue
-        last = taken.own[-1]
-        told = " or ".join(sorted(taken.wanted))
+        last = completion.own_ends[-1]
+        expected = " or ".join(sorted(completion.expected_verbs))
         detail = (
-            f"attempt {taken.attempt} of {call.asked.id} ended as {last.verb}, and {call.client}, who bore its token, "
-            f"was told that it was {told}"
+            f"attempt {completion.attempt} of {call.request.id} ended as {last.verb}, and {call.client}, who bore its token, "
+            f"was told that it was {expected}"
         )
-        yield Finding(NAME, call.zone, call.asked.id or "", detail, last.pos, call.where)
+        yield Violation(NAME, call.zone, call.request.id or "", detail, last.pos, call.location)

@@ -15,119 +15,119 @@ from quarterdeck.maintenance.history_checker.model import (
     ENDED_STATES,
     EdgeRow,
     Evidence,
-    Finding,
     InvocationRow,
     Ref,
     SessionRow,
+    Violation,
 )
 from quarterdeck.maintenance.history_checker.task_model import TaskRow
-from quarterdeck.maintenance.history_checker.task_replay import HELD
+from quarterdeck.maintenance.history_checker.task_replay import HELD_STATES
 
 NAME = "rest"
-SWEPT_WITHIN = 2 * MINUTE
+SWEEP_DELAY = 2 * MINUTE
 """For the sweeps of what is past its time: the slowest comes every minute by itself."""
 
 
-def judge(evidence: Evidence) -> Iterator[Finding]:
-    rows, over = evidence.rows, Over(evidence)
+def check(evidence: Evidence) -> Iterator[Violation]:
+    rows, ended = evidence.rows, EndedSessions(evidence)
     for cascade in rows.cascades:
         if cascade.finished_at is not None:
             continue
-        what = cascade.target_id or f"the zone {cascade.zone_id}"
-        detail = f"the cascade {cascade.id} of {what} has {cascade.left} left to settle"
-        yield Finding(NAME, cascade.zone_id, cascade.target_id or cascade.id, detail)
+        noun = cascade.target_id or f"the zone {cascade.zone_id}"
+        detail = f"the cascade {cascade.id} of {noun} has {cascade.remaining} left to settle"
+        yield Violation(NAME, cascade.zone_id, cascade.target_id or cascade.id, detail)
     for session in rows.sessions:
-        yield from _session(session, over)
+        yield from _check_session(session, ended)
     for invocation in rows.invocations:
         if invocation.status not in ENDED_STATES:
-            yield from _invocation(invocation, over)
+            yield from _check_invocation(invocation, ended)
     for edge in rows.edges:
         if edge.status == "active":
-            yield from _edge(edge, over)
-    yield from _check_tasks(evidence, NAME, over.long_past)
+            yield from _check_edge(edge, ended)
+    yield from _check_tasks(evidence, NAME, ended.is_long_past)
 
 
-class Over:
+class EndedSessions:
     """Which sessions have ended, and which instants passed so long ago that a sweep has come since."""
 
     def __init__(self, evidence: Evidence) -> None:
         self.now = evidence.rows.now
         self._ended: set[Ref] = set()
-        self._known: set[Ref] = set()
+        self._existing: set[Ref] = set()
         for row in evidence.rows.sessions:
-            self._known.add((row.zone_id, row.id))
+            self._existing.add((row.zone_id, row.id))
             if row.terminated_at is not None:
                 self._ended.add((row.zone_id, row.id))
 
-    def session(self, zone_id: str, session_id: str | None) -> bool:
+    def has_ended(self, zone_id: str, session_id: str | None) -> bool:
         """One whose row is gone ended long ago."""
         ref = (zone_id, session_id or "")
-        return session_id is not None and (ref in self._ended or ref not in self._known)
+        return session_id is not None and (ref in self._ended or ref not in self._existing)
 
-    def long_past(self, at: Millis | None) -> bool:
-        return at is not None and at <= self.now - SWEPT_WITHIN
-
-
-def _session(row: SessionRow, over: Over) -> Iterator[Finding]:
-    if row.terminated_at is None and over.long_past(row.expires_at):
-        yield _found(row, f"the session {row.id} is past its time, and was not ended")
+    def is_long_past(self, at: Millis | None) -> bool:
+        return at is not None and at <= self.now - SWEEP_DELAY
 
 
-def _invocation(row: InvocationRow, over: Over) -> Iterator[Finding]:
+def _check_session(row: SessionRow, ended: EndedSessions) -> Iterator[Violation]:
+    if row.terminated_at is None and ended.is_long_past(row.expires_at):
+        yield _violation(row, f"the session {row.id} is past its time, and was not ended")
+
+
+def _check_invocation(row: InvocationRow, ended: EndedSessions) -> Iterator[Violation]:
     for name in (row.source_session_id, row.target_session_id):
-        if over.session(row.zone_id, name):
-            yield _found(row, f"the invocation {row.id} is {row.status}, and its session {name} has ended")
-    for what, at in (("deadline", row.deadline_at), ("lease", row.lease_expires_at)):
-        if over.long_past(at):
-            yield _found(row, f"the invocation {row.id} is {row.status}, and its {what} is long past")
+        if ended.has_ended(row.zone_id, name):
+            yield _violation(row, f"the invocation {row.id} is {row.status}, and its session {name} has ended")
+    for noun, at in (("deadline", row.deadline_at), ("lease", row.lease_expires_at)):
+        if ended.is_long_past(at):
+            yield _violation(row, f"the invocation {row.id} is {row.status}, and its {noun} is long past")
 
 
-def _edge(row: EdgeRow, over: Over) -> Iterator[Finding]:
-    if over.long_past(row.expires_at):
-        yield _found(row, f"the delegation {row.id} is past its time, and was not marked")
-    elif row.expires_at > over.now:
+def _check_edge(row: EdgeRow, ended: EndedSessions) -> Iterator[Violation]:
+    if ended.is_long_past(row.expires_at):
+        yield _violation(row, f"the delegation {row.id} is past its time, and was not marked")
+    elif row.expires_at > ended.now:
         # A moment past its time it is over already, by another name, which a sweep writes down.
         for name in (row.source_session_id, row.target_session_id):
-            if over.session(row.zone_id, name):
-                yield _found(row, f"the delegation {row.id} is active, and its session {name} has ended")
+            if ended.has_ended(row.zone_id, name):
+                yield _violation(row, f"the delegation {row.id} is active, and its session {name} has ended")
 
 
-def _found(row: SessionRow | InvocationRow | EdgeRow, detail: str) -> Finding:
-    return Finding(NAME, row.zone_id, row.id, detail)
+def _violation(row: SessionRow | InvocationRow | EdgeRow, detail: str) -> Violation:
+    return Violation(NAME, row.zone_id, row.id, detail)
 
 
-A_MOMENT, OTHERS = 1, 2
+WAITS_FOR_TIME, WAITS_FOR_TASKS = 1, 2
 """What a task may wait for besides an agent, as its row has it."""
-Past = Callable[[Millis | None], bool]
+IsLongPast = Callable[[Millis | None], bool]
 
 
-def _check_tasks(evidence: Evidence, promise: str, long_past: Past) -> Iterator[Finding]:
-    over: set[Ref] = set()
+def _check_tasks(evidence: Evidence, invariant: str, is_long_past: IsLongPast) -> Iterator[Violation]:
+    finished: set[Ref] = set()
     waiting: set[Ref] = set()
     for row in evidence.rows.tasks:
         ref = (row.zone_id, row.id)
         if row.final or row.status in ("COMPLETED", "ARCHIVED"):
-            over.add(ref)
-        elif row.waits == OTHERS:
+            finished.add(ref)
+        elif row.waits == WAITS_FOR_TASKS:
             waiting.add(ref)
-        if (detail := _unsettled_task(row, long_past)) is not None:
-            yield Finding(promise, *ref, f"the task {row.id} is {row.status}, and {detail}")
+        if (detail := _stuck_reason(row, is_long_past)) is not None:
+            yield Violation(invariant, *ref, f"the task {row.id} is {row.status}, and {detail}")
     for edge in evidence.rows.dependencies:
-        if (edge.zone_id, edge.depends_on) not in over:
+        if (edge.zone_id, edge.depends_on) not in finished:
             waiting.discard((edge.zone_id, edge.task_id))
     for ref in sorted(waiting):
-        yield Finding(promise, *ref, f"the task {ref[1]} waits for others, and all of them are over")
+        yield Violation(invariant, *ref, f"the task {ref[1]} waits for others, and all of them are over")
 
 
-def _unsettled_task(row: TaskRow, long_past: Past) -> str | None:
+def _stuck_reason(row: TaskRow, is_long_past: IsLongPast) -> str | None:
     if row.spreads:
         return "some that depend on it have not heard of its end"
-    if row.waits == A_MOMENT and long_past(row.available_at):
+    if row.waits == WAITS_FOR_TIME and is_long_past(row.available_at):
         return "the moment that it waits for is long past"
-    if row.status not in HELD:
+    if row.status not in HELD_STATES:
         return None
     if row.agent_status is None or row.agent_status in ("ERROR", "TERMINATED"):
         return f"its agent {row.agent_id} is {row.agent_status or 'not there'}"
-    if long_past(row.agent_silent_from):
+    if is_long_past(row.agent_silent_from):
         return f"its agent {row.agent_id} was not heard of for long"
-    return "its time is long over" if long_past(row.timeout_at) else None
+    return "its time is long over" if is_long_past(row.timeout_at) else None

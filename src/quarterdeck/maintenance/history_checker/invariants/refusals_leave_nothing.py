@@ -9,61 +9,61 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quarterdeck.maintenance.history_checker.model import Call, Evidence, Finding, Op, Outcome
+from quarterdeck.maintenance.history_checker.model import Evidence, Op, Outcome, RecordedCall, Violation
 
 NAME = "refused"
-Scope = tuple[str, str, str]
-CONFLICT = 422
-TAKEN = "task_exists"
+KeyScope = tuple[str, str, str]
+KEY_CONFLICT_STATUS = 422
+TASK_EXISTS = "task_exists"
 
 
-def judge(evidence: Evidence) -> Iterator[Finding]:
-    spawns = _only_refused(evidence, Op.SPAWN)
+def check(evidence: Evidence) -> Iterator[Violation]:
+    spawns = _only_refused_keys(evidence, Op.SPAWN)
     for key in evidence.rows.keys:
         if call := spawns.get((key.zone_id, key.application_id, key.key)):
-            yield _found(call, key.key, key.subject_id)
-    invocations = _only_refused(evidence, Op.INVOKE)
+            yield _violation(call, key.key, key.subject_id)
+    invocations = _only_refused_keys(evidence, Op.INVOKE)
     for row in evidence.rows.invocations:
         if call := invocations.get((row.zone_id, row.service_id, row.idempotency_key)):
-            yield _found(call, row.idempotency_key, row.id)
-    tasks = _only_refused_names(evidence)
+            yield _violation(call, row.idempotency_key, row.id)
+    tasks = _only_refused_task_ids(evidence)
     for task in evidence.rows.tasks:
         if call := tasks.get((task.zone_id, task.id)):
             detail = f"every making of the task {task.id} was refused, and it is there"
-            yield Finding(NAME, task.zone_id, task.id, detail, call=call.where)
+            yield Violation(NAME, task.zone_id, task.id, detail, call=call.location)
 
 
-def _only_refused(evidence: Evidence, op: Op) -> dict[Scope, Call]:
-    refused: dict[Scope, Call] = {}
-    cleared: set[Scope] = set()
+def _only_refused_keys(evidence: Evidence, op: Op) -> dict[KeyScope, RecordedCall]:
+    refused: dict[KeyScope, RecordedCall] = {}
+    cleared: set[KeyScope] = set()
     for call in evidence.history:
-        key = call.asked.idempotency_key
+        key = call.request.idempotency_key
         if call.op != op or key is None:
             continue
-        owner = call.asked.application_id if op is Op.SPAWN else call.asked.service_id
+        owner = call.request.application_id if op is Op.SPAWN else call.request.service_id
         scope = (call.zone, owner or "", key)
-        if call.outcome is Outcome.REFUSED and call.status != CONFLICT:
+        if call.outcome is Outcome.REFUSED and call.status != KEY_CONFLICT_STATUS:
             refused.setdefault(scope, call)
         else:
             cleared.add(scope)
     return {scope: call for scope, call in refused.items() if scope not in cleared}
 
 
-def _only_refused_names(evidence: Evidence) -> dict[tuple[str, str], Call]:
+def _only_refused_task_ids(evidence: Evidence) -> dict[tuple[str, str], RecordedCall]:
     """Of tasks whose ids their makers chose."""
-    refused: dict[tuple[str, str], Call] = {}
+    refused: dict[tuple[str, str], RecordedCall] = {}
     cleared: set[tuple[str, str]] = set()
     for call in evidence.history:
-        if call.op != Op.TASK_CREATE or call.asked.id is None:
+        if call.op != Op.TASK_CREATE or call.request.id is None:
             continue
-        name = (call.zone, call.asked.id)
-        if call.outcome is Outcome.REFUSED and call.said.error != TAKEN:
-            refused.setdefault(name, call)
+        ref = (call.zone, call.request.id)
+        if call.outcome is Outcome.REFUSED and call.response.error != TASK_EXISTS:
+            refused.setdefault(ref, call)
         else:
-            cleared.add(name)
+            cleared.add(ref)
     return {name: call for name, call in refused.items() if name not in cleared}
 
 
-def _found(call: Call, key: str, subject: str) -> Finding:
+def _violation(call: RecordedCall, key: str, subject: str) -> Violation:
     detail = f"every {call.op} under the key {key!r} was refused, and it stands for {subject}"
-    return Finding(NAME, call.zone, subject, detail, call=call.where)
+    return Violation(NAME, call.zone, subject, detail, call=call.location)

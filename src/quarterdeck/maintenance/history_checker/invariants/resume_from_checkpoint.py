@@ -13,76 +13,78 @@ from dataclasses import dataclass
 
 import msgspec
 
-from quarterdeck.maintenance.history_checker.attempts import numbers, token_of
-from quarterdeck.maintenance.history_checker.model import Call, Evidence, Finding, Op, Outcome, Ref
+from quarterdeck.maintenance.history_checker.attempts import attempt_numbers, attempt_token_of
+from quarterdeck.maintenance.history_checker.model import Evidence, Op, Outcome, RecordedCall, Ref, Violation
 from quarterdeck.maintenance.history_checker.task_model import NO_CHECKPOINT, TaskLease
 
 NAME = "resumed"
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedCheckpoint:
     attempt: int
-    call: Call
+    call: RecordedCall
     content: bytes
-    is_known: bool
+    is_acknowledged: bool
     """Whether it was acknowledged."""
 
-    def comes_after(self, other: Saved) -> bool:
+    def comes_after(self, other: SavedCheckpoint) -> bool:
         """For certain: what one client sends at once may be kept in any order."""
         if self.attempt != other.attempt:
             return self.attempt > other.attempt
         return self.call.client == other.call.client and self.call.started > other.call.ended
 
 
-def judge(evidence: Evidence) -> Iterator[Finding]:
-    saved, known = _saved(evidence), _known_whole(evidence)
+def check(evidence: Evidence) -> Iterator[Violation]:
+    checkpoints, complete_tasks = _saved_checkpoints(evidence), _tasks_with_full_history(evidence)
     for call in evidence.history:
-        if call.op != Op.TASK_CLAIM or call.outcome is not Outcome.DONE or call.work is None:
+        if call.op != Op.TASK_CLAIM or call.outcome is not Outcome.DONE or call.task_data is None:
             continue
-        for lease in call.work.leases:
-            if known is not None and (call.zone, lease.id) not in known:
+        for lease in call.task_data.leases:
+            if complete_tasks is not None and (call.zone, lease.id) not in complete_tasks:
                 continue
-            may_be = _possible(saved.get((call.zone, lease.id), ()), lease)
-            if _canonical(lease.checkpoint_data) not in may_be:
+            possible = _possible_checkpoints(checkpoints.get((call.zone, lease.id), ()), lease)
+            if _canonical(lease.checkpoint_data) not in possible:
                 detail = (
                     f"attempt {lease.attempt} of {lease.id} was not given what was last saved "
-                    f"({_shown(may_be)}), but {_shown([_canonical(lease.checkpoint_data)])}"
+                    f"({_format_contents(possible)}), but {_format_contents([_canonical(lease.checkpoint_data)])}"
                 )
-                yield Finding(NAME, call.zone, lease.id, detail, call=call.where)
+                yield Violation(NAME, call.zone, lease.id, detail, call=call.location)
 
 
-def _known_whole(evidence: Evidence) -> set[Ref] | None:
+def _tasks_with_full_history(evidence: Evidence) -> set[Ref] | None:
     """The tasks of which everything that was saved may be judged; None: all. Of one that is older than the log that is
     left, calls are missing."""
-    if evidence.whole:
+    if evidence.is_log_complete:
         return None
     return {(event.zone_id, event.subject) for event in evidence.log if event.type == "task.created"}
 
 
-def _saved(evidence: Evidence) -> dict[Ref, list[Saved]]:
-    known, found = numbers(evidence), dict[Ref, list[Saved]]()
+def _saved_checkpoints(evidence: Evidence) -> dict[Ref, list[SavedCheckpoint]]:
+    numbers_by_token, checkpoints = attempt_numbers(evidence), dict[Ref, list[SavedCheckpoint]]()
     for call in evidence.history:
-        if call.op != Op.TASK_PROGRESS or call.work is None or not call.work.asked.saves:
+        if call.op != Op.TASK_PROGRESS or call.task_data is None or not call.task_data.request.has_checkpoint:
             continue
-        attempt = known.get(token_of(call))
+        attempt = numbers_by_token.get(attempt_token_of(call))
         if attempt is None or call.outcome is Outcome.REFUSED:
             continue
-        content = _canonical(call.work.asked.checkpoint_data)
-        one = Saved(attempt, call, content, call.outcome is Outcome.DONE)
-        found.setdefault((call.zone, call.asked.id or ""), []).append(one)
-    return found
+        content = _canonical(call.task_data.request.checkpoint_data)
+        checkpoint = SavedCheckpoint(attempt, call, content, call.outcome is Outcome.DONE)
+        checkpoints.setdefault((call.zone, call.request.id or ""), []).append(checkpoint)
+    return checkpoints
 
 
-def _possible(saved: Sequence[Saved], lease: TaskLease) -> list[bytes]:
+def _possible_checkpoints(checkpoints: Sequence[SavedCheckpoint], lease: TaskLease) -> list[bytes]:
     """What this attempt may have been given. What was saved under its own number may have been before (the attempt was
     given back and begun anew, or the claim was repeated) or not."""
-    before = [each for each in saved if each.attempt < lease.attempt]
-    certain = [each for each in before if each.is_known]
-    left = [each for each in before if not any(other.comes_after(each) for other in certain)]
-    own = [each for each in saved if each.attempt == lease.attempt]
-    unsaved = [] if certain else [_canonical(NO_CHECKPOINT)]
-    return unsaved + [each.content for each in (*left, *own)]
+    earlier = [checkpoint for checkpoint in checkpoints if checkpoint.attempt < lease.attempt]
+    acknowledged = [checkpoint for checkpoint in earlier if checkpoint.is_acknowledged]
+    remaining = [
+        checkpoint for checkpoint in earlier if not any(other.comes_after(checkpoint) for other in acknowledged)
+    ]
+    same_attempt = [checkpoint for checkpoint in checkpoints if checkpoint.attempt == lease.attempt]
+    initial = [] if acknowledged else [_canonical(NO_CHECKPOINT)]
+    return initial + [checkpoint.content for checkpoint in (*remaining, *same_attempt)]
 
 
 def _canonical(content: msgspec.Raw) -> bytes:
@@ -90,5 +92,5 @@ def _canonical(content: msgspec.Raw) -> bytes:
     return msgspec.json.encode(msgspec.json.decode(content), order="deterministic")
 
 
-def _shown(contents: Sequence[bytes]) -> str:
+def _format_contents(contents: Sequence[bytes]) -> str:
     return " or ".join(content.decode()[:80] for content in contents[:3])

@@ -15,153 +15,167 @@ from dataclasses import dataclass
 from quarterdeck.engine.event_log import Event
 from quarterdeck.maintenance.history_checker.model import (
     ENDED_STATES,
-    Call,
+    EventData,
     Evidence,
-    Finding,
     Lease,
     Op,
     Outcome,
+    RecordedCall,
     Ref,
-    Told,
+    Violation,
 )
-from quarterdeck.maintenance.history_checker.replay import COMES_FROM, ENDS_AN_ATTEMPT, LEADS_TO, Tale, reading
-from quarterdeck.maintenance.history_checker.task_model import TaskTold
-from quarterdeck.maintenance.history_checker.task_replay import HELD, Tales, TaskTale, begins
+from quarterdeck.maintenance.history_checker.replay import (
+    ATTEMPT_END_EVENTS,
+    STATE_AFTER,
+    STATES_BEFORE,
+    ReplayedInvocation,
+    readable_events,
+)
+from quarterdeck.maintenance.history_checker.task_model import TaskEventData
+from quarterdeck.maintenance.history_checker.task_replay import HELD_STATES, ReplayedTask, TaskReplay, starts_attempt
 
 NAME = "one-holder"
 Attempt = tuple[str, str, int]
 """(zone, invocation or task, number)"""
 
 
-def judge(evidence: Evidence) -> Iterator[Finding]:
-    begun: Counter[Attempt] = Counter()
-    tales: dict[Ref, Tale] = {}
-    for event, told in reading(evidence):
-        if event.type not in LEADS_TO:
+def check(evidence: Evidence) -> Iterator[Violation]:
+    start_counts: Counter[Attempt] = Counter()
+    invocations: dict[Ref, ReplayedInvocation] = {}
+    for event, data in readable_events(evidence):
+        if event.type not in STATE_AFTER:
             continue
         ref = (event.zone_id, event.subject)
-        if ref not in tales and not evidence.whole and event.from_state is not None:
-            tales[ref] = Tale(event.from_state, told.attempt or 0)
-        tale = tales.setdefault(ref, Tale())
-        yield from _wrong(event, told, tale)
-        if event.type == "invocation.started" and told.attempt is not None:
-            begun[event.zone_id, event.subject, told.attempt] += 1
-        _go_on(event, told, tale)
-    yield from _check_tasks(evidence, NAME, begun)
-    yield from _handed_out(evidence, begun)
+        if ref not in invocations and not evidence.is_log_complete and event.from_state is not None:
+            invocations[ref] = ReplayedInvocation(event.from_state, data.attempt or 0)
+        invocation = invocations.setdefault(ref, ReplayedInvocation())
+        yield from _check_event(event, data, invocation)
+        if event.type == "invocation.started" and data.attempt is not None:
+            start_counts[event.zone_id, event.subject, data.attempt] += 1
+        _apply_event(event, data, invocation)
+    yield from _check_tasks(evidence, NAME, start_counts)
+    yield from _check_leases(evidence, start_counts)
 
 
-def _wrong(event: Event, told: Told, tale: Tale) -> Iterator[Finding]:
-    verb, number = event.type.removeprefix("invocation."), told.attempt
+def _check_event(event: Event, data: EventData, invocation: ReplayedInvocation) -> Iterator[Violation]:
+    verb, number = event.type.removeprefix("invocation."), data.attempt
 
-    def finding(detail: str) -> Finding:
-        return Finding(NAME, event.zone_id, event.subject, detail, event.pos)
+    def violation(detail: str) -> Violation:
+        return Violation(NAME, event.zone_id, event.subject, detail, event.pos)
 
-    if tale.state not in COMES_FROM[event.type]:
-        if event.type == "invocation.started" and tale.state == "running":
-            yield finding(
-                f"the invocation {event.subject} was begun again (attempt {number}) while attempt {tale.attempt} ran"
+    if invocation.state not in STATES_BEFORE[event.type]:
+        if event.type == "invocation.started" and invocation.state == "running":
+            yield violation(
+                f"the invocation {event.subject} was begun again (attempt {number}) while attempt {invocation.attempt} ran"
             )
         else:
-            state = tale.state or "not there"
-            yield finding(f"the invocation {event.subject} was {verb}, though it was {state}")
-    elif event.type == "invocation.started" and number != tale.attempt + 1:
-        yield finding(f"attempt {number} of {event.subject} was begun after attempt {tale.attempt}")
-    elif event.type in ENDS_AN_ATTEMPT and tale.state == "running" and number not in _of(event, tale):
-        yield finding(f"the invocation {event.subject} was {verb} in attempt {number} while attempt {tale.attempt} ran")
+            state = invocation.state or "not there"
+            yield violation(f"the invocation {event.subject} was {verb}, though it was {state}")
+    elif event.type == "invocation.started" and number != invocation.attempt + 1:
+        yield violation(f"attempt {number} of {event.subject} was begun after attempt {invocation.attempt}")
+    elif (
+        event.type in ATTEMPT_END_EVENTS
+        and invocation.state == "running"
+        and number not in _valid_numbers(event, invocation)
+    ):
+        yield violation(
+            f"the invocation {event.subject} was {verb} in attempt {number} while attempt {invocation.attempt} ran"
+        )
 
 
-def _of(event: Event, tale: Tale) -> tuple[int | None, ...]:
+def _valid_numbers(event: Event, invocation: ReplayedInvocation) -> tuple[int | None, ...]:
     """The numbers by which an end may name the attempt that runs. One that is given back uncounts it."""
-    given_back = (tale.attempt - 1,) if event.type == "invocation.released" else ()
-    return (None, tale.attempt, *given_back)
+    released = (invocation.attempt - 1,) if event.type == "invocation.released" else ()
+    return (None, invocation.attempt, *released)
 
 
-def _go_on(event: Event, told: Told, tale: Tale) -> None:
-    if event.type == "invocation.started" and told.attempt is not None:
-        tale.attempt = told.attempt
+def _apply_event(event: Event, data: EventData, invocation: ReplayedInvocation) -> None:
+    if event.type == "invocation.started" and data.attempt is not None:
+        invocation.attempt = data.attempt
     elif event.type == "invocation.released":
         # Given back uncounted: the next is begun under the same number.
-        tale.attempt = max(0, tale.attempt - 1)
-    if tale.state not in ENDED_STATES:
-        tale.state = LEADS_TO[event.type]
+        invocation.attempt = max(0, invocation.attempt - 1)
+    if invocation.state not in ENDED_STATES:
+        invocation.state = STATE_AFTER[event.type]
 
 
 @dataclass(frozen=True, slots=True)
-class _Handed:
+class _ClaimedLease:
     lease: Lease
-    call: Call
+    call: RecordedCall
 
     @property
     def holder(self) -> str:
         """Two calls with one claim_id are one claim: the second is the first, asked for again."""
-        work = self.call.work
-        claim = self.call.asked.claim_id if work is None else work.asked.claim_id
+        task_data = self.call.task_data
+        claim = self.call.request.claim_id if task_data is None else task_data.request.claim_id
         return f"claim {claim}" if claim else self.call.client
 
 
-def _handed_out(evidence: Evidence, begun: Counter[Attempt]) -> Iterator[Finding]:
-    holders: dict[tuple[str, str, str], _Handed] = {}
-    tokens: dict[Attempt, dict[str, Call]] = {}
+def _check_leases(evidence: Evidence, start_counts: Counter[Attempt]) -> Iterator[Violation]:
+    holders: dict[tuple[str, str, str], _ClaimedLease] = {}
+    tokens: dict[Attempt, dict[str, RecordedCall]] = {}
     for call in evidence.history:
         for lease in call.leases():
-            handed = _Handed(lease, call)
-            first = holders.setdefault((call.zone, lease.id, lease.attempt_token), handed)
-            if first.holder != handed.holder:
+            claimed = _ClaimedLease(lease, call)
+            first = holders.setdefault((call.zone, lease.id, lease.attempt_token), claimed)
+            if first.holder != claimed.holder:
                 detail = (
                     f"the same token of attempt {lease.attempt} of {lease.id} was handed to {first.call.client} "
-                    f"({first.call.where}) and to {call.client}"
+                    f"({first.call.location}) and to {call.client}"
                 )
-                yield Finding(NAME, call.zone, lease.id, detail, call=call.where)
+                yield Violation(NAME, call.zone, lease.id, detail, call=call.location)
             tokens.setdefault((call.zone, lease.id, lease.attempt), {})[lease.attempt_token] = call
-    for attempt, given in tokens.items():
-        times = begun[attempt]
-        if len(given) > times and (times or evidence.whole):
+    for attempt, calls_by_token in tokens.items():
+        starts = start_counts[attempt]
+        if len(calls_by_token) > starts and (starts or evidence.is_log_complete):
             zone_id, invocation_id, number = attempt
-            last = list(given.values())[-1]
+            last = list(calls_by_token.values())[-1]
             detail = (
-                f"attempt {number} of {invocation_id} was handed out under {len(given)} tokens, and begun {times} "
-                f"{'time' if times == 1 else 'times'}"
+                f"attempt {number} of {invocation_id} was handed out under {len(calls_by_token)} tokens, and begun {starts} "
+                f"{'time' if starts == 1 else 'times'}"
             )
-            yield Finding(NAME, zone_id, invocation_id, detail, call=last.where)
+            yield Violation(NAME, zone_id, invocation_id, detail, call=last.location)
 
 
-def _check_tasks(evidence: Evidence, promise: str, begun: Counter[Attempt]) -> Iterator[Finding]:
+def _check_tasks(evidence: Evidence, invariant: str, start_counts: Counter[Attempt]) -> Iterator[Violation]:
     """Counts in `begun` how often each attempt was."""
-    by_whom: dict[Attempt, set[str | None]] = {}
-    for event, told, tale in Tales(evidence).walk():
-        if (detail := _task_problem(event, told, tale)) is not None:
-            yield Finding(promise, event.zone_id, event.subject, detail, event.pos)
-        if begins(event):
-            attempt = (event.zone_id, event.subject, told.attempt)
-            begun[attempt] += 1
-            by_whom.setdefault(attempt, set()).add(told.agent_id)
-    yield from _by_others(evidence, promise, by_whom)
+    agents_by_attempt: dict[Attempt, set[str | None]] = {}
+    for event, data, task in TaskReplay(evidence).walk():
+        if (detail := _task_problem(event, data, task)) is not None:
+            yield Violation(invariant, event.zone_id, event.subject, detail, event.pos)
+        if starts_attempt(event):
+            attempt = (event.zone_id, event.subject, data.attempt)
+            start_counts[attempt] += 1
+            agents_by_attempt.setdefault(attempt, set()).add(data.agent_id)
+    yield from _check_agents(evidence, invariant, agents_by_attempt)
 
 
-def _task_problem(event: Event, told: TaskTold, tale: TaskTale) -> str | None:
-    name, number = event.subject, told.attempt
-    if begins(event):
-        if tale.is_held:
-            return f"the task {name} was begun again (attempt {number}) while attempt {tale.attempt} ran"
-        if number != tale.attempt + 1:
-            return f"attempt {number} of {name} was begun after attempt {tale.attempt}"
+def _task_problem(event: Event, data: TaskEventData, task: ReplayedTask) -> str | None:
+    name, number = event.subject, data.attempt
+    if starts_attempt(event):
+        if task.is_held:
+            return f"the task {name} was begun again (attempt {number}) while attempt {task.attempt} ran"
+        if number != task.attempt + 1:
+            return f"attempt {number} of {name} was begun after attempt {task.attempt}"
         return None
     # One that is given back is told of under the number before it.
-    expected = tale.attempt - 1 if event.type == "task.released" else tale.attempt
-    if event.from_state in HELD and tale.is_held and number != expected:
-        return f"{event.type} of {name} is told of attempt {number} while attempt {tale.attempt} ran"
+    expected = task.attempt - 1 if event.type == "task.released" else task.attempt
+    if event.from_state in HELD_STATES and task.is_held and number != expected:
+        return f"{event.type} of {name} is told of attempt {number} while attempt {task.attempt} ran"
     return None
 
 
-def _by_others(evidence: Evidence, promise: str, by_whom: dict[Attempt, set[str | None]]) -> Iterator[Finding]:
+def _check_agents(
+    evidence: Evidence, invariant: str, agents_by_attempt: dict[Attempt, set[str | None]]
+) -> Iterator[Violation]:
     for call in evidence.history:
-        if call.op != Op.TASK_CLAIM or call.outcome is not Outcome.DONE or call.work is None:
+        if call.op != Op.TASK_CLAIM or call.outcome is not Outcome.DONE or call.task_data is None:
             continue
-        agent = call.work.asked.agent_id
-        for lease in call.work.leases:
-            known = by_whom.get((call.zone, lease.id, lease.attempt))
-            if agent is not None and known is not None and agent not in known:
-                told = " and ".join(sorted(str(who) for who in known))
-                detail = f"attempt {lease.attempt} of {lease.id} was handed to {agent}, and was begun by {told}"
-                yield Finding(promise, call.zone, lease.id, detail, call=call.where)
+        agent = call.task_data.request.agent_id
+        for lease in call.task_data.leases:
+            agents = agents_by_attempt.get((call.zone, lease.id, lease.attempt))
+            if agent is not None and agents is not None and agent not in agents:
+                agent_list = " and ".join(sorted(str(name) for name in agents))
+                detail = f"attempt {lease.attempt} of {lease.id} was handed to {agent}, and was begun by {agent_list}"
+                yield Violation(invariant, call.zone, lease.id, detail, call=call.location)

@@ -9,86 +9,86 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quarterdeck.maintenance.history_checker.model import Call, Evidence, Finding, Op, Ref
-from quarterdeck.maintenance.history_checker.replay import Lives, reading
+from quarterdeck.maintenance.history_checker.model import Evidence, Op, RecordedCall, Ref, Violation
+from quarterdeck.maintenance.history_checker.replay import SessionReplay, readable_events
 
 NAME = "one-key"
-Scope = tuple[str, str, str]
+KeyScope = tuple[str, str, str]
 """(zone, application or service, key)"""
 
 
-def judge(evidence: Evidence) -> Iterator[Finding]:
-    yield from _made_twice(evidence)
-    yield from _invocations(evidence)
-    yield from _tasks(evidence)
-    scopes: dict[Ref, Scope] = {}
-    for session, scope, call in _bound(evidence):
+def check(evidence: Evidence) -> Iterator[Violation]:
+    yield from _check_created_once(evidence)
+    yield from _check_invocations(evidence)
+    yield from _check_tasks(evidence)
+    scopes: dict[Ref, KeyScope] = {}
+    for session, scope, call in _keyed_sessions(evidence):
         first = scopes.setdefault(session, scope)
         if first != scope:
             detail = f"the session {session[1]} was the answer to two keys, {first[2]!r} and {scope[2]!r}"
-            yield Finding(NAME, session[0], session[1], detail, call=call.where if call else None)
-    yield from _overlaps(evidence, scopes)
+            yield Violation(NAME, session[0], session[1], detail, call=call.location if call else None)
+    yield from _check_overlaps(evidence, scopes)
 
 
-def _bound(evidence: Evidence) -> Iterator[tuple[Ref, Scope, Call | None]]:
-    for call in evidence.done(Op.SPAWN):
-        asked, made = call.asked, call.said.id
-        if made and asked.idempotency_key is not None:
-            yield (call.zone, made), (call.zone, asked.application_id or "", asked.idempotency_key), call
+def _keyed_sessions(evidence: Evidence) -> Iterator[tuple[Ref, KeyScope, RecordedCall | None]]:
+    for call in evidence.successful_calls(Op.SPAWN):
+        request, session_id = call.request, call.response.id
+        if session_id and request.idempotency_key is not None:
+            yield (call.zone, session_id), (call.zone, request.application_id or "", request.idempotency_key), call
     for row in evidence.rows.keys:
         yield (row.zone_id, row.subject_id), (row.zone_id, row.application_id, row.key), None
 
 
-def _made_twice(evidence: Evidence) -> Iterator[Finding]:
+def _check_created_once(evidence: Evidence) -> Iterator[Violation]:
     """Of all who are told of one thing, one is told that it made it."""
-    made: set[tuple[str, str, str]] = set()
-    for call in evidence.done(Op.SPAWN, Op.INVOKE, Op.TASK_CREATE):
-        if call.created and call.said.id:
-            own = (call.op, call.zone, call.said.id)
-            if own in made:
-                detail = f"two calls were told that they made {call.said.id}"
-                yield Finding(NAME, call.zone, call.said.id, detail, call=call.where)
-            made.add(own)
+    created: set[tuple[str, str, str]] = set()
+    for call in evidence.successful_calls(Op.SPAWN, Op.INVOKE, Op.TASK_CREATE):
+        if call.has_created and call.response.id:
+            creation = (call.op, call.zone, call.response.id)
+            if creation in created:
+                detail = f"two calls were told that they made {call.response.id}"
+                yield Violation(NAME, call.zone, call.response.id, detail, call=call.location)
+            created.add(creation)
 
 
-def _invocations(evidence: Evidence) -> Iterator[Finding]:
-    found: dict[Scope, str] = {
+def _check_invocations(evidence: Evidence) -> Iterator[Violation]:
+    ids_by_key: dict[KeyScope, str] = {
         (row.zone_id, row.service_id, row.idempotency_key): row.id for row in evidence.rows.invocations
     }
-    for call in evidence.done(Op.INVOKE):
-        key, made = call.asked.idempotency_key, call.said.id
-        if key is None or made is None:
+    for call in evidence.successful_calls(Op.INVOKE):
+        key, invocation_id = call.request.idempotency_key, call.response.id
+        if key is None or invocation_id is None:
             continue
-        known = found.setdefault((call.zone, call.asked.service_id or "", key), made)
-        if known != made:
-            detail = f"the key {key!r} made two invocations, {known} and {made}"
-            yield Finding(NAME, call.zone, made, detail, call=call.where)
+        first_id = ids_by_key.setdefault((call.zone, call.request.service_id or "", key), invocation_id)
+        if first_id != invocation_id:
+            detail = f"the key {key!r} made two invocations, {first_id} and {invocation_id}"
+            yield Violation(NAME, call.zone, invocation_id, detail, call=call.location)
 
 
-def _tasks(evidence: Evidence) -> Iterator[Finding]:
+def _check_tasks(evidence: Evidence) -> Iterator[Violation]:
     """By the histories alone, of which each belongs to one application."""
-    found: dict[Scope, str] = {}
-    for call in evidence.done(Op.TASK_CREATE):
-        key, made = call.asked.idempotency_key, call.said.id
-        if key is None or made is None:
+    ids_by_key: dict[KeyScope, str] = {}
+    for call in evidence.successful_calls(Op.TASK_CREATE):
+        key, task_id = call.request.idempotency_key, call.response.id
+        if key is None or task_id is None:
             continue
-        known = found.setdefault((call.zone, call.asked.application_id or "", key), made)
-        if known != made:
-            detail = f"the key {key!r} made two tasks, {known} and {made}"
-            yield Finding(NAME, call.zone, made, detail, call=call.where)
+        first_id = ids_by_key.setdefault((call.zone, call.request.application_id or "", key), task_id)
+        if first_id != task_id:
+            detail = f"the key {key!r} made two tasks, {first_id} and {task_id}"
+            yield Violation(NAME, call.zone, task_id, detail, call=call.location)
 
 
-def _overlaps(evidence: Evidence, scopes: dict[Ref, Scope]) -> Iterator[Finding]:
-    lives = Lives(evidence)
-    spawned: dict[Scope, list[str]] = {}
-    for event, told in reading(evidence):
-        lives.feed(event, told)
+def _check_overlaps(evidence: Evidence, scopes: dict[Ref, KeyScope]) -> Iterator[Violation]:
+    sessions = SessionReplay(evidence)
+    spawned: dict[KeyScope, list[str]] = {}
+    for event, data in readable_events(evidence):
+        sessions.apply(event, data)
         scope = scopes.get((event.zone_id, event.subject)) if event.type == "session.spawn" else None
         if scope is None:
             continue
         for other in spawned.setdefault(scope, []):
-            life = lives.get(event.zone_id, other)
-            if life and life.is_live(event.at) and other != event.subject:
+            session = sessions.get(event.zone_id, other)
+            if session and session.is_live(event.at) and other != event.subject:
                 detail = f"the key {scope[2]!r} of {scope[1]} had the session {event.subject} while {other} lived"
-                yield Finding(NAME, event.zone_id, event.subject, detail, event.pos)
+                yield Violation(NAME, event.zone_id, event.subject, detail, event.pos)
         spawned[scope].append(event.subject)
